@@ -1,0 +1,177 @@
+"""The command line. Verbs import what they need when they run, so that help answers at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="dpft",
+    help="Fine-tune pretrained models with differential privacy, and prove what was done.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+# Everything behind these verbs goes to Hydra as it was typed, flags and overrides alike.
+_HYDRA = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+_OVERRIDES = {"allow_extra_args": True}
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+@app.command(context_settings=_HYDRA, add_help_option=False)
+def train(context: typer.Context) -> None:
+    """Train, decode, score and record: dpft train task=e2e clip=ghost eps=3
+
+    Takes Hydra overrides and flags in any order: -m (sweep), --cfg job, --info, --config-dir DIR.
+    """
+    from dpft.commands import train as verb
+
+    _run(lambda: verb.main(context.args))
+
+
+@app.command()
+def decode(
+    run: Annotated[Path, typer.Argument(help="A run directory that was trained.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Settings of decode, such as decode.beams=1.")
+    ] = None,
+) -> None:
+    """Decode again with a trained run's model, with other settings: dpft decode RUN decode.beams=1"""
+    from dpft.commands import decode as verb
+
+    _run(lambda: verb.main(run, overrides or []))
+
+
+@app.command()
+def score(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(help="A run directory, or task=NAME predictions=FILE and overrides."),
+    ],
+    json: Json = False,
+) -> None:
+    """Score a run's generations, or any file: dpft score task=e2e predictions=FILE
+
+    FILE has lines of {"prediction": "...", "references": ["...", ...]}.
+    """
+    from dpft.commands import score as verb
+
+    _run(lambda: verb.main(arguments, json))
+
+
+@app.command()
+def account(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="As for train: task=sst2 eps=3 optim.batch_size=1000 ..."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Noise multiplier and epsilon by three accountants, without data: dpft account task=e2e eps=3"""
+    from dpft.commands import account as verb
+
+    _run(lambda: verb.main(overrides or [], json))
+
+
+@app.command()
+def ls(
+    group: Annotated[
+        str | None, typer.Argument(help="A config group, such as task or clip; or tasks.")
+    ] = None,
+) -> None:
+    """List the choices of every config group, or of one: dpft ls task"""
+    from dpft.commands import ls as verb
+
+    _run(lambda: verb.main(group))
+
+
+@app.command()
+def data(
+    action: Annotated[
+        str, typer.Argument(help="where (is it found?), check (read it all), get, or sample.")
+    ] = "where",
+    task: Annotated[str, typer.Argument(help="A task, such as e2e.")] = "e2e",
+    to: Annotated[
+        Path | None, typer.Option(help="Folder to write to, for get and sample.")
+    ] = None,
+) -> None:
+    """Find, check, fetch or generate a task's data: dpft data check e2e"""
+    from dpft.commands import data as verb
+
+    _run(lambda: verb.main(action, task, to))
+
+
+@app.command()
+def validate(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="As for train; none: every shipped config.")
+    ] = None,
+) -> None:
+    """Check a configuration without running it: dpft validate task=e2e eps=3"""
+    from dpft.commands import validate as verb
+
+    _run(lambda: verb.main(overrides or []))
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+) -> None:
+    """Scores and guarantees of several runs side by side: dpft compare runs/*"""
+    from dpft.commands import compare as verb
+
+    _run(lambda: verb.main(runs, markdown))
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("runs/demo"),
+) -> None:
+    """The main job on generated data with the bundled model, offline: before, private, non-private."""
+    from dpft.commands import demo as verb
+
+    _run(lambda: verb.main(folder))
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if show:
+        from dpft import __version__
+
+        typer.echo(f"dpft {__version__}")
+        raise typer.Exit
+
+
+def _run(verb: Callable[[], None]) -> None:
+    """Run a verb; errors that are the user's to mend become one message and exit status 2."""
+    from dpft.errors import DpftError
+
+    try:
+        verb()
+    except DpftError as error:
+        typer.secho(f"dpft: {error}", fg=typer.colors.RED, err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.secho(
+            "dpft: stopped; the same command continues where it left off", err=True
+        )
+        sys.exit(130)
+
+
+def main() -> None:
+    """Entry point of the ``dpft`` script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

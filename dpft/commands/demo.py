@@ -1,0 +1,29 @@
+"""``dpft demo``: the main job three times on the embedded default, and one table of the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from dpft.compose import compose
+from dpft.config import parse
+
+RUNS = {
+    "pretrained": ["clip=none", "optim.steps=0"],
+    "private": [],
+    "non-private": ["clip=none", "optim.lr=2.0e-3"],
+}
+
+
+def main(folder: Path) -> None:
+    from dpft.experiment import run_experiment
+    from dpft.report import show
+
+    outcomes = []
+    for name, overrides in RUNS.items():
+        typer.secho(f"\n{name}", bold=True, err=True)
+        settings = ["+experiment=demo", *overrides, f"runs_dir={folder}", f"name={name}"]
+        outcomes.append(run_experiment(parse(compose(settings))))
+    typer.echo()
+    show([(outcome.path, outcome.record) for outcome in outcomes])

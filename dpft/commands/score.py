@@ -1,0 +1,69 @@
+"""``dpft score``: official scores of a run's generations or of any predictions file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from dpft.compose import compose
+from dpft.config import parse
+from dpft.errors import ConfigError
+
+
+def main(arguments: Sequence[str], as_json: bool) -> None:
+    if len(arguments) == 1 and "=" not in arguments[0]:
+        results = score_run(Path(arguments[0]))
+    else:
+        results = score_predictions(arguments)
+    if as_json:
+        only = next(iter(results.values())) if len(results) == 1 else results
+        typer.echo(json.dumps(only, indent=2))
+        return
+    from dpft.report import print_pairs
+
+    for name, section in results.items():
+        pairs = [(metric, f"{value:.4f}", "") for metric, value in section["metrics"].items()]
+        print_pairs(f"{name}: {section['examples']} instances", pairs)
+
+
+def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
+    """Score ``predictions=FILE`` with the pipeline of ``task=NAME``."""
+    files = [word for word in arguments if word.startswith("predictions=")]
+    if len(files) != 1:
+        raise ConfigError(
+            f"got {len(files)} predictions=FILE; expected one, as in dpft score task=e2e "
+            "predictions=FILE, or a run directory alone"
+        )
+    file = Path(files[0].removeprefix("predictions="))
+    run = parse(compose([word for word in arguments if word not in files]))
+    from dpft.experiment import score_file
+    from dpft.tasks import load_task
+
+    return {file.name: score_file(load_task(run.task), file)}
+
+
+def score_run(path: Path) -> dict[str, Any]:
+    """Score every generations file of a run again and update its record."""
+    import yaml
+
+    from dpft import runs
+    from dpft.experiment import score_file
+    from dpft.tasks import load_task
+
+    record = runs.read_record(path)
+    raw = yaml.safe_load((path / "config.yaml").read_text())
+    task = load_task(parse(raw).task)
+    results = {
+        split: score_file(task, path / file)
+        for split, file in record.get("generations", {}).items()
+    }
+    if not results:
+        raise ConfigError(f"{path} has no generations yet; type dpft decode {path}")
+    with runs.RunDirectory.open(path, parse(raw).identity(), (path / "config.yaml").read_text()) as d:
+        runs.update_record(d, scores=results)
+        (d.model / "README.md").write_text(runs.model_card(runs.read_record(path)), encoding="utf-8")
+    return results

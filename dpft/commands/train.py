@@ -1,0 +1,105 @@
+"""``dpft train``: Hydra composes the config, `run_experiment` does the work."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from dpft.config import conf_dir, parse
+from dpft.errors import ConfigError, DpftError
+
+# Hydra's flags that take a value, and --info, whose value is optional.
+_WITH_VALUE = (
+    *("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn"),
+    *("--config-dir", "-cd", "--experimental-rerun"),
+)
+_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+# What may accompany resume=RUN: settings that decide where and how, not what is computed.
+_BESIDE_RESUME = ("resume", "device", "threads", "force", "checkpoint_every")
+
+
+def flags_first(arguments: Sequence[str]) -> list[str]:
+    """Hydra 1.3 takes no override after a flag that follows an override; so sort flags to the front."""
+    flags: list[str] = []
+    overrides: list[str] = []
+    pending = list(arguments)
+    while pending:
+        word = pending.pop(0)
+        if not word.startswith("-") or word == "-":
+            overrides.append(word)
+            continue
+        flags.append(word)
+        if word in _WITH_VALUE and pending:
+            flags.append(pending.pop(0))
+        elif word in ("--info", "-i") and pending and pending[0] in _INFO:
+            flags.append(pending.pop(0))
+    if flags and flags[-1] in ("--info", "-i"):
+        # An optional value must not swallow the first override.
+        flags.append("all")
+    return [*flags, *overrides]
+
+
+def main(arguments: Sequence[str]) -> None:
+    import hydra
+    from omegaconf import DictConfig, OmegaConf
+
+    @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
+    def job(config: DictConfig) -> None:
+        from hydra.core.hydra_config import HydraConfig
+
+        try:
+            raw: Any = OmegaConf.to_container(config, resolve=True)
+            if raw.get("resume") is not None:
+                raw = resumed(raw, list(HydraConfig.get().overrides.task))
+            execute(raw)
+        except DpftError as error:
+            # SystemExit, since Hydra would wrap any other exception in a traceback of its own.
+            typer.secho(f"dpft: {error}", fg=typer.colors.RED, err=True)
+            raise SystemExit(2) from error
+
+    sys.argv = ["dpft train", *flags_first(arguments)]
+    job()
+
+
+def execute(raw: dict[str, Any]) -> None:
+    """Run one composed config and show what came of it."""
+    run = parse(raw)
+    from dpft.experiment import run_experiment
+    from dpft.report import show
+
+    outcome = run_experiment(run)
+    if outcome.already_done:
+        typer.secho(
+            f"this configuration has already run: {outcome.path}. Type force=true to run it again "
+            "(the old run is kept beside it; both spend privacy)",
+            fg=typer.colors.YELLOW,
+            err=True,
+        )
+    show([(outcome.path, outcome.record)])
+
+
+def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The config of the run that ``resume=RUN`` names, which decides everything.
+
+    Raises:
+        ConfigError: if there is no run there, or settings are given that would be ignored.
+    """
+    import yaml
+
+    path = Path(raw["resume"])
+    for override in overrides:
+        key = override.lstrip("+~").split("=")[0]
+        if key not in _BESIDE_RESUME:
+            raise ConfigError(
+                f"got {override} beside resume={path}; a resumed run keeps its own settings: leave "
+                "it out, or start another run"
+            )
+    try:
+        stored: dict[str, Any] = yaml.safe_load((path / "config.yaml").read_text())
+    except OSError as error:
+        raise ConfigError(f"resume={path} holds no config.yaml; expected a run directory") from error
+    return stored | {key: raw[key] for key in _BESIDE_RESUME}

@@ -1,0 +1,40 @@
+"""``dpft validate``: compose and check configurations without running them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from dpft.compose import compose
+from dpft.config import conf_dir, parse
+
+
+def main(overrides: Sequence[str]) -> None:
+    for choice in [list(overrides)] if overrides else shipped():
+        check(choice)
+        typer.echo(f"ok: {' '.join(choice) or 'the defaults'}")
+
+
+def shipped() -> list[list[str]]:
+    """Every choice of every shipped config group, one at a time."""
+    choices: list[list[str]] = [[]]
+    for group in sorted(path for path in conf_dir().iterdir() if path.is_dir()):
+        prefix = "+" if group.name == "experiment" else ""
+        choices += [[f"{prefix}{group.name}={file.stem}"] for file in sorted(group.glob("*.yaml"))]
+    return choices
+
+
+def check(overrides: Sequence[str]) -> None:
+    """Raise ConfigError unless a run of these overrides could start, as far as can be told."""
+    run = parse(compose(overrides))
+    from dpft.mechanisms import make_mechanism
+    from dpft.tasks import is_runnable, load_task
+
+    if is_runnable(run.task["name"]):
+        load_task(run.task)
+    size = min(int(run.task["train_size"]), run.task.get("limit_train") or 10**12)
+    make_mechanism(run, size)
+    if run.resume is not None:
+        Path(run.resume).resolve(strict=False)

@@ -1,0 +1,244 @@
+"""From Hydra's composed config to typed, checked settings.
+
+Hydra rejects unknown keys unless they are added with ``+``; the dataclasses here reject those too,
+and wrong types, so that no setting is silently without effect.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dpft.errors import ConfigError, suggestion
+
+T = TypeVar("T")
+
+
+def conf_dir() -> Path:
+    """The packaged config groups: inside the wheel, or beside the package in a checkout."""
+    here = Path(__file__).resolve().parent
+    inside, beside = here / "conf", here.parent / "conf"
+    return inside if inside.is_dir() else beside
+
+
+def build(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
+    """Build dataclass ``cls`` from a config group, refusing unknown keys and wrong types.
+
+    Raises:
+        ConfigError: naming the key as the user would type it.
+    """
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(cls)
+    values = {}
+    for key, value in mapping.items():
+        if key not in fields:
+            raise ConfigError(
+                f"unknown setting {where}.{key}{suggestion(key, fields)}; known: "
+                f"{', '.join(f'{where}.{name}' for name in fields)}"
+            )
+        values[key] = _checked(value, hints[key], f"{where}.{key}")
+    return cls(**values)
+
+
+def _checked(value: Any, hint: Any, name: str) -> Any:
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and type(None) in options:
+        return None
+    for option in options:
+        origin = typing.get_origin(option) or option
+        if origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
+            return tuple(value)
+        if origin is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if isinstance(value, origin) and (origin is bool or not isinstance(value, bool)):
+            if isinstance(value, float) and math.isnan(value):
+                break
+            return value
+    expected = " or ".join(
+        "null" if o is type(None) else getattr(o, "__name__", str(o)) for o in options
+    )
+    raise ConfigError(f"{name} is {value!r} ({type(value).__name__}); expected {expected}")
+
+
+def _positive(name: str, value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise ConfigError(f"{name} is {value}; expected a number > 0")
+
+
+def _one_of(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ConfigError(
+            f"{name} is {value!r}; expected one of {', '.join(known)}{suggestion(value, known)}"
+        )
+
+
+@dataclass(frozen=True)
+class Clip:
+    """``conf/clip``: how per-example gradients are clipped."""
+
+    style: str
+    threshold: float | None = None
+    clip_function: str = "abadi"
+
+    def __post_init__(self) -> None:
+        _positive("clip.threshold", self.threshold)
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """``conf/privacy``: the budget, and how it is spent."""
+
+    epsilon: float | None = None
+    delta: float | None = None
+    accountant: str = "rdp"
+    noise_multiplier: float | None = None
+    sampling: str = "poisson"
+    noise_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.epsilon is not None and not self.epsilon > 0:
+            raise ConfigError(
+                f"privacy.epsilon is {self.epsilon}; expected a number > 0, for instance eps=3. "
+                "For training without privacy type clip=none"
+            )
+        if self.delta is not None and not 0 < self.delta < 1:
+            raise ConfigError(f"privacy.delta is {self.delta}; expected between 0 and 1")
+        _positive("privacy.noise_multiplier", self.noise_multiplier)
+        _one_of("privacy.accountant", self.accountant, ("rdp", "gdp_clt", "prv"))
+        _one_of("privacy.sampling", self.sampling, ("poisson", "shuffle"))
+
+
+@dataclass(frozen=True)
+class Optim:
+    """``conf/optim``: the optimizer, and how long it runs."""
+
+    name: str
+    lr: float
+    batch_size: int
+    epochs: float
+    steps: int | None = None
+    microbatch_tokens: int = 2048
+    weight_decay: float = 0.0
+    betas: tuple[float, ...] = (0.9, 0.999)
+    adam_epsilon: float = 1e-8
+    momentum: float = 0.0
+    schedule: str = "constant"
+    warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        _one_of("optim.name", self.name, ("adam", "adamw", "sgd"))
+        _one_of("optim.schedule", self.schedule, ("constant", "linear"))
+        _positive("optim.lr", self.lr)
+        _positive("optim.batch_size", self.batch_size)
+        _positive("optim.microbatch_tokens", self.microbatch_tokens)
+        if self.epochs < 0:
+            raise ConfigError(f"optim.epochs is {self.epochs}; expected 0 or more")
+        if self.steps is not None and self.steps < 0:
+            raise ConfigError(f"optim.steps is {self.steps}; expected 0 or more, or null")
+
+
+@dataclass(frozen=True)
+class Model:
+    """``conf/model``: which model, and how it is built."""
+
+    name: str
+    path: str
+    tied: bool | None = None
+    init: str = "pretrained"
+    dropout: float | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("model.init", self.init, ("pretrained", "scratch"))
+
+
+@dataclass(frozen=True)
+class Decode:
+    """``conf/decode``: beam search or sampling."""
+
+    beams: int = 5
+    sample: bool = False
+    top_p: float = 1.0
+    max_new_tokens: int = 100
+    length_penalty: float = 1.0
+    batch_size: int = 32
+    split: str = "test"
+
+    def __post_init__(self) -> None:
+        for name in ("beams", "max_new_tokens", "batch_size"):
+            _positive(f"decode.{name}", getattr(self, name))
+        _one_of("decode.split", self.split, ("dev", "test"))
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that one run is made of. ``raw`` is the resolved config as composed."""
+
+    task: Mapping[str, Any]
+    model: Model
+    adapt: str
+    clip: Clip
+    privacy: Privacy
+    optim: Optim
+    decode: Decode
+    seed: int
+    name: str | None
+    runs_dir: str
+    device: str
+    threads: int | None
+    checkpoint_every: int
+    resume: str | None
+    force: bool
+    raw: Mapping[str, Any]
+
+    def identity(self) -> dict[str, Any]:
+        """The part of the config that decides what is computed: what the run's hash is taken of."""
+        beside = ("runs_dir", "name", "resume", "force", "device", "threads", "checkpoint_every")
+        return {key: value for key, value in self.raw.items() if key not in beside}
+
+
+_PLAIN = ("seed", "name", "runs_dir", "device", "threads", "checkpoint_every", "resume", "force")
+_GROUPS: dict[str, type] = {
+    "model": Model,
+    "clip": Clip,
+    "privacy": Privacy,
+    "optim": Optim,
+    "decode": Decode,
+}
+_OTHER = ("task", "adapt", "eps", "sampling")
+
+
+def parse(raw: Mapping[str, Any]) -> Run:
+    """Check a composed config and turn it into settings.
+
+    Raises:
+        ConfigError: for the first setting that is unknown or impossible.
+    """
+    known = (*_PLAIN, *_GROUPS, *_OTHER)
+    for key in raw:
+        if key not in known:
+            raise ConfigError(f"unknown setting {key}{suggestion(key, known)}")
+    groups: dict[str, Any] = {name: build(cls, raw[name], name) for name, cls in _GROUPS.items()}
+    hints = typing.get_type_hints(Run)
+    plain: dict[str, Any] = {name: _checked(raw[name], hints[name], name) for name in _PLAIN}
+    adapt = raw["adapt"]["name"]
+    if adapt != "full":
+        raise ConfigError(f"adapt is {adapt!r}; expected full")
+    run = Run(task=raw["task"], adapt=adapt, raw=raw, **groups, **plain)
+    if run.clip.style != "none" and run.clip.threshold is None:
+        raise ConfigError("clip.threshold is null; expected a number > 0 for a private run")
+    if (
+        run.clip.style != "none"
+        and run.privacy.epsilon is None
+        and run.privacy.noise_multiplier is None
+    ):
+        raise ConfigError(
+            "neither privacy.epsilon nor privacy.noise_multiplier is set; type eps=3, or clip=none "
+            "for training without privacy"
+        )
+    return run

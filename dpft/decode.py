@@ -1,0 +1,66 @@
+"""Decoding: beam search or sampling over a task's prompts, batched and sorted by length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dpft.config import Decode
+
+
+@torch.no_grad()
+def decode(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[tuple[int, ...]],
+    settings: Decode,
+    seed: int,
+    advance: Callable[[int], None] = lambda count: None,
+) -> list[str]:
+    """One generated text for each prompt, in the prompts' order.
+
+    Equal prompts are decoded once. Longest first, so that a batch that does not fit in memory
+    fails at once and not after an hour.
+
+    Args:
+        model: a causal language model; left in training mode if it was.
+        tokenizer: the model's.
+        prompts: token ids, ending in whatever the model was trained to continue from.
+        settings: ``conf/decode``.
+        seed: for sampling.
+        advance: told the number of distinct prompts finished.
+    """
+    distinct = sorted(set(prompts), key=lambda prompt: (-len(prompt), prompt))
+    texts: dict[tuple[int, ...], str] = {}
+    training = model.training
+    model.eval()
+    torch.manual_seed(seed)
+    end = tokenizer.eos_token_id
+    for start in range(0, len(distinct), settings.batch_size):
+        batch = distinct[start : start + settings.batch_size]
+        width = len(batch[0])
+        ids = torch.full((len(batch), width), end, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(batch):
+            ids[row, width - len(prompt) :] = torch.tensor(prompt)
+            mask[row, width - len(prompt) :] = 1
+        room = getattr(model.config, "max_position_embeddings", width + settings.max_new_tokens)
+        output = model.generate(
+            input_ids=ids.to(model.device),
+            attention_mask=mask.to(model.device),
+            num_beams=settings.beams,
+            do_sample=settings.sample,
+            top_p=settings.top_p if settings.sample else None,
+            top_k=0 if settings.sample else None,
+            length_penalty=settings.length_penalty if settings.beams > 1 else None,
+            max_new_tokens=max(1, min(settings.max_new_tokens, room - width)),
+            eos_token_id=end,
+            pad_token_id=end,
+        )
+        replies = tokenizer.batch_decode(output[:, width:], skip_special_tokens=True)
+        texts.update(zip(batch, (reply.strip() for reply in replies), strict=True))
+        advance(len(batch))
+    model.train(training)
+    return [texts[prompt] for prompt in prompts]

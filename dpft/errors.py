@@ -1,0 +1,32 @@
+"""Errors that are the user's to mend. The command line prints them as one message, no traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DpftError(Exception):
+    """Says what was got, what was expected, and what to type next."""
+
+
+class ConfigError(DpftError):
+    """A setting is unknown, missing, or has an impossible value."""
+
+
+class DataError(DpftError):
+    """Data is missing or not in the expected format."""
+
+
+class ModelError(DpftError):
+    """A model cannot be found or built."""
+
+
+class TrainingError(DpftError):
+    """Training cannot go on; what was reached is kept."""
+
+
+def suggestion(got: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` where one of ``known`` is close to ``got``, else nothing."""
+    close = difflib.get_close_matches(got, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

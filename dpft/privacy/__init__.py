@@ -1,0 +1,11 @@
+"""The privacy core: sampling, clipping, noise and accounting. Depends on PyTorch alone.
+
+>>> clipper = make_clipper(model, "bk", threshold=0.1)  # doctest: +SKIP
+>>> clipper.backward(losses)  # losses: (B,); .grad now holds the sum of clipped gradients
+"""
+
+from dpft.privacy.clipping import Clipper, UnsupportedLayerError, make_clipper
+from dpft.privacy.mechanism import Mechanism
+from dpft.privacy.sampling import microbatches
+
+__all__ = ["Clipper", "Mechanism", "UnsupportedLayerError", "make_clipper", "microbatches"]

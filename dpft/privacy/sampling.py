@@ -1,0 +1,90 @@
+"""Which records each step sees: Poisson sampling, or shuffled batches as the papers' code ran.
+
+A *logical batch* is what one noisy step is computed from. A *microbatch* is a piece of it, cut to
+fit memory and never by meaning: clipped sums add up over microbatches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from dpft.privacy import keys
+
+if TYPE_CHECKING:
+    from dpft.privacy.mechanism import Mechanism
+
+
+class Sampler(Protocol):
+    """Draws the logical batch of a step; the same step always gives the same records."""
+
+    def batch(self, step: int) -> list[int]:
+        """Indices of the records of logical batch ``step`` (from 0), ascending."""
+        ...
+
+
+class PoissonSampler:
+    """Each record joins each batch independently with probability ``q = B/N``.
+
+    Batches vary in size and may be empty; the sum is divided by the expected size ``B``.
+
+    Guarantee: this is the sampling that every accountant here assumes.
+    """
+
+    def __init__(self, mechanism: Mechanism, key: bytes) -> None:
+        self._rate = mechanism.sampling_rate
+        self._size = mechanism.dataset_size
+        self._key = key
+
+    def batch(self, step: int) -> list[int]:
+        draws = keys.generator(self._key, "sampling", step).random(self._size)
+        indices: list[int] = np.flatnonzero(draws < self._rate).tolist()
+        return indices
+
+
+class ShuffleSampler:
+    """Fixed-size batches from a fresh permutation each epoch; a remainder is left out.
+
+    Exists to repeat what published code ran. Its privacy is *not* what the accountants compute;
+    every record, table and card that uses it says so.
+    """
+
+    def __init__(self, mechanism: Mechanism, key: bytes) -> None:
+        self._batch_size = mechanism.batch_size
+        self._size = mechanism.dataset_size
+        self._key = key
+
+    def batch(self, step: int) -> list[int]:
+        per_epoch = self._size // self._batch_size
+        epoch, position = divmod(step, per_epoch)
+        order = keys.generator(self._key, "shuffle", epoch).permutation(self._size)
+        start = position * self._batch_size
+        return sorted(order[start : start + self._batch_size].tolist())
+
+
+def microbatches(
+    batch: Sequence[int], lengths: Sequence[int], token_budget: int
+) -> list[list[int]]:
+    """Cut a logical batch into microbatches of similar length.
+
+    Args:
+        batch: record indices.
+        lengths: length in tokens of *every* record, indexed by record.
+        token_budget: most padded tokens (records times longest) in one microbatch; a record longer
+            than the budget is a microbatch by itself.
+
+    Returns:
+        Lists of record indices that together are ``batch``; empty for an empty batch.
+    """
+    if token_budget < 1:
+        raise ValueError(f"token budget is {token_budget}; expected at least 1")
+    pieces: list[list[int]] = []
+    for index in sorted(batch, key=lambda i: (lengths[i], i)):
+        # Ascending order: the newest record is the longest, so it alone sets the padded width.
+        if pieces and (len(pieces[-1]) + 1) * lengths[index] <= token_budget:
+            pieces[-1].append(index)
+        else:
+            pieces.append([index])
+    return pieces

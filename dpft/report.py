@@ -1,0 +1,93 @@
+"""Tables of run records, on the terminal or as Markdown. Reads records and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+Row = dict[str, str]
+
+
+def print_pairs(title: str, rows: Sequence[tuple[str, str, str]]) -> None:
+    """A table of name, value and remark."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def show(records: Sequence[tuple[Path, Mapping[str, Any]]], markdown: bool = False) -> None:
+    """Print runs side by side: one row each, scores, epsilon by three accountants, labels."""
+    rows = [row(path, record) for path, record in records]
+    print(as_markdown(rows)) if markdown else _print(rows, records)
+
+
+def row(path: Path, record: Mapping[str, Any]) -> Row:
+    """One run as column names and cells; what the run lacks is left out."""
+    cells = {"run": path.name, "clip": str(record["config"]["clip"]["style"])}
+    cells["steps"] = f"{record['training']['steps']}"
+    scores = record.get("scores", {})
+    split = record["config"]["decode"]["split"]
+    if split in scores:
+        section = scores[split]
+        cells["instances"] = str(section["examples"])
+        for metric, value in section["metrics"].items():
+            cells[metric] = "-" if value is None else f"{value:.4f}"
+    privacy = record.get("privacy")
+    for column, key in (("eps RDP", "rdp"), ("eps PRV", "prv"), ("eps GDP-CLT", "gdp_clt")):
+        if privacy is None:
+            cells[column] = "none"
+        else:
+            value = privacy["epsilon"][key]
+            value = value["estimate"] if isinstance(value, Mapping) else value
+            cells[column] = "-" if value is None else f"{value:.3f}"
+    if privacy is None and record["training"]["steps"] == 0:
+        for column in ("eps RDP", "eps PRV", "eps GDP-CLT"):
+            cells[column] = "0"
+    cells["seconds"] = f"{record['training']['seconds']:.0f}"
+    return cells
+
+
+def as_markdown(rows: Sequence[Row]) -> str:
+    """A Markdown table of all columns that any row has."""
+    columns = _columns(rows)
+    lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
+    lines += [" | ".join(r.get(column, "-") for column in columns) for r in rows]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def _columns(rows: Sequence[Row]) -> list[str]:
+    seen: dict[str, None] = {}
+    for r in rows:
+        seen.update(dict.fromkeys(r))
+    return list(seen)
+
+
+def _print(rows: Sequence[Row], records: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
+    """One column a run: few runs with many figures each fit a terminal best so."""
+    console = Console()
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("")
+    for r in rows:
+        table.add_column(r["run"], justify="right", overflow="fold")
+    for name in _columns(rows)[1:]:
+        table.add_row(name, *(r.get(name, "-") for r in rows))
+    console.print(table)
+    for path, record in records:
+        labels = ", ".join(record.get("labels", []))
+        guarantee = record["privacy"]
+        console.print(f"[bold]{path}[/bold]" + (f"  ({labels})" if labels else ""), highlight=False)
+        if guarantee is not None:
+            console.print(f"  {guarantee['statement']}", highlight=False)
+            for caveat in guarantee["caveats"]:
+                console.print(f"  note: {caveat}", highlight=False, style="yellow")
+        elif record["training"]["steps"] > 0:
+            console.print("  no privacy guarantee", highlight=False)

@@ -1,0 +1,56 @@
+"""The run directory: configuration, ledger, checkpoints, record and card of one run.
+
+A run may be killed at any moment and continued by the same command, to the same weights and the
+same ledger, bit for bit. ``docs/runs.md`` tells the layout and what may be published.
+"""
+
+from dpft.runs import checkpoint
+from dpft.runs.card import model_card
+from dpft.runs.checkpoint import Checkpoint
+from dpft.runs.directory import RunDirectory
+from dpft.runs.environment import CodeVersion, code_version, environment
+from dpft.runs.errors import (
+    CheckpointError,
+    LedgerError,
+    LedgerMismatchError,
+    NoiseKeyLostError,
+    RecordError,
+    RunError,
+    RunLockedError,
+    RunMismatchError,
+)
+from dpft.runs.identity import config_hash
+from dpft.runs.ledger import Ledger, LedgerContents, read_ledger
+from dpft.runs.metrics import MetricsLog
+from dpft.runs.noise_key import key_fingerprint, keyed_fingerprint
+from dpft.runs.record import SCHEMA_VERSION, RunRecord, read_record, update_record, write_record
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Checkpoint",
+    "CheckpointError",
+    "CodeVersion",
+    "Ledger",
+    "LedgerContents",
+    "LedgerError",
+    "LedgerMismatchError",
+    "MetricsLog",
+    "NoiseKeyLostError",
+    "RecordError",
+    "RunDirectory",
+    "RunError",
+    "RunLockedError",
+    "RunMismatchError",
+    "RunRecord",
+    "checkpoint",
+    "code_version",
+    "config_hash",
+    "environment",
+    "key_fingerprint",
+    "keyed_fingerprint",
+    "model_card",
+    "read_ledger",
+    "read_record",
+    "update_record",
+    "write_record",
+]

@@ -1,0 +1,58 @@
+"""Files that are either wholly there or not there, whenever the process is killed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+
+def write_atomic(path: Path, data: bytes | str, mode: int = 0o644) -> None:
+    """Replace ``path`` by ``data``; a reader sees the old or the new content, never a mixture.
+
+    Durable on return: file and folder entry are fsynced. On failure the old content stays and the
+    temporary file is removed.
+
+    Args:
+        path: the file; its folder must exist.
+        data: content, text as UTF-8.
+        mode: permission bits (the process's umask applies), in force from the first byte on.
+
+    Raises:
+        OSError: the disk is full or the folder is not writable.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    # One fixed name: a leftover of a killed process is overwritten instead of piling up.
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    fsync_directory(path.parent)
+
+
+def fsync_file(path: Path) -> None:
+    """Make the content of an already written file survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def fsync_directory(path: Path) -> None:
+    """Make creations and renames inside a folder survive a power cut."""
+    fsync_file(path)
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file, read in pieces, as hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,226 @@
+"""The model card: what was trained, what is guaranteed, and what is not."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SHUFFLED = "Epsilon computed for Poisson sampling, run with shuffled batches."
+NOT_COVERED = (
+    "**Hyperparameter search.** Each run on the same records spends its own budget, also those "
+    "that were thrown away. Epsilon above is this run's alone.",
+    "**Other releases from the same data**: other models, statistics, earlier attempts. Their "
+    "costs add up.",
+    "**The number of training records N** is treated as public, and so are the choices that "
+    "depend on it (sampling rate, delta, steps).",
+    "**Floating-point noise.** The analysis is for real numbers; noise and sums have finitely many "
+    "digits, which attacks on exact bit patterns can exploit.",
+    "**The pseudo-random generator.** Sampling and noise come from a statistical generator, "
+    "not from a cryptographic one.",
+    "**The `private/` folder** of the run holds noiseless statistics and the noise key. It is no "
+    "part of this release and must not be published.",
+    "**Validation and test records.** Scores are computed from them without noise, and generated "
+    "texts may repeat their prompts or references.",
+    "**Running time and memory use**, which depend on how many records a batch drew.",
+)
+
+
+def model_card(record: Mapping[str, Any]) -> str:
+    """Render a run record as a model card.
+
+    Upper bounds on epsilon are rounded up and lower bounds down, so no digit promises more than
+    was computed.
+
+    Args:
+        record: a run record, see `dpft.runs.RunRecord`.
+
+    Returns:
+        Markdown with the YAML head that model hubs read.
+    """
+    private = _is_private(record)
+    parts = [_head(record, private), _title(record, private), _privacy(record, private)]
+    parts += [_exclusions(record, private), _scores(record), _provenance(record)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _is_private(record: Mapping[str, Any]) -> bool:
+    mechanism = record.get("mechanism")
+    if not mechanism or not record.get("privacy"):
+        return False
+    return bool(mechanism.get("private", mechanism.get("noise_multiplier") or 0))
+
+
+def _head(record: Mapping[str, Any], private: bool) -> str:
+    # JSON strings are YAML strings, whatever characters a name has.
+    lines = ["---", "library_name: transformers"]
+    if base := record.get("model", {}).get("base_model"):
+        lines.append(f"base_model: {json.dumps(base)}")
+    tags = ["dpft", "differential-privacy"] if private else ["dpft"]
+    lines += ["tags:", *(f"  - {tag}" for tag in tags), "---"]
+    return "\n".join(lines)
+
+
+def _title(record: Mapping[str, Any], private: bool) -> str:
+    dataset, model = record["dataset"], record.get("model", {})
+    base = model.get("base_model")
+    counts = ", ".join(f"{split} {count:,}" for split, count in dataset["counts"].items())
+    how = "with differential privacy" if private else "**without** differential privacy"
+    lines = [
+        f"# {_plain(base or 'Model')} fine-tuned on {_plain(dataset['task'])}",
+        "",
+        f"Fine-tuned {how} by dpft {record['dpft']['version']}.",
+        "",
+        f"- Base model: {_plain(base) if base else 'none on a hub'}",
+        f"- Adaptation: {_plain(model.get('adaptation', 'not recorded'))}",
+    ]
+    if "trainable_parameters" in model:
+        of = f" of {model['parameters']:,}" if "parameters" in model else ""
+        lines.append(f"- Trained parameters: {model['trainable_parameters']:,}{of}")
+    lines.append(f"- Data: {_plain(dataset['task'])}, {_plain(dataset['source'])} ({counts})")
+    if labels := record.get("labels"):
+        lines.append(f"- Mind: {', '.join(map(_plain, labels))}")
+    return "\n".join(lines)
+
+
+def _privacy(record: Mapping[str, Any], private: bool) -> str:
+    if not private:
+        return (
+            "## Privacy\n\n> **No privacy guarantee.** This model was trained without noise. It "
+            "may reveal its training records, word for word. Do not release it if they are private."
+        )
+    privacy, mechanism = record["privacy"], record["mechanism"]
+    shuffled = mechanism.get("sampling") == "shuffle"
+    rows = [
+        ("Unit of privacy", _plain(privacy["unit"])),
+        ("Neighbouring relation", _plain(privacy["neighbouring"])),
+        ("Delta", _number(privacy["delta"])),
+        *_epsilons(privacy["epsilon"], shuffled),
+        ("Sampler", f"{mechanism.get('sampling', 'not recorded')}{' (!)' if shuffled else ''}"),
+        ("Sampling rate", _number(mechanism.get("sampling_rate"))),
+        ("Steps", _steps(privacy, mechanism)),
+        ("Noise multiplier", _number(mechanism.get("noise_multiplier"))),
+        ("Clipping threshold", _thresholds(mechanism.get("thresholds"))),
+        ("Clipping style", _clipping(record.get("config", {}))),
+        ("Noise drawn from", _source(record)),
+    ]
+    blocks = ["## Privacy", _plain(privacy["statement"])]
+    if shuffled:
+        blocks.append(f"> **Mind:** {SHUFFLED} The numbers below are not proven for this run.")
+    if _seed(record) is not None:
+        blocks.append(
+            "> **Warning: the noise came from an explicit seed.** Anyone who knows the seed, the "
+            "code and the parts that do not depend on the data can recompute the noise and remove "
+            "it. That is fine for research on public data, not for a release of private data: "
+            "train again without a noise seed."
+        )
+    blocks.append(_table(("", ""), rows))
+    return "\n\n".join(blocks)
+
+
+def _epsilons(epsilon: Mapping[str, Any], shuffled: bool) -> list[tuple[str, str]]:
+    bound = "for Poisson sampling, not a bound here" if shuffled else "upper bound"
+    prv = epsilon.get("prv") or {}
+    note = f"; {_plain(prv['note'])}" if prv.get("note") else ""
+    between = f"{_down(prv.get('lower'))} to {_up(prv.get('upper'))}"
+    return [
+        (f"Epsilon by RDP ({bound})", _up(epsilon.get("rdp"))),
+        (f"Epsilon by PRV ({bound})", _up(prv.get("upper"))),
+        (
+            "Epsilon by PRV (estimate)",
+            f"{_number(prv.get('estimate'))}, bounds {between}{note}",
+        ),
+        (
+            "Epsilon by GDP-CLT (approximation, not a bound)",
+            _number(epsilon.get("gdp_clt")),
+        ),
+    ]
+
+
+def _exclusions(record: Mapping[str, Any], private: bool) -> str:
+    if not private:
+        return ""
+    said = [f"- {text}" for text in NOT_COVERED]
+    said += [f"- {_plain(text)}" for text in record["privacy"].get("caveats", [])]
+    return "\n".join(["### What is not covered", "", *said])
+
+
+def _scores(record: Mapping[str, Any]) -> str:
+    rows = [
+        (split, name, _number(value), f"{score['examples']:,}", _plain(score["signature"]))
+        for split, score in record.get("scores", {}).items()
+        for name, value in score["metrics"].items()
+    ]
+    if not rows:
+        return "## Scores\n\nNot scored yet."
+    return "## Scores\n\n" + _table(("Split", "Metric", "Score", "Examples", "Signature"), rows)
+
+
+def _provenance(record: Mapping[str, Any]) -> str:
+    code, training = record["dpft"], record["training"]
+    commit = f", commit {code['commit']}" if code.get("commit") else ""
+    dirty = " with uncommitted changes" if code.get("dirty") else ""
+    return (
+        f"## How it was made\n\ndpft {code['version']}{commit}{dirty}; configuration "
+        f"`{record['config_hash']}`; {training['steps']:,} steps in {training['seconds']:,.0f} s "
+        f"on {_plain(training['device'])}. All settings: `record.json` of the run."
+    )
+
+
+def _steps(privacy: Mapping[str, Any], mechanism: Mapping[str, Any]) -> str:
+    taken, planned = privacy["steps_taken"], mechanism.get("steps")
+    return f"{taken:,}" if planned in (None, taken) else f"{taken:,} of {planned:,} planned"
+
+
+def _thresholds(thresholds: Sequence[float] | None) -> str:
+    if not thresholds:
+        return "not recorded"
+    if len(thresholds) == 1:
+        return f"{_number(thresholds[0])}, on the whole gradient"
+    total = math.sqrt(sum(value * value for value in thresholds))
+    return (
+        f"{len(thresholds)} groups, {_number(min(thresholds))} to {_number(max(thresholds))}; "
+        f"together {_number(total)}"
+    )
+
+
+def _clipping(config: Mapping[str, Any]) -> str:
+    clip = config.get("clip")
+    if isinstance(clip, Mapping):
+        known = [f"{key}={value}" for key, value in clip.items() if value is not None]
+        return _plain(", ".join(known)) or "not recorded"
+    return _plain(clip) if clip else "not recorded"
+
+
+def _seed(record: Mapping[str, Any]) -> int | None:
+    seed: int | None = record.get("seeds", {}).get("noise")
+    return seed
+
+
+def _source(record: Mapping[str, Any]) -> str:
+    if (seed := _seed(record)) is not None:
+        return f"explicit seed {seed} (no secret, see the warning)"
+    return "a secret key from the system's entropy, kept by whoever trained the model"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _plain(text: Any) -> str:
+    """Text that breaks neither a table nor a list."""
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def _number(value: float | None) -> str:
+    return "no finite number" if value is None else f"{value:.4g}"
+
+
+def _up(value: float | None) -> str:
+    return "no finite number" if value is None else f"{math.ceil(value * 1000) / 1000:.3f}"
+
+
+def _down(value: float | None) -> str:
+    return "no finite number" if value is None else f"{math.floor(value * 1000) / 1000:.3f}"

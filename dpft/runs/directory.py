@@ -1,0 +1,292 @@
+"""The folder of one run: what lies where, who may use it, and whether it is the same run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dpft.runs.atomic import fsync_directory, write_atomic
+from dpft.runs.errors import START_OVER, RunError, RunMismatchError, disk_report
+from dpft.runs.identity import canonical, config_hash, differences
+from dpft.runs.ledger import read_ledger
+from dpft.runs.lock import DirectoryLock
+from dpft.runs.noise_key import key_from_seed, stored_key
+
+PRIVATE_README = """# Not covered by the privacy guarantee
+
+Everything in this folder comes from the training records **without noise**, or is the secret that
+the noise was drawn from. Do not publish, send or commit any of it.
+
+- `noise_key`: whoever has it can recompute the noise and subtract it from the gradients.
+- `metrics.jsonl`: losses, gradient norms and batch sizes of the private records.
+
+Keep the folder while the run may have to be continued: without the key it cannot be. Delete it
+when the run is done.
+"""
+
+
+class RunDirectory:
+    """One run's folder, locked by this process until `close`; made by `open`.
+
+    Nothing in it is ever half written, so a process may be killed at any moment and the same
+    command continues. What may be published lies at the top; what may not lies under ``private/``.
+    """
+
+    def __init__(self, path: Path, config: dict[str, Any], text: str, lock: DirectoryLock) -> None:
+        self.path = path
+        self.config = config
+        self.config_hash = config_hash(config)
+        self._text = text
+        self._lock = lock
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        config: Mapping[str, Any],
+        config_text: str,
+        *,
+        force: bool = False,
+    ) -> RunDirectory:
+        """Create the run, or continue it if the folder already holds it.
+
+        Args:
+            path: the folder; files that dpft did not make are left alone.
+            config: the fields that define the run, see `config_hash`.
+            config_text: the resolved configuration, kept as ``config.yaml``.
+            force: move whatever run is there aside first and begin anew.
+
+        Raises:
+            RunLockedError: another process is using the run.
+            RunMismatchError: the folder holds a run of another configuration.
+            RunError: the folder holds a run that lost its identity, or cannot be written.
+        """
+        folder = Path(path).absolute()  # the working folder may change later
+        plain = canonical(config)
+        try:
+            lock = DirectoryLock.acquire(folder)
+        except OSError as error:
+            raise RunError(
+                f"cannot use {folder} as a run folder: {error}; expected a folder that can be "
+                f"written to: give another one"
+            ) from error
+        run = cls(folder, plain, config_text, lock)
+        try:
+            if force and run._started:
+                run.clear()
+            else:
+                run._verify_identity()
+                run._lay_out()
+        except BaseException:
+            run.close()
+            raise
+        return run
+
+    # --- what lies where ----------------------------------------------------------------------
+
+    @property
+    def identity(self) -> Path:
+        """The fields that define the run, and their hash."""
+        return self.path / "identity.json"
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved configuration, as text."""
+        return self.path / "config.yaml"
+
+    @property
+    def ledger(self) -> Path:
+        """What was spent, see `Ledger`."""
+        return self.path / "ledger.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of checkpoints, see `checkpoint`."""
+        return self.path / "checkpoints"
+
+    @property
+    def record(self) -> Path:
+        """The run record, see `write_record`."""
+        return self.path / "record.json"
+
+    @property
+    def model(self) -> Path:
+        """Folder for the trained model and its card."""
+        return self.path / "model"
+
+    @property
+    def private(self) -> Path:
+        """Folder of what no guarantee covers."""
+        return self.path / "private"
+
+    @property
+    def noise_key_file(self) -> Path:
+        """The secret; use `noise_key` to get at it."""
+        return self.private / "noise_key"
+
+    @property
+    def metrics(self) -> Path:
+        """Training metrics of every step, see `MetricsLog`."""
+        return self.private / "metrics.jsonl"
+
+    @property
+    def done_marker(self) -> Path:
+        """There once the run is done, see `is_done`."""
+        return self.path / "DONE"
+
+    def generations(self, split: str) -> Path:
+        """Where the generations of a split go; its folder exists."""
+        folder = self.path / "generations"
+        folder.mkdir(exist_ok=True)
+        return folder / f"{split}.jsonl"
+
+    @property
+    def set_aside(self) -> list[Path]:
+        """Earlier runs moved here by `clear`, oldest first; their ledgers' cost still counts."""
+        return [path for _, path in sorted(self._old_runs())]
+
+    # --- the life of a run --------------------------------------------------------------------
+
+    @property
+    def is_done(self) -> bool:
+        """Whether this very configuration ran to its end."""
+        try:
+            marker = json.loads(self.done_marker.read_text())
+        except (FileNotFoundError, ValueError):
+            return False
+        return isinstance(marker, dict) and marker.get("config_hash") == self.config_hash
+
+    def mark_done(self) -> None:
+        """Write the done-marker, last of all files."""
+        self._write(self.done_marker, json.dumps({"config_hash": self.config_hash}) + "\n")
+
+    def clear(self) -> Path:
+        """Move the run aside to ``<name>.old-N`` and begin an empty one in its place.
+
+        Nothing is deleted: the old ledger stays evidence of what was spent on the same data.
+
+        Returns:
+            Where the old run lies now.
+        """
+        number = max((number for number, _ in self._old_runs()), default=0) + 1
+        aside = self.path.with_name(f"{self.path.name}.old-{number}")
+        try:
+            self.path.rename(aside)
+        except OSError as error:
+            raise RunError(
+                f"could not move {self.path} to {aside}: {error}; expected a folder that can be "
+                f"renamed: move it by hand or give another one"
+            ) from error
+        fsync_directory(self.path.parent)
+        old, self._lock = self._lock, DirectoryLock.acquire(self.path)
+        old.release()
+        self._lay_out()
+        return aside
+
+    def noise_key(self, explicit_seed: int | None = None) -> bytes:
+        """The 32 bytes that sampling and noise of this run are drawn from.
+
+        Args:
+            explicit_seed: for repeatable research; the key then follows from it and hides nothing.
+                None: the run's own secret under ``private/``, made on first use.
+
+        Raises:
+            NoiseKeyLostError: steps were spent with a secret that is gone.
+        """
+        if explicit_seed is not None:
+            return key_from_seed(explicit_seed)
+        spent = read_ledger(self.ledger).steps_spent if self.ledger.exists() else 0
+        try:
+            return stored_key(self.noise_key_file, steps_spent=spent)
+        except OSError as error:
+            raise RunError(self._refused(self.noise_key_file, error)) from error
+
+    def close(self) -> None:
+        """Release the lock."""
+        self._lock.release()
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- inside -------------------------------------------------------------------------------
+
+    @property
+    def _started(self) -> bool:
+        own = (
+            self.identity,
+            self.config_file,
+            self.ledger,
+            self.checkpoints,
+            self.record,
+            self.model,
+            self.private,
+            self.done_marker,
+        )
+        return any(path.exists() for path in own)
+
+    def _old_runs(self) -> list[tuple[int, Path]]:
+        pattern = re.compile(re.escape(self.path.name) + r"\.old-(\d+)")
+        siblings = ((pattern.fullmatch(path.name), path) for path in self.path.parent.iterdir())
+        return [(int(match[1]), path) for match, path in siblings if match]
+
+    def _verify_identity(self) -> None:
+        try:
+            stored = json.loads(self.identity.read_text())
+            config, digest = dict(stored["config"]), str(stored["config_hash"])
+        except FileNotFoundError:
+            if self._started:
+                raise RunError(
+                    f"{self.path} holds files of a run but no {self.identity.name}; expected an "
+                    f"empty folder or a whole run: give another folder, or {START_OVER}"
+                ) from None
+            return
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                f"{self.identity} is damaged ({error!r}); expected the run's settings and their "
+                f"hash: restore the file, or {START_OVER}"
+            ) from error
+        if digest != self.config_hash:
+            listed = "\n  ".join(differences(config, self.config))
+            raise RunMismatchError(
+                f"{self.path} holds another run: {digest}, expected {self.config_hash}. They "
+                f"differ in (old -> new):\n  {listed}\nRepeat the old settings to continue that "
+                f"run, give another folder, or {START_OVER}"
+            )
+
+    def _lay_out(self) -> None:
+        """Write what every run has; the identity first, for it says whose the rest is."""
+        identity = {"config": self.config, "config_hash": self.config_hash}
+        self._write(self.identity, json.dumps(identity, indent=2, sort_keys=True) + "\n")
+        self._write(self.config_file, self._text)
+        try:
+            self.checkpoints.mkdir(exist_ok=True)
+            self.private.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise RunError(self._refused(self.path, error)) from error
+        self._write(self.private / "README.md", PRIVATE_README)
+
+    def _write(self, path: Path, text: str) -> None:
+        try:
+            if not path.exists() or path.read_bytes() != text.encode():
+                write_atomic(path, text)
+        except OSError as error:
+            raise RunError(self._refused(path, error)) from error
+
+    def _refused(self, path: Path, error: OSError) -> str:
+        return (
+            f"could not write {path}: {disk_report(self.path, error)}. Free some space or give a "
+            f"folder that can be written to, and run the same command again"
+        )

@@ -1,0 +1,141 @@
+"""What a run ran on: code, packages and machine, as far as results and speed depend on them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypedDict
+
+import dpft
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "datasets",
+    "safetensors",
+    "peft",
+    "accelerate",
+    "numpy",
+    "scipy",
+    "hydra-core",
+    "omegaconf",
+    "sacrebleu",
+    "rouge-score",
+    "pycocoevalcap",
+    "prv-accountant",
+    "opacus",
+)
+_GIT_SECONDS = 20
+
+
+class CodeVersion(TypedDict):
+    """Which dpft ran; ``commit`` and ``dirty`` are None outside a git checkout."""
+
+    version: str
+    commit: str | None
+    dirty: bool | None
+
+
+def code_version(package: Path | None = None) -> CodeVersion:
+    """Version, git commit and whether the code had changes that are in no commit. Never fails.
+
+    Args:
+        package: folder of the code; default: where dpft was imported from.
+    """
+    folder = package or Path(dpft.__file__).parent
+    commit: str | None = None
+    dirty: bool | None = None
+    # An installed dpft may lie inside somebody else's repository, whose commit says nothing of it.
+    if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is not None:
+        commit = _git(folder, "rev-parse", "HEAD")
+        changes = _git(folder, "status", "--porcelain", "--", ".")
+        dirty = None if changes is None else bool(changes)
+    return {"version": dpft.__version__, "commit": commit, "dirty": dirty}
+
+
+def environment() -> dict[str, Any]:
+    """Facts for the record: no host name, no user name, no paths. Never fails.
+
+    Returns:
+        ``dpft`` (see `code_version`), ``python``, ``packages`` (name to version, those installed),
+        ``platform``, ``cpu``, ``cores`` (usable ones), ``threads`` (torch's), ``gpu`` (name or
+        None) and ``ram_bytes``.
+    """
+    threads, gpu = _torch_facts()
+    return {
+        "dpft": code_version(),
+        "python": platform.python_version(),
+        "packages": _versions(),
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpu": _cpu_model(),
+        "cores": _usable_cores(),
+        "threads": threads,
+        "gpu": gpu,
+        "ram_bytes": _ram_bytes(),
+    }
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    # Hooks set GIT_DIR and the like for their own repository, which is not the one asked about.
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        result = subprocess.run(
+            ["git", "--no-optional-locks", *arguments],
+            cwd=folder,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=_GIT_SECONDS,
+            check=False,
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None
+
+
+def _versions() -> dict[str, str]:
+    versions: dict[str, str] = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _torch_facts() -> tuple[int | None, str | None]:
+    try:
+        import torch
+
+        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+        return torch.get_num_threads(), gpu
+    except Exception:  # a broken driver must not lose a finished run's record
+        return None, None
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _usable_cores() -> int | None:
+    try:
+        return len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return os.cpu_count()
+
+
+def _ram_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None

@@ -1,0 +1,82 @@
+"""When two configurations are the same run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+HASH_LENGTH = 12
+_ABSENT = object()
+
+
+def canonical(value: Any, where: str = "config") -> Any:
+    """``value`` as plain JSON data in which equal settings look equal.
+
+    ``3`` and ``3.0`` are one number, tuples are lists, paths are strings and infinities are the
+    strings ``"inf"`` and ``"-inf"``, since JSON has none.
+
+    Raises:
+        TypeError: naming the place of a value that is none of these.
+    """
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return str(float(value))
+        return int(value) if value.is_integer() else float(value)
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): canonical(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [canonical(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    raise TypeError(
+        f"{where} is a {type(value).__name__}; expected numbers, strings, booleans, null, lists "
+        f"and mappings only: convert it before it goes into a run"
+    )
+
+
+def canonical_json(value: Any) -> str:
+    """One line of JSON, the same for the same settings: sorted keys, no spaces."""
+    return json.dumps(
+        canonical(value), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
+    )
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """The name of a configuration: 12 hex characters of the SHA-256 of its canonical JSON.
+
+    Args:
+        config: only the fields that define the run: what changes weights, cost or scores. Output
+            folders and logging stay out, or a moved run could not be continued.
+    """
+    return hashlib.sha256(canonical_json(config).encode()).hexdigest()[:HASH_LENGTH]
+
+
+def _leaves(value: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from _leaves(item, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, value
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Lines such as ``privacy.epsilon: 3 -> 8``, one per differing dotted key."""
+    before, after = dict(_leaves(canonical(old))), dict(_leaves(canonical(new)))
+
+    def show(value: Any) -> str:
+        return "(absent)" if value is _ABSENT else json.dumps(value, ensure_ascii=False)
+
+    return [
+        f"{key}: {show(before.get(key, _ABSENT))} -> {show(after.get(key, _ABSENT))}"
+        for key in sorted(before.keys() | after.keys())
+        if canonical_json([before.get(key)]) != canonical_json([after.get(key)])
+        or (key in before) != (key in after)
+    ]

@@ -1,0 +1,66 @@
+"""One process per run: an advisory lock that the kernel releases when its holder dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from dpft.runs.errors import RunLockedError
+
+LOCK_NAME = ".lock"
+
+
+class DirectoryLock:
+    """An exclusive ``flock`` on ``<folder>/.lock``; made by `acquire`.
+
+    Nothing has to be cleaned up after a kill: the lock belongs to the open file, not to the file's
+    existence. Child processes made by ``fork`` share it until they exit.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+
+    @classmethod
+    def acquire(cls, folder: Path) -> DirectoryLock:
+        """Lock ``folder``, which is created if need be.
+
+        Raises:
+            RunLockedError: another process, or another `DirectoryLock` of this one, holds it.
+        """
+        path = folder / LOCK_NAME
+        while True:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+                os.close(descriptor)
+                raise RunLockedError(
+                    f"{folder} is in use by process {holder}; expected to be its only user: two "
+                    f"processes must not train one run. Wait for that process or stop it (`kill "
+                    f"{holder}`), then run the same command again; it continues where it stopped"
+                ) from None
+            except OSError:
+                os.close(descriptor)
+                raise
+            if _is_file(path, descriptor):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+                return cls(descriptor)
+            # The folder was moved aside between open and flock: this lock guards the old run.
+            os.close(descriptor)
+
+    def release(self) -> None:
+        """Give the lock up; harmless if it was already given up."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _is_file(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,72 @@
+"""The secret that sampling and noise are drawn from."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from pathlib import Path
+
+from dpft.runs.atomic import write_atomic
+from dpft.runs.errors import START_OVER, NoiseKeyLostError
+
+KEY_BYTES = 32
+_SEED_LABEL = b"dpft-noise-seed"
+
+
+def key_from_seed(seed: int) -> bytes:
+    """The key that stands for an explicit seed: repeatable, hence no secret at all."""
+    return hashlib.sha256(_SEED_LABEL + str(int(seed)).encode()).digest()
+
+
+def key_fingerprint(key: bytes) -> str:
+    """16 hex characters that recognise a key without giving it away."""
+    return hashlib.sha256(b"fingerprint" + key).hexdigest()[:16]
+
+
+def keyed_fingerprint(key: bytes, fingerprint: str) -> str:
+    """A dataset fingerprint that only the key's holder can compute (HMAC-SHA256, 16 hex).
+
+    A plain hash of private records is itself a noiseless release: whoever knows all records but
+    one can try values for the last. Under a secret key the tag says only "same data as before" to
+    the run that wrote it.
+    """
+    return hmac.new(key, f"dataset:{fingerprint}".encode(), hashlib.sha256).hexdigest()[:16]
+
+
+def stored_key(path: Path, *, steps_spent: int) -> bytes:
+    """The run's secret, created from the system's entropy on first use.
+
+    Guarantee: a key is durable before it is returned, so no step can be spent with a key that a
+    kill forgets; and a key is never replaced once a step was spent with it, since a replayed step
+    with fresh noise is a second release of the same step that no ledger line counts.
+
+    Args:
+        path: the key file, 64 hex characters, readable by its owner only.
+        steps_spent: lines in the ledger.
+
+    Raises:
+        NoiseKeyLostError: steps were spent and the key is missing or damaged.
+    """
+    try:
+        text = path.read_text(encoding="ascii", errors="replace").strip()
+    except FileNotFoundError:
+        problem = "is missing"
+    else:
+        try:
+            key = bytes.fromhex(text)
+        except ValueError:
+            key = b""
+        if len(key) == KEY_BYTES:
+            path.chmod(0o600)  # a copied folder may have lost it
+            return key
+        problem = f"holds no key (got {len(text)} characters, expected {2 * KEY_BYTES} hex digits)"
+    if steps_spent:
+        raise NoiseKeyLostError(
+            f"{path} {problem}, but the ledger says that {steps_spent} steps were spent with it. "
+            f"Continuing would need fresh noise for steps that are already spent. Put the key file "
+            f"back, or {START_OVER}"
+        )
+    key = os.urandom(KEY_BYTES)
+    write_atomic(path, key.hex() + "\n", mode=0o600)
+    return key

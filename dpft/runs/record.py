@@ -1,0 +1,224 @@
+"""The run record: all that tables, cards and readers may know of a run."""
+
+# No postponed annotations here: they would hide NotRequired from `RunRecord.__required_keys__`.
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+from dpft.runs.atomic import write_atomic
+from dpft.runs.directory import RunDirectory
+from dpft.runs.environment import CodeVersion
+from dpft.runs.errors import RecordError, disk_report
+from dpft.runs.guard import noiseless_names
+
+SCHEMA_VERSION = 1
+
+
+class DatasetRecord(TypedDict):
+    """``fingerprint`` should be keyed if the data is private; ``counts``: records per split."""
+
+    task: str
+    source: str
+    fingerprint: str
+    counts: dict[str, int]
+
+
+class PRVEpsilon(TypedDict):
+    """Bounds and estimate by numerical composition; ``note`` where something was unusual."""
+
+    lower: float | None
+    estimate: float | None
+    upper: float | None
+    note: NotRequired[str]
+
+
+class EpsilonRecord(TypedDict):
+    """Epsilon at delta by each accountant; None where there is no finite number."""
+
+    rdp: float | None
+    gdp_clt: float | None
+    prv: PRVEpsilon | None
+
+
+class PrivacyRecord(TypedDict):
+    """The guarantee: what one record is, what is neighbouring, and what was really spent."""
+
+    unit: str
+    neighbouring: str
+    delta: float
+    epsilon: EpsilonRecord
+    steps_taken: int
+    statement: str
+    caveats: list[str]
+
+
+class TrainingRecord(TypedDict):
+    """What training cost; no loss, no norms: those are noiseless and stay private."""
+
+    steps: int
+    seconds: float
+    peak_memory_bytes: int | None
+    device: str
+
+
+class ScoreRecord(TypedDict):
+    """Scores of one split, over ``examples`` examples, by the metric that ``signature`` names."""
+
+    metrics: dict[str, float | None]
+    examples: int
+    signature: str
+
+
+class ModelRecord(TypedDict, total=False):
+    """What was trained; ``base_model`` is None for weights that no hub has."""
+
+    base_model: str | None
+    adaptation: str
+    parameters: int
+    trainable_parameters: int
+
+
+class RunRecord(TypedDict):
+    """``record.json``. ``privacy`` and ``mechanism`` are None for non-private runs.
+
+    ``seeds["noise"]`` is the explicit seed, or None where the run's secret key was used.
+    ``nulls`` is filled in on writing: dotted key to the number that JSON could not hold.
+    """
+
+    schema_version: NotRequired[int]
+    stage: NotRequired[str]
+    dpft: CodeVersion
+    config: Mapping[str, Any]
+    config_hash: str
+    environment: Mapping[str, Any]
+    seeds: Mapping[str, int | None]
+    dataset: DatasetRecord
+    model: NotRequired[ModelRecord]
+    mechanism: Mapping[str, Any] | None
+    privacy: PrivacyRecord | None
+    training: TrainingRecord
+    scores: NotRequired[dict[str, ScoreRecord]]
+    generations: NotRequired[dict[str, str]]
+    labels: NotRequired[list[str]]
+    nulls: NotRequired[dict[str, str]]
+
+
+def write_record(run: RunDirectory, record: Mapping[str, Any]) -> None:
+    """Write ``record.json``, whole or not at all.
+
+    Numbers that JSON lacks become null, and ``nulls`` says which they were.
+
+    Raises:
+        RecordError: a section is missing or unknown, the record is of another run, it holds
+            training statistics that are not private, or the disk refused.
+    """
+    known, required = RunRecord.__annotations__.keys(), RunRecord.__required_keys__
+    missing, unknown = sorted(required - record.keys()), sorted(record.keys() - known)
+    if missing or unknown:
+        raise RecordError(
+            f"run record lacks {missing} and has unknown {unknown}; expected the sections of "
+            f"dpft.runs.RunRecord: {', '.join(known)}"
+        )
+    if record["config_hash"] != run.config_hash:
+        raise RecordError(
+            f"record of run {record['config_hash']} cannot be written into {run.path}, which holds "
+            f"run {run.config_hash}: give `write_record` the directory that the record is of"
+        )
+    private = noiseless_names(record["training"], "training")
+    if private:
+        raise RecordError(
+            f"run record holds {', '.join(private)}, computed from private data without noise; "
+            f"expected them only in {run.metrics}: log them with MetricsLog"
+        )
+    nulls: dict[str, str] = {}
+    body = {"schema_version": SCHEMA_VERSION, **_finite(record, "", nulls)}
+    body["nulls"] = nulls | {
+        key: why for key, why in dict(record.get("nulls", {})).items() if _is_null(body, key)
+    }
+    try:
+        text = json.dumps(body, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False)
+    except TypeError as error:
+        raise RecordError(
+            f"run record cannot be written ({error}); expected plain numbers, strings, lists and "
+            f"mappings: convert tensors with `.item()` and paths with `str`"
+        ) from error
+    try:
+        write_atomic(run.record, text + "\n")
+    except OSError as error:
+        raise RecordError(
+            f"could not write {run.record}: {disk_report(run.path, error)}. What was there before "
+            f"is unchanged: free some space and run the same command again"
+        ) from error
+
+
+def update_record(run: RunDirectory, **sections: Any) -> dict[str, Any]:
+    """Put sections into an existing record, as decoding and scoring do, and write it.
+
+    ``scores`` and ``generations`` are merged split by split, other sections are replaced.
+
+    Returns:
+        The whole record, as read back.
+    """
+    record = read_record(run.record)
+    for name, section in sections.items():
+        merged = name in ("scores", "generations")
+        record[name] = {**record.get(name, {}), **section} if merged else section
+    write_record(run, record)
+    return read_record(run.record)
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The record at ``path``: a ``record.json`` or the run directory around it.
+
+    Returns:
+        A mapping with the keys of `RunRecord`.
+
+    Raises:
+        RecordError: there is none, or it is not one that this version can read.
+    """
+    file = path / "record.json" if path.is_dir() else path
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecordError(
+            f"{file} does not exist; expected a run that was trained: run its `dpft train` command "
+            f"again, it continues where it stopped"
+        ) from None
+    except ValueError as error:
+        raise RecordError(
+            f"{file} is not JSON ({error}); expected a run record: restore it from a copy"
+        ) from error
+    version = record.get("schema_version") if isinstance(record, dict) else None
+    if version != SCHEMA_VERSION:
+        raise RecordError(
+            f"{file} has schema version {version!r}; this dpft reads version {SCHEMA_VERSION}: use "
+            f"the dpft version that wrote it, or train again"
+        )
+    return dict(record)
+
+
+def _finite(value: Any, where: str, nulls: dict[str, str]) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        nulls[where] = str(float(value))
+        return None
+    if isinstance(value, Mapping):
+        prefix = f"{where}." if where else ""
+        return {str(key): _finite(item, f"{prefix}{key}", nulls) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item, f"{where}.{index}", nulls) for index, item in enumerate(value)]
+    return value
+
+
+def _is_null(body: Any, dotted: str) -> bool:
+    """Whether a place that was null when the record was last written still is."""
+    for part in dotted.split("."):
+        if isinstance(body, Mapping):
+            body = body.get(part, 0)
+        elif isinstance(body, list) and part.isdigit() and int(part) < len(body):
+            body = body[int(part)]
+        else:
+            return False
+    return body is None

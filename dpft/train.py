@@ -1,0 +1,179 @@
+"""The training loop: one noisy step per logical batch, whatever the clipping style."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpft.config import Optim
+from dpft.errors import TrainingError
+from dpft.privacy import Clipper, Mechanism, keys, microbatches
+from dpft.tasks.base import Batch, Example, Task
+
+
+@dataclass
+class StepStatistics:
+    """What one step saw. Noiseless figures of private records: never to be published."""
+
+    records: int = 0
+    dropped: int = 0
+    microbatches: int = 0
+    losses: list[Tensor] = field(default_factory=list)
+    norms: list[Tensor] = field(default_factory=list)
+    factors: list[Tensor] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def summary(self) -> dict[str, Any]:
+        """Plain numbers for the private metrics log; None where the batch was empty."""
+        losses = torch.cat(self.losses) if self.losses else torch.empty(0)
+        out: dict[str, Any] = {
+            "records": self.records,
+            "dropped": self.dropped,
+            "microbatches": self.microbatches,
+            "loss": losses.mean().item() if len(losses) else None,
+            "seconds": self.seconds,
+        }
+        if self.norms:
+            norms, factors = torch.cat(self.norms), torch.cat(self.factors)
+            out["norm_mean"] = norms.mean(0).tolist()
+            out["norm_max"] = norms.amax(0).tolist()
+            out["clipped"] = (factors < 1).float().mean(0).tolist()
+        return out
+
+
+def train(
+    *,
+    model: nn.Module,
+    task: Task,
+    examples: Sequence[Example],
+    clipper: Clipper,
+    mechanism: Mechanism,
+    optimizer: torch.optim.Optimizer,
+    settings: Optim,
+    key: bytes,
+    seed: int,
+    start: int = 0,
+    spend: Callable[[int], None] = lambda step: None,
+    after_step: Callable[[int, StepStatistics], None] = lambda step, statistics: None,
+) -> None:
+    """Run steps ``start`` to ``mechanism.steps - 1``.
+
+    Everything random in a step follows from ``(key, step)`` and ``(seed, step)``, so a run that
+    continues from a checkpoint repeats what an unbroken one would have done.
+
+    Args:
+        model: on its device, in training mode; only what ``clipper.parameters`` names is moved.
+        task: gives one loss per record.
+        examples: the encoded training set; its size is the mechanism's ``N``.
+        clipper: made on ``model``; its thresholds must be the mechanism's.
+        mechanism: the source of sampling, noise and expected batch size.
+        optimizer: any torch optimizer over the clipper's parameters.
+        settings: learning-rate schedule and microbatch size.
+        key: decides batches and noise; secret unless the run is for research.
+        seed: decides dropout; public.
+        start: first step to run.
+        spend: told each step before the weights move: the ledger.
+        after_step: told each step when it is done: metrics, progress, checkpoints.
+
+    Raises:
+        TrainingError: without privacy, if the gradient is not finite.
+    """
+    if len(examples) != mechanism.dataset_size:
+        raise TrainingError(
+            f"{len(examples)} examples for a mechanism over {mechanism.dataset_size} records; "
+            "expected the same number, since the sampling rate rests on it"
+        )
+    device = next(model.parameters()).device
+    sampler = mechanism.sampler(key)
+    noise = mechanism.noise(key, clipper)
+    lengths = [example.length for example in examples]
+    for step in range(start, mechanism.steps):
+        began = time.perf_counter()
+        torch.manual_seed(keys.derive(keys.public_key(seed), "dropout", step) % 2**63)
+        for group in optimizer.param_groups:
+            group["lr"] = settings.lr * lr_factor(settings, step, mechanism.steps)
+        optimizer.zero_grad()
+        statistics = StepStatistics()
+        for micro in microbatches(sampler.batch(step), lengths, settings.microbatch_tokens):
+            batch = task.collate([examples[i] for i in micro]).to(device)
+            losses = _finite_losses(task, model, batch)
+            clipper.backward(losses)
+            _observe(statistics, clipper, losses, len(micro))
+        noise.privatise_(clipper.parameters, step)
+        if not mechanism.noise_multiplier:
+            _check_finite(clipper, step)
+        spend(step)
+        optimizer.step()
+        statistics.seconds = time.perf_counter() - began
+        after_step(step, statistics)
+
+
+def _finite_losses(task: Task, model: nn.Module, batch: Batch) -> Tensor:
+    """The losses of the records whose loss is finite; the others contribute nothing.
+
+    Their forward is left out of the graph altogether, since zero times NaN is NaN. What a record
+    adds still depends on that record alone, so the guarantee stands.
+    """
+    losses = task.losses(model, batch)
+    finite = torch.isfinite(losses.detach())
+    if bool(finite.all()):
+        return losses
+    if not bool(finite.any()):
+        return losses[:0]
+    return task.losses(model, Batch({name: t[finite] for name, t in batch.tensors.items()}))
+
+
+def _observe(
+    statistics: StepStatistics, clipper: Clipper, losses: Tensor, records: int
+) -> None:
+    statistics.records += records
+    statistics.microbatches += 1
+    statistics.losses.append(losses.detach())
+    statistics.dropped += records - len(losses)
+    if clipper.private:
+        statistics.dropped += int((clipper.factors == 0).any(1).sum())
+        statistics.norms.append(clipper.norms)
+        statistics.factors.append(clipper.factors)
+
+
+def _check_finite(clipper: Clipper, step: int) -> None:
+    for name, parameter in clipper.parameters.items():
+        if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
+            raise TrainingError(
+                f"the gradient of {name} is not finite at step {step}; expected finite numbers. "
+                "Type a smaller optim.lr; the last checkpoint is kept"
+            )
+
+
+def make_optimizer(settings: Optim, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    """The torch optimizer of ``conf/optim``; with privatised gradients it is DP-Adam, DP-SGD."""
+    if settings.name == "sgd":
+        return torch.optim.SGD(
+            parameters,
+            lr=settings.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        )
+    cls = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
+    first, second = settings.betas
+    return cls(
+        parameters,
+        lr=settings.lr,
+        betas=(first, second),
+        eps=settings.adam_epsilon,
+        weight_decay=settings.weight_decay,
+    )
+
+
+def lr_factor(settings: Optim, step: int, steps: int) -> float:
+    """Learning rate over its peak at ``step``: linear warm-up, then constant or linear to zero."""
+    if step < settings.warmup_steps:
+        return (step + 1) / settings.warmup_steps
+    if settings.schedule == "constant":
+        return 1.0
+    return max(0.0, (steps - step) / max(1, steps - settings.warmup_steps))

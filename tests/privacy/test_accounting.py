@@ -1,0 +1,397 @@
+"""Claims about epsilon: it matches the papers, the definitions, and itself."""
+
+from __future__ import annotations
+
+import decimal
+import itertools
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import integrate, optimize, special
+
+from dpft.privacy import accounting
+from dpft.privacy.accounting import (
+    PRVEpsilon,
+    all_epsilons,
+    calibrate_noise,
+    epsilon_gdp_clt,
+    epsilon_prv,
+    epsilon_rdp,
+    rdp_curve,
+    steps_for,
+)
+
+
+@pytest.fixture(autouse=True)
+def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DPFT_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+# --- the papers ---------------------------------------------------------------------------------
+
+# Li et al. (2022), Tables 1 and 7. name, N, B, epochs, epsilon, printed GDP-CLT, printed PRV.
+PRINTED = [
+    ("SST-2", 67349, 1000, 3, 3, None, 2.41),
+    ("SST-2", 67349, 1000, 3, 8, None, 6.69),
+    ("QNLI", 104743, 2000, 6, 3, 2.00, 2.57),
+    ("QNLI", 104743, 2000, 6, 8, 4.75, 6.87),
+    ("MNLI", 392702, 6000, 18, 3, 2.52, 2.75),
+    ("MNLI", 392702, 6000, 18, 8, 5.83, 7.15),
+    ("E2E", 42061, 1024, 10, 3, 2.33, 2.67),
+    ("E2E", 42061, 1024, 10, 8, 5.51, 6.98),
+]
+
+
+def paper_epsilons(
+    n: int, batch_size: int, epochs: float, epsilon: float, conversion: str = "improved"
+) -> tuple[float, PRVEpsilon]:
+    setting = {
+        "sampling_rate": batch_size / n,
+        "steps": steps_for(dataset_size=n, batch_size=batch_size, epochs=epochs),
+        "delta": 1 / (2 * n),
+    }
+    sigma = calibrate_noise(target_epsilon=epsilon, conversion=conversion, **setting)
+    setting["noise_multiplier"] = sigma
+    return epsilon_gdp_clt(**setting), epsilon_prv(**setting)
+
+
+@pytest.mark.parametrize(("name", "n", "batch", "epochs", "epsilon", "gdp", "prv"), PRINTED)
+def test_paper_epsilons_are_reproduced(name, n, batch, epochs, epsilon, gdp, prv):
+    our_gdp, our_prv = paper_epsilons(n, batch, epochs, epsilon)
+    assert our_prv.method == "prv"
+    assert our_prv.estimate == pytest.approx(prv, abs=0.03)
+    if gdp is not None:
+        assert our_gdp == pytest.approx(gdp, abs=0.03)
+
+
+def test_sst2_gdp_figures_do_not_follow_from_its_own_settings():
+    assert paper_epsilons(67349, 1000, 3, 3)[0] == pytest.approx(1.53, abs=0.01)  # printed 1.73
+    assert paper_epsilons(67349, 1000, 3, 8)[0] == pytest.approx(4.02, abs=0.01)  # printed 4.33
+
+
+def test_the_classic_conversion_does_not_reproduce_the_papers():
+    for _, n, batch, epochs, epsilon, _, prv in PRINTED[:3]:
+        assert paper_epsilons(n, batch, epochs, epsilon, "classic")[1].upper < prv - 0.2
+
+
+def test_steps_count_whole_batches():
+    assert steps_for(dataset_size=67349, batch_size=1000, epochs=3) == 201
+    assert steps_for(dataset_size=100, batch_size=100, epochs=1) == 1
+    assert steps_for(dataset_size=30, batch_size=1, epochs=0.1) == 3
+    assert steps_for(dataset_size=100, batch_size=10, epochs=0.01) == 1
+    assert steps_for(dataset_size=100, batch_size=10, epochs=0) == 0
+
+
+# --- Renyi DP -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 7.0])
+def test_full_batches_have_the_gaussian_closed_form(sigma):
+    curve = rdp_curve(sampling_rate=1.0, noise_multiplier=sigma)
+    np.testing.assert_allclose(curve.rdp, curve.orders / (2 * sigma**2), rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("q", "sigma"),
+    [(0.001, 0.5), (0.015, 0.82), (0.02, 3.0), (0.3, 0.3), (0.5, 1.0), (0.97, 2.0), (1e-5, 1.0)],
+)
+@pytest.mark.parametrize("alpha", [1.01, 1.5, 2.7, 6.4, 2.0, 3.0, 11.0, 40.0])
+def test_rdp_is_the_renyi_divergence(q, sigma, alpha):
+    """Adaptive quadrature of E[r^a] - 1 around its peaks, for whole and fractional orders."""
+    curve = rdp_curve(sampling_rate=q, noise_multiplier=sigma)
+    ours = curve.rdp[np.flatnonzero(np.isclose(curve.orders, alpha))[0]]
+
+    def ratio_minus_one(z: float) -> float:
+        return q * math.expm1((2 * z - 1) / (2 * sigma**2))
+
+    scale = (alpha - 1) * ours  # keeps exp() in range where the divergence is large
+
+    def integrand(z: float) -> float:
+        x = ratio_minus_one(z)
+        log_density = -(z**2) / (2 * sigma**2) - math.log(sigma * math.sqrt(2 * math.pi))
+        if alpha * math.log1p(x) < 1:
+            # E[x] = 0: leaving out its linear term changes nothing and keeps the digits.
+            value = math.expm1(alpha * math.log1p(x)) - alpha * x
+            return value * math.exp(log_density - scale)
+        head = math.exp(alpha * math.log1p(x) + log_density - scale)
+        return head - (1 + alpha * x) * math.exp(log_density - scale)
+
+    cuts = sorted({-12 * sigma, -sigma, 0.0, 0.5, sigma, alpha, alpha + sigma, alpha + 12 * sigma})
+    total = sum(
+        integrate.quad(integrand, a, b, epsabs=0, epsrel=1e-7, limit=500)[0]
+        for a, b in itertools.pairwise(cuts)
+    )
+    expected = (
+        math.log(total + math.exp(-scale)) + scale
+        if scale > 1
+        else math.log1p(total * math.exp(scale))
+    )
+    assert ours == pytest.approx(expected / (alpha - 1), rel=1e-6)
+
+
+@pytest.mark.parametrize(("q", "sigma"), [(".3", ".2"), ("1e-5", "1"), (".97", "2"), (".01", "40")])
+@pytest.mark.parametrize("alpha", [2, 11, 40])
+def test_whole_orders_match_the_binomial_sum_in_sixty_digits(q, sigma, alpha):
+    with decimal.localcontext(prec=60):
+        p, s = decimal.Decimal(q), decimal.Decimal(sigma)
+        moment = sum(
+            math.comb(alpha, k) * (1 - p) ** (alpha - k) * p**k * ((k * k - k) / (2 * s * s)).exp()
+            for k in range(alpha + 1)
+        )
+        expected = float(moment.ln() / (alpha - 1))
+    curve = rdp_curve(sampling_rate=float(q), noise_multiplier=float(sigma))
+    assert curve.rdp[curve.orders == alpha] == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize(("q", "sigma"), [(0.01, 0.04), (0.01, 0.05), (0.01, 0.06), (0.7, 1.3)])
+def test_rdp_grows_with_its_order_and_stays_below_full_batches(q, sigma):
+    curve = rdp_curve(sampling_rate=q, noise_multiplier=sigma)
+    order = np.argsort(curve.orders)
+    if sigma >= accounting._MIN_FRACTIONAL_NOISE:
+        assert (np.diff(curve.rdp[order]) > 0).all()
+    assert (curve.rdp <= curve.orders / (2 * sigma**2)).all()
+
+
+def test_the_improved_conversion_is_never_above_the_classic_one():
+    for q, sigma, steps in itertools.product([0.01, 0.5, 1.0], [0.5, 2.0, 20.0], [1, 1000]):
+        curve = rdp_curve(sampling_rate=q, noise_multiplier=sigma)
+        improved, classic = (
+            curve.epsilon(steps, 1e-5, conversion=c) for c in ("improved", "classic")
+        )
+        assert 0 <= improved <= classic
+
+
+def test_one_curve_serves_every_step_of_a_run():
+    curve = rdp_curve(sampling_rate=0.02, noise_multiplier=1.1)
+    for steps in (0, 1, 17, 400):
+        assert curve.epsilon(steps, 1e-5) == epsilon_rdp(
+            sampling_rate=0.02, noise_multiplier=1.1, steps=steps, delta=1e-5
+        )
+
+
+# --- Gaussian DP --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mu", [0.01, 0.3, 1.0, 4.0, 8.0])
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
+def test_gaussian_epsilon_inverts_the_closed_form_delta(mu, delta):
+    epsilon = accounting._gaussian_epsilon(mu, delta)
+
+    def closed_form(e: float) -> float:
+        return float(special.ndtr(-e / mu + mu / 2) - math.exp(e) * special.ndtr(-e / mu - mu / 2))
+
+    if epsilon == 0:
+        assert closed_form(0) <= delta
+    else:
+        assert closed_form(epsilon) == pytest.approx(delta, rel=1e-6)
+
+
+def test_gdp_clt_is_the_formula_of_bu_et_al():
+    q, sigma, steps, delta = 0.02, 0.9, 300, 1e-5
+    mu = q * math.sqrt(steps * (math.exp(1 / sigma**2) - 1))
+    excess = optimize.brentq(
+        lambda e: (
+            special.ndtr(-e / mu + mu / 2) - math.exp(e) * special.ndtr(-e / mu - mu / 2) - delta
+        ),
+        0,
+        50,
+    )
+    ours = epsilon_gdp_clt(sampling_rate=q, noise_multiplier=sigma, steps=steps, delta=delta)
+    assert ours == pytest.approx(excess, rel=1e-6)
+
+
+# --- PRV ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("q", "sigma", "steps", "delta"),
+    [(0.015, 0.82, 201, 7e-6), (0.5, 20.0, 1, 1e-5), (0.3, 1.0, 50, 1e-6), (0.01, 0.4, 400, 1e-5)],
+)
+def test_bounds_are_ordered_and_rdp_is_above_the_lower_one(q, sigma, steps, delta):
+    found = all_epsilons(sampling_rate=q, noise_multiplier=sigma, steps=steps, delta=delta)
+    prv = found["prv"]
+    assert set(prv) == {"lower", "estimate", "upper"}
+    assert 0 < prv["lower"] <= prv["estimate"] <= prv["upper"] <= found["rdp"]
+    assert prv["upper"] - prv["lower"] < 0.03 * prv["estimate"]
+
+
+def test_full_batches_have_the_exact_epsilon_between_the_prv_bounds_of_nearly_full_ones():
+    setting = {"noise_multiplier": 2.0, "steps": 10, "delta": 1e-5}
+    exact = epsilon_prv(sampling_rate=1.0, **setting)
+    nearly = epsilon_prv(sampling_rate=1 - 1e-9, **setting)
+    assert exact.lower == exact.upper
+    assert "exact" in exact.note
+    assert nearly.method == "prv"
+    assert nearly.lower < exact.estimate < nearly.upper
+
+
+@pytest.mark.parametrize(
+    ("sigma", "steps", "delta", "reason"),
+    [(0.1, 1000, 1e-5, "beyond"), (2.0, 400, 1e-15, "rounding"), (4e3, 1000, 1e-5, "grid")],
+)
+def test_rdp_takes_over_where_prv_cannot_go_and_says_so(sigma, steps, delta, reason, cache_dir):
+    setting = {"sampling_rate": 0.01, "noise_multiplier": sigma, "steps": steps, "delta": delta}
+    found = epsilon_prv(**setting)
+    assert (found.method, found.lower) == ("rdp-fallback", 0.0)
+    assert found.upper == found.estimate == epsilon_rdp(**setting)
+    assert reason in found.note
+    assert all_epsilons(**setting)["prv"]["note"] == found.note
+    assert not list(cache_dir.iterdir()), "a fallback must be tried again next time"
+
+
+def test_a_missing_prv_library_falls_back(monkeypatch):
+    monkeypatch.setitem(sys.modules, "prv_accountant", None)
+    found = epsilon_prv(sampling_rate=0.01, noise_multiplier=1.0, steps=100, delta=1e-5)
+    assert found.method == "rdp-fallback"
+    assert "prv_accountant" in found.note
+
+
+# --- all accountants ----------------------------------------------------------------------------
+
+ALL = [epsilon_rdp, epsilon_gdp_clt, lambda **kwargs: epsilon_prv(**kwargs).upper]
+NAMES = ["rdp", "gdp_clt", "prv"]
+
+
+@pytest.mark.parametrize("epsilon", ALL, ids=NAMES)
+def test_edges_are_exact(epsilon):
+    setting = {"sampling_rate": 0.01, "noise_multiplier": 1.0, "steps": 100, "delta": 1e-5}
+    assert epsilon(**{**setting, "steps": 0}) == 0.0
+    assert epsilon(**{**setting, "steps": 0, "noise_multiplier": 0.0}) == 0.0
+    assert epsilon(**{**setting, "noise_multiplier": 0.0}) == math.inf
+    assert epsilon(**{**setting, "noise_multiplier": math.inf}) == 0.0
+    assert epsilon(**{**setting, "noise_multiplier": 1e200}) == 0.0
+    assert epsilon(**{**setting, "noise_multiplier": 1e-3}) > 1e6
+    assert epsilon(**{**setting, "noise_multiplier": 1e-200}) == math.inf
+    assert epsilon(**{**setting, "sampling_rate": 1.0, "noise_multiplier": 1e-3}) > 1e6
+
+
+@pytest.mark.parametrize("epsilon", ALL, ids=NAMES)
+@pytest.mark.parametrize(
+    ("argument", "rising", "sign"),
+    [
+        ("steps", [1, 10, 300, 3000], 1),
+        ("sampling_rate", [1e-3, 0.01, 0.1, 0.9, 1.0], 1),
+        ("noise_multiplier", [0.01, 0.049, 0.05, 0.3, 0.8, 3.0, 30.0], -1),
+    ],
+)
+def test_epsilon_grows_with_steps_and_rate_and_falls_with_noise(epsilon, argument, rising, sign):
+    setting = {"sampling_rate": 0.05, "noise_multiplier": 1.0, "steps": 100, "delta": 1e-5}
+    found = [epsilon(**{**setting, argument: value}) for value in rising]
+    assert all((b - a) * sign >= 0 for a, b in itertools.pairwise(found)), found
+
+
+@pytest.mark.parametrize(
+    ("accountant", "target"),
+    [("rdp", 0.1), ("rdp", 3.0), ("rdp", 8.0), ("rdp", 500.0), ("gdp_clt", 3.0), ("prv", 3.0)],
+)
+def test_calibrated_noise_spends_the_budget_and_no_more(accountant, target):
+    setting = {"sampling_rate": 0.01, "steps": 500, "delta": 1e-5}
+    epsilon = ALL[NAMES.index(accountant)]
+    sigma = calibrate_noise(target_epsilon=target, accountant=accountant, **setting)
+    assert epsilon(noise_multiplier=sigma, **setting) <= target
+    assert epsilon(noise_multiplier=sigma * (1 - 2e-4), **setting) > target
+
+
+def test_nothing_to_hide_needs_no_noise():
+    assert calibrate_noise(target_epsilon=1, delta=1e-5, sampling_rate=0.1, steps=0) == 0.0
+    assert calibrate_noise(target_epsilon=math.inf, delta=1e-5, sampling_rate=0.1, steps=9) == 0.0
+
+
+# --- cache --------------------------------------------------------------------------------------
+
+CACHED = {"target_epsilon": 3.0, "delta": 1e-5, "sampling_rate": 0.02, "steps": 50}
+
+
+def test_a_second_calibration_comes_from_the_cache(cache_dir, monkeypatch):
+    sigma = calibrate_noise(**CACHED)
+    assert list(cache_dir.iterdir()) == [cache_dir / "accounting.json"]
+    monkeypatch.setattr(accounting.optimize, "brentq", None)
+    assert calibrate_noise(**CACHED) == sigma
+
+
+def test_the_default_cache_lies_in_the_xdg_folder(cache_dir, monkeypatch):
+    monkeypatch.delenv("DPFT_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache_dir / "xdg"))
+    calibrate_noise(**CACHED)
+    assert (cache_dir / "xdg" / "dpft" / "accounting.json").is_file()
+
+
+def test_another_version_of_the_accounting_is_another_entry(cache_dir, monkeypatch):
+    calibrate_noise(**CACHED)
+    monkeypatch.setattr(accounting, "ACCOUNTING_VERSION", -1)
+    calibrate_noise(**CACHED)
+    assert len(json.loads((cache_dir / "accounting.json").read_text())) == 2
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[1]", b"null", b"\xff\xfe\x00", b'{"a": 1}', b"[" * 100_000]
+)
+def test_a_corrupt_cache_is_ignored_and_replaced(cache_dir, content):
+    sigma = calibrate_noise(**CACHED)
+    file = cache_dir / "accounting.json"
+    file.write_bytes(content)
+    assert calibrate_noise(**CACHED) == sigma
+    assert [sigma] in json.loads(file.read_text()).values()
+
+
+@pytest.mark.parametrize("wrong", [[0.01], [], ["x"], [math.nan], [-1.0], None, [math.inf]])
+def test_a_wrong_entry_never_lowers_the_noise(cache_dir, wrong):
+    sigma = calibrate_noise(**CACHED)
+    file = cache_dir / "accounting.json"
+    file.write_text(json.dumps(dict.fromkeys(json.loads(file.read_text()), wrong)))
+    assert calibrate_noise(**CACHED) == sigma
+
+
+def test_a_wrong_prv_entry_is_recomputed(cache_dir):
+    setting = {"sampling_rate": 0.02, "noise_multiplier": 1.0, "steps": 50, "delta": 1e-5}
+    right = epsilon_prv(**setting)
+    file = cache_dir / "accounting.json"
+    for wrong in ([3.0, 2.0, 1.0], [1.0]):
+        file.write_text(json.dumps(dict.fromkeys(json.loads(file.read_text()), wrong)))
+        assert epsilon_prv(**setting) == right
+
+
+def test_an_unwritable_cache_is_ignored(cache_dir, monkeypatch):
+    (cache_dir / "file").write_text("")
+    monkeypatch.setenv("DPFT_CACHE_DIR", str(cache_dir / "file" / "below"))
+    assert calibrate_noise(**CACHED) > 0
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "parts"),
+    [
+        ({"target_epsilon": 0.0}, ["got epsilon=0.0", "> 0", "privacy.epsilon="]),
+        ({"target_epsilon": math.nan}, ["got epsilon=nan", "> 0", "privacy.epsilon="]),
+        ({"delta": 0.0}, ["got delta=0.0", "(0, 1)", "privacy.delta=1e-5"]),
+        ({"delta": 1.0}, ["got delta=1.0", "(0, 1)", "privacy.delta=1e-5"]),
+        ({"sampling_rate": 0.0}, ["got sampling_rate=0.0", "(0, 1]", "batch size"]),
+        ({"sampling_rate": 1.5}, ["got sampling_rate=1.5", "(0, 1]", "batch size"]),
+        ({"steps": -1}, ["got steps=-1", ">= 0", "steps_for"]),
+        ({"steps": 1.5}, ["got steps=1.5", "whole", "steps_for"]),
+        ({"accountant": "moments"}, ["got accountant='moments'", "rdp", "privacy.accountant=rdp"]),
+        ({"conversion": "new"}, ["got conversion='new'", "classic", "Leave it out"]),
+        ({"tol": 0.0}, ["got tol=0.0", "(0, 1)", "1e-4"]),
+        ({"target_epsilon": 1e-6}, ["got epsilon=1e-06", "expected at least", "privacy.epsilon="]),
+    ],
+)
+def test_errors_say_what_was_got_what_is_expected_and_what_to_type(changed, parts):
+    with pytest.raises(ValueError, match="got ") as caught:
+        calibrate_noise(**{**CACHED, **changed})
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_negative_noise_and_impossible_batches_are_refused():
+    with pytest.raises(ValueError, match="got noise_multiplier=-1"):
+        epsilon_rdp(sampling_rate=0.1, noise_multiplier=-1, steps=1, delta=1e-5)
+    for size, batch, epochs in [(10, 11, 1), (0, 1, 1), (10, 0, 1), (10, 5, -1)]:
+        with pytest.raises(ValueError, match="expected 1 <= batch_size <= dataset_size"):
+            steps_for(dataset_size=size, batch_size=batch, epochs=epochs)

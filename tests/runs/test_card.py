@@ -1,0 +1,123 @@
+from typing import Any
+
+import pytest
+import yaml
+
+from dpft.runs import model_card
+from tests.runs.example import example_record
+
+SEED_WARNING = "recompute the noise and remove"
+SHUFFLED = "Epsilon computed for Poisson sampling, run with shuffled batches"
+
+
+@pytest.fixture
+def record() -> dict[str, Any]:
+    return example_record()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "This model is (3, 8e-6)-differentially private.",
+        "| Unit of privacy | one meaning representation with one reference |",
+        "| Neighbouring relation | add or remove one record |",
+        "| Delta | 8e-06 |",
+        "| Sampler | poisson |",
+        "| Sampling rate | 0.0243 |",
+        "| Steps | 410 |",
+        "| Noise multiplier | 0.8 |",
+        "| Clipping threshold | 0.1, on the whole gradient |",
+        "| Clipping style | groups=flat, plan=ghost, threshold=0.1 |",
+        "a secret key from the system's entropy",
+        "| test | BLEU | 61.52 | 630 | e2e-metrics\\|v1 |",
+        "Mind: subset",
+        "commit abc123 with uncommitted changes",
+    ],
+)
+def test_the_card_says(record: dict[str, Any], said: str) -> None:
+    assert said in model_card(record)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Hyperparameter search",
+        "N** is treated as public",
+        "Floating-point noise",
+        "pseudo-random generator",
+        "`private/` folder",
+        "test records",
+        "Other releases from the same data",
+        "Two earlier runs on the same data were set aside.",
+    ],
+)
+def test_the_card_says_what_is_not_covered(record: dict[str, Any], said: str) -> None:
+    assert said in model_card(record).partition("### What is not covered")[2]
+
+
+def test_upper_bounds_round_up_and_lower_bounds_down(record: dict[str, Any]) -> None:
+    card = model_card(record)
+    assert "| Epsilon by RDP (upper bound) | 3.000 |" in card
+    assert "| Epsilon by PRV (upper bound) | 2.650 |" in card
+    assert "bounds 2.610 to 2.650" in card
+    assert "| Epsilon by GDP-CLT (approximation, not a bound) | 2.7 |" in card
+
+
+def test_the_head_is_yaml_that_a_hub_reads(record: dict[str, Any]) -> None:
+    record["model"]["base_model"] = 'odd: "name"'
+    head = yaml.safe_load(model_card(record).split("---\n")[1])
+    assert head == {
+        "library_name": "transformers",
+        "base_model": 'odd: "name"',
+        "tags": ["dpft", "differential-privacy"],
+    }
+
+
+def test_an_explicit_seed_is_warned_of(record: dict[str, Any]) -> None:
+    assert SEED_WARNING not in model_card(record)
+    record["seeds"]["noise"] = 0
+    card = model_card(record)
+    assert SEED_WARNING in card
+    assert "explicit seed 0 (no secret" in card
+
+
+def test_shuffled_sampling_is_labelled(record: dict[str, Any]) -> None:
+    assert SHUFFLED not in model_card(record)
+    record["mechanism"]["sampling"] = "shuffle"
+    assert SHUFFLED in model_card(record)
+    assert "upper bound" not in model_card(record)
+
+
+@pytest.mark.parametrize("without", ["mechanism", "privacy"])
+def test_a_run_without_noise_has_no_guarantee(record: dict[str, Any], without: str) -> None:
+    record[without] = None
+    card = model_card(record)
+    assert "**No privacy guarantee.**" in card
+    assert "differential-privacy" not in card
+    assert "Epsilon" not in card
+
+
+def test_a_mechanism_that_is_not_private_has_no_guarantee(record: dict[str, Any]) -> None:
+    record["mechanism"].update(private=False, noise_multiplier=0.0)
+    assert "**No privacy guarantee.**" in model_card(record)
+
+
+def test_several_groups_are_summed_up(record: dict[str, Any]) -> None:
+    record["mechanism"]["thresholds"] = [3.0, 4.0]
+    assert "| Clipping threshold | 2 groups, 3 to 4; together 5 |" in model_card(record)
+
+
+def test_an_unfinished_run_tells_its_steps(record: dict[str, Any]) -> None:
+    record["privacy"]["steps_taken"] = 400
+    assert "| Steps | 400 of 410 planned |" in model_card(record)
+
+
+def test_an_epsilon_that_is_missing_is_no_zero(record: dict[str, Any]) -> None:
+    record["privacy"]["epsilon"] = {"rdp": None, "gdp_clt": None, "prv": None}
+    assert "| Epsilon by RDP (upper bound) | no finite number |" in model_card(record)
+
+
+def test_a_record_from_before_scoring_makes_a_card(record: dict[str, Any]) -> None:
+    for optional in ("scores", "labels", "generations", "model", "stage"):
+        del record[optional]
+    assert "Not scored yet." in model_card(record)

@@ -1,0 +1,208 @@
+import errno
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dpft.runs import CheckpointError, LedgerMismatchError, RunDirectory, checkpoint
+
+STATE: dict[str, Any] = {"lr": 0.5, "betas": (0.9, 0.99), "name": "adam", "none": None, 3: [True]}
+
+
+def save(run: RunDirectory, step: int, **kwargs: Any) -> Path:
+    weights = {"w": torch.arange(6.0).reshape(2, 3) + step, "b": torch.full((2,), float(step))}
+    return checkpoint.save(run, step, weights, {**STATE, "m": torch.ones(3) * step}, **kwargs)
+
+
+def load(run: RunDirectory) -> checkpoint.Checkpoint:
+    latest = checkpoint.load_latest(run, None)
+    assert latest is not None
+    return latest
+
+
+def names(run: RunDirectory) -> list[str]:
+    return sorted(path.name for path in run.checkpoints.iterdir())
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def test_what_is_saved_is_loaded(run: RunDirectory) -> None:
+    save(run, 4)
+    latest = load(run)
+    assert latest.step == 4
+    assert torch.equal(latest.tensors["w"], torch.arange(6.0).reshape(2, 3) + 4)
+    assert torch.equal(latest.state.pop("m"), torch.full((3,), 4.0))
+    assert latest.state == STATE
+    assert latest.warnings == []
+
+
+def test_loading_and_saving_again_gives_equal_bytes(run: RunDirectory) -> None:
+    folder = save(run, 4)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    latest = load(run)
+    checkpoint.save(run, 4, latest.tensors, latest.state)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_no_checkpoint_means_step_zero(run: RunDirectory) -> None:
+    assert checkpoint.load_latest(run, 0) is None
+
+
+def test_the_last_two_are_kept(run: RunDirectory) -> None:
+    for step in (2, 4, 6):
+        save(run, step)
+    assert names(run) == ["step-00000004", "step-00000006"]
+    save(run, 8, keep=1)
+    assert names(run) == ["step-00000008"]
+
+
+def test_tied_weights_are_saved_once_and_tied_again(run: RunDirectory) -> None:
+    embedding = torch.randn(50, 8)
+    flat = torch.randn(12)
+    tensors = {
+        "head": embedding,
+        "embedding": torch.nn.Parameter(embedding),
+        "transposed": embedding.T,
+        "row": embedding[3],
+        "left": flat[:8].view(2, 4),
+        "right": flat[8:],
+        "left_again": flat[:8].view(2, 4),
+        "empty": torch.empty(0),
+        "empty_too": torch.empty(0, 3),
+    }
+    folder = checkpoint.save(run, 1, tensors, {})
+    assert (folder / "model.safetensors").stat().st_size < 4 * (400 + 12) + 1000
+    loaded = load(run).tensors
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
+    assert loaded["empty_too"].shape == (0, 3)
+    assert loaded["head"].data_ptr() == loaded["embedding"].data_ptr()
+    loaded["head"][3] = 7.0
+    assert torch.equal(loaded["transposed"][:, 3], torch.full((8,), 7.0))
+    assert torch.equal(loaded["row"], torch.full((8,), 7.0))
+    loaded["left"].zero_()
+    assert torch.equal(loaded["left_again"], torch.zeros(2, 4))
+    assert torch.equal(loaded["right"], flat[8:])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int64, torch.bool])
+def test_every_type_keeps_its_bits(run: RunDirectory, dtype: torch.dtype) -> None:
+    tensor = torch.tensor([0.0, -0.0, 1.5, float("nan")]).to(dtype)
+    checkpoint.save(run, 1, {"x": tensor}, {"x": tensor})
+    latest = load(run)
+    for loaded in (latest.tensors["x"], latest.state["x"]):
+        assert loaded.dtype == dtype
+        assert torch.equal(loaded.view(torch.uint8), tensor.view(torch.uint8))
+
+
+def test_a_state_alone_needs_no_tensors(run: RunDirectory) -> None:
+    folder = checkpoint.save(run, 0, {}, STATE)
+    assert not (folder / "model.safetensors").exists()
+    assert load(run).tensors == {}
+
+
+def test_a_slice_does_not_drag_its_whole_storage_along(run: RunDirectory) -> None:
+    folder = checkpoint.save(run, 1, {}, {"slice": torch.zeros(100_000)[:2]})
+    assert (folder / "state.pt").stat().st_size < 5_000
+
+
+def test_a_state_that_needs_code_to_load_is_refused_by_name(run: RunDirectory) -> None:
+    with pytest.raises(TypeError, match=r"state\['sampler'\]\[0\] is a set"):
+        checkpoint.save(run, 1, {}, {"sampler": [{1, 2}]})
+    assert names(run) == []
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "state.pt", "manifest.json"])
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
+def test_a_flipped_bit_falls_back_to_the_one_before(
+    run: RunDirectory, file: str, place: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(run, 2)
+    damaged = save(run, 4)
+    flip(damaged / file, int((damaged / file).stat().st_size * place))
+    with caplog.at_level(logging.WARNING):
+        latest = load(run)
+    assert latest.step == 2
+    assert "step-00000004 is damaged and was passed over" in latest.warnings[0]
+    assert latest.warnings == caplog.messages
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "state.pt", "manifest.json"])
+def test_a_missing_or_short_file_falls_back_to_the_one_before(run: RunDirectory, file: str) -> None:
+    save(run, 2)
+    path = save(run, 4) / file
+    os.truncate(path, path.stat().st_size - 1)
+    assert load(run).step == 2
+    path.unlink()
+    assert load(run).step == 2
+
+
+def test_all_damaged_means_step_zero(run: RunDirectory) -> None:
+    for step in (2, 4):
+        (save(run, step) / "state.pt").write_bytes(b"")
+    assert checkpoint.load_latest(run, 4) is None
+
+
+def test_a_damaged_one_is_replaced_and_never_counts_as_kept(run: RunDirectory) -> None:
+    save(run, 2)
+    (save(run, 4) / "state.pt").write_bytes(b"")
+    save(run, 3)
+    assert names(run) == ["step-00000002", "step-00000003"]
+    (save(run, 4) / "state.pt").write_bytes(b"")
+    save(run, 4)
+    assert load(run).step == 4
+    assert names(run) == ["step-00000003", "step-00000004"]
+
+
+def test_weights_ahead_of_the_ledger_are_refused(run: RunDirectory) -> None:
+    save(run, 4)
+    assert checkpoint.load_latest(run, 4) is not None
+    with pytest.raises(LedgerMismatchError, match=r"4 steps behind it but the ledger holds 3"):
+        checkpoint.load_latest(run, 3)
+
+
+@pytest.mark.parametrize("writer", ["_write_tensors", "_write_state"])
+def test_a_full_disk_leaves_the_earlier_ones_and_says_what_to_do(
+    run: RunDirectory, writer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, _: Any) -> None:
+        path.write_bytes(b"half of it")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    save(run, 2)
+    monkeypatch.setattr(checkpoint, writer, full)
+    with pytest.raises(CheckpointError) as caught:
+        save(run, 4)
+    message = str(caught.value)
+    assert "could not write checkpoint step-00000004" in message
+    assert "No space left on device" in message
+    assert "bytes free" in message
+    assert "step-00000002 is the last good one" in message
+    assert "free some space and run the same command again" in message
+    assert names(run) == ["step-00000002"]
+    monkeypatch.undo()
+    save(run, 4)
+    assert load(run).step == 4
+
+
+def test_a_leftover_of_a_kill_is_removed_on_resuming(run: RunDirectory) -> None:
+    folder = save(run, 2)
+    shutil.copytree(folder, run.checkpoints / ".tmp-step-00000003")
+    assert load(run).step == 2
+    assert names(run) == ["step-00000002"]
+
+
+def test_the_manifest_tells_size_and_checksum_of_each_file(run: RunDirectory) -> None:
+    folder = save(run, 2)
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    assert files.keys() == {"model.safetensors", "state.pt"}
+    assert files["state.pt"]["size"] == (folder / "state.pt").stat().st_size
+    assert len(files["state.pt"]["sha256"]) == 64

@@ -1,0 +1,196 @@
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dpft
+from dpft.runs import (
+    Ledger,
+    LedgerMismatchError,
+    NoiseKeyLostError,
+    RunDirectory,
+    RunError,
+    RunLockedError,
+    RunMismatchError,
+    config_hash,
+    key_fingerprint,
+    keyed_fingerprint,
+)
+from tests.runs.conftest import CONFIG
+
+
+def spend(run: RunDirectory, steps: int) -> None:
+    header = {"key_fingerprint": key_fingerprint(run.noise_key())}
+    with Ledger(run.ledger, header) as ledger:
+        for step in range(steps):
+            ledger.spend(step)
+
+
+def test_equal_settings_have_equal_hashes() -> None:
+    left = {"eps": 3, "lr": 1e-3, "sizes": (1, 2), "out": Path("a")}
+    right = {"out": "a", "sizes": [1, 2.0], "lr": 0.001, "eps": 3.0}
+    assert config_hash(left) == config_hash(right)
+    assert len(config_hash(left)) == 12
+
+
+@pytest.mark.parametrize("other", [4, "3", None, True, float("inf")])
+def test_unequal_settings_have_unequal_hashes(other: object) -> None:
+    assert config_hash({"eps": 3}) != config_hash({"eps": other})
+
+
+def test_a_setting_that_is_no_plain_data_is_named() -> None:
+    with pytest.raises(TypeError, match=r"config\.optim\.kind is a type"):
+        config_hash({"optim": {"kind": int}})
+
+
+def test_the_layout_is_there_and_says_what_is_private(run: RunDirectory) -> None:
+    assert run.config_file.read_text() == "task: e2e\n"
+    assert "Do not publish" in (run.private / "README.md").read_text()
+    assert stat.S_IMODE(run.private.stat().st_mode) == 0o700
+    assert run.generations("test") == run.path / "generations" / "test.jsonl"
+
+
+def test_the_same_settings_reopen_the_run(run: RunDirectory) -> None:
+    spend(run, 2)
+    run.close()
+    with RunDirectory.open(run.path, CONFIG, "task: e2e\n") as again:
+        assert again.config_hash == run.config_hash
+        spend(again, 3)
+
+
+def test_other_settings_are_refused_and_named(run: RunDirectory) -> None:
+    run.close()
+    other = {"task": "e2e", "privacy": {"epsilon": 8, "delta": 1e-5}, "seed": None}
+    with pytest.raises(RunMismatchError) as caught:
+        RunDirectory.open(run.path, other, "")
+    message = str(caught.value)
+    assert "privacy.epsilon: 3 -> 8" in message
+    assert "seed: (absent) -> null" in message
+    assert "delta" not in message
+    assert "force=true" in message
+
+
+def test_a_refused_open_leaves_no_lock_behind(run: RunDirectory) -> None:
+    run.close()
+    with pytest.raises(RunMismatchError):
+        RunDirectory.open(run.path, {}, "")
+    RunDirectory.open(run.path, CONFIG, "").close()
+
+
+def test_force_moves_the_old_run_aside_with_its_ledger(run: RunDirectory) -> None:
+    spend(run, 2)
+    (run.path / "train.log").write_text("x")
+    ledger = run.ledger.read_bytes()
+    run.close()
+    with RunDirectory.open(run.path, {"other": 1}, "", force=True) as new:
+        assert new.set_aside == [run.path.with_name("run.old-1")]
+        assert (new.set_aside[0] / "ledger.jsonl").read_bytes() == ledger
+        assert not new.ledger.exists()
+        assert new.clear() == run.path.with_name("run.old-2")
+        assert len(new.set_aside) == 2
+        with pytest.raises(RunLockedError):
+            RunDirectory.open(run.path, {"other": 1}, "")
+
+
+def test_force_on_an_empty_folder_moves_nothing(tmp_path: Path) -> None:
+    with RunDirectory.open(tmp_path / "run", CONFIG, "", force=True) as run:
+        assert run.set_aside == []
+
+
+def test_two_processes_cannot_hold_one_run(run: RunDirectory) -> None:
+    with pytest.raises(RunLockedError, match=rf"process {os.getpid()}; expected to be its only"):
+        RunDirectory.open(run.path, CONFIG, "")
+    run.close()
+    RunDirectory.open(run.path, CONFIG, "").close()
+
+
+def test_a_run_without_identity_is_not_taken_over(run: RunDirectory) -> None:
+    run.close()
+    run.identity.unlink()
+    with pytest.raises(RunError, match=r"no identity\.json"):
+        RunDirectory.open(run.path, CONFIG, "")
+
+
+def test_a_damaged_identity_is_named(run: RunDirectory) -> None:
+    run.close()
+    run.identity.write_text("[]")
+    with pytest.raises(RunError, match="is damaged"):
+        RunDirectory.open(run.path, CONFIG, "")
+
+
+def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="give another one"):
+        RunDirectory.open(tmp_path / "file" / "run", CONFIG, "")
+
+
+def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("by the launcher")
+    with RunDirectory.open(tmp_path, CONFIG, ""):
+        assert (tmp_path / "train.log").read_text() == "by the launcher"
+
+
+def test_done_means_this_configuration_is_done(run: RunDirectory) -> None:
+    assert not run.is_done
+    run.mark_done()
+    assert run.is_done
+    run.done_marker.write_text('{"config_hash": "other"}')
+    assert not run.is_done
+    run.done_marker.write_text("")
+    assert not run.is_done
+
+
+def test_the_secret_key_is_random_stored_once_and_for_its_owner_only(run: RunDirectory) -> None:
+    key = run.noise_key()
+    assert len(key) == 32
+    assert run.noise_key() == key
+    assert bytes.fromhex(run.noise_key_file.read_text()) == key
+    assert stat.S_IMODE(run.noise_key_file.stat().st_mode) == 0o600
+    run.noise_key_file.chmod(0o644)
+    assert run.noise_key() == key
+    assert stat.S_IMODE(run.noise_key_file.stat().st_mode) == 0o600
+
+
+def test_an_explicit_seed_is_repeatable_and_stores_no_secret(run: RunDirectory) -> None:
+    assert run.noise_key(1) == run.noise_key(1) != run.noise_key(2)
+    assert len(run.noise_key(1)) == 32
+    assert not run.noise_key_file.exists()
+
+
+@pytest.mark.parametrize("text", [None, "", "abcd", "z" * 64])
+def test_a_lost_key_stops_a_run_that_spent_something(run: RunDirectory, text: str | None) -> None:
+    spend(run, 2)
+    run.noise_key_file.unlink()
+    if text is not None:
+        run.noise_key_file.write_text(text)
+    with pytest.raises(NoiseKeyLostError, match=r"2 steps were spent.*fresh noise.*force=true"):
+        run.noise_key()
+
+
+def test_a_lost_key_does_not_matter_before_the_first_step(run: RunDirectory) -> None:
+    spend(run, 0)
+    run.noise_key_file.unlink()
+    spend(run, 1)
+
+
+def test_another_key_cannot_continue_a_ledger(run: RunDirectory) -> None:
+    spend(run, 1)
+    header = {"key_fingerprint": key_fingerprint(run.noise_key(1))}
+    with pytest.raises(LedgerMismatchError, match="key_fingerprint"):
+        Ledger(run.ledger, header)
+
+
+def test_a_keyed_fingerprint_needs_the_key() -> None:
+    tag = keyed_fingerprint(b"a" * 32, "data")
+    assert tag == keyed_fingerprint(b"a" * 32, "data")
+    assert tag != keyed_fingerprint(b"b" * 32, "data")
+    assert tag != keyed_fingerprint(b"a" * 32, "other")
+
+
+def test_importing_the_package_does_not_import_torch() -> None:
+    code = "import sys, dpft.runs; sys.exit('torch' in sys.modules)"
+    root = str(Path(dpft.__file__).parent.parent)
+    subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": root}, check=True)

@@ -1,0 +1,145 @@
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from dpft.runs import Ledger, LedgerError, LedgerMismatchError, read_ledger
+
+HEADER = {"mechanism": {"noise_multiplier": 0.8, "steps": 5}, "dataset": "ab12", "key": "cd34"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.jsonl"
+
+
+@pytest.fixture
+def spent(path: Path) -> Path:
+    with Ledger(path, HEADER) as ledger:
+        for step in range(3):
+            ledger.spend(step, noise_std=0.25, update=f"digest-{step}")
+    return path
+
+
+def test_steps_are_counted_and_kept(spent: Path) -> None:
+    with Ledger(spent, HEADER) as ledger:
+        assert ledger.steps_spent == 3
+    contents = read_ledger(spent)
+    assert contents.header == HEADER
+    assert contents.entries[2] == {"step": 2, "noise_std": 0.25, "update": "digest-2"}
+
+
+def test_a_step_is_on_file_when_spend_returns(path: Path) -> None:
+    with Ledger(path, HEADER) as ledger:
+        ledger.spend(0)
+        assert read_ledger(path).steps_spent == 1
+
+
+def test_a_line_torn_at_any_byte_is_cut_off_and_respent(spent: Path) -> None:
+    whole = spent.read_bytes()
+    last = whole.splitlines(keepends=True)[-1]
+    for kept in range(len(last)):
+        spent.write_bytes(whole[: len(whole) - len(last) + kept])
+        assert read_ledger(spent).steps_spent == 2
+        with Ledger(spent, HEADER) as ledger:
+            assert ledger.steps_spent == 2
+            ledger.spend(2, noise_std=0.25, update="digest-2")
+        assert spent.read_bytes() == whole
+
+
+def test_an_equal_replay_changes_nothing(spent: Path) -> None:
+    before = spent.read_bytes()
+    with Ledger(spent, HEADER) as ledger:
+        ledger.spend(1, update="digest-1", noise_std=0.25)
+    assert spent.read_bytes() == before
+
+
+def test_an_unequal_replay_is_refused_and_named(spent: Path) -> None:
+    before = spent.read_bytes()
+    with (
+        Ledger(spent, HEADER) as ledger,
+        pytest.raises(LedgerMismatchError, match=r'update: "digest-1" -> "other"'),
+    ):
+        ledger.spend(1, noise_std=0.25, update="other")
+    assert spent.read_bytes() == before
+
+
+@pytest.mark.parametrize("step", [4, -1])
+def test_a_gap_is_refused(spent: Path, step: int) -> None:
+    with Ledger(spent, HEADER) as ledger, pytest.raises(LedgerError, match="expected 3"):
+        ledger.spend(step)
+
+
+def test_another_header_is_refused_by_field(spent: Path) -> None:
+    changed = {**HEADER, "mechanism": {"noise_multiplier": 0.5, "steps": 5}}
+    with pytest.raises(LedgerMismatchError, match=r"mechanism\.noise_multiplier: 0\.8 -> 0\.5"):
+        Ledger(spent, changed)
+
+
+def test_before_anything_is_spent_the_header_may_change(path: Path) -> None:
+    Ledger(path, HEADER).close()
+    Ledger(path, {**HEADER, "dataset": "new"}).close()
+    assert read_ledger(path).header["dataset"] == "new"
+
+
+@pytest.mark.parametrize("line", [0, 1, 2, 3])
+def test_damage_to_a_whole_line_is_an_error(spent: Path, line: int) -> None:
+    lines = spent.read_bytes().splitlines(keepends=True)
+    lines[line] = b"\0" + lines[line][1:]
+    spent.write_bytes(b"".join(lines))
+    with pytest.raises(LedgerError, match=f"line {line + 1}: not JSON"):
+        Ledger(spent, HEADER)
+
+
+def test_a_lost_line_is_an_error(spent: Path) -> None:
+    lines = spent.read_bytes().splitlines(keepends=True)
+    spent.write_bytes(b"".join(lines[:2] + lines[3:]))
+    with pytest.raises(LedgerError, match="got step 2, expected 1"):
+        Ledger(spent, HEADER)
+
+
+def test_an_emptied_ledger_is_an_error_not_a_new_one(spent: Path) -> None:
+    spent.write_bytes(b"")
+    with pytest.raises(LedgerError, match="got no header"):
+        Ledger(spent, HEADER)
+
+
+def test_a_full_disk_leaves_the_step_unspent(spent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, write = spent.read_bytes(), os.write
+
+    def half(descriptor: int, data: bytes) -> int:
+        if len(data) < 10:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data[: len(data) // 2])
+
+    ledger = Ledger(spent, HEADER)
+    monkeypatch.setattr(os, "write", half)
+    with pytest.raises(LedgerError, match=r"No space left.*step was not taken.*free some space"):
+        ledger.spend(3, update="digest-3")
+    assert spent.read_bytes() == before
+    monkeypatch.undo()
+    with pytest.raises(LedgerError, match="closed or failed"):
+        ledger.spend(3, update="digest-3")
+    with Ledger(spent, HEADER) as again:
+        again.spend(3, update="digest-3")
+        assert again.steps_spent == 4
+
+
+@pytest.mark.parametrize("name", ["loss", "gradient_norms", "clipped_fraction", "indices"])
+def test_noiseless_statistics_are_refused(path: Path, name: str) -> None:
+    with Ledger(path, HEADER) as ledger, pytest.raises(LedgerError, match="under private/"):
+        ledger.spend(0, inner={name: 1.0})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
+def test_what_json_cannot_hold_is_refused(path: Path, value: object) -> None:
+    with Ledger(path, HEADER) as ledger:
+        with pytest.raises(LedgerError, match="expected finite numbers"):
+            ledger.spend(0, noise_std=value)
+        assert ledger.steps_spent == 0
+
+
+def test_a_missing_ledger_is_no_empty_ledger(path: Path) -> None:
+    with pytest.raises(LedgerError, match="does not exist"):
+        read_ledger(path)
