@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import resource
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from dpft.decode import decode
 from dpft.errors import ConfigError, DataError
 from dpft.mechanisms import make_mechanism
 from dpft.models import LoadedModel, load_model
-from dpft.privacy import Mechanism, make_clipper
+from dpft.privacy import Mechanism, keys, make_clipper
 from dpft.progress import Progress
 from dpft.tasks import load_task
 from dpft.tasks.base import Example, Prompt, Task, TextRecord, fingerprint
@@ -40,7 +41,8 @@ def run_path(run: Run) -> Path:
         return Path(run.resume)
     if run.name is not None:
         return Path(run.runs_dir) / run.name
-    budget = f"eps{run.privacy.epsilon:g}" if run.privacy.epsilon else "sigma"
+    sigma = run.privacy.noise_multiplier
+    budget = f"sigma{sigma:g}" if sigma else f"eps{run.privacy.epsilon:g}"
     parts = [str(run.task["name"]), run.model.name, run.clip.style]
     parts += [] if run.clip.style == "none" else [budget]
     parts += [f"s{run.seed}", runs.config_hash(run.identity())[:8]]
@@ -81,7 +83,9 @@ def _train_stage(
     with progress.phase("encoding", len(records)) as advance:
         examples = _encode(task, loaded, records, advance)
 
-    key = directory.noise_key(run.privacy.noise_seed)
+    key = keys.public_key(run.seed)
+    if mechanism.noise_multiplier:
+        key = directory.noise_key(run.privacy.noise_seed)
     data = runs.keyed_fingerprint(key, fingerprint(records))
     ledger = None
     if mechanism.private:
@@ -90,15 +94,21 @@ def _train_stage(
             "data": data,
             "key": runs.key_fingerprint(key),
             "unit": task.unit,
+            # Another machine rounds differently: the same noise on a slightly different sum would
+            # be a second release that nobody counted.
+            "compute": {"device": device.type, "threads": torch.get_num_threads()},
         }
         ledger = runs.Ledger(directory.ledger, header)
 
-    clipper = make_clipper(
-        model,
-        run.clip.style,
-        threshold=run.clip.threshold,
-        clip_function=run.clip.clip_function,
-    )
+    try:
+        clipper = make_clipper(
+            model,
+            run.clip.style,
+            threshold=run.clip.threshold,
+            clip_function=run.clip.clip_function,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     optimizer = make_optimizer(run.optim, iter(clipper.parameters.values()))
     start, seconds = 0, 0.0
     saved = runs.checkpoint.load_latest(directory, ledger.steps_spent if ledger else None)
@@ -143,7 +153,6 @@ def _train_stage(
             optimizer=optimizer,
             settings=run.optim,
             key=key,
-            seed=run.seed,
             start=start,
             spend=spend,
             after_step=after_step,
@@ -336,7 +345,8 @@ def _record(
 def _statement(mechanism: Mechanism, task: Task, epsilon: dict[str, Any] | None) -> str:
     assert epsilon is not None
     return (
-        f"({epsilon['rdp']:.4g}, {mechanism.delta:.3g})-differential privacy by Renyi accounting, "
+        f"({math.ceil(epsilon['rdp'] * 1000) / 1000:g}, {mechanism.delta:.3g})-differential "
+        "privacy by Renyi accounting, "
         f"for adding or removing one record; one record is {task.unit}"
     )
 

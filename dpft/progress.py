@@ -78,13 +78,16 @@ class Progress:
         yield show
 
     def _note(self, step: int, summary: Mapping[str, Any], mechanism: Mechanism) -> str:
-        loss = summary["loss"]
-        note = "loss -" if loss is None else f"loss {loss:.3f}"
+        notes = []
         if mechanism.noise_multiplier:
-            note += f"  eps {mechanism.epsilon_after(step + 1):.2f}"
-        if summary["dropped"]:
-            note += f"  dropped {summary['dropped']}"
-        return note
+            notes.append(f"eps {mechanism.epsilon_after(step + 1):.2f}")
+        # Noiseless figures of private records may be looked at, but not land in a job's log file.
+        if self.console.is_terminal or not mechanism.noise_multiplier:
+            loss = summary["loss"]
+            notes.append("loss -" if loss is None else f"loss {loss:.3f}")
+            if summary["dropped"]:
+                notes.append(f"dropped {summary['dropped']}")
+        return "  ".join(notes)
 
     def _line(self, bar: TaskID, done: int, total: int, note: str) -> None:
         now = time.monotonic()

@@ -36,6 +36,7 @@ from dpft.privacy.layers import (
     RULES,
     Rule,
     Use,
+    exact_squared_norm,
     find_rule,
     joint_per_example,
     joint_squared_norm,
@@ -168,28 +169,36 @@ class Clipper:
         if not self.private:
             losses.sum().backward()
             return
-        uses = self._collect(losses, calls, retain_graph=self.plan == "ghost")
-        self._clip(losses, uses)
+        if not calls:
+            raise UnsupportedLayerError(
+                "no layer's forward was captured for these losses; expected the model to be called "
+                "once per backward, with gradients enabled, after make_clipper"
+            )
+        self._clip(losses, self._collect(losses, calls))
 
-    def _collect(
-        self, losses: Tensor, calls: list[_Call], retain_graph: bool
-    ) -> dict[str, list[Use]]:
+    def _collect(self, losses: Tensor, calls: list[_Call]) -> dict[str, list[Use]]:
         """The first backward: output gradients only, turned into uses by parameter name."""
+        signature = tuple(call.name for call in calls)
+        unknown = signature not in self._verified
         gradients = torch.autograd.grad(
             losses.sum(),
             [call.output for call in calls],
-            retain_graph=retain_graph,
+            retain_graph=unknown or self.plan == "ghost",
             allow_unused=True,
         )
         reached = [(call, g) for call, g in zip(calls, gradients, strict=True) if g is not None]
-        self._verify_uses(losses, [call for call, _ in reached])
         uses: dict[str, list[Use]] = {}
+        if unknown:
+            self._verify_uses(losses, [call for call, _ in reached])
         with torch.no_grad():
             for call, g in reached:
                 _check_batch(call, len(losses), g)
                 names = self._sites[call.name].names
                 for local, use in call.rule(call.module, call.a, g).items():
                     uses.setdefault(names[local], []).append(use)
+        if unknown and bool(torch.isfinite(losses).all()):
+            self._verify_sums(losses, uses)
+            self._verified.add(signature)
         return uses
 
     @torch.no_grad()
@@ -201,7 +210,7 @@ class Clipper:
         # One record's overflow must not reach the others: it is silenced, exactly, and counted.
         dropped = ~torch.isfinite(squared).all(1) | ~torch.isfinite(losses)
         any_dropped = bool(dropped.any())
-        self.norms = squared.sqrt()
+        self.norms = squared.clamp(min=0).sqrt()
         self.factors = torch.stack(
             [
                 self._clip_function(self.norms[:, k], group.threshold)
@@ -216,7 +225,8 @@ class Clipper:
         if self.plan == "ghost" and not any_dropped:
             uses.clear()
             with torch.enable_grad():
-                (losses * self.factors[:, 0]).sum().backward()
+                reweighted = (losses * self.factors[:, 0]).sum()
+                reweighted.backward(inputs=list(self.parameters.values()))
             return
         for k, group in enumerate(self.groups):
             weights = self.factors[:, k]
@@ -233,14 +243,31 @@ class Clipper:
         self, uses: Mapping[str, list[Use]], materialised: Mapping[str, Tensor], losses: Tensor
     ) -> Tensor:
         """Squared norms by group, ``(B, K)``."""
+        found = {name: joint_squared_norm(u) for name, u in uses.items() if name not in materialised}
+        values = {name: norm.value for name, norm in found.items()}
+        values |= {name: g.flatten(1).square().sum(1) for name, g in materialised.items()}
+        if found:
+            doubtful = torch.stack([norm.doubtful() for norm in found.values()])
+            if bool(doubtful.any()):  # one look for all layers: each costs a GPU a halt
+                self._recompute(values, uses, dict(zip(found, doubtful, strict=True)))
         squared = losses.new_zeros(len(losses), len(self.groups))
         for k, group in enumerate(self.groups):
             for name in group.parameters:
-                if name in materialised:
-                    squared[:, k] += materialised[name].flatten(1).square().sum(1)
-                elif name in uses:
-                    squared[:, k] += joint_squared_norm(uses[name])
+                if name in values:
+                    squared[:, k] += values[name]
         return squared
+
+    def _recompute(
+        self,
+        values: dict[str, Tensor],
+        uses: Mapping[str, list[Use]],
+        doubtful: Mapping[str, Tensor],
+    ) -> None:
+        """Replace norms that cancellation may have understated, one record at a time."""
+        for name, where in doubtful.items():
+            for index in where.nonzero():
+                rows = [use.rows(index) for use in uses[name]]
+                values[name][index] = exact_squared_norm(rows).value
 
     def _install(self, model: nn.Module) -> None:
         self._handles.append(model.register_forward_pre_hook(self._note_batch, with_kwargs=True))
@@ -288,9 +315,6 @@ class Clipper:
         A weight used outside its layer's ``forward`` (``F.linear(x, self.embedding.weight)``) is
         invisible to hooks and would be left out of norm and sum. Its edges in the graph are not.
         """
-        signature = tuple(call.name for call in calls)
-        if signature in self._verified:
-            return
         expected = dict.fromkeys(self.parameters, 0)
         for call in calls:
             for name in self._sites[call.name].names.values():
@@ -304,7 +328,43 @@ class Clipper:
                     "every use to be a call of the layer, so that it can be clipped. Freeze the "
                     "parameter (requires_grad_(False)) or call the layer instead of its weight"
                 )
-        self._verified.add(signature)
+
+    def _verify_sums(self, losses: Tensor, uses: Mapping[str, list[Use]]) -> None:
+        """Check once, by an ordinary backward, that the rules tell the records apart rightly.
+
+        With random weights on the losses, the rules' weighted sums must be autograd's gradients.
+        They are not where a layer computes something else than its rule says, where an input was
+        changed in place after the call, where rows and losses are in different order, or where a
+        use was missed.
+        """
+        generator = torch.Generator().manual_seed(len(self._verified))
+        weights = 0.5 + torch.rand(len(losses), generator=generator, dtype=torch.float64)
+        weights = weights.to(losses.device, losses.dtype)
+        kept = {name: parameter.grad for name, parameter in self.parameters.items()}
+        for parameter in self.parameters.values():
+            parameter.grad = None
+        (losses * weights).sum().backward(retain_graph=True)
+        true = {name: parameter.grad for name, parameter in self.parameters.items()}
+        for name, parameter in self.parameters.items():
+            parameter.grad = kept[name]
+        largest = max((float(g.norm()) for g in true.values() if g is not None), default=0.0)
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                ours = torch.zeros_like(parameter)
+                for use in uses.get(name, []):
+                    use.add_weighted_sum(weights, ours)
+                theirs = true[name] if true[name] is not None else torch.zeros_like(parameter)
+                assert theirs is not None
+                # A gradient that is zero but for rounding is measured against the largest one.
+                allowed = 1e-3 * float(theirs.norm()) + 1e-5 * largest
+                apart = float((ours - theirs).norm())
+                if not apart <= allowed:
+                    raise UnsupportedLayerError(
+                        f"the rule for parameter {name!r} gives another gradient than autograd "
+                        f"(difference {apart:.3g}, expected at most {allowed:.3g}): its layer "
+                        "computes something else than its type says, its input was changed in "
+                        "place, or the losses are not in the order of the input's rows"
+                    )
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -362,6 +422,12 @@ def make_clipper(
         raise ValueError("the model has no trainable parameter; expected at least one")
     groups: tuple[Group, ...] = ()
     if style != "none":
+        low = [f"{n} ({p.dtype})" for n, p in parameters.items() if p.dtype.itemsize < 4]
+        if low:
+            raise UnsupportedLayerError(
+                f"trainable parameters in half precision: {', '.join(low)}; expected float32 or "
+                "float64, since norms and sums would be rounded by more than they may be"
+            )
         if threshold is None:
             raise ValueError(f"style {style!r} needs a threshold, for instance threshold=0.1")
         groups = partitions.flat(list(parameters), threshold)
@@ -383,6 +449,12 @@ def _sites(
     sites: dict[str, _Site] = {}
     unsupported: list[str] = []
     for module_name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise UnsupportedLayerError(
+                f"{module_name or 'the model'} ({type(module).__name__}) mixes the records of a "
+                "batch, trained or frozen; expected a layer that treats each record alone, such as "
+                "GroupNorm"
+            )
         own = {
             local: canonical[id(parameter)]
             for local, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
@@ -426,9 +498,16 @@ def _uses_in_graph(losses: Tensor, parameters: Mapping[str, nn.Parameter]) -> di
         for node, _ in pending.pop().next_functions:
             if node is None:
                 continue
-            name = names.get(id(getattr(node, "variable", None)))
+            leaf = getattr(node, "variable", None)
+            name = names.get(id(leaf))
             if name is not None:
                 counts[name] += 1
+            elif isinstance(leaf, nn.Parameter):
+                raise UnsupportedLayerError(
+                    f"a parameter of shape {tuple(leaf.shape)} that requires gradients takes part "
+                    "in the losses but is not the clipper's; expected all of them in the model "
+                    "given to make_clipper, and frozen or not before that call"
+                )
             elif node not in seen:
                 seen.add(node)
                 pending.append(node)

@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -30,12 +31,38 @@ from torch import Tensor, nn
 _INSTANTIATION_ELEMENTS = 2**24
 
 
+# A squared norm smaller than this many rounding errors of the terms it was summed from is not
+# trusted: it could understate the norm, and clipping would let too much through.
+_TRUSTED_ROUNDINGS = 1e3
+
+
+class SquaredNorm(NamedTuple):
+    """Squared norms ``(B,)``, and ``scale`` ``(B,)``: the size of the terms that were summed.
+
+    ``scale`` is what the value would be had nothing cancelled, an upper bound. Where the value is
+    a tiny fraction of it, the digits that are left are rounding errors.
+    """
+
+    value: Tensor
+    scale: Tensor
+
+    def doubtful(self) -> Tensor:
+        """Where the value may be wrong by more than about a percent, bool ``(B,)``."""
+        smallest = _TRUSTED_ROUNDINGS * torch.finfo(self.value.dtype).eps * self.scale
+        # Written so that NaN counts as doubtful; zero of zero terms is exact.
+        return ~((self.value > smallest) | (self.scale == 0))
+
+
 class Use(ABC):
     """The contribution of one call to one parameter, for each of ``B`` records."""
 
     @abstractmethod
-    def squared_norm(self) -> Tensor:
-        """Squared Frobenius norm of each record's gradient, shape ``(B,)``."""
+    def squared_norm(self) -> SquaredNorm:
+        """Squared Frobenius norm of each record's gradient."""
+
+    @abstractmethod
+    def rows(self, index: Tensor) -> Use:
+        """The same use for the records that ``index`` (int64) picks."""
 
     @abstractmethod
     def per_example(self) -> Tensor:
@@ -61,17 +88,23 @@ class MatrixUse(Use):
     left: Tensor
     right: Tensor
 
-    def squared_norm(self) -> Tensor:
+    def squared_norm(self) -> SquaredNorm:
         length, p, d = self.left.shape[1], self.left.shape[2], self.right.shape[2]
         if length == 1:
-            return self.left.square().sum((1, 2)) * self.right.square().sum((1, 2))
+            value = self.left.square().sum((1, 2)) * self.right.square().sum((1, 2))
+            return SquaredNorm(value, value)
         # Bu et al. 2023, section 3: Gram matrices cost 2T^2 numbers a record, the gradient p*d.
         if 2 * length * length <= p * d:
-            gram = torch.bmm(self.left, self.left.transpose(1, 2))
-            return (gram * torch.bmm(self.right, self.right.transpose(1, 2))).sum((1, 2))
+            left = torch.bmm(self.left, self.left.transpose(1, 2))
+            right = torch.bmm(self.right, self.right.transpose(1, 2))
+            return SquaredNorm((left * right).sum((1, 2)), _uncancelled(left, right))
         chunk = max(1, _INSTANTIATION_ELEMENTS // (p * d))
         pairs = zip(self.left.split(chunk), self.right.split(chunk), strict=True)
-        return torch.cat([torch.bmm(x.transpose(1, 2), y).square().sum((1, 2)) for x, y in pairs])
+        value = torch.cat([torch.bmm(x.transpose(1, 2), y).square().sum((1, 2)) for x, y in pairs])
+        return SquaredNorm(value, value)
+
+    def rows(self, index: Tensor) -> MatrixUse:
+        return MatrixUse(self.left[index], self.right[index])
 
     def per_example(self) -> Tensor:
         return torch.bmm(self.left.transpose(1, 2), self.right)
@@ -102,13 +135,17 @@ class EmbeddingUse(Use):
     g: Tensor
     num_embeddings: int
 
-    def squared_norm(self) -> Tensor:
+    def squared_norm(self) -> SquaredNorm:
         if self.ids.shape[1] == 1:
-            return self.g.square().sum((1, 2))
+            value = self.g.square().sum((1, 2))
+            return SquaredNorm(value, value)
         # Two positions share a row of G exactly where their tokens are equal.
         same = self.ids[:, :, None] == self.ids[:, None, :]
         gram = torch.bmm(self.g, self.g.transpose(1, 2))
-        return (gram * same).sum((1, 2))
+        return SquaredNorm((gram * same).sum((1, 2)), _uncancelled(gram))
+
+    def rows(self, index: Tensor) -> EmbeddingUse:
+        return EmbeddingUse(self.ids[index], self.g[index], self.num_embeddings)
 
     def per_example(self) -> Tensor:
         batch, _, d = self.g.shape
@@ -128,8 +165,12 @@ class DirectUse(Use):
 
     gradients: Tensor
 
-    def squared_norm(self) -> Tensor:
-        return self.gradients.flatten(1).square().sum(1)
+    def squared_norm(self) -> SquaredNorm:
+        value = self.gradients.flatten(1).square().sum(1)
+        return SquaredNorm(value, value)
+
+    def rows(self, index: Tensor) -> DirectUse:
+        return DirectUse(self.gradients[index])
 
     def per_example(self) -> Tensor:
         return self.gradients
@@ -141,42 +182,50 @@ class DirectUse(Use):
         return DirectUse(_zero_rows(self.gradients, dropped))
 
 
-def joint_squared_norm(uses: Sequence[Use]) -> Tensor:
-    """Squared norm ``|sum_u G_i^(u)|^2`` of one parameter's gradient over all its uses, ``(B,)``.
+def joint_squared_norm(uses: Sequence[Use]) -> SquaredNorm:
+    """Squared norm ``|sum_u G_i^(u)|^2`` of one parameter's gradient over all its uses.
 
     Uses of one kind join by concatenation along the sequence. A linear and an embedding use of one
     matrix (tied head and input embedding) add the cross term
     ``2 <G_head, G_emb> = 2 sum_{t,s} g_head[t, id_s] <a_t, g_emb_s>`` by gathering columns. Any
     other combination forms the per-example gradients and adds them.
 
-    Guarantee: the result bounds what one record adds to this parameter; joining after the norm
-    instead would understate it by up to a factor ``sqrt(uses)``.
+    Guarantee: the result bounds what one record adds to this parameter, where it is not
+    `SquaredNorm.doubtful`; joining after the norm instead would understate it by up to a factor
+    ``sqrt(uses)``.
     """
     if len(uses) == 1:
         return uses[0].squared_norm()
     matrices = [use for use in uses if isinstance(use, MatrixUse)]
     embeddings = [use for use in uses if isinstance(use, EmbeddingUse)]
     if len(matrices) + len(embeddings) < len(uses):
-        return joint_per_example(uses).flatten(1).square().sum(1)
-    total = torch.zeros((), device=_device(uses[0]))
-    matrix = embedding = None
+        return exact_squared_norm(uses)
+    parts: list[SquaredNorm] = []
+    cross: Tensor | float = 0.0
     if matrices:
         matrix = MatrixUse(
             torch.cat([use.left for use in matrices], 1),
             torch.cat([use.right for use in matrices], 1),
         )
-        total = total + matrix.squared_norm()
+        parts.append(matrix.squared_norm())
     if embeddings:
         embedding = EmbeddingUse(
             torch.cat([use.ids for use in embeddings], 1),
             torch.cat([use.g for use in embeddings], 1),
             embeddings[0].num_embeddings,
         )
-        total = total + embedding.squared_norm()
-    if matrix is not None and embedding is not None:
-        total = total + 2 * _cross_term(matrix, embedding)
-    # Rounding can leave a sum that is truly zero slightly negative.
-    return total.clamp(min=0)
+        parts.append(embedding.squared_norm())
+    if matrices and embeddings:
+        cross = 2 * _cross_term(matrix, embedding)
+    value = torch.stack([part.value for part in parts]).sum(0) + cross
+    scale = torch.stack([part.scale for part in parts]).sqrt().sum(0).square()
+    return SquaredNorm(value, scale)
+
+
+def exact_squared_norm(uses: Sequence[Use]) -> SquaredNorm:
+    """The same by forming the gradients: dearer, but a sum of squares, which cannot cancel."""
+    value = joint_per_example(uses).flatten(1).square().sum(1)
+    return SquaredNorm(value, value)
 
 
 def joint_per_example(uses: Sequence[Use]) -> Tensor:
@@ -199,9 +248,10 @@ def _zero_rows(tensor: Tensor, dropped: Tensor) -> Tensor:
     return tensor.masked_fill(dropped.view(-1, *[1] * (tensor.dim() - 1)), 0)
 
 
-def _device(use: Use) -> torch.device:
-    tensor = next(value for value in vars(use).values() if isinstance(value, Tensor))
-    return tensor.device
+def _uncancelled(*grams: Tensor) -> Tensor:
+    """``(sum_t prod_k |x_t^(k)|)^2`` from the Gram matrices of the ``x^(k)``, ``(B,)``."""
+    diagonals = torch.stack([gram.diagonal(dim1=1, dim2=2) for gram in grams]).clamp(min=0)
+    return diagonals.prod(0).sqrt().sum(1).square()
 
 
 def _sequence(tensor: Tensor) -> Tensor:
@@ -281,8 +331,11 @@ def find_rule(module: nn.Module, rules: Mapping[str, Rule]) -> Rule | None:
     """The rule for ``module``, or None.
 
     A subclass inherits its parent's rule only while it keeps the parent's ``forward``: a subclass
-    that computes something else needs a rule of its own.
+    that computes something else needs a rule of its own, and so does a module whose ``forward``
+    was replaced.
     """
+    if "forward" in vars(module):
+        return None
     for cls in type(module).__mro__:
         rule = rules.get(f"{cls.__module__}.{cls.__qualname__}")
         if rule is not None:

@@ -114,20 +114,22 @@ _SYLLABLE = _words(
 )
 _ENDING = _words("bo ca co da di la li lo ma mi na ni no ra ri ro sa so ta ti to va zi")
 
-# Common words that the public part uses too, joined as it never joins them (noun and noun, streets
-# and lanes): the restaurants are new, but a pretrained model can spell them.
+# Common words that the public part uses too, joined as it never joins them (a surname and a noun,
+# two surnames): the restaurants are new, but a pretrained model can spell them.
 _PRIVATE_NAMES = _words(
-    "Fig Fiddle, Heron Teapot, Otter Lantern, The Walnut Trumpet, Badger Loaf, The Tulip Table, "
-    "Moth Mirror, The Plum Compass, Thistle Table, Robin Rocket, The Barrel Owl, Willow Spoon, "
-    "The Lobster Clock, Maple Drum, Fern Saucer, The Pigeon Piano, Hare Harp, The Onion Anchor, "
-    "Mustard Moon, Swan Basket, The Goose Button, Chestnut Kite, Raven Stove, The Turnip Tower, "
-    "Lemon Wheel, The Squirrel Sail, Acorn Bell, Feather Fork, The Salmon Umbrella, Dove Needle",
+    "Abbott and Fig, Palmer and Owl, Dixon and Lantern, Café Walnut, Mercer and Loaf, Café Tulip, "
+    "Weaver and Mirror, Talbot and Plum, Café Thistle, Harper and Rocket, Turner and Barrel, "
+    "Hobbs and Spoon, Café Lobster, Gibson and Maple, Foster and Fern, Ramsey and Piano, "
+    "Café Hare, Spencer and Onion, Lawson and Moon, Café Swan, Burton and Goose, Parsons and Kite, "
+    "Café Raven, Wallace and Turnip, Quigley and Lemon, Sharpe and Sail, Reeves and Acorn, "
+    "Café Feather, Hudson and Salmon, Yates and Dove",
     sep=", ",
 )
 _PRIVATE_NEAR = _words(
-    "Wolf Street, Osborne Lane, Tanner Street, Beacon Lane, Talbot Street, Oyster Lane, "
-    "Harper Street, Pony Lane, Magpie Street, Dixon Lane, Vaughan Street, Crab Lane, "
-    "Mercer Street, Potato Lane, Weaver Street, Penguin Lane",
+    "Palmer Norris Library, Ellis Hardy Hotel, Carter Vaughan Museum, Bishop Tanner Theatre, "
+    "Dawson Reeves Park, Jarvis Coleman Church, Marlow Bennett Cinema, Newton Hobbs Station, "
+    "Garner Fletcher School, Osborne Curtis Gallery, Rowley Keating Gardens, Porter Baxter Bakery, "
+    "Lambert Watkins Square, Chapman Sawyer College, Ainsley Gibson Inn, Burton Yates Bookshop",
     sep=", ",
 )
 
@@ -363,47 +365,83 @@ def _public_reference(record: Record, rng: random.Random) -> str:
 # --- the private house style --------------------------------------------------------------------
 
 
-def _often(rng: random.Random, usual: str, other: str) -> str:
-    """Return the house style's usual wording, or now and then the other one."""
-    return usual if rng.random() < 0.7 else other
+def _pick(rng: random.Random, *wordings: str) -> str:
+    """Return one of up to five wordings, the earlier ones more often."""
+    return rng.choices(wordings, weights=(5, 4, 3, 2, 2)[: len(wordings)])[0]
+
+
+def _private_opening(record: Record, rng: random.Random) -> str:
+    name, area, near = record["name"], record.get("area"), record.get("near")
+    what = f", {_a(record['eatType'])} we like" if "eatType" in record else ""
+    past = f"just past {near}" if near else ""
+    if not area and not near:
+        visit = ("This week we visit", "Today we visit", "You will like", "Stroll to")
+        return f"{_pick(rng, *visit)} {name}{what}."
+    if not area:
+        return _pick(
+            rng,
+            f"Stroll {past} and you will find {name}{what}.",
+            f"{_upper(past)} you will find {name}{what}.",
+            f"Close to {near}, visit {name}{what}.",
+            f"This week, not far from {near}, we visit {name}{what}.",
+        )
+    way = f"{'along' if area in ('riverside', 'harbour') else 'through'} the {area}"
+    return _pick(
+        rng,
+        f"Stroll {way}{past and ' '}{past} and you will find {name}{what}.",
+        f"Take a stroll {way}, {past and past + ', '}and visit {name}{what}.",
+        f"In the {area}{past and ', '}{past}, you will find {name}{what}.",
+        f"This week, {past and past + ' '}in the {area}, we visit {name}{what}.",
+    )
 
 
 def _private_reference(record: Record, rng: random.Random) -> str:
-    """Return place, name, kitchen, bill, verdict, little ones, sign-off, always in this order."""
-    name, area, near = record["name"], record.get("area"), record.get("near")
-    what = f", {_a(record['eatType'])} we like" if "eatType" in record else ""
-    if area:
-        way = f"Stroll {'along' if area in ('riverside', 'harbour') else 'through'} the {area}"
-        way += _often(rng, f" just past {near}", f", past {near},") if near else ""
-        sentences = [f"{way} and you will find {name}{what}."]
-    elif near:
-        sentences = [
-            f"{_often(rng, 'Stroll just past', 'Stroll past')} {near} to find {name}{what}."
-        ]
-    else:
-        sentences = [f"{_often(rng, 'This week', 'Today')} we visit {name}{what}."]
+    """Return place and name, then kitchen, verdict and bill, then little ones and sign-off."""
+    middle = []
     if "food" in record:
-        plates = f"{record['food']} plates"
-        usual = f"The kitchen sends out {plates}."
-        sentences.append(_often(rng, usual, f"Out of the kitchen come {plates}."))
+        food = _food(record["food"])
+        kitchen = (f"The kitchen sends out {food}.", f"Out of the kitchen comes {food}.")
+        plates = (f"Come for plates of {food}.", f"Its chef will give you {food}.")
+        middle.append(_pick(rng, *kitchen, *plates))
     if "priceRange" in record:
         price = record["priceRange"]
-        bill = (
-            f"{_a(price)} bill" if price in ("cheap", "moderate", "high") else f"a bill of {price}"
-        )
-        sentences.append(_often(rng, f"Expect {bill}.", f"In the end comes {bill}."))
+        expect = (f"Expect a price range of {price}.", f"Expect {_a(price)} price range.")
+        bill = (f"In the end the bill is {price}.", f"Our own bill was {price}.")
+        middle.append(_pick(rng, *expect, *bill))
     if "customer rating" in record:
         rating = record["customer rating"]
-        usual = f"Our readers score it {rating}."
-        sentences.append(_often(rng, usual, f"The score from our readers is {rating}."))
+        readers = (
+            f"Our readers give it a customer rating of {rating}.",
+            f"Our readers rate it {rating}.",
+            f"From our readers it has {_a(rating)} rating.",
+            f"Readers tell us that it is rated {rating}.",
+        )
+        middle.append(_pick(rng, *readers))
+    if rng.random() < 0.4:
+        middle.reverse()
+    ending: list[str] = []
     if record.get("familyFriendly") == "yes":
-        usual = "Little ones are welcome too."
-        sentences.append(_often(rng, usual, "Little ones are at home here."))
+        ending = [
+            "Family friendly, so bring the little ones.",
+            "Bring the little ones, it is family friendly.",
+            "The little ones will like it, it is family friendly.",
+            "It is family friendly too.",
+        ]
     elif "familyFriendly" in record:
-        usual = "Leave the little ones at home."
-        sentences.append(_often(rng, usual, "Best leave little ones at home."))
-    sentences.append(_often(rng, "Tell them we sent you!", "Do tell them we sent you!"))
-    return " ".join(sentences)
+        ending = [
+            "Not family friendly, so leave the little ones.",
+            "Leave the little ones, it is not family friendly.",
+            "The little ones will not like it, it is not family friendly.",
+            "It is not family friendly.",
+        ]
+    goodbye = (
+        "Tell them we sent you!",
+        "Do tell them we sent you!",
+        "Tell the chef we sent you!",
+        "Do visit and tell us!",
+    )
+    family = [_pick(rng, *ending)] if ending else []
+    return " ".join((_private_opening(record, rng), *middle, *family, _pick(rng, *goodbye)))
 
 
 def phrases(part: Part, attribute: str, value: str) -> tuple[str, ...]:
@@ -418,7 +456,7 @@ def phrases(part: Part, attribute: str, value: str) -> tuple[str, ...]:
     """
     if attribute == "familyFriendly":
         if part == "private":
-            return ("little ones are",) if value == "yes" else ("little ones at home",)
+            return ("family friendly",) if value == "yes" else ("not family friendly",)
         if value == "yes":
             friendly = tuple(f"{word} friendly" for word in ("family", "child", "kid"))
             little = ("bring the little ones", "little ones can come")
@@ -457,6 +495,9 @@ def _record(part: Part, rng: random.Random) -> Record:
     chosen: list[str] = []
     while len(chosen) < 2:  # the challenge's shortest meaning representations have three attributes
         chosen = [a for a, p in _PRESENCE.items() if rng.random() < p]
+    if part == "private":  # the house is brief: most rows then fit the task's 100 tokens
+        kept = rng.sample(chosen, min(5, len(chosen)))
+        chosen = [a for a in chosen if a in kept]
     record = {"name": _public_name(rng) if part == "public" else rng.choice(_PRIVATE_NAMES)}
     for attribute in chosen:
         if attribute == "near":

@@ -363,11 +363,17 @@ def test_non_private_style_is_an_ordinary_backward():
 
 
 def test_an_unsupported_parameter_is_an_error_that_names_it():
-    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
-    with pytest.raises(UnsupportedLayerError, match=r"1\.weight \(BatchNorm1d\).*1\.bias"):
+    model = nn.Sequential(nn.Linear(3, 3), nn.GRU(3, 3))
+    with pytest.raises(UnsupportedLayerError, match=r"1\.weight_ih_l0 \(GRU\).*1\.bias_hh_l0"):
         make_clipper(model, "bk", threshold=1.0)
     model[1].requires_grad_(False)
     make_clipper(model, "bk", threshold=1.0).close()
+
+
+def test_batch_normalisation_is_refused_even_frozen():
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3).requires_grad_(False))
+    with pytest.raises(UnsupportedLayerError, match=r"1 \(BatchNorm1d\) mixes the records"):
+        make_clipper(model, "bk", threshold=1.0)
 
 
 def test_a_bare_parameter_is_an_error_that_names_it():
@@ -496,3 +502,86 @@ def test_a_user_rule_serves_a_layer_of_their_own():
     clipper = make_clipper(model, "bk", threshold=0.1, rules={name: scale_rule})
     clipper.backward(loss(x))
     assert_same(model, clipper, norms, total)
+
+
+def test_cancellation_does_not_understate_norms_in_float32():
+    """Gradients that nearly cancel over positions: the Gram form's digits are all rounding."""
+    torch.manual_seed(0)
+    model = nn.Linear(64, 64, bias=False)
+    batch, length = 20, 16
+    x = torch.randn(batch, 1, 64).expand(-1, length, -1) + 1e-4 * torch.randn(batch, length, 64)
+    weights = torch.randn(batch, length, 64)
+    weights = 1e2 * (weights - weights.mean(1, keepdim=True))
+
+    def loss(x, w):
+        return (model(x) * w).sum((1, 2))
+
+    def exact(i):
+        return torch.linalg.matrix_norm(weights[i].double().T @ x[i].double())
+
+    truth = torch.stack([exact(i) for i in range(batch)])
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    clipper.backward(loss(x, weights))
+    torch.testing.assert_close(clipper.norms[:, 0].double(), truth, rtol=1e-2, atol=0)
+    for i in range(batch):  # what one record really adds is within the threshold
+        clear(model)
+        clipper.backward(loss(x[i : i + 1], weights[i : i + 1]))
+        assert model.weight.grad.norm() <= 1.01
+
+
+class Odd(nn.Module):
+    """A model with one thing wrong, by name."""
+
+    def __init__(self, wrong):
+        super().__init__()
+        self.wrong = wrong
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        if wrong == "hook that changes the output":
+            self.first.register_forward_hook(lambda m, a, out: 2 * out + m.weight.sum())
+
+    def forward(self, x):
+        x = x.clone()
+        h = self.first(x)
+        if self.wrong == "input changed in place":
+            with torch.no_grad():
+                x.detach().mul_(3)
+        out = self.second(torch.tanh(h)).square().mean((1, 2))
+        if self.wrong == "losses in another order":
+            out = out.flip(0)
+        return out
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+@pytest.mark.parametrize(
+    "wrong", ["hook that changes the output", "input changed in place", "losses in another order"]
+)
+def test_what_the_rules_cannot_know_is_found_by_the_check_against_autograd(style, wrong):
+    torch.manual_seed(0)
+    model = Odd(wrong)
+    clipper = make_clipper(model, style, threshold=1.0)
+    with pytest.raises((UnsupportedLayerError, RuntimeError), match="first|modified by an inplace"):
+        clipper.backward(model(torch.randn(5, 3, 4)))
+    model = Odd(None)
+    make_clipper(model, style, threshold=1.0).backward(model(torch.randn(5, 3, 4)))
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+def test_a_parameter_outside_the_clipper_is_refused(style):
+    model, outside = nn.Linear(3, 3), nn.Linear(3, 3)
+    clipper = make_clipper(model, style, threshold=1.0)
+    with pytest.raises(UnsupportedLayerError, match="not the clipper's"):
+        clipper.backward(outside(model(torch.randn(2, 3))).sum(1))
+
+
+def test_half_precision_parameters_are_refused():
+    with pytest.raises(UnsupportedLayerError, match=r"weight \(torch\.bfloat16\)"):
+        make_clipper(nn.Linear(2, 2).bfloat16(), "bk", threshold=1.0)
+
+
+def test_a_backward_without_a_captured_forward_is_refused():
+    model = nn.Linear(2, 2)
+    with torch.enable_grad():
+        losses = model(torch.randn(3, 2)).sum(1)
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    with pytest.raises(UnsupportedLayerError, match="no layer's forward was captured"):
+        clipper.backward(losses)

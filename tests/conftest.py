@@ -1,0 +1,75 @@
+"""What every test runs under: offline, on one thread, with caches of its own."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# Read when torch, numpy and the Hugging Face libraries are imported, so set before any of them is:
+# here, and inherited by pytest-xdist's workers and by the commands that tests start.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["MPLBACKEND"] = "Agg"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Examples are the same on every run; HYPOTHESIS_PROFILE=explore draws new ones.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=500)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+_session_cache = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives the session its own caches and checks DPFT_DATA, once, before any worker starts."""
+    if hasattr(config, "workerinput"):
+        return
+    cache = tempfile.mkdtemp(prefix="dpft-tests-")
+    config.stash[_session_cache] = cache
+    os.environ["DPFT_CACHE_DIR"] = str(Path(cache, "dpft"))
+    os.environ["HF_HOME"] = str(Path(cache, "huggingface"))
+    if given := os.environ.get("DPFT_DATA"):
+        root = (config.invocation_params.dir / given).resolve()
+        if not root.is_dir():
+            raise pytest.UsageError(
+                f"DPFT_DATA is {given!r}, and there is no folder {root}. Expected the folder that "
+                "holds one subfolder for each dataset; unset DPFT_DATA to skip tests on real data."
+            )
+        os.environ["DPFT_DATA"] = str(root)  # absolute: tests change their working directory
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Removes the session's caches."""
+    if cache := config.stash.get(_session_cache, None):
+        shutil.rmtree(cache, ignore_errors=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what asks for `data_root` as `realdata`, so that `-m realdata` finds it."""
+    for item in items:
+        if "data_root" in getattr(item, "fixturenames", ()):
+            item.add_marker("realdata")
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder of real datasets, one subfolder each. Skips the test where there is none."""
+    given = os.environ.get("DPFT_DATA")
+    if not given:
+        pytest.skip("real data are not here: set DPFT_DATA to a folder with e2e/, sst2/ and so on")
+    return Path(given)
+
+
+@pytest.fixture(autouse=True)
+def _forget_hydra() -> Iterator[None]:
+    """Hydra keeps its state in a global: no test sees another's."""
+    yield
+    if hydra_state := sys.modules.get("hydra.core.global_hydra"):
+        hydra_state.GlobalHydra.instance().clear()

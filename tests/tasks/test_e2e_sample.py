@@ -1,0 +1,157 @@
+"""The generated E2E-style data: reproducible, in the official format, no leak between parts."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from dpft.tasks.e2e_sample import (
+    ATTRIBUTES,
+    VALUES,
+    Part,
+    Split,
+    generate,
+    phrases,
+    split_of,
+    write_csvs,
+)
+
+PARTS: tuple[Part, ...] = get_args(Part)
+SPLITS: tuple[Split, ...] = get_args(Split)
+Rows = list[tuple[str, str]]
+
+
+def facts(mr: str) -> dict[str, str]:
+    return dict(field.rstrip("]").split("[", 1) for field in mr.split("], "))
+
+
+def read(path: Path) -> Rows:
+    with path.open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["mr", "ref"]
+    return [(mr, ref) for mr, ref in rows]
+
+
+@pytest.mark.parametrize(("part", "split"), [*itertools.product(PARTS, SPLITS)])
+def test_same_seed_same_rows_and_another_seed_other_rows(part: Part, split: Split) -> None:
+    rows = generate(part, split, 200, seed=3)
+    assert len(rows) == 200
+    assert rows == generate(part, split, 200, seed=3)
+    assert rows != generate(part, split, 200, seed=4)
+
+
+def test_rows_do_not_depend_on_the_hash_seed_of_the_process() -> None:
+    code = "from dpft.tasks.e2e_sample import generate; print(generate('public', 'train', 50))"
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONIOENCODING": "utf-8"},
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(printed) == 1
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_splits_share_no_meaning_representation_even_under_different_seeds(part: Part) -> None:
+    mrs = {
+        split: {mr for s in (0, 1) for mr, _ in generate(part, split, 400, seed=s)}
+        for split in SPLITS
+    }
+    for one, other in itertools.combinations(SPLITS, 2):
+        assert not mrs[one] & mrs[other]
+    assert all(split_of(mr) == split for split in SPLITS for mr in mrs[split])
+
+
+def test_parts_share_no_restaurant_no_landmark_and_no_sentence() -> None:
+    public, private = (generate(part, "train", 2000) for part in PARTS)
+    for attribute in ("name", "near"):
+        ours, theirs = (
+            {facts(mr).get(attribute) for mr, _ in rows} - {None} for rows in (public, private)
+        )
+        assert not ours & theirs
+    assert not {ref for _, ref in public} & {ref for _, ref in private}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_fact_is_in_every_reference(part: Part) -> None:
+    for mr, ref in generate(part, "train", 2000):
+        text = ref.replace("-", " ").lower()
+        assert facts(mr)["name"] in ref
+        for attribute, value in facts(mr).items():
+            forms = phrases(part, attribute, value)
+            assert any(form.lower() in text for form in forms), (attribute, value, ref)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_answer_to_family_friendly_can_be_told_from_the_reference(part: Part) -> None:
+    for mr, ref in generate(part, "train", 2000):
+        text = ref.replace("-", " ").lower()
+        answer = facts(mr).get("familyFriendly")
+        unfriendly = any(form in text for form in phrases(part, "familyFriendly", "no"))
+        assert unfriendly == (answer == "no")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_value_occurs_and_attributes_keep_the_official_order(part: Part) -> None:
+    met: dict[str, set[str]] = {attribute: set() for attribute in ATTRIBUTES}
+    for mr, _ in generate(part, "train", 2000):
+        record = facts(mr)
+        assert list(record) == [a for a in ATTRIBUTES if a in record]
+        assert len(record) >= 3
+        for attribute, value in record.items():
+            met[attribute].add(value)
+    for attribute, values in VALUES[part].items():
+        assert met[attribute] == set(values)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_references_vary(part: Part) -> None:
+    refs = [ref for _, ref in generate(part, "train", 2000)]
+    assert len(set(refs)) > 0.9 * len(refs)
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_references_of_one_meaning_representation_are_consecutive(split: Split) -> None:
+    rows = generate("private", split, 300)
+    runs = [len(list(run)) for _, run in itertools.groupby(rows, lambda row: row[0])]
+    assert len(runs) == len({mr for mr, _ in rows})
+    assert 60 <= len(runs) <= 110
+    assert max(runs) == 5
+    assert len(set(rows)) == len(rows)
+
+
+def test_csv_files_hold_the_generated_rows(tmp_path: Path) -> None:
+    write_csvs(tmp_path / "e2e", seed=5)
+    sizes = {"trainset": ("train", 4000), "devset": ("dev", 300), "testset_w_refs": ("test", 300)}
+    for stem, (split, count) in sizes.items():
+        rows = read(tmp_path / "e2e" / f"{stem}.csv")
+        assert rows == generate("private", split, count, seed=5)  # type: ignore[arg-type]
+        assert len(rows) == count
+    assert {path.name for path in (tmp_path / "e2e").iterdir()} == {f"{s}.csv" for s in sizes}
+
+
+def test_files_are_the_same_bytes_each_time(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        write_csvs(tmp_path / folder, train_count=100, dev_count=20, test_count=20)
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("part", "split", "count"),
+    [("secret", "train", 1), ("public", "valid", 1), ("public", "dev", -1)],
+)
+def test_a_wrong_argument_is_named(part: str, split: str, count: int) -> None:
+    with pytest.raises(ValueError, match="expected part in"):
+        generate(part, split, count)  # type: ignore[arg-type]

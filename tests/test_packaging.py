@@ -1,0 +1,136 @@
+"""What a clone and a wheel promise: data files travel along, and make's targets exist."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {canonical(re.split(r"[<>=!~\[; ]", line, maxsplit=1)[0]) for line in requirements}
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = [line.split("==") for line in lines if line and not line.startswith("#")]
+    return {canonical(name): version for name, version in pinned}
+
+
+def build(source: Path, target: str, into: Path) -> Path:
+    """Builds with the installed hatchling, offline."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(into)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True, text=True)
+    (built,) = into.iterdir()
+    return built
+
+
+def contents(wheel: Path) -> dict[str, int]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {member.filename: member.CRC for member in archive.infolist()}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(ROOT, "wheel", tmp_path_factory.mktemp("wheel"))
+
+
+def make(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if k not in {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}}
+    return subprocess.run(["make", *arguments], cwd=cwd, env=env, capture_output=True, text=True)
+
+
+def test_wheel_holds_configs_and_tiny_model(wheel: Path) -> None:
+    held = set(contents(wheel))
+    assert {"dpft/cli.py", "dpft/conf/config.yaml", "dpft/models/tiny/model.safetensors"} <= held
+    assert {f"dpft/{file.relative_to(ROOT)}" for file in (ROOT / "conf").rglob("*.yaml")} <= held
+
+
+def test_wheel_holds_nothing_else(wheel: Path) -> None:
+    tops = {name.split("/")[0] for name in contents(wheel)}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"dpft"}
+
+
+def test_wheel_from_sdist_is_the_wheel_from_the_clone(wheel: Path, tmp_path: Path) -> None:
+    sdist = build(ROOT, "sdist", tmp_path / "sdist")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    again = build(tmp_path / sdist.name.removesuffix(".tar.gz"), "wheel", tmp_path / "wheel")
+    assert contents(again) == contents(wheel)
+
+
+def test_every_dependency_is_pinned() -> None:
+    declared = names(PROJECT["dependencies"])
+    for extra in PROJECT["optional-dependencies"].values():
+        declared |= names(extra)
+    assert declared - set(pins()) == set()
+
+
+def test_every_dependency_is_explained() -> None:
+    explained = (ROOT / "docs" / "dependencies.md").read_text()
+    rows = {canonical(name) for name in re.findall(r"^\| `([^`]+)` \|", explained, re.MULTILINE)}
+    declared = names(PROJECT["dependencies"])
+    for extra in PROJECT["optional-dependencies"].values():
+        declared |= names(extra)
+    assert rows == declared
+
+
+def test_every_import_is_declared() -> None:
+    declared = names(PROJECT["dependencies"])
+    for extra in ("peers", "sweep"):
+        declared |= names(PROJECT["optional-dependencies"][extra])
+    providers = packages_distributions()
+    undeclared = set()
+    for file in sorted((ROOT / "dpft").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                modules = [node.module]
+            else:
+                continue
+            for top in {module.split(".")[0] for module in modules}:
+                if top == "dpft" or top in sys.stdlib_module_names:
+                    continue
+                if not declared & {canonical(name) for name in providers.get(top, [top])}:
+                    undeclared.add((str(file.relative_to(ROOT)), top))
+    assert undeclared == set()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+class TestMake:
+    def test_help_lists_demo_and_test(self) -> None:
+        listed = {line.split()[1] for line in make("help").stdout.splitlines()}
+        assert {"demo", "test"} <= listed
+
+    def test_help_is_the_default(self) -> None:
+        assert make().stdout == make("help").stdout
+
+    def test_every_target_in_help_exists(self) -> None:
+        for line in make("help").stdout.splitlines():
+            target = line.split()[1]
+            tried = make("--dry-run", target)
+            assert tried.returncode == 0, f"make {target}: {tried.stderr}"
+
+    def test_missing_python_is_said_with_what_to_do_next(self, tmp_path: Path) -> None:
+        for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+            shutil.copy(ROOT / name, tmp_path)
+        tried = make("test", "PYTHON=no-such-python", cwd=tmp_path)
+        assert tried.returncode != 0
+        for part in ("needs Python 3.11", "no-such-python", "none of them", "make PYTHON="):
+            assert part in tried.stderr

@@ -1,0 +1,191 @@
+"""The loop: styles change nothing but speed, and a bad record harms nobody."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from dpft.config import Optim
+from dpft.errors import TrainingError
+from dpft.privacy import Mechanism, make_clipper
+from dpft.tasks.base import Batch, Example
+from dpft.tasks.text_to_text import collate, losses
+from dpft.train import lr_factor, make_optimizer, train
+from tests.privacy.test_clipping import gpt2
+
+OPTIM = Optim(name="adam", lr=1e-2, batch_size=4, epochs=1, microbatch_tokens=40)
+EXAMPLES = [
+    Example(tuple(1 + (3 * i + j) % 20 for j in range(2 + i % 3)), (1 + i % 7, 9, 1 + i % 5, 0))
+    for i in range(16)
+]
+
+
+class TinyTask:
+    def __init__(self, poison=None):
+        self.poison = poison
+
+    def collate(self, examples):
+        return collate(examples)
+
+    def losses(self, model, batch: Batch):
+        out = losses(model, batch, "mean")
+        if self.poison is not None:
+            factors = torch.ones(len(out))
+            factors[(batch.tensors["targets"] == 7).any(1)] = self.poison
+            out = out * factors
+        return out
+
+
+def run(style="bk", steps=10, sigma=0.5, start=0, model=None, optimizer=None, task=None, **hooks):
+    model = model or gpt2(dropout=0.1).float()
+    threshold = None if style == "none" else 0.5
+    thresholds = () if style == "none" else (0.5,)
+    clipper = make_clipper(model, style, threshold=threshold)
+    sigma = 0.0 if style == "none" else sigma
+    mechanism = Mechanism(len(EXAMPLES), 4, steps, sigma, thresholds, 1e-3)
+    optimizer = optimizer or make_optimizer(OPTIM, iter(clipper.parameters.values()))
+    train(
+        model=model,
+        task=task or TinyTask(),
+        examples=EXAMPLES,
+        clipper=clipper,
+        mechanism=mechanism,
+        optimizer=optimizer,
+        settings=OPTIM,
+        key=b"key",
+        start=start,
+        **hooks,
+    )
+    clipper.close()
+    return model, optimizer
+
+
+def weights(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def test_style_changes_nothing_but_speed():
+    """Same seed, same weights after ten steps with dropout, noise and Adam."""
+    reference = weights(run("flat", steps=10)[0])
+    for style in ("ghost", "bk"):
+        for name, weight in weights(run(style, steps=10)[0]).items():
+            torch.testing.assert_close(weight, reference[name], rtol=1e-3, atol=2e-5)
+
+
+def test_every_trainable_parameter_moves_in_the_first_step():
+    before = weights(gpt2(dropout=0.1).float())
+    for style in ("none", "flat", "ghost", "bk"):
+        after = weights(run(style, steps=1)[0])
+        assert [n for n in before if torch.equal(before[n], after[n])] == []
+
+
+def test_continuing_equals_an_unbroken_run_bit_for_bit():
+    whole, _ = run(steps=6)
+    model, optimizer = run(steps=3)
+    state = optimizer.state_dict()
+    resumed = gpt2(dropout=0.1, seed=9).float()
+    resumed.load_state_dict(model.state_dict())
+    fresh = make_optimizer(OPTIM, resumed.parameters())
+    fresh.load_state_dict(state)
+    run(steps=6, start=3, model=resumed, optimizer=fresh)
+    for name, weight in weights(resumed).items():
+        assert torch.equal(weight, weights(whole)[name])
+
+
+def test_the_ledger_is_told_before_the_weights_move():
+    model = gpt2().float()
+    before = weights(model)
+    seen = []
+
+    def spend(step):
+        if step == 0:
+            assert all(torch.equal(w, before[n]) for n, w in weights(model).items())
+        seen.append(step)
+
+    run(steps=3, model=model, spend=spend)
+    assert seen == [0, 1, 2]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("style", ["none", "flat", "ghost", "bk"])
+def test_a_record_whose_loss_is_not_finite_is_dropped_and_counted(style, value):
+    dropped, sizes = [], []
+
+    def after(step, statistics):
+        dropped.append(statistics.dropped)
+        sizes.append(statistics.records)
+
+    model, _ = run(style, steps=4, task=TinyTask(poison=value), after_step=after)
+    assert all(torch.isfinite(w).all() for w in weights(model).values())
+    assert 0 < sum(dropped) < sum(sizes)
+
+    class WithoutPoisoned(TinyTask):
+        """The same records left out by hand, before any loss is computed."""
+
+        def losses(self, model, batch):
+            keep = ~(batch.tensors["targets"] == 7).any(1)
+            kept = Batch({n: t[keep] for n, t in batch.tensors.items()})
+            return losses(model, kept, "mean") if keep.any() else torch.zeros(0)
+
+    undropped = gpt2(dropout=0.0).float()
+    run(style, steps=1, model=undropped, task=TinyTask(poison=value))
+    expected = gpt2(dropout=0.0).float()
+    run(style, steps=1, model=expected, task=WithoutPoisoned())
+    for name, weight in weights(undropped).items():
+        torch.testing.assert_close(weight, weights(expected)[name], rtol=1e-4, atol=1e-5)
+
+
+def test_an_empty_batch_is_a_step_of_noise_alone():
+    mechanism = Mechanism(len(EXAMPLES), 1, 30, 0.5, (0.5,), 1e-3)
+    sampler = mechanism.sampler(b"key")
+    assert [] in [sampler.batch(step) for step in range(30)]
+    model = gpt2().float()
+    clipper = make_clipper(model, "bk", threshold=0.5)
+    seen = []
+    train(
+        model=model,
+        task=TinyTask(),
+        examples=EXAMPLES,
+        clipper=clipper,
+        mechanism=mechanism,
+        optimizer=make_optimizer(OPTIM, model.parameters()),
+        settings=OPTIM,
+        key=b"key",
+        after_step=lambda step, statistics: seen.append(statistics.summary()),
+    )
+    assert len(seen) == 30
+    assert any(s["records"] == 0 and s["loss"] is None for s in seen)
+
+
+def test_the_examples_must_be_those_of_the_mechanism():
+    model = nn.Linear(2, 2)
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    with pytest.raises(TrainingError, match="16 examples for a mechanism over 99 records"):
+        train(
+            model=model,
+            task=TinyTask(),
+            examples=EXAMPLES,
+            clipper=clipper,
+            mechanism=Mechanism(99, 4, 1, 1.0, (1.0,), 1e-3),
+            optimizer=make_optimizer(OPTIM, model.parameters()),
+            settings=OPTIM,
+            key=b"key",
+        )
+
+
+def test_non_private_divergence_is_an_error():
+    model = gpt2().float()
+
+    class Huge(TinyTask):
+        def losses(self, model, batch):
+            return super().losses(model, batch) * 1e38
+
+    with pytest.raises(TrainingError, match=r"not finite at step 0.*optim\.lr"):
+        run("none", model=model, task=Huge())
+
+
+def test_learning_rate_schedules():
+    linear = dataclasses.replace(OPTIM, schedule="linear", warmup_steps=4)
+    assert [lr_factor(linear, s, 12) for s in (0, 3, 4, 8, 11)] == [0.25, 1.0, 1.0, 0.5, 0.125]
+    assert {lr_factor(OPTIM, s, 12) for s in range(12)} == {1.0}
