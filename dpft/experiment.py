@@ -26,6 +26,7 @@ from dpft.tasks import load_task
 from dpft.tasks.base import Example, Prompt, Task, TextRecord, fingerprint
 from dpft.train import StepStatistics, make_optimizer, train
 
+
 @dataclass
 class Outcome:
     """What a run left behind: its record and where it lies."""

@@ -128,9 +128,7 @@ def _finite_losses(task: Task, model: nn.Module, batch: Batch) -> Tensor:
     return task.losses(model, Batch({name: t[finite] for name, t in batch.tensors.items()}))
 
 
-def _observe(
-    statistics: StepStatistics, clipper: Clipper, losses: Tensor, records: int
-) -> None:
+def _observe(statistics: StepStatistics, clipper: Clipper, losses: Tensor, records: int) -> None:
     statistics.records += records
     statistics.microbatches += 1
     statistics.losses.append(losses.detach())

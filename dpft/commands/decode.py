@@ -29,7 +29,8 @@ def main(path: Path, overrides: Sequence[str]) -> None:
     changed = "-".join(
         f"{field.name}={getattr(settings, field.name)}"
         for field in dataclasses.fields(Decode)
-        if field.name != "split" and getattr(settings, field.name) != getattr(run.decode, field.name)
+        if field.name != "split"
+        and getattr(settings, field.name) != getattr(run.decode, field.name)
     )
     name = "-".join(part for part in (settings.split, changed) if part)
     task = load_task(run.task)

@@ -31,6 +31,8 @@ def main(group: str | None) -> None:
 
 def summary(file: Path) -> str:
     """The comment on the first line of a config file."""
-    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if "@package" not in line]
+    lines = [
+        line for line in file.read_text(encoding="utf-8").splitlines() if "@package" not in line
+    ]
     first = lines[0] if lines else ""
     return first.lstrip("# ") if first.startswith("#") else ""

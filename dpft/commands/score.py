@@ -63,7 +63,11 @@ def score_run(path: Path) -> dict[str, Any]:
     }
     if not results:
         raise ConfigError(f"{path} has no generations yet; type dpft decode {path}")
-    with runs.RunDirectory.open(path, parse(raw).identity(), (path / "config.yaml").read_text()) as d:
+    with runs.RunDirectory.open(
+        path, parse(raw).identity(), (path / "config.yaml").read_text()
+    ) as d:
         runs.update_record(d, scores=results)
-        (d.model / "README.md").write_text(runs.model_card(runs.read_record(path)), encoding="utf-8")
+        (d.model / "README.md").write_text(
+            runs.model_card(runs.read_record(path)), encoding="utf-8"
+        )
     return results

@@ -101,5 +101,7 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     try:
         stored: dict[str, Any] = yaml.safe_load((path / "config.yaml").read_text())
     except OSError as error:
-        raise ConfigError(f"resume={path} holds no config.yaml; expected a run directory") from error
+        raise ConfigError(
+            f"resume={path} holds no config.yaml; expected a run directory"
+        ) from error
     return stored | {key: raw[key] for key in _BESIDE_RESUME}

@@ -243,7 +243,9 @@ class Clipper:
         self, uses: Mapping[str, list[Use]], materialised: Mapping[str, Tensor], losses: Tensor
     ) -> Tensor:
         """Squared norms by group, ``(B, K)``."""
-        found = {name: joint_squared_norm(u) for name, u in uses.items() if name not in materialised}
+        found = {
+            name: joint_squared_norm(u) for name, u in uses.items() if name not in materialised
+        }
         values = {name: norm.value for name, norm in found.items()}
         values |= {name: g.flatten(1).square().sum(1) for name, g in materialised.items()}
         if found:

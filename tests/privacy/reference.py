@@ -17,10 +17,10 @@ def reference_clip(
     total = {n: torch.zeros_like(p) for n, p in parameters.items()}
     norms = torch.zeros(batch, dtype=next(iter(parameters.values())).dtype)
     for i in range(batch):
-        grads = torch.autograd.grad(
-            record_loss(i), list(parameters.values()), allow_unused=True
-        )
-        grads = [torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters.values())]
+        grads = torch.autograd.grad(record_loss(i), list(parameters.values()), allow_unused=True)
+        grads = [
+            torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters.values())
+        ]
         norms[i] = torch.sqrt(sum(g.square().sum() for g in grads))
         c = factor(norms[i])
         for name, g in zip(parameters, grads):

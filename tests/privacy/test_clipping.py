@@ -59,9 +59,7 @@ def lm_losses(model, data, reduction="mean"):
         position_ids=positions,
         use_cache=False,
     ).logits
-    ce = F.cross_entropy(
-        logits[:, :-1].transpose(1, 2), data["input_ids"][:, 1:], reduction="none"
-    )
+    ce = F.cross_entropy(logits[:, :-1].transpose(1, 2), data["input_ids"][:, 1:], reduction="none")
     weights = (mask[:, :-1] * mask[:, 1:]).to(ce.dtype)
     total = (ce * weights).sum(1)
     return total / weights.sum(1) if reduction == "mean" else total
@@ -211,9 +209,7 @@ def test_position_lookups_shared_by_the_batch_are_per_record(style):
         return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none").mean(1)
 
     model, data = gpt2(), {"input_ids": text_batch()["input_ids"] + 1}
-    norms, total = reference_clip(
-        model, lambda i: losses(rows(data, i))[0], 4, abadi_factor(1.0)
-    )
+    norms, total = reference_clip(model, lambda i: losses(rows(data, i))[0], 4, abadi_factor(1.0))
     clear(model)
     clipper = make_clipper(model, style, threshold=1.0)
     clipper.backward(losses(data))
