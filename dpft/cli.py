@@ -44,7 +44,7 @@ def decode(
         list[str] | None, typer.Argument(help="Settings of decode, such as decode.beams=1.")
     ] = None,
 ) -> None:
-    """Decode again with a trained run's model, with other settings: dpft decode RUN decode.beams=1"""
+    """Decode again with other settings, without training: dpft decode RUN decode.beams=1"""
     from dpft.commands import decode as verb
 
     _run(lambda: verb.main(run, overrides or []))
@@ -75,7 +75,7 @@ def account(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Noise multiplier and epsilon by three accountants, without data: dpft account task=e2e eps=3"""
+    """Noise and epsilon by three accountants, without data: dpft account task=e2e eps=3"""
     from dpft.commands import account as verb
 
     _run(lambda: verb.main(overrides or [], json))
@@ -134,16 +134,17 @@ def compare(
 def demo(
     folder: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("runs/demo"),
 ) -> None:
-    """The main job on generated data with the bundled model, offline: before, private, non-private."""
+    """The main job on generated data, offline: pretrained, private, non-private."""
     from dpft.commands import demo as verb
 
     _run(lambda: verb.main(folder))
 
 
 @app.callback(invoke_without_command=True)
-def version(
+def version(  # noqa: D103
     show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
+    # No docstring: it would replace the program's own help text.
     if show:
         from dpft import __version__
 

@@ -47,7 +47,7 @@ def decode(
             ids[row, width - len(prompt) :] = torch.tensor(prompt)
             mask[row, width - len(prompt) :] = 1
         room = getattr(model.config, "max_position_embeddings", width + settings.max_new_tokens)
-        output = model.generate(
+        output = model.generate(  # type: ignore[operator]
             input_ids=ids.to(model.device),
             attention_mask=mask.to(model.device),
             num_beams=settings.beams,

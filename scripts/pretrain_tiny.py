@@ -107,7 +107,7 @@ def build_model(vocab_size: int, end: int) -> Model:
     config = GPT2Config(
         vocab_size=vocab_size,
         n_embd=128,
-        n_layer=3,
+        n_layer=2,
         n_head=4,
         n_positions=N_POSITIONS,
         activation_function="gelu_pytorch_tanh",

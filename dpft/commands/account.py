@@ -13,6 +13,7 @@ from dpft.errors import ConfigError
 
 
 def main(overrides: Sequence[str], as_json: bool) -> None:
+    """Print what a budget means, as a table or as JSON."""
     raw = compose(overrides)
     run = parse(raw)
     if run.clip.style == "none":

@@ -10,4 +10,5 @@ from dpft.report import show
 
 
 def main(paths: Sequence[Path], markdown: bool) -> None:
+    """Print the runs side by side."""
     show([(path, runs.read_record(path)) for path in paths], markdown=markdown)

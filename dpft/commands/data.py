@@ -15,6 +15,7 @@ SPLITS = ("train", "dev", "test")
 
 
 def main(action: str, task_name: str, to: Path | None) -> None:
+    """Run one of the actions: where, check, get, sample."""
     actions = {"where": _where, "check": _check, "get": _get, "sample": _sample}
     if action not in actions:
         raise ConfigError(f"got dpft data {action}; expected one of {', '.join(actions)}")

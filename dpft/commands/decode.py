@@ -14,6 +14,7 @@ from dpft.errors import ConfigError
 
 
 def main(path: Path, overrides: Sequence[str]) -> None:
+    """Decode a trained run again and record where the texts lie."""
     import yaml
 
     from dpft import runs

@@ -17,6 +17,7 @@ RUNS = {
 
 
 def main(folder: Path) -> None:
+    """Run the three runs, or show them if they are there already."""
     from dpft.experiment import run_experiment
     from dpft.report import show
 

@@ -10,6 +10,7 @@ from dpft.errors import ConfigError, suggestion
 
 
 def main(group: str | None) -> None:
+    """Print every group, or one."""
     # Not dpft.config.conf_dir: its module costs a tenth of a second more.
     here = Path(__file__).resolve().parents[1]
     root = here / "conf" if (here / "conf").is_dir() else here.parent / "conf"

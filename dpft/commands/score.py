@@ -15,6 +15,7 @@ from dpft.errors import ConfigError
 
 
 def main(arguments: Sequence[str], as_json: bool) -> None:
+    """Print official scores, as a table or as JSON."""
     if len(arguments) == 1 and "=" not in arguments[0]:
         results = score_run(Path(arguments[0]))
     else:

@@ -23,7 +23,7 @@ _BESIDE_RESUME = ("resume", "device", "threads", "force", "checkpoint_every")
 
 
 def flags_first(arguments: Sequence[str]) -> list[str]:
-    """Hydra 1.3 takes no override after a flag that follows an override; so sort flags to the front."""
+    """Sort flags to the front: Hydra 1.3 refuses overrides that a flag separates."""
     flags: list[str] = []
     overrides: list[str] = []
     pending = list(arguments)
@@ -33,9 +33,9 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
             overrides.append(word)
             continue
         flags.append(word)
-        if word in _WITH_VALUE and pending:
-            flags.append(pending.pop(0))
-        elif word in ("--info", "-i") and pending and pending[0] in _INFO:
+        if (word in _WITH_VALUE and pending) or (
+            word in ("--info", "-i") and pending and pending[0] in _INFO
+        ):
             flags.append(pending.pop(0))
     if flags and flags[-1] in ("--info", "-i"):
         # An optional value must not swallow the first override.
@@ -44,6 +44,7 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
+    """Hand the arguments to Hydra, which calls the job once, or once per point of a sweep."""
     import hydra
     from omegaconf import DictConfig, OmegaConf
 

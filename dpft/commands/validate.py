@@ -12,6 +12,7 @@ from dpft.config import conf_dir, parse
 
 
 def main(overrides: Sequence[str]) -> None:
+    """Check one configuration, or every shipped one."""
     for choice in [list(overrides)] if overrides else shipped():
         check(choice)
         typer.echo(f"ok: {' '.join(choice) or 'the defaults'}")

@@ -1,8 +1,8 @@
 """Independent random streams from one key.
 
-Every random draw of a run is a function of (key, purpose, step), never of a generator's state. A run
-that was killed therefore replays exactly the batches and the noise it had already used, and no two
-steps can share noise: resuming needs no saved generator and cannot spend privacy twice.
+Every random draw of a run is a function of (key, purpose, step), never of a generator's state. A
+run that was killed therefore replays exactly the batches and the noise it had already used, and no
+two steps can share noise: resuming needs no saved generator and cannot spend privacy twice.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Use(ABC):
 
 @dataclass(frozen=True)
 class MatrixUse(Use):
-    """``G_i = sum_t left_it right_it^T``: linear weights; shapes ``(B, T, p)`` and ``(B, T, d)``."""
+    """``G_i = sum_t left_it right_it^T``: linear weights; ``(B, T, p)`` and ``(B, T, d)``."""
 
     left: Tensor
     right: Tensor
@@ -125,7 +125,7 @@ class MatrixUse(Use):
 
 @dataclass(frozen=True)
 class EmbeddingUse(Use):
-    """``G_i = sum_t onehot(ids_it) g_it^T`` without the one-hot matrices; ``(B, T)``, ``(B, T, d)``.
+    """``G_i = sum_t onehot(ids_it) g_it^T`` without one-hot matrices; ``(B, T)``, ``(B, T, d)``.
 
     ``num_embeddings`` is the number of rows of the table. Rows of a padding index have had their
     ``g`` set to zero by the rule, as PyTorch gives them no gradient.
@@ -259,8 +259,9 @@ def _sequence(tensor: Tensor) -> Tensor:
     return tensor.flatten(1, -2) if tensor.dim() > 2 else tensor.unsqueeze(1)
 
 
-def _trains(parameter: Tensor | None) -> bool:
-    return parameter is not None and parameter.requires_grad
+def _trains(module: nn.Module, name: str) -> bool:
+    parameter = getattr(module, name)
+    return parameter is not None and bool(parameter.requires_grad)
 
 
 Rule = Callable[[nn.Module, Tensor, Tensor], "dict[str, Use]"]
@@ -270,9 +271,9 @@ def linear(module: nn.Module, a: Tensor, g: Tensor) -> dict[str, Use]:
     """``nn.Linear``: weight ``(p, d)``, input ``(B, ..., d)``, output gradient ``(B, ..., p)``."""
     a, g = _sequence(a), _sequence(g)
     uses: dict[str, Use] = {}
-    if _trains(module.weight):
+    if _trains(module, "weight"):
         uses["weight"] = MatrixUse(g, a)
-    if _trains(module.bias):
+    if _trains(module, "bias"):
         uses["bias"] = DirectUse(g.sum(1))
     return uses
 
@@ -281,9 +282,9 @@ def conv1d(module: nn.Module, a: Tensor, g: Tensor) -> dict[str, Use]:
     """GPT-2's ``Conv1D``: a linear layer whose weight is stored transposed, ``(d, p)``."""
     a, g = _sequence(a), _sequence(g)
     uses: dict[str, Use] = {}
-    if _trains(module.weight):
+    if _trains(module, "weight"):
         uses["weight"] = MatrixUse(a, g)
-    if _trains(module.bias):
+    if _trains(module, "bias"):
         uses["bias"] = DirectUse(g.sum(1))
     return uses
 
@@ -307,16 +308,16 @@ def layer_norm(module: nn.Module, a: Tensor, g: Tensor) -> dict[str, Use]:
     assert isinstance(module, nn.LayerNorm)
     positions = tuple(range(1, g.dim() - len(module.normalized_shape)))
     uses: dict[str, Use] = {}
-    if _trains(module.weight):
+    if _trains(module, "weight"):
         normalised = F.layer_norm(a, module.normalized_shape, eps=module.eps)
         product = g * normalised
         uses["weight"] = DirectUse(product.sum(positions) if positions else product)
-    if _trains(module.bias):
+    if _trains(module, "bias"):
         uses["bias"] = DirectUse(g.sum(positions) if positions else g)
     return uses
 
 
-# Keyed by qualified class name, so that a rule for a library's layer needs no import of the library.
+# Keyed by qualified class name, so that a rule for a library's layer needs no import of it.
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "torch.nn.modules.linear.Linear": linear,
@@ -339,7 +340,7 @@ def find_rule(module: nn.Module, rules: Mapping[str, Rule]) -> Rule | None:
     for cls in type(module).__mro__:
         rule = rules.get(f"{cls.__module__}.{cls.__qualname__}")
         if rule is not None:
-            return rule if type(module).forward is cls.forward else None
+            return rule if vars(cls)["forward"] is type(module).forward else None
     return None
 
 

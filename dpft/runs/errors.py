@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-
-from dpft.errors import DpftError
 from pathlib import Path
 
+from dpft.errors import DpftError
+
 START_OVER = (
-    "start over with `force=true` (it moves this run aside and deletes nothing; what the old ledger "
-    "spent still counts if anything of that run was, or will be, shown to anyone)"
+    "start over with `force=true` (it moves this run aside and deletes nothing; what the old "
+    "ledger spent still counts if anything of that run was, or will be, shown to anyone)"
 )
 
 

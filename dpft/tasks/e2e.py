@@ -1,4 +1,4 @@
-"""E2E NLG (Novikova et al. 2017): from a meaning representation to a sentence about a restaurant."""
+"""E2E NLG (Novikova et al. 2017): a meaning representation in, a restaurant sentence out."""
 
 from __future__ import annotations
 

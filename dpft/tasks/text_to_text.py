@@ -1,4 +1,4 @@
-"""Conditional generation with a causal language model: prompt in, target out, loss on the target."""
+"""Conditional generation with a causal language model: the loss is on the target."""
 
 from __future__ import annotations
 

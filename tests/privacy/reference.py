@@ -19,11 +19,12 @@ def reference_clip(
     for i in range(batch):
         grads = torch.autograd.grad(record_loss(i), list(parameters.values()), allow_unused=True)
         grads = [
-            torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters.values())
+            torch.zeros_like(p) if g is None else g
+            for g, p in zip(grads, parameters.values(), strict=True)
         ]
         norms[i] = torch.sqrt(sum(g.square().sum() for g in grads))
         c = factor(norms[i])
-        for name, g in zip(parameters, grads):
+        for name, g in zip(parameters, grads, strict=True):
             total[name] += c * g
     return norms, total
 
