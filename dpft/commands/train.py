@@ -92,8 +92,10 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     import yaml
 
     path = Path(raw["resume"])
+    given = ["resume"]
     for override in overrides:
         key = override.lstrip("+~").split("=")[0]
+        given.append(key)
         if key not in _BESIDE_RESUME:
             raise ConfigError(
                 f"got {override} beside resume={path}; a resumed run keeps its own settings: leave "
@@ -105,4 +107,4 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
         raise ConfigError(
             f"resume={path} holds no config.yaml; expected a run directory"
         ) from error
-    return stored | {key: raw[key] for key in _BESIDE_RESUME}
+    return stored | {key: raw[key] for key in given}

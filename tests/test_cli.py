@@ -1,0 +1,227 @@
+"""The commands as people type them."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dpft.cli import app
+from dpft.commands.train import flags_first
+from dpft.commands.validate import shipped
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def dpft(*arguments, cwd, timeout=240):
+    """The installed program, in a process of its own."""
+    command = [sys.executable, "-m", "dpft.cli", *arguments]
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["ls"], ["--version"], ["train", "-h"]])
+def test_help_and_ls_load_neither_torch_nor_hydra(arguments):
+    """So that they answer at once; only `train -h` is Hydra's own help."""
+    code = (
+        "import sys; from typer.testing import CliRunner; from dpft.cli import app; "
+        f"result = CliRunner().invoke(app, {arguments!r}); "
+        "print('torch' in sys.modules, 'hydra' in sys.modules, result.exit_code)"
+    )
+    if arguments == ["train", "-h"]:
+        code = code.replace("'torch' in sys.modules", "False")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    torch, hydra, status = done.stdout.split()[-3:]
+    assert (torch, status) == ("False", "0")
+    assert hydra == str(arguments == ["train", "-h"])
+
+
+def test_help_names_every_verb():
+    output = invoke("--help").output
+    for verb in (
+        "train",
+        "decode",
+        "score",
+        "account",
+        "ls",
+        "data",
+        "validate",
+        "compare",
+        "demo",
+    ):
+        assert re.search(rf"^  {verb} ", output, re.MULTILINE)
+
+
+def test_ls_shows_every_shipped_choice():
+    output = invoke("ls").output
+    for choice in shipped()[1:]:
+        assert f"  {choice[0].split('=')[1]} " in output
+    assert "mnli" in invoke("ls", "tasks").output
+    result = invoke("ls", "taks")
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "sorted_"),
+    [
+        ("eps=1 -m seed=2,3", "-m eps=1 seed=2,3"),
+        ("task=e2e --cfg job eps=1", "--cfg job task=e2e eps=1"),
+        ("eps=1 --config-dir mine +experiment=x", "--config-dir mine eps=1 +experiment=x"),
+        ("eps=1 --info", "--info all eps=1"),
+        ("--info defaults eps=1", "--info defaults eps=1"),
+        ("eps=1 -cd=mine", "-cd=mine eps=1"),
+    ],
+)
+def test_flags_and_overrides_in_any_order(typed, sorted_):
+    assert flags_first(typed.split()) == sorted_.split()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "delta", "gdp", "prv"),
+    [
+        ("task=sst2 optim.batch_size=1000 optim.epochs=3 eps=3", 1 / (2 * 67349), None, 2.41),
+        ("task=qnli optim.batch_size=2000 optim.epochs=6 eps=8", 1 / (2 * 104743), 4.75, 6.87),
+        ("task=mnli optim.batch_size=6000 optim.epochs=18 eps=3", 1 / (2 * 392702), 2.52, 2.75),
+        ("task=e2e optim.batch_size=1024 optim.epochs=10 eps=8", 1 / (2 * 42061), 5.51, 6.98),
+    ],
+)
+def test_account_prints_the_papers_epsilons(arguments, delta, gdp, prv):
+    result = invoke("account", *arguments.split(), "--json")
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    epsilon = answer["epsilon"]
+    assert answer["delta"] == delta
+    assert answer["noise_multiplier"] > 0
+    assert answer["sampling_rate"] == answer["batch_size"] / answer["dataset_size"]
+    assert answer["steps"] > 0
+    assert epsilon["rdp"] <= answer["target_epsilon"]
+    assert epsilon["prv"]["lower"] <= epsilon["prv"]["estimate"] <= epsilon["prv"]["upper"]
+    assert epsilon["prv"]["estimate"] == pytest.approx(prv, abs=0.03)
+    if gdp is not None:
+        assert epsilon["gdp_clt"] == pytest.approx(gdp, abs=0.03)
+
+
+def test_account_prints_a_table():
+    output = invoke("account", "task=e2e", "eps=3").output
+    assert "noise multiplier" in output
+    assert "GDP-CLT" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("account eps=0", "privacy.epsilon is 0.0; expected a number > 0"),
+        ("account eps=-1", "expected a number > 0"),
+        ("account eps=1e-7", "epsilon"),
+        ("account eps=three", "privacy.epsilon is 'three'"),
+        ("account optim.bach_size=3", "bach_size"),
+        ("account +optim.bach_size=3", "unknown setting optim.bach_size; did you mean"),
+        ("account +colour=red", "unknown setting colour"),
+        ("account task=e3e", "e3e"),
+        ("account clip=none", "clip=none is not private"),
+        ("account optim.batch_size=100000", "optim.batch_size is 100000 for 42061"),
+        ("account optim.batch_size=0", "optim.batch_size is 0"),
+        ("account optim.epochs=-1", "optim.epochs is -1"),
+        ("account clip.threshold=-1", "clip.threshold is -1"),
+        ("account clip.threshold=null", "clip.threshold is null"),
+        ("account privacy.delta=2", "privacy.delta is 2"),
+        ("account privacy.accountant=pvr", "'pvr'; expected one of rdp, gdp_clt, prv"),
+        ("account eps=null", "neither privacy.epsilon nor privacy.noise_multiplier"),
+        ("account seed=x", "seed is 'x'"),
+        ("validate task=sst2 sampling=shufle", "'shufle'; expected one of poisson, shuffle"),
+        ("validate task.max_length=1", "task.max_length is 1"),
+        ("score nowhere", "does not exist"),
+        ("score task=e2e", "expected one, as in dpft score task=e2e predictions=FILE"),
+        ("score task=e2e predictions=none.jsonl", "cannot read none.jsonl"),
+        ("decode nowhere", "does not exist"),
+        ("data fetch e2e", "got dpft data fetch; expected one of"),
+        ("compare nowhere", "does not exist"),
+    ],
+)
+def test_bad_input_is_one_message_and_status_2(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = invoke(*arguments.split())
+    assert result.exit_code == 2
+    assert result.stderr.startswith("dpft: ")
+    assert message in result.stderr.replace("\n", " ")
+    assert "Traceback" not in result.output
+
+
+def test_every_shipped_config_is_valid():
+    result = invoke("validate")
+    assert result.exit_code == 0, result.output
+    assert result.output.count("ok:") == len(shipped())
+
+
+@pytest.mark.slow
+def test_score_reads_any_predictions_file(tmp_path):
+    lines = [
+        {"prediction": "Aromi is a pub.", "references": ["Aromi is a pub.", "A pub: Aromi."]},
+        {"prediction": "The Mill serves tea by the river.", "references": ["The Mill has tea."]},
+    ]
+    file = tmp_path / "out.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    result = invoke("score", "task=e2e", f"predictions={file}", "--json")
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert answer["examples"] == 2
+    assert set(answer["metrics"]) == {"BLEU", "NIST", "METEOR", "ROUGE_L", "CIDEr"}
+
+
+@pytest.mark.parametrize(
+    "line", ["not json", '{"prediction": "a"}', '{"prediction": "a", "references": []}', "[1]"]
+)
+def test_a_malformed_predictions_file_is_refused_with_its_line(tmp_path, line):
+    file = tmp_path / "out.jsonl"
+    file.write_text('{"prediction": "a", "references": ["a"]}\n' + line)
+    result = invoke("score", "task=e2e", f"predictions={file}")
+    assert result.exit_code == 2
+    assert "out.jsonl, line 2" in result.stderr
+
+
+def test_data_sample_writes_files_that_data_check_reads(tmp_path, monkeypatch):
+    folder = tmp_path / "e2e"
+    result = invoke("data", "sample", "e2e", "--to", str(folder))
+    assert result.exit_code == 0, result.output
+    monkeypatch.setenv("DPFT_DATA", str(tmp_path))
+    assert f"e2e: {folder}" in invoke("data", "where", "e2e").output
+    assert "e2e train: 4,000 records" in invoke("data", "check", "e2e").output
+
+
+def test_hydras_own_flags_work_in_any_order(tmp_path):
+    result = dpft("train", "eps=8", "--cfg", "job", "task=e2e", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "epsilon: ${eps}" in result.stdout
+    assert "eps: 8" in result.stdout
+    mine = tmp_path / "mine" / "experiment"
+    mine.mkdir(parents=True)
+    (mine / "own.yaml").write_text("# @package _global_\neps: 5\n")
+    result = dpft("train", "+experiment=own", "--config-dir", "mine", "--cfg", "job", cwd=tmp_path)
+    assert "eps: 5" in result.stdout, result.stderr
+    result = dpft("train", "optim.larning_rate=1", cwd=tmp_path)
+    assert result.returncode != 0
+    assert "larning_rate" in result.stderr
+    assert list(tmp_path.iterdir()) == [tmp_path / "mine"]
+
+
+def test_the_readme_commands_are_valid():
+    """Every dpft command in README.md composes; what it would run is tested elsewhere."""
+    text = (ROOT / "README.md").read_text()
+    commands = re.findall(r"^(?:DPFT_DATA=\S+ )?dpft (\w+) ?(.*?)(?:\s+#.*)?$", text, re.MULTILINE)
+    assert len(commands) > 5
+    for verb, rest in commands:
+        if verb in ("train", "account"):
+            words = [w for w in rest.split() if "=" in w and not w.startswith(("-", "resume="))]
+            words = [w.split(",")[0] for w in words]
+            result = invoke("validate", *words)
+            assert result.exit_code == 0, f"{verb} {rest}: {result.output}"
+        else:
+            assert invoke(verb, "--help").exit_code == 0

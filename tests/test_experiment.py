@@ -1,0 +1,276 @@
+"""Whole runs: trained, decoded, scored, recorded; killed and continued; refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from dpft import runs
+from dpft.commands.train import execute, resumed
+from dpft.compose import compose
+from dpft.config import parse
+from dpft.errors import ConfigError, DataError, DpftError
+from dpft.experiment import run_experiment, run_path
+from dpft.privacy import accounting
+
+SMALL = [
+    "task.source=sample",
+    "task.limit_train=64",
+    "task.limit_eval=2",
+    "optim.batch_size=16",
+    "optim.steps=4",
+    "decode=greedy",
+    "decode.max_new_tokens=5",
+    "checkpoint_every=1",
+    "threads=1",
+]
+
+
+def config(tmp_path, *overrides):
+    return compose([*SMALL, f"runs_dir={tmp_path}", *overrides])
+
+
+@pytest.fixture
+def quick_scores(monkeypatch):
+    """Scores without Java: the metric has tests of its own."""
+    scores = {"BLEU": 0.5, "NIST": 1.0, "METEOR": 0.2, "ROUGE_L": 0.3, "CIDEr": 0.4}
+    monkeypatch.setattr("dpft.metrics.e2e.score", lambda predictions, references: scores)
+    monkeypatch.setattr("dpft.metrics.e2e.signature", lambda: "quick")
+
+
+@pytest.fixture
+def finished(tmp_path, quick_scores):
+    return run_experiment(parse(config(tmp_path, "name=one", "privacy.noise_seed=1")))
+
+
+def test_a_run_records_everything(finished):
+    record, path = finished.record, finished.path
+    mechanism = record["mechanism"]
+    again = accounting.epsilon_rdp(
+        sampling_rate=16 / 64,
+        noise_multiplier=mechanism["noise_multiplier"],
+        steps=4,
+        delta=1 / 128,
+    )
+    assert record["privacy"]["epsilon"]["rdp"] == pytest.approx(again)
+    assert again <= 3
+    assert record["privacy"]["steps_taken"] == 4
+    assert record["dataset"]["counts"] == {"train": 64}
+    assert record["labels"] == [
+        "bundled tiny model",
+        "generated sample data",
+        "first 64 training records only",
+        "first 2 test instances only",
+    ]
+    assert record["scores"]["test"]["examples"] == 2
+    assert record["environment"]
+    ledger = runs.read_ledger(path / "ledger.jsonl")
+    assert ledger.steps_spent == 4
+    assert ledger.header["mechanism"] == mechanism
+    assert ledger.entries[-1]["epsilon_rdp"] == pytest.approx(again)
+    lines = (path / "generations/test.jsonl").read_text().splitlines()
+    assert [set(json.loads(line)) for line in lines] == [{"source", "prediction", "references"}] * 2
+    assert parse(yaml.safe_load((path / "config.yaml").read_text())).seed == 0
+
+
+def test_the_saved_model_loads_and_its_card_states_the_guarantee(finished):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    AutoModelForCausalLM.from_pretrained(finished.path / "model")
+    AutoTokenizer.from_pretrained(finished.path / "model")
+    card = (finished.path / "model/README.md").read_text()
+    for word in ("add or remove one record", "meaning representation", "poisson", "not covered"):
+        assert word.lower() in card.lower()
+    assert "anyone" in card.lower() or "whoever knows" in card.lower()  # the explicit noise seed
+
+
+def test_nothing_noiseless_leaves_the_private_folder(finished):
+    metrics = [
+        json.loads(line)
+        for line in (finished.path / "private/metrics.jsonl").read_text().splitlines()
+    ]
+    assert len(metrics) == 4
+    assert {"loss", "records", "clipped", "norm_mean"} <= set(metrics[0])
+    losses = {f"{m['loss']:.6f}" for m in metrics if m["loss"] is not None}
+    names = {name for metric in metrics for name in metric} - {"step", "seconds", "lr"}
+    published = [finished.path / "ledger.jsonl", finished.path / "record.json"]
+    published += [finished.path / "model/README.md", finished.path / "config.yaml"]
+    for file in published:
+        text = file.read_text().replace('"loss": "mean"', "")
+        assert not [name for name in names if f'"{name}":' in text]
+        assert not [loss for loss in losses if loss[:-1] in text]
+
+
+def test_a_finished_run_is_not_run_again_unless_forced(finished, tmp_path, capsys):
+    again = run_experiment(parse(config(tmp_path, "name=one", "privacy.noise_seed=1")))
+    assert again.already_done
+    execute(config(tmp_path, "name=one", "privacy.noise_seed=1"))
+    assert "already run" in capsys.readouterr().err
+    forced = run_experiment(
+        parse(config(tmp_path, "name=one", "privacy.noise_seed=1", "force=true"))
+    )
+    assert not forced.already_done
+    assert (tmp_path / "one.old-1/DONE").exists()
+
+
+def test_another_configuration_in_the_same_folder_is_refused(finished, tmp_path):
+    with pytest.raises(runs.RunMismatchError, match=r"eps"):
+        run_experiment(parse(config(tmp_path, "name=one", "eps=8", "privacy.noise_seed=1")))
+
+
+def test_a_run_of_no_steps_is_the_pretrained_model(tmp_path, quick_scores):
+    outcome = run_experiment(parse(config(tmp_path, "clip=none", "optim.steps=0", "name=zero")))
+    assert outcome.record["training"]["steps"] == 0
+    assert outcome.record["scores"]["test"]["examples"] == 2
+
+
+def test_shuffled_sampling_is_labelled_everywhere(tmp_path, quick_scores):
+    outcome = run_experiment(parse(config(tmp_path, "sampling=shuffle", "name=shuffled")))
+    said = "epsilon computed for Poisson sampling, run with shuffled batches"
+    assert said in outcome.record["privacy"]["caveats"]
+    assert said in (outcome.path / "model/README.md").read_text().replace("Epsilon", "epsilon")
+
+
+def command(folder, *overrides):
+    arguments = [*SMALL, f"runs_dir={folder}", "privacy.noise_seed=1", *overrides]
+    return [sys.executable, "-m", "dpft.cli", "train", *arguments]
+
+
+@pytest.mark.slow
+def test_killed_and_continued_equals_unbroken(tmp_path):
+    """kill -9 three times at different steps; then the same command, and once resume=RUN."""
+    quick = ["task.limit_eval=1", "optim.steps=8"]
+    whole = subprocess.run(
+        command(tmp_path, "name=whole", *quick), capture_output=True, text=True, check=False
+    )
+    assert whole.returncode == 0, whole.stderr
+    ledger = tmp_path / "broken/ledger.jsonl"
+    for stop_at in (2, 4, 6):
+        process = subprocess.Popen(
+            command(tmp_path, "name=broken", *quick),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + 120
+        while not (ledger.exists() and len(ledger.read_bytes().splitlines()) > stop_at):
+            assert process.poll() is None, "ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert not (tmp_path / "broken/DONE").exists()
+    resume = [sys.executable, "-m", "dpft.cli", "train", f"resume={tmp_path / 'broken'}"]
+    done = subprocess.run(resume, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "continuing" in done.stderr
+    for name in ("model/model.safetensors", "ledger.jsonl", "generations/test.jsonl"):
+        left, right = tmp_path / "whole" / name, tmp_path / "broken" / name
+        assert left.read_bytes() == right.read_bytes(), name
+    steps = [
+        json.loads(line)["step"]
+        for line in (tmp_path / "broken/private/metrics.jsonl").read_text().splitlines()
+    ]
+    assert steps == list(range(8))
+
+
+def test_resume_refuses_settings_that_it_would_ignore(finished):
+    with pytest.raises(ConfigError, match=r"got eps=8 beside resume="):
+        resumed({"resume": str(finished.path)}, ["resume=x", "eps=8"])
+    with pytest.raises(ConfigError, match=r"holds no config\.yaml"):
+        resumed({"resume": str(finished.path / "model")}, ["resume=x"])
+
+
+def test_a_corrupt_checkpoint_is_passed_over(tmp_path, quick_scores, monkeypatch):
+    """The newest of two checkpoints is damaged: the older one and a replay give the same end."""
+    whole = run_experiment(parse(config(tmp_path, "name=whole", "privacy.noise_seed=1")))
+    broken = parse(config(tmp_path, "name=broken", "privacy.noise_seed=1"))
+
+    def stop(*arguments, **keywords):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpft.experiment._decode_stage", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(broken)
+    newest = sorted((tmp_path / "broken/checkpoints").iterdir())[-1] / "model.safetensors"
+    data = bytearray(newest.read_bytes())
+    data[-100] ^= 1
+    newest.write_bytes(data)
+    outcome = run_experiment(broken)
+    for name in ("model/model.safetensors", "ledger.jsonl"):
+        assert (outcome.path / name).read_bytes() == (whole.path / name).read_bytes()
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, quick_scores, monkeypatch):
+    from dpft.runs import checkpoint
+
+    settings = parse(config(tmp_path, "name=full", "privacy.noise_seed=1"))
+    write = checkpoint._write_tensors
+
+    def fail_at_three(path, tensors):
+        if "00000003" in str(path):
+            raise OSError(28, "No space left on device")
+        write(path, tensors)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_write_tensors", fail_at_three)
+        with pytest.raises(runs.CheckpointError, match=r"step-00000002 is the last good one"):
+            run_experiment(settings)
+    outcome = run_experiment(settings)
+    whole = run_experiment(parse(config(tmp_path, "name=whole", "privacy.noise_seed=1")))
+    weights = "model/model.safetensors"
+    assert (outcome.path / weights).read_bytes() == (whole.path / weights).read_bytes()
+
+
+def test_a_lost_noise_key_stops_the_run(tmp_path, quick_scores, monkeypatch):
+    settings = parse(config(tmp_path, "name=lost"))
+
+    def stop(*arguments, **keywords):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpft.experiment._decode_stage", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(settings)
+    os.remove(tmp_path / "lost/private/noise_key")  # noqa: PTH107
+    with pytest.raises(runs.NoiseKeyLostError):
+        run_experiment(settings)
+
+
+def test_two_runs_draw_different_noise_unless_told_otherwise(tmp_path, quick_scores):
+    one = run_experiment(parse(config(tmp_path, "name=one", "optim.steps=1")))
+    two = run_experiment(parse(config(tmp_path, "name=two", "optim.steps=1")))
+    weights = "model/model.safetensors"
+    assert (one.path / weights).read_bytes() != (two.path / weights).read_bytes()
+    assert one.record["seeds"]["noise"] is None
+    key = (one.path / "private/noise_key").read_text().strip()
+    assert key not in (one.path / "record.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "message"),
+    [
+        (["optim.batch_size=65"], ConfigError, "optim.batch_size is 65 for 64 training records"),
+        (["model.path=bundled:huge"], DpftError, "no bundled model 'bundled:huge'"),
+        (["model=gpt2"], DpftError, "go online once"),
+        (["task.source=files", "task.data_dir=nowhere"], DataError, "looked in nowhere"),
+        (["device=cuda:7"], ConfigError, "there is no GPU here"),
+        (["device=tpu"], ConfigError, "expected auto, cpu or cuda"),
+    ],
+)
+def test_what_cannot_run_says_why(tmp_path, monkeypatch, overrides, error, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=message):
+        run_experiment(parse(config(tmp_path, "name=bad", *overrides)))
+
+
+def test_default_names_tell_runs_apart(tmp_path):
+    path = run_path(parse(config(tmp_path, "seed=3", "clip=ghost")))
+    assert path.name.startswith("e2e-tiny-ghost-eps3-s3-")
+    assert path != run_path(parse(config(tmp_path, "seed=3", "clip=ghost", "optim.lr=0.5")))
+    assert path == run_path(parse(config(tmp_path, "seed=3", "clip=ghost", "device=cpu")))
