@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,10 @@ def _train_stage(
 
         def spend(step: int) -> None:
             if ledger is not None:
-                ledger.spend(step, epsilon_rdp=mechanism.epsilon_after(step + 1))
+                entry: dict[str, Any] = {"epsilon_rdp": mechanism.epsilon_after(step + 1)}
+                if device.type == "cpu":  # elsewhere a replay may round differently
+                    entry["update"] = gradient_digest(clipper.parameters)
+                ledger.spend(step, **entry)
 
         def after_step(step: int, statistics: StepStatistics) -> None:
             nonlocal seconds
@@ -276,6 +280,19 @@ def _restore(parameters: Any, tensors: Any) -> None:
         )
     for name, parameter in parameters.items():
         parameter.copy_(tensors[name])
+
+
+def gradient_digest(parameters: Mapping[str, torch.nn.Parameter]) -> str:
+    """SHA-256 (16 hex) of the noisy gradients: a released quantity, so it gives nothing away.
+
+    A replayed step must have the same, or other code or another machine would release a second
+    version of the step under the same noise.
+    """
+    digest = hashlib.sha256()
+    for parameter in parameters.values():
+        if parameter.grad is not None:
+            digest.update(parameter.grad.contiguous().numpy().data)
+    return digest.hexdigest()[:16]
 
 
 def _device(name: str) -> torch.device:

@@ -27,7 +27,10 @@ def print_pairs(title: str, rows: Sequence[tuple[str, str, str]]) -> None:
 def show(records: Sequence[tuple[Path, Mapping[str, Any]]], markdown: bool = False) -> None:
     """Print runs side by side: one row each, scores, epsilon by three accountants, labels."""
     rows = [row(path, record) for path, record in records]
-    print(as_markdown(rows)) if markdown else _print(rows, records)
+    if markdown:
+        print(as_markdown(rows), *map(_footnote, records), sep="\n")
+    else:
+        _print(rows, records)
 
 
 def row(path: Path, record: Mapping[str, Any]) -> Row:
@@ -62,6 +65,16 @@ def as_markdown(rows: Sequence[Row]) -> str:
     lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
     lines += [" | ".join(r.get(column, "-") for column in columns) for r in rows]
     return "\n".join(f"| {line} |" for line in lines)
+
+
+def _footnote(entry: tuple[Path, Mapping[str, Any]]) -> str:
+    path, record = entry
+    parts = [*record.get("labels", [])]
+    if record["privacy"] is not None:
+        parts += [record["privacy"]["statement"], *record["privacy"]["caveats"]]
+    elif record["training"]["steps"] > 0:
+        parts.append("no privacy guarantee")
+    return f"\n`{path.name}`: {'; '.join(parts)}."
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The privacy core: sampling, clipping, noise and accounting. Depends on PyTorch alone.
+"""The privacy core: sampling, clipping, noise and accounting. Knows no task, model or file.
 
 >>> clipper = make_clipper(model, "bk", threshold=0.1)  # doctest: +SKIP
 >>> clipper.backward(losses)  # losses: (B,); .grad now holds the sum of clipped gradients

@@ -451,11 +451,13 @@ def _sites(
     sites: dict[str, _Site] = {}
     unsupported: list[str] = []
     for module_name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if isinstance(module, nn.modules.batchnorm._NormBase) and (
+            module.track_running_stats or isinstance(module, nn.modules.batchnorm._BatchNorm)
+        ):
             raise UnsupportedLayerError(
-                f"{module_name or 'the model'} ({type(module).__name__}) mixes the records of a "
-                "batch, trained or frozen; expected a layer that treats each record alone, such as "
-                "GroupNorm"
+                f"{module_name or 'the model'} ({type(module).__name__}) mixes or keeps statistics "
+                "of the records of a batch, trained or frozen; expected a layer that treats each "
+                "record alone, such as GroupNorm"
             )
         own = {
             local: canonical[id(parameter)]

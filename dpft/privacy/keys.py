@@ -31,5 +31,5 @@ def generator(key: bytes, *labels: str | int) -> np.random.Generator:
 
 
 def public_key(seed: int) -> bytes:
-    """A key from a published seed, for what needs no secrecy (initialisation, dropout)."""
+    """A key from a published seed, for runs that have nothing to hide (no privacy)."""
     return f"dpft public seed {seed}".encode()

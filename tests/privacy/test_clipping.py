@@ -368,7 +368,10 @@ def test_an_unsupported_parameter_is_an_error_that_names_it():
 
 def test_batch_normalisation_is_refused_even_frozen():
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3).requires_grad_(False))
-    with pytest.raises(UnsupportedLayerError, match=r"1 \(BatchNorm1d\) mixes the records"):
+    with pytest.raises(UnsupportedLayerError, match=r"1 \(BatchNorm1d\) mixes or keeps"):
+        make_clipper(model, "bk", threshold=1.0)
+    model[1] = nn.InstanceNorm1d(3, track_running_stats=True)
+    with pytest.raises(UnsupportedLayerError, match=r"1 \(InstanceNorm1d\) mixes or keeps"):
         make_clipper(model, "bk", threshold=1.0)
 
 
