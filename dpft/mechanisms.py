@@ -22,6 +22,8 @@ def make_mechanism(run: Run, dataset_size: int) -> Mechanism:
     private = run.clip.style != "none"
     thresholds = (run.clip.threshold,) if private and run.clip.threshold is not None else ()
     try:
+        # Checked before the steps are counted, in the words of the settings.
+        Mechanism(dataset_size, optim.batch_size, 0, 0.0, (), delta, privacy.sampling)
         steps = optim.steps
         if steps is None:
             steps = accounting.steps_for(

@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, special
 
-from dpft.privacy import accounting
 from dpft.privacy.accounting import (
     PRVEpsilon,
     all_epsilons,
+    cache,
     calibrate_noise,
     epsilon_gdp_clt,
     epsilon_prv,
     epsilon_rdp,
+    gdp,
+    rdp,
     rdp_curve,
     steps_for,
 )
@@ -152,7 +154,7 @@ def test_whole_orders_match_the_binomial_sum_in_sixty_digits(q, sigma, alpha):
 def test_rdp_grows_with_its_order_and_stays_below_full_batches(q, sigma):
     curve = rdp_curve(sampling_rate=q, noise_multiplier=sigma)
     order = np.argsort(curve.orders)
-    if sigma >= accounting._MIN_FRACTIONAL_NOISE:
+    if sigma >= rdp._MIN_FRACTIONAL_NOISE:
         assert (np.diff(curve.rdp[order]) > 0).all()
     assert (curve.rdp <= curve.orders / (2 * sigma**2)).all()
 
@@ -180,7 +182,7 @@ def test_one_curve_serves_every_step_of_a_run():
 @pytest.mark.parametrize("mu", [0.01, 0.3, 1.0, 4.0, 8.0])
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
 def test_gaussian_epsilon_inverts_the_closed_form_delta(mu, delta):
-    epsilon = accounting._gaussian_epsilon(mu, delta)
+    epsilon = gdp.gaussian_epsilon(mu, delta)
 
     def closed_form(e: float) -> float:
         return float(special.ndtr(-e / mu + mu / 2) - math.exp(e) * special.ndtr(-e / mu - mu / 2))
@@ -310,7 +312,7 @@ CACHED = {"target_epsilon": 3.0, "delta": 1e-5, "sampling_rate": 0.02, "steps": 
 def test_a_second_calibration_comes_from_the_cache(cache_dir, monkeypatch):
     sigma = calibrate_noise(**CACHED)
     assert list(cache_dir.iterdir()) == [cache_dir / "accounting.json"]
-    monkeypatch.setattr(accounting.optimize, "brentq", None)
+    monkeypatch.setattr(optimize, "brentq", None)
     assert calibrate_noise(**CACHED) == sigma
 
 
@@ -323,7 +325,7 @@ def test_the_default_cache_lies_in_the_xdg_folder(cache_dir, monkeypatch):
 
 def test_another_version_of_the_accounting_is_another_entry(cache_dir, monkeypatch):
     calibrate_noise(**CACHED)
-    monkeypatch.setattr(accounting, "ACCOUNTING_VERSION", -1)
+    monkeypatch.setattr(cache, "ACCOUNTING_VERSION", -1)
     calibrate_noise(**CACHED)
     assert len(json.loads((cache_dir / "accounting.json").read_text())) == 2
 

@@ -1,0 +1,121 @@
+"""The least noise that spends at most a budget."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, Literal, get_args
+
+from scipy import optimize
+
+from dpft.privacy.accounting.cache import disk_cached
+from dpft.privacy.accounting.checks import validate
+from dpft.privacy.accounting.gdp import epsilon_gdp_clt
+from dpft.privacy.accounting.prv import epsilon_prv
+from dpft.privacy.accounting.rdp import DEFAULT_CONVERSION, Conversion, epsilon_rdp
+
+Accountant = Literal["rdp", "gdp_clt", "prv"]
+MIN_NOISE, MAX_NOISE = 1e-6, 1e6  # where calibration looks
+
+
+def _epsilon_by(accountant: str, conversion: Conversion, **kwargs: Any) -> float:
+    if accountant == "rdp":
+        return epsilon_rdp(**kwargs, conversion=conversion)
+    return epsilon_gdp_clt(**kwargs) if accountant == "gdp_clt" else epsilon_prv(**kwargs).upper
+
+
+def _search_noise(*, target: float, tol: float, **kwargs: Any) -> tuple[float, ...]:
+    """The noise multiplier, or infinity where none up to ``MAX_NOISE`` is enough."""
+
+    @functools.cache  # brentq asks again for the ends of the bracket
+    def excess(log_sigma: float) -> float:
+        epsilon = _epsilon_by(noise_multiplier=math.exp(log_sigma), **kwargs)
+        return math.log(min(max(epsilon, 1e-300), 1e300) / target)
+
+    # PRV epsilons are slow, and never above those by RDP: RDP finds where to start.
+    high = 0.0
+    if kwargs["accountant"] == "prv":
+        found = _search_noise(target=target, tol=1e-3, **{**kwargs, "accountant": "rdp"})[0]
+        high = math.log(found) if math.isfinite(found) else high
+    while excess(high) > 0:
+        if high > math.log(MAX_NOISE):
+            return (math.inf,)
+        high += 0.5
+    low = high - 0.5
+    while excess(low) <= 0:
+        if low < math.log(MIN_NOISE):
+            return (math.exp(low),)
+        low, high = low - 0.5, low
+    # The sign changes within tol / 4 of the root, so the noise that is enough lies just above it.
+    root = optimize.brentq(excess, low, high, xtol=tol / 4, rtol=1e-12)
+    for candidate in (root, root + tol / 4, root + tol / 2, root + tol):
+        if excess(candidate) <= 0:
+            return (math.exp(candidate),)
+    return (math.exp(high),)
+
+
+_search_noise_cached = disk_cached(1)(_search_noise)
+
+
+def calibrate_noise(
+    *,
+    target_epsilon: float,
+    delta: float,
+    sampling_rate: float,
+    steps: int,
+    accountant: Accountant | str = "rdp",
+    conversion: Conversion = DEFAULT_CONVERSION,
+    tol: float = 1e-4,
+) -> float:
+    """The smallest noise multiplier whose epsilon is at most ``target_epsilon``.
+
+    Args:
+        target_epsilon: the budget, in nats. Infinity, like 0 steps, needs no noise and gives 0.
+        delta: the failure probability, in (0, 1).
+        sampling_rate: probability of each record in a step, in (0, 1].
+        steps: optimizer steps of the whole run.
+        accountant: ``"rdp"``, ``"gdp_clt"``, or ``"prv"`` (its upper bound).
+        conversion: from Renyi DP to epsilon; only ``accountant="rdp"`` uses it.
+        tol: relative tolerance; the result is at most this share above the smallest.
+
+    Guarantee: epsilon of the result, recomputed before it is returned, does not exceed the target.
+    With ``"gdp_clt"`` that epsilon is itself only an approximation.
+
+    Raises:
+        ValueError: if an argument is outside its range, or no noise is enough.
+    """
+    validate(sampling_rate=sampling_rate, steps=steps, delta=delta)
+    if not target_epsilon > 0:
+        raise ValueError(
+            f"got epsilon={target_epsilon}; expected a number > 0. "
+            "Type for instance privacy.epsilon=8."
+        )
+    if accountant not in get_args(Accountant):
+        raise ValueError(
+            f"got accountant={accountant!r}; expected one of {get_args(Accountant)}. "
+            "Type privacy.accountant=rdp."
+        )
+    if not 0 < tol < 1:
+        raise ValueError(f"got tol={tol}; expected a number in (0, 1). Leave it out for 1e-4.")
+    if steps == 0 or target_epsilon == math.inf:
+        return 0.0
+    setting: dict[str, Any] = {
+        "accountant": accountant,
+        "conversion": conversion,
+        "delta": float(delta),
+        "sampling_rate": float(sampling_rate),
+        "steps": int(steps),
+    }
+    search: dict[str, Any] = {"target": float(target_epsilon), "tol": float(tol), **setting}
+    (sigma,) = _search_noise_cached(**search)
+    # The number may come from a file that anything could have changed: never trust, check.
+    if _epsilon_by(noise_multiplier=sigma, **setting) > target_epsilon or sigma == math.inf:
+        (sigma,) = _search_noise(**search)
+    if sigma == math.inf:
+        least = _epsilon_by(noise_multiplier=MAX_NOISE, **setting)
+        raise ValueError(
+            f"got epsilon={target_epsilon} with delta={delta}; expected at least {least:.3g}, "
+            f"the least that accountant={accountant} can show even with noise {MAX_NOISE:g}. "
+            f"Type privacy.epsilon={math.ceil(least * 1e3) / 1e3:g}, or a larger privacy.delta."
+        )
+    return sigma
