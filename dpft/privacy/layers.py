@@ -270,20 +270,19 @@ Rule = Callable[[nn.Module, Tensor, Tensor], "dict[str, Use]"]
 def linear(module: nn.Module, a: Tensor, g: Tensor) -> dict[str, Use]:
     """``nn.Linear``: weight ``(p, d)``, input ``(B, ..., d)``, output gradient ``(B, ..., p)``."""
     a, g = _sequence(a), _sequence(g)
-    uses: dict[str, Use] = {}
-    if _trains(module, "weight"):
-        uses["weight"] = MatrixUse(g, a)
-    if _trains(module, "bias"):
-        uses["bias"] = DirectUse(g.sum(1))
-    return uses
+    return _affine(module, MatrixUse(g, a), g)
 
 
 def conv1d(module: nn.Module, a: Tensor, g: Tensor) -> dict[str, Use]:
     """GPT-2's ``Conv1D``: a linear layer whose weight is stored transposed, ``(d, p)``."""
     a, g = _sequence(a), _sequence(g)
+    return _affine(module, MatrixUse(a, g), g)
+
+
+def _affine(module: nn.Module, weight: MatrixUse, g: Tensor) -> dict[str, Use]:
     uses: dict[str, Use] = {}
     if _trains(module, "weight"):
-        uses["weight"] = MatrixUse(a, g)
+        uses["weight"] = weight
     if _trains(module, "bias"):
         uses["bias"] = DirectUse(g.sum(1))
     return uses

@@ -7,9 +7,9 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from dpft.closing import Closing
 from dpft.runs.atomic import fsync_directory, write_atomic
 from dpft.runs.errors import START_OVER, RunError, RunMismatchError, disk_report
 from dpft.runs.identity import canonical, config_hash, differences
@@ -30,7 +30,7 @@ when the run is done.
 """
 
 
-class RunDirectory:
+class RunDirectory(Closing):
     """One run's folder, locked by this process until `close`; made by `open`.
 
     Nothing in it is ever half written, so a process may be killed at any moment and the same
@@ -209,17 +209,6 @@ class RunDirectory:
     def close(self) -> None:
         """Release the lock."""
         self._lock.release()
-
-    def __enter__(self) -> RunDirectory:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # --- inside -------------------------------------------------------------------------------
 

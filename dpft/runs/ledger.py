@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from dpft.closing import Closing
 from dpft.runs.atomic import fsync_directory, write_atomic
 from dpft.runs.errors import START_OVER, LedgerError, LedgerMismatchError, disk_report
 from dpft.runs.guard import noiseless_names
@@ -45,7 +45,7 @@ def read_ledger(path: Path) -> LedgerContents:
     return _parse(path, _whole_lines(path)[0])
 
 
-class Ledger:
+class Ledger(Closing):
     """Append-only record of the privatised steps of one run, one JSON line each.
 
     Steps are counted from 0, as the samplers count them. There are no times and nothing
@@ -189,17 +189,6 @@ class Ledger:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-    def __enter__(self) -> Ledger:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _whole_lines(path: Path) -> tuple[list[bytes], bytes]:

@@ -7,14 +7,14 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from dpft.closing import Closing
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import RunError, disk_report
 
 
-class MetricsLog:
+class MetricsLog(Closing):
     """JSON lines, one per step, each step once however often the run was killed.
 
     Args:
@@ -59,17 +59,6 @@ class MetricsLog:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def __enter__(self) -> MetricsLog:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _belongs(line: bytes, resume_step: int) -> bool:
