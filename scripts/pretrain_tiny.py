@@ -3,7 +3,7 @@
     python scripts/pretrain_tiny.py            # writes dpft/models/tiny
     python scripts/pretrain_tiny.py --check    # scores it, before and after plain fine-tuning
 
-Hardware and time: one core of an Intel Xeon, about 6 CPU minutes; the log ends with the dev loss.
+Hardware and time: two threads of an Intel Xeon (--threads 2), 6.5 CPU minutes, dev loss 0.562.
 The text is the public part of ``dpft.tasks.e2e_sample``; nothing is downloaded.
 """
 
