@@ -34,7 +34,7 @@ def train(context: typer.Context) -> None:
     """
     from dpft.commands import train as verb
 
-    _run(lambda: verb.main(context.args))
+    _run(lambda: verb.main(context.args), hub=True)
 
 
 @app.command()
@@ -47,7 +47,7 @@ def decode(
     """Decode again with other settings, without training: dpft decode RUN decode.beams=1"""
     from dpft.commands import decode as verb
 
-    _run(lambda: verb.main(run, overrides or []))
+    _run(lambda: verb.main(run, overrides or []), hub=True)
 
 
 @app.command()
@@ -104,7 +104,7 @@ def data(
     """Find, check, fetch or generate a task's data: dpft data check e2e"""
     from dpft.commands import data as verb
 
-    _run(lambda: verb.main(action, task, to))
+    _run(lambda: verb.main(action, task, to), hub=True)
 
 
 @app.command()
@@ -137,7 +137,7 @@ def demo(
     """The main job on generated data, offline: pretrained, private, non-private."""
     from dpft.commands import demo as verb
 
-    _run(lambda: verb.main(folder))
+    _run(lambda: verb.main(folder), hub=True)
 
 
 @app.callback(invoke_without_command=True)
@@ -152,10 +152,19 @@ def version(  # noqa: D103
         raise typer.Exit
 
 
-def _run(verb: Callable[[], None]) -> None:
-    """Run a verb; errors that are the user's to mend become one message and exit status 2."""
+def _run(verb: Callable[[], None], hub: bool = False) -> None:
+    """Run a verb; errors that are the user's to mend become one message and exit status 2.
+
+    Args:
+        verb: what to do.
+        hub: whether it may ask the model hub for something.
+    """
     from dpft.errors import DpftError
 
+    if hub:
+        from dpft.offline import stay_offline_if_unreachable
+
+        stay_offline_if_unreachable()
     try:
         verb()
     except DpftError as error:

@@ -225,3 +225,20 @@ def test_the_readme_commands_are_valid():
             assert result.exit_code == 0, f"{verb} {rest}: {result.output}"
         else:
             assert invoke(verb, "--help").exit_code == 0
+
+
+def test_an_unreachable_hub_is_not_asked_again_and_again(tmp_path, monkeypatch):
+    """One sentence, and none of the hub client's retries."""
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.delenv("TRANSFORMERS_OFFLINE")
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
+    monkeypatch.delenv("DPFT_DATA", raising=False)
+    for overrides, said in (
+        (["task.source=sample", "model=gpt2"], "model=tiny for the bundled model"),
+        ([], "task.source=sample for generated data"),
+    ):
+        result = dpft("train", *overrides, cwd=tmp_path)
+        assert result.returncode == 2
+        assert said in " ".join(result.stderr.split())
+        assert "Retry" not in result.stderr
+        assert "Traceback" not in result.stderr

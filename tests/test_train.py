@@ -189,3 +189,44 @@ def test_learning_rate_schedules():
     linear = dataclasses.replace(OPTIM, schedule="linear", warmup_steps=4)
     assert [lr_factor(linear, s, 12) for s in (0, 3, 4, 8, 11)] == [0.25, 1.0, 1.0, 0.5, 0.125]
     assert {lr_factor(OPTIM, s, 12) for s in range(12)} == {1.0}
+
+
+def test_noise_reaches_the_weights_at_every_step_and_is_never_repeated():
+    """Fails if the loop drops the noise, halves it, or uses one draw for two steps or on resume.
+
+    Noise a thousand times the threshold drowns the gradient, so that plain SGD at rate 1 moves the
+    weights by the noise of each step.
+    """
+    sgd = Optim(name="sgd", lr=1.0, batch_size=4, epochs=1, microbatch_tokens=40)
+    mechanism = Mechanism(len(EXAMPLES), 4, 4, 1000.0, (1e-3,), 1e-3)
+    model = gpt2().float()
+    moves, last = [], [torch.cat([w.flatten() for w in weights(model).values()])]
+
+    def after(step, statistics):
+        now = torch.cat([w.flatten() for w in weights(model).values()])
+        moves.append(now - last.pop())
+        last.append(now)
+
+    for start, stop in ((0, 2), (2, 4)):  # the second part is a resumed run
+        clipper = make_clipper(model, "bk", threshold=1e-3)
+        train(
+            model=model,
+            task=TinyTask(),
+            examples=EXAMPLES,
+            clipper=clipper,
+            mechanism=dataclasses.replace(mechanism, steps=stop),
+            optimizer=make_optimizer(sgd, iter(clipper.parameters.values())),
+            settings=sgd,
+            key=b"key",
+            start=start,
+            after_step=after,
+        )
+        clipper.close()
+    n = moves[0].numel()
+    assert len(moves) == 4
+    for move in moves:
+        assert move.std().item() == pytest.approx(1.0 / 4, rel=5 / (2 * n) ** 0.5)
+    for i in range(4):
+        for j in range(i):
+            together = torch.corrcoef(torch.stack([moves[i], moves[j]]))[0, 1].item()
+            assert abs(together) < 5 / n**0.5
