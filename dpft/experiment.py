@@ -322,7 +322,7 @@ def _record(
     return {
         "stage": "trained",
         "dpft": runs.code_version(),
-        "config": dict(run.raw),
+        "config": run.identity(),  # without folders: a record may travel
         "config_hash": directory.config_hash,
         "environment": runs.environment(),
         "seeds": {"seed": run.seed, "noise": explicit},
