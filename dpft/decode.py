@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dpft.config import Decode
+
+# Prompts end in the end token, which is the padding token too; where a batch needs no padding,
+# transformers takes that for a forgotten attention mask. The mask is always passed.
+logging.getLogger("transformers.modeling_utils").addFilter(
+    lambda record: "recommend passing in an `attention_mask`" not in record.getMessage()
+)
 
 
 @torch.no_grad()
