@@ -362,6 +362,8 @@ def _record(
 
 def _statement(mechanism: Mechanism, task: Task, epsilon: dict[str, Any] | None) -> str:
     assert epsilon is not None
+    if mechanism.steps == 0:
+        return "no training step was taken: the weights depend on no record"
     return (
         f"({math.ceil(epsilon['rdp'] * 1000) / 1000:g}, {mechanism.delta:.3g})-differential "
         "privacy by Renyi accounting, "
@@ -373,7 +375,7 @@ def _caveats(mechanism: Mechanism, noise_seed: int | None) -> list[str]:
     caveats = []
     if mechanism.sampling == "shuffle":
         caveats.append("epsilon computed for Poisson sampling, run with shuffled batches")
-    if noise_seed is not None:
+    if noise_seed is not None and mechanism.noise_multiplier:
         caveats.append(
             f"noise and sampling follow from the explicit seed {noise_seed}: whoever knows it can "
             "remove the noise; for research, not for release"

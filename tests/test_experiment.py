@@ -126,6 +126,8 @@ def test_another_configuration_in_the_same_folder_is_refused(finished, tmp_path)
 def test_a_run_of_no_steps_is_the_pretrained_model(tmp_path, quick_scores):
     outcome = run_experiment(parse(config(tmp_path, "clip=none", "optim.steps=0", "name=zero")))
     assert outcome.record["training"]["steps"] == 0
+    assert "no training step was taken" in outcome.record["privacy"]["statement"]
+    assert outcome.record["privacy"]["caveats"] == []
     assert outcome.record["scores"]["test"]["examples"] == 2
 
 
