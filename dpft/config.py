@@ -88,6 +88,8 @@ class Clip:
 
     def __post_init__(self) -> None:
         _positive("clip.threshold", self.threshold)
+        _one_of("clip.style", self.style, ("none", "flat", "ghost", "bk"))
+        _one_of("clip.clip_function", self.clip_function, ("abadi", "automatic"))
 
 
 @dataclass(frozen=True)

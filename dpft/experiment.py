@@ -21,7 +21,7 @@ from dpft.decode import decode
 from dpft.errors import ConfigError, DataError
 from dpft.mechanisms import make_mechanism
 from dpft.models import LoadedModel, load_model
-from dpft.privacy import Mechanism, keys, make_clipper
+from dpft.privacy import Mechanism, UnsupportedLayerError, keys, make_clipper
 from dpft.progress import Progress
 from dpft.tasks import load_task
 from dpft.tasks.base import Example, Prompt, Task, TextRecord, fingerprint
@@ -66,7 +66,10 @@ def run_experiment(run: Run) -> Outcome:
             torch.set_num_threads(run.threads)
         with Progress() as progress:
             task: Task = load_task(run.task)
-            loaded, record = _train_stage(run, task, directory, progress)
+            try:
+                loaded = _train_stage(run, task, directory, progress)
+            except UnsupportedLayerError as error:
+                raise ConfigError(str(error)) from error
             _decode_stage(run, task, loaded, directory, progress)
         record = runs.read_record(path)
         (directory.model / "README.md").write_text(runs.model_card(record), encoding="utf-8")
@@ -76,7 +79,7 @@ def run_experiment(run: Run) -> Outcome:
 
 def _train_stage(
     run: Run, task: Task, directory: runs.RunDirectory, progress: Progress
-) -> tuple[LoadedModel, dict[str, Any]]:
+) -> LoadedModel:
     records = task.records("train")
     mechanism = make_mechanism(run, len(records))
     device = _device(run.device)
@@ -102,15 +105,12 @@ def _train_stage(
         }
         ledger = runs.Ledger(directory.ledger, header)
 
-    try:
-        clipper = make_clipper(
-            model,
-            run.clip.style,
-            threshold=run.clip.threshold,
-            clip_function=run.clip.clip_function,
-        )
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    clipper = make_clipper(
+        model,
+        run.clip.style,
+        threshold=run.clip.threshold,
+        clip_function=run.clip.clip_function,
+    )
     optimizer = make_optimizer(run.optim, iter(clipper.parameters.values()))
     start, seconds = 0, 0.0
     saved = runs.checkpoint.load_latest(directory, ledger.steps_spent if ledger else None)
@@ -119,6 +119,11 @@ def _train_stage(
             progress.warn(warning)
         _restore(clipper.parameters, saved.tensors)
         optimizer.load_state_dict(saved.state["optimizer"])
+        if saved.state["data"] != data:
+            raise ConfigError(
+                f"the training data is not what {directory.path} began with; expected the same "
+                "records in the same order. Restore them, or type force=true to start over"
+            )
         start, seconds = saved.step, float(saved.state["seconds"])
         progress.say(f"continuing {directory.path} at step {start} of {mechanism.steps}")
 
@@ -146,7 +151,7 @@ def _train_stage(
                 save(done)
 
         def save(step: int) -> None:
-            state = {"optimizer": optimizer.state_dict(), "seconds": seconds}
+            state = {"optimizer": optimizer.state_dict(), "seconds": seconds, "data": data}
             runs.checkpoint.save(directory, step, clipper.parameters, state)
 
         train(
@@ -172,7 +177,7 @@ def _train_stage(
     record = _record(run, task, directory, mechanism, loaded, records, data, seconds)
     (directory.model / "README.md").write_text(runs.model_card(record), encoding="utf-8")
     runs.write_record(directory, record)
-    return loaded, record
+    return loaded
 
 
 def _decode_stage(

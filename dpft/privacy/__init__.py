@@ -4,7 +4,8 @@
 >>> clipper.backward(losses)  # losses: (B,); .grad now holds the sum of clipped gradients
 """
 
-from dpft.privacy.clipping import Clipper, UnsupportedLayerError, make_clipper
+from dpft.privacy.clipping import Clipper, make_clipper
+from dpft.privacy.layers import UnsupportedLayerError
 from dpft.privacy.mechanism import Mechanism
 from dpft.privacy.sampling import microbatches
 

@@ -22,30 +22,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from dpft.privacy import groups as partitions
+from dpft.privacy.capture import Call, Capture, find_sites
 from dpft.privacy.groups import Group
 from dpft.privacy.layers import (
     RULES,
     Rule,
+    UnsupportedLayerError,
     Use,
     exact_squared_norm,
-    find_rule,
     joint_per_example,
     joint_squared_norm,
-    rule_names,
 )
-
-
-class UnsupportedLayerError(ValueError):
-    """A trainable parameter, or a use of one, cannot be clipped exactly. It is never skipped."""
+from dpft.privacy.verify import check_batch, verify_sums, verify_uses
 
 
 def abadi(norms: Tensor, threshold: float) -> Tensor:
@@ -67,27 +61,6 @@ CLIP_FUNCTIONS: Mapping[str, ClipFunction] = MappingProxyType(
 STYLES: Mapping[str, str] = MappingProxyType(
     {"none": "none", "flat": "flat", "ghost": "ghost", "bk": "bk"}
 )
-
-
-@dataclass
-class _Call:
-    """One captured forward call of one layer."""
-
-    name: str
-    module: nn.Module
-    rule: Rule
-    a: Tensor
-    output: GradientEdge
-
-
-@dataclass(frozen=True)
-class _Site:
-    """A layer that owns trainable parameters: its rule and its parameters' canonical names."""
-
-    name: str
-    module: nn.Module
-    rule: Rule
-    names: Mapping[str, str]
 
 
 class Clipper:
@@ -119,14 +92,9 @@ class Clipper:
         self.norms = torch.empty(0, len(self.groups))
         self.factors = torch.empty(0, len(self.groups))
         self._clip_function = clip_function
-        self._calls: list[_Call] = []
-        self._batch: int | None = None
-        self._capturing = True
         self._verified: set[tuple[str, ...]] = set()
-        self._handles: list[Any] = []
-        self._sites = {} if plan == "none" else _sites(model, self.parameters, rules)
-        if self._sites:
-            self._install(model)
+        sites = {} if plan == "none" else find_sites(model, self.parameters, rules)
+        self._capture = Capture(model, sites)
 
     @property
     def private(self) -> bool:
@@ -161,7 +129,7 @@ class Clipper:
         for parameter in self.parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        calls, self._calls = self._calls, []
+        calls = self._capture.take()
         self.norms = losses.new_empty(len(losses), len(self.groups))
         self.factors = self.norms.clone()
         if len(losses) == 0:
@@ -176,7 +144,7 @@ class Clipper:
             )
         self._clip(losses, self._collect(losses, calls))
 
-    def _collect(self, losses: Tensor, calls: list[_Call]) -> dict[str, list[Use]]:
+    def _collect(self, losses: Tensor, calls: list[Call]) -> dict[str, list[Use]]:
         """The first backward: output gradients only, turned into uses by parameter name."""
         signature = tuple(call.name for call in calls)
         unknown = signature not in self._verified
@@ -189,15 +157,15 @@ class Clipper:
         reached = [(call, g) for call, g in zip(calls, gradients, strict=True) if g is not None]
         uses: dict[str, list[Use]] = {}
         if unknown:
-            self._verify_uses(losses, [call for call, _ in reached])
+            verify_uses(losses, [call for call, _ in reached], self._capture.sites, self.parameters)
         with torch.no_grad():
             for call, g in reached:
-                _check_batch(call, len(losses), g)
-                names = self._sites[call.name].names
+                check_batch(call, len(losses), g)
+                names = self._capture.sites[call.name].names
                 for local, use in call.rule(call.module, call.a, g).items():
                     uses.setdefault(names[local], []).append(use)
         if unknown and bool(torch.isfinite(losses).all()):
-            self._verify_sums(losses, uses)
+            verify_sums(losses, uses, self.parameters)
             self._verified.add(signature)
         return uses
 
@@ -271,118 +239,15 @@ class Clipper:
                 rows = [use.rows(index) for use in uses[name]]
                 values[name][index] = exact_squared_norm(rows).value
 
-    def _install(self, model: nn.Module) -> None:
-        self._handles.append(model.register_forward_pre_hook(self._note_batch, with_kwargs=True))
-        for site in self._sites.values():
-            if isinstance(site.module, nn.Embedding):
-                hook = site.module.register_forward_pre_hook(self._expand_positions)
-                self._handles.append(hook)
-            self._handles.append(
-                site.module.register_forward_hook(self._capture(site), with_kwargs=True)
-            )
-
-    def _note_batch(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() > 0)
-        first = next(tensors, None)
-        self._batch = None if first is None else len(first)
-
-    def _expand_positions(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Give a lookup shared by the batch (positions of shape (1, T)) one row per record."""
-        if self._active() and args and self._batch is not None:
-            ids = args[0]
-            if isinstance(ids, Tensor) and ids.dim() > 1 and len(ids) == 1 < self._batch:
-                return (ids.expand(self._batch, *ids.shape[1:]), *args[1:])
-        return None
-
-    def _capture(self, site: _Site) -> Callable[..., None]:
-        def hook(
-            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-        ) -> None:
-            if not self._active() or not isinstance(output, Tensor) or not output.requires_grad:
-                return
-            a = args[0] if args else next(iter(kwargs.values()))
-            # The edge, not the tensor: a later in-place change of the output cannot redirect it,
-            # and the output's memory (a head's logits, say) is not kept alive.
-            edge = get_gradient_edge(output)
-            self._calls.append(_Call(site.name, module, site.rule, a.detach(), edge))
-
-        return hook
-
-    def _active(self) -> bool:
-        return self._capturing and torch.is_grad_enabled()
-
-    def _verify_uses(self, losses: Tensor, calls: Sequence[_Call]) -> None:
-        """Check against the autograd graph that every use of every parameter was captured.
-
-        A weight used outside its layer's ``forward`` (``F.linear(x, self.embedding.weight)``) is
-        invisible to hooks and would be left out of norm and sum. Its edges in the graph are not.
-        """
-        expected = dict.fromkeys(self.parameters, 0)
-        for call in calls:
-            for name in self._sites[call.name].names.values():
-                expected[name] += 1
-        found = _uses_in_graph(losses, self.parameters)
-        for name, count in expected.items():
-            if found[name] != count:
-                raise UnsupportedLayerError(
-                    f"parameter {name!r} is used {found[name]} times in the computation of the "
-                    f"losses, but {count} of these uses went through its layer's forward; expected "
-                    "every use to be a call of the layer, so that it can be clipped. Freeze the "
-                    "parameter (requires_grad_(False)) or call the layer instead of its weight"
-                )
-
-    def _verify_sums(self, losses: Tensor, uses: Mapping[str, list[Use]]) -> None:
-        """Check once, by an ordinary backward, that the rules tell the records apart rightly.
-
-        With random weights on the losses, the rules' weighted sums must be autograd's gradients.
-        They are not where a layer computes something else than its rule says, where an input was
-        changed in place after the call, where rows and losses are in different order, or where a
-        use was missed.
-        """
-        generator = torch.Generator().manual_seed(len(self._verified))
-        weights = 0.5 + torch.rand(len(losses), generator=generator, dtype=torch.float64)
-        weights = weights.to(losses.device, losses.dtype)
-        kept = {name: parameter.grad for name, parameter in self.parameters.items()}
-        for parameter in self.parameters.values():
-            parameter.grad = None
-        (losses * weights).sum().backward(retain_graph=True)
-        true = {name: parameter.grad for name, parameter in self.parameters.items()}
-        for name, parameter in self.parameters.items():
-            parameter.grad = kept[name]
-        largest = max((float(g.norm()) for g in true.values() if g is not None), default=0.0)
-        with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                ours = torch.zeros_like(parameter)
-                for use in uses.get(name, []):
-                    use.add_weighted_sum(weights, ours)
-                theirs = true[name] if true[name] is not None else torch.zeros_like(parameter)
-                assert theirs is not None
-                # A gradient that is zero but for rounding is measured against the largest one.
-                allowed = 1e-3 * float(theirs.norm()) + 1e-5 * largest
-                apart = float((ours - theirs).norm())
-                if not apart <= allowed:
-                    raise UnsupportedLayerError(
-                        f"the rule for parameter {name!r} gives another gradient than autograd "
-                        f"(difference {apart:.3g}, expected at most {allowed:.3g}): its layer "
-                        "computes something else than its type says, its input was changed in "
-                        "place, or the losses are not in the order of the input's rows"
-                    )
-
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Within this context forward passes are not captured."""
-        before, self._capturing = self._capturing, False
-        try:
+        with self._capture.paused():
             yield
-        finally:
-            self._capturing = before
 
     def close(self) -> None:
         """Remove all hooks from the model."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        self._calls.clear()
+        self._capture.close()
 
 
 def make_clipper(
@@ -441,78 +306,3 @@ def make_clipper(
         CLIP_FUNCTIONS[clip_function],
         {**(rules or {}), **{k: v for k, v in RULES.items() if k not in (rules or {})}},
     )
-
-
-def _sites(
-    model: nn.Module, parameters: Mapping[str, nn.Parameter], rules: Mapping[str, Rule]
-) -> dict[str, _Site]:
-    """The layers to hook, one entry per module; every trainable parameter must lie in one."""
-    canonical = {id(parameter): name for name, parameter in parameters.items()}
-    sites: dict[str, _Site] = {}
-    unsupported: list[str] = []
-    for module_name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._NormBase) and (
-            module.track_running_stats or isinstance(module, nn.modules.batchnorm._BatchNorm)
-        ):
-            raise UnsupportedLayerError(
-                f"{module_name or 'the model'} ({type(module).__name__}) mixes or keeps statistics "
-                "of the records of a batch, trained or frozen; expected a layer that treats each "
-                "record alone, such as GroupNorm"
-            )
-        own = {
-            local: canonical[id(parameter)]
-            for local, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
-            if id(parameter) in canonical
-        }
-        if not own:
-            continue
-        rule = find_rule(module, rules)
-        if rule is None:
-            unsupported += [f"{name} ({type(module).__name__})" for name in own.values()]
-            continue
-        sites[module_name] = _Site(module_name, module, rule, MappingProxyType(own))
-    if unsupported:
-        raise UnsupportedLayerError(
-            f"no clipping rule for {len(unsupported)} trainable parameter(s): "
-            f"{', '.join(unsupported)}. Layers with a rule: {rule_names(rules)}. Freeze the "
-            "parameters (requires_grad_(False)) or pass rules={'module.Class': rule}"
-        )
-    return sites
-
-
-def _check_batch(call: _Call, batch: int, g: Tensor) -> None:
-    positions_only = isinstance(call.module, nn.Embedding) and call.a.dim() < 2
-    if positions_only or len(call.a) != batch or len(g) != batch:
-        raise UnsupportedLayerError(
-            f"layer {call.name!r} ({type(call.module).__name__}) was called with an input of shape "
-            f"{tuple(call.a.shape)} for {batch} losses; expected one row per record, shape "
-            f"({batch}, ...). A lookup shared by the batch, such as positions, must be given as "
-            "(B, T)"
-        )
-
-
-def _uses_in_graph(losses: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, int]:
-    """How often each parameter enters the computation of ``losses``: edges into its leaf node."""
-    names = {id(parameter): name for name, parameter in parameters.items()}
-    counts = dict.fromkeys(parameters, 0)
-    root = losses.grad_fn
-    pending: list[Node] = [] if root is None else [root]
-    seen: set[Node] = set(pending)
-    while pending:
-        for node, _ in pending.pop().next_functions:
-            if node is None:
-                continue
-            leaf = getattr(node, "variable", None)
-            name = names.get(id(leaf))
-            if name is not None:
-                counts[name] += 1
-            elif isinstance(leaf, nn.Parameter):
-                raise UnsupportedLayerError(
-                    f"a parameter of shape {tuple(leaf.shape)} that requires gradients takes part "
-                    "in the losses but is not the clipper's; expected all of them in the model "
-                    "given to make_clipper, and frozen or not before that call"
-                )
-            elif node not in seen:
-                seen.add(node)
-                pending.append(node)
-    return counts

@@ -36,6 +36,10 @@ _INSTANTIATION_ELEMENTS = 2**24
 _TRUSTED_ROUNDINGS = 1e3
 
 
+class UnsupportedLayerError(ValueError):
+    """A trainable parameter, or a use of one, cannot be clipped exactly. It is never skipped."""
+
+
 class SquaredNorm(NamedTuple):
     """Squared norms ``(B,)``, and ``scale`` ``(B,)``: the size of the terms that were summed.
 

@@ -1,0 +1,121 @@
+"""Checks that what was captured is all there is, and that the rules say the truth about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+
+from dpft.privacy.capture import Call, Site
+from dpft.privacy.layers import UnsupportedLayerError, Use
+
+
+def verify_uses(
+    losses: Tensor,
+    calls: Sequence[Call],
+    sites: Mapping[str, Site],
+    parameters: Mapping[str, nn.Parameter],
+) -> None:
+    """Check against the autograd graph that every use of every parameter was captured.
+
+    A weight used outside its layer's ``forward`` (``F.linear(x, self.embedding.weight)``) is
+    invisible to hooks and would be left out of norm and sum. Its edges in the graph are not.
+    """
+    expected = dict.fromkeys(parameters, 0)
+    for call in calls:
+        for name in sites[call.name].names.values():
+            expected[name] += 1
+    found = uses_in_graph(losses, parameters)
+    for name, count in expected.items():
+        if found[name] != count:
+            raise UnsupportedLayerError(
+                f"parameter {name!r} is used {found[name]} times in the computation of the "
+                f"losses, but {count} of these uses went through its layer's forward; expected "
+                "every use to be a call of the layer, so that it can be clipped. Freeze the "
+                "parameter (requires_grad_(False)) or call the layer instead of its weight"
+            )
+
+
+def verify_sums(
+    losses: Tensor, uses: Mapping[str, list[Use]], parameters: Mapping[str, nn.Parameter]
+) -> None:
+    """Check once, by an ordinary backward, that the rules tell the records apart rightly.
+
+    With random weights on the losses, the rules' weighted sums must be autograd's gradients.
+    They are not where a layer computes something else than its rule says, where an input was
+    changed in place after the call, where rows and losses are in different order, or where a
+    use was missed.
+    """
+    generator = torch.Generator().manual_seed(0)
+    weights = 0.5 + torch.rand(len(losses), generator=generator, dtype=torch.float64)
+    weights = weights.to(losses.device, losses.dtype)
+    kept = {name: parameter.grad for name, parameter in parameters.items()}
+    for parameter in parameters.values():
+        parameter.grad = None
+    (losses * weights).sum().backward(retain_graph=True)
+    true = {name: parameter.grad for name, parameter in parameters.items()}
+    for name, parameter in parameters.items():
+        parameter.grad = kept[name]
+    largest = max((float(g.norm()) for g in true.values() if g is not None), default=0.0)
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            ours = torch.zeros_like(parameter)
+            for use in uses.get(name, []):
+                use.add_weighted_sum(weights, ours)
+            theirs = true[name] if true[name] is not None else torch.zeros_like(parameter)
+            assert theirs is not None
+            # A gradient that is zero but for rounding is measured against the largest one.
+            allowed = 1e-3 * float(theirs.norm()) + 1e-5 * largest
+            apart = float((ours - theirs).norm())
+            if not apart <= allowed:
+                raise UnsupportedLayerError(
+                    f"the rule for parameter {name!r} gives another gradient than autograd "
+                    f"(difference {apart:.3g}, expected at most {allowed:.3g}): its layer "
+                    "computes something else than its type says, its input was changed in "
+                    "place, or the losses are not in the order of the input's rows"
+                )
+
+
+def check_batch(call: Call, batch: int, g: Tensor) -> None:
+    """Check that a call's rows are the records of the losses.
+
+    Raises:
+        UnsupportedLayerError: for a lookup shared by the batch, or another number of rows.
+    """
+    positions_only = isinstance(call.module, nn.Embedding) and call.a.dim() < 2
+    if positions_only or len(call.a) != batch or len(g) != batch:
+        raise UnsupportedLayerError(
+            f"layer {call.name!r} ({type(call.module).__name__}) was called with an input of shape "
+            f"{tuple(call.a.shape)} for {batch} losses; expected one row per record, shape "
+            f"({batch}, ...). A lookup shared by the batch, such as positions, must be given as "
+            "(B, T)"
+        )
+
+
+def uses_in_graph(losses: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, int]:
+    """How often each parameter enters the computation of ``losses``: edges into its leaf node."""
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    counts = dict.fromkeys(parameters, 0)
+    root = losses.grad_fn
+    pending: list[Node] = [] if root is None else [root]
+    seen: set[Node] = set(pending)
+    while pending:
+        for node, _ in pending.pop().next_functions:
+            if node is None:
+                continue
+            leaf = getattr(node, "variable", None)
+            name = names.get(id(leaf))
+            if name is not None:
+                counts[name] += 1
+            elif isinstance(leaf, nn.Parameter):
+                raise UnsupportedLayerError(
+                    f"a parameter of shape {tuple(leaf.shape)} that requires gradients takes part "
+                    "in the losses but is not the clipper's; expected all of them in the model "
+                    "given to make_clipper, and frozen or not before that call"
+                )
+            elif node not in seen:
+                seen.add(node)
+                pending.append(node)
+    return counts
