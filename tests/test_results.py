@@ -1,0 +1,36 @@
+"""What is committed under results/ is what its records and ledgers say."""
+
+from pathlib import Path
+
+import pytest
+
+from dpft import runs
+from dpft.report import as_markdown, row
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = sorted((ROOT / "results").rglob("record.json"))
+
+
+def test_there_are_results():
+    assert RESULTS
+
+
+@pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.parent.name)
+def test_record_and_ledger_agree(file):
+    record = runs.read_record(file)
+    assert record["scores"]
+    assert record["environment"]["cpu"]
+    if record["privacy"] is None:
+        return
+    ledger = runs.read_ledger(file.parent / "ledger.jsonl")
+    assert ledger.steps_spent == record["training"]["steps"] == record["mechanism"]["steps"]
+    spent = ledger.entries[-1]["epsilon_rdp"]
+    assert spent == pytest.approx(record["privacy"]["epsilon"]["rdp"], rel=1e-9)
+    assert spent <= record["mechanism"]["target_epsilon"]
+
+
+def test_the_tiny_models_table_is_rendered_from_its_records():
+    folder = ROOT / "results" / "e2e-tiny"
+    paths = sorted(path.parent for path in folder.glob("*/record.json"))
+    table = as_markdown([row(path, runs.read_record(path)) for path in paths])
+    assert table in (folder / "README.md").read_text()
