@@ -7,6 +7,12 @@ from dpft.errors import ConfigError
 from dpft.privacy import Mechanism, accounting
 
 
+def published_size(run: Run) -> int:
+    """Training records of the task as published, for what is computed without the data."""
+    size, limit = int(run.task["train_size"]), run.task.get("limit_train")
+    return size if limit is None else min(size, int(limit))
+
+
 def make_mechanism(run: Run, dataset_size: int) -> Mechanism:
     """The mechanism of a run over ``dataset_size`` training records.
 

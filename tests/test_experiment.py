@@ -187,10 +187,8 @@ def test_resume_refuses_settings_that_it_would_ignore(finished):
         resumed({"resume": str(finished.path / "model")}, ["resume=x"])
 
 
-def test_a_corrupt_checkpoint_is_passed_over(tmp_path, quick_scores, monkeypatch):
-    """The newest of two checkpoints is damaged: the older one and a replay give the same end."""
-    whole = run_experiment(parse(config(tmp_path, "name=whole", "privacy.noise_seed=1")))
-    broken = parse(config(tmp_path, "name=broken", "privacy.noise_seed=1"))
+def train_only(settings, monkeypatch):
+    """Stop the run after its training, as Ctrl-C would."""
 
     def stop(*arguments, **keywords):
         raise KeyboardInterrupt
@@ -198,7 +196,15 @@ def test_a_corrupt_checkpoint_is_passed_over(tmp_path, quick_scores, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr("dpft.experiment._decode_stage", stop)
         with pytest.raises(KeyboardInterrupt):
-            run_experiment(broken)
+            run_experiment(settings)
+
+
+def test_a_corrupt_checkpoint_is_passed_over(tmp_path, quick_scores, monkeypatch):
+    """The newest of two checkpoints is damaged: the older one and a replay give the same end."""
+    whole = run_experiment(parse(config(tmp_path, "name=whole", "privacy.noise_seed=1")))
+    broken = parse(config(tmp_path, "name=broken", "privacy.noise_seed=1"))
+
+    train_only(broken, monkeypatch)
     newest = sorted((tmp_path / "broken/checkpoints").iterdir())[-1] / "model.safetensors"
     data = bytearray(newest.read_bytes())
     data[-100] ^= 1
@@ -232,13 +238,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, quick_scores, mon
 def test_a_lost_noise_key_stops_the_run(tmp_path, quick_scores, monkeypatch):
     settings = parse(config(tmp_path, "name=lost"))
 
-    def stop(*arguments, **keywords):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("dpft.experiment._decode_stage", stop)
-        with pytest.raises(KeyboardInterrupt):
-            run_experiment(settings)
+    train_only(settings, monkeypatch)
     os.remove(tmp_path / "lost/private/noise_key")  # noqa: PTH107
     with pytest.raises(runs.NoiseKeyLostError):
         run_experiment(settings)

@@ -18,11 +18,9 @@ def main(overrides: Sequence[str], as_json: bool) -> None:
     run = parse(raw)
     if run.clip.style == "none":
         raise ConfigError("clip=none is not private: there is nothing to account for")
-    from dpft.mechanisms import make_mechanism
+    from dpft.mechanisms import make_mechanism, published_size
 
-    size = int(run.task["train_size"])
-    if run.task.get("limit_train") is not None:
-        size = min(size, int(run.task["limit_train"]))
+    size = published_size(run)
     mechanism = make_mechanism(run, size)
     answer = {
         "task": run.task["name"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import typer
 
@@ -30,12 +29,9 @@ def shipped() -> list[list[str]]:
 def check(overrides: Sequence[str]) -> None:
     """Raise ConfigError unless a run of these overrides could start, as far as can be told."""
     run = parse(compose(overrides))
-    from dpft.mechanisms import make_mechanism
+    from dpft.mechanisms import make_mechanism, published_size
     from dpft.tasks import is_runnable, load_task
 
     if is_runnable(run.task["name"]):
         load_task(run.task)
-    size = min(int(run.task["train_size"]), run.task.get("limit_train") or 10**12)
-    make_mechanism(run, size)
-    if run.resume is not None:
-        Path(run.resume).resolve(strict=False)
+    make_mechanism(run, published_size(run))
