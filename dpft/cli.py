@@ -131,6 +131,56 @@ def compare(
 
 
 @app.command()
+def bench(
+    model: Annotated[
+        str,
+        typer.Option(
+            help="tiny, gpt2, gpt2-medium, -large, -xl, smollm2-135m, roberta-base, "
+            "roberta-base-mlm, vit-small, vit-base or wrn16-4; random weights."
+        ),
+    ] = "tiny",
+    batch: Annotated[int | None, typer.Option(help="Records per step, B.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens per record, T.")] = None,
+    styles: Annotated[
+        str, typer.Option(help="Clipping styles, with commas; uniform:6 for six groups; all.")
+    ] = "none,flat,ghost,bk,per_layer",
+    peers: Annotated[
+        str, typer.Option(help="opacus, opacus-ghost; -linear swaps Conv1D for Linear first.")
+    ] = "",
+    rounds: Annotated[int, typer.Option(help="Fresh processes per style, interleaved.")] = 3,
+    steps: Annotated[int | None, typer.Option(help="Timed steps per process.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Of each process; default: all cores.")] = (
+        None
+    ),
+    untied: Annotated[bool, typer.Option("--untied", help="Head and embedding apart.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 (autocast) or float64.")] = (
+        "float32"
+    ),
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs/bench"),
+    name: Annotated[str | None, typer.Option(help="Their file name, without suffix.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Only show the form chosen for each layer.")
+    ] = False,
+    largest_batch: Annotated[
+        bool, typer.Option("--largest-batch", help="Search for it instead of timing (CUDA).")
+    ] = False,
+) -> None:
+    """Time and memory of clipping, beside non-private training and peers: dpft bench --model gpt2
+
+    Writes JSON, a Markdown table and a plot; the same command continues where it was stopped.
+    """
+    from dpft.commands import bench as verb
+
+    options = {
+        **{"model": model, "batch": batch, "length": length, "styles": styles, "peers": peers},
+        **{"rounds": rounds, "steps": steps, "untied": untied, "device": device, "dtype": dtype},
+        **{"out": out, "name": name},
+    }
+    _run(lambda: verb.main(explain, largest_batch, threads, **options))
+
+
+@app.command()
 def demo(
     folder: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("runs/demo"),
 ) -> None:

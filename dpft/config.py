@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dpft.checks import one_of, positive
+from dpft.clip import Clip
 from dpft.errors import ConfigError, suggestion
 
 T = TypeVar("T")
@@ -66,32 +68,6 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
     raise ConfigError(f"{name} is {value!r} ({type(value).__name__}); expected {expected}")
 
 
-def _positive(name: str, value: float | None) -> None:
-    if value is not None and not value > 0:
-        raise ConfigError(f"{name} is {value}; expected a number > 0")
-
-
-def _one_of(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ConfigError(
-            f"{name} is {value!r}; expected one of {', '.join(known)}{suggestion(value, known)}"
-        )
-
-
-@dataclass(frozen=True)
-class Clip:
-    """``conf/clip``: how per-example gradients are clipped."""
-
-    style: str
-    threshold: float | None = None
-    clip_function: str = "abadi"
-
-    def __post_init__(self) -> None:
-        _positive("clip.threshold", self.threshold)
-        _one_of("clip.style", self.style, ("none", "flat", "ghost", "bk"))
-        _one_of("clip.clip_function", self.clip_function, ("abadi", "automatic"))
-
-
 @dataclass(frozen=True)
 class Privacy:
     """``conf/privacy``: the budget, and how it is spent."""
@@ -111,9 +87,9 @@ class Privacy:
             )
         if self.delta is not None and not 0 < self.delta < 1:
             raise ConfigError(f"privacy.delta is {self.delta}; expected between 0 and 1")
-        _positive("privacy.noise_multiplier", self.noise_multiplier)
-        _one_of("privacy.accountant", self.accountant, ("rdp", "gdp_clt", "prv"))
-        _one_of("privacy.sampling", self.sampling, ("poisson", "shuffle"))
+        positive("privacy.noise_multiplier", self.noise_multiplier)
+        one_of("privacy.accountant", self.accountant, ("rdp", "gdp_clt", "prv"))
+        one_of("privacy.sampling", self.sampling, ("poisson", "shuffle"))
 
 
 @dataclass(frozen=True)
@@ -134,11 +110,11 @@ class Optim:
     warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        _one_of("optim.name", self.name, ("adam", "adamw", "sgd"))
-        _one_of("optim.schedule", self.schedule, ("constant", "linear"))
-        _positive("optim.lr", self.lr)
-        _positive("optim.batch_size", self.batch_size)
-        _positive("optim.microbatch_tokens", self.microbatch_tokens)
+        one_of("optim.name", self.name, ("adam", "adamw", "sgd"))
+        one_of("optim.schedule", self.schedule, ("constant", "linear"))
+        positive("optim.lr", self.lr)
+        positive("optim.batch_size", self.batch_size)
+        positive("optim.microbatch_tokens", self.microbatch_tokens)
         if self.epochs < 0:
             raise ConfigError(f"optim.epochs is {self.epochs}; expected 0 or more")
         if self.steps is not None and self.steps < 0:
@@ -156,7 +132,7 @@ class Model:
     dropout: float | None = None
 
     def __post_init__(self) -> None:
-        _one_of("model.init", self.init, ("pretrained", "scratch"))
+        one_of("model.init", self.init, ("pretrained", "scratch"))
 
 
 @dataclass(frozen=True)
@@ -173,8 +149,8 @@ class Decode:
 
     def __post_init__(self) -> None:
         for name in ("beams", "max_new_tokens", "batch_size"):
-            _positive(f"decode.{name}", getattr(self, name))
-        _one_of("decode.split", self.split, ("dev", "test"))
+            positive(f"decode.{name}", getattr(self, name))
+        one_of("decode.split", self.split, ("dev", "test"))
 
 
 @dataclass(frozen=True)
@@ -232,13 +208,7 @@ def parse(raw: Mapping[str, Any]) -> Run:
     if adapt != "full":
         raise ConfigError(f"adapt is {adapt!r}; expected full")
     run = Run(task=raw["task"], adapt=adapt, raw=raw, **groups, **plain)
-    if run.clip.style != "none" and run.clip.threshold is None:
-        raise ConfigError("clip.threshold is null; expected a number > 0 for a private run")
-    if (
-        run.clip.style != "none"
-        and run.privacy.epsilon is None
-        and run.privacy.noise_multiplier is None
-    ):
+    if run.clip.private and run.privacy.epsilon is None and run.privacy.noise_multiplier is None:
         raise ConfigError(
             "neither privacy.epsilon nor privacy.noise_multiplier is set; type eps=3, or clip=none "
             "for training without privacy"

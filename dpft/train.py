@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from dpft.config import Optim
 from dpft.errors import TrainingError
 from dpft.privacy import Clipper, Mechanism, keys, microbatches
+from dpft.privacy.noise import Released
 from dpft.tasks.base import Batch, Example, Task
 
 
@@ -26,6 +27,7 @@ class StepStatistics:
     losses: list[Tensor] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)
     factors: list[Tensor] = field(default_factory=list)
+    released: Released = field(default_factory=Released)
     seconds: float = 0.0
 
     def summary(self) -> dict[str, Any]:
@@ -43,6 +45,8 @@ class StepStatistics:
             out["norm_mean"] = norms.mean(0).tolist()
             out["norm_max"] = norms.amax(0).tolist()
             out["clipped"] = (factors < 1).float().mean(0).tolist()
+        if self.released.thresholds:
+            out["clip_thresholds"] = list(self.released.thresholds)
         return out
 
 
@@ -57,25 +61,26 @@ def train(
     settings: Optim,
     key: bytes,
     start: int = 0,
-    spend: Callable[[int], None] = lambda step: None,
+    spend: Callable[[int, Released], None] = lambda step, released: None,
     after_step: Callable[[int, StepStatistics], None] = lambda step, statistics: None,
 ) -> None:
     """Run steps ``start`` to ``mechanism.steps - 1``.
 
     Everything random in a step follows from ``(key, step)``, so a run that continues from a
-    checkpoint repeats what an unbroken one would have done.
+    checkpoint repeats what an unbroken one would have done; where thresholds adapt, the clipper
+    must have the checkpoint's estimates.
 
     Args:
         model: on its device, in training mode; only what ``clipper.parameters`` names is moved.
         task: gives one loss per record.
         examples: the encoded training set; its size is the mechanism's ``N``.
-        clipper: made on ``model``; its thresholds must be the mechanism's.
+        clipper: made on ``model``; its groups and thresholds must be the mechanism's.
         mechanism: the source of sampling, noise and expected batch size.
         optimizer: any torch optimizer over the clipper's parameters.
         settings: learning-rate schedule and microbatch size.
         key: decides batches, noise and dropout; secret unless the run is for research.
         start: first step to run.
-        spend: told each step before the weights move: the ledger.
+        spend: told each step, and what it released, before the weights move: the ledger.
         after_step: told each step when it is done: metrics, progress, checkpoints.
 
     Raises:
@@ -104,10 +109,10 @@ def train(
             losses = _finite_losses(task, model, batch)
             clipper.backward(losses)
             _observe(statistics, clipper, losses, len(micro))
-        noise.privatise_(clipper.parameters, step)
+        statistics.released = noise.privatise_(step)
         if not mechanism.noise_multiplier:
             _check_finite(clipper, step)
-        spend(step)
+        spend(step, statistics.released)
         optimizer.step()
         statistics.seconds = time.perf_counter() - began
         after_step(step, statistics)

@@ -1,5 +1,6 @@
 """Whole runs: trained, decoded, scored, recorded; killed and continued; refused."""
 
+import hashlib
 import json
 import os
 import signal
@@ -13,10 +14,11 @@ import yaml
 from dpft import runs
 from dpft.commands.train import execute, resumed
 from dpft.compose import compose
-from dpft.config import parse
+from dpft.config import conf_dir, parse
 from dpft.errors import ConfigError, DataError, DpftError
-from dpft.experiment import run_experiment, run_path
+from dpft.experiment import release_digest, run_experiment, run_path
 from dpft.privacy import accounting
+from dpft.privacy.noise import Released
 
 SMALL = [
     "task.source=sample",
@@ -144,15 +146,16 @@ def command(folder, *overrides):
 
 
 @pytest.mark.slow
-def test_killed_and_continued_equals_unbroken(tmp_path):
-    """kill -9 three times at different steps; then the same command, and once resume=RUN."""
-    quick = ["task.limit_eval=1", "optim.steps=8"]
+@pytest.mark.parametrize(("style", "stops"), [("bk", (2, 4, 6)), ("per_layer_adaptive", (3,))])
+def test_killed_and_continued_equals_unbroken(tmp_path, style, stops):
+    """kill -9 at different steps; then the same command, and once resume=RUN."""
+    quick = ["task.limit_eval=1", "optim.steps=8", f"clip={style}"]
     whole = subprocess.run(
         command(tmp_path, "name=whole", *quick), capture_output=True, text=True, check=False
     )
     assert whole.returncode == 0, whole.stderr
     ledger = tmp_path / "broken/ledger.jsonl"
-    for stop_at in (2, 4, 6):
+    for stop_at in stops:
         process = subprocess.Popen(
             command(tmp_path, "name=broken", *quick),
             stdout=subprocess.DEVNULL,
@@ -214,6 +217,102 @@ def test_a_corrupt_checkpoint_is_passed_over(tmp_path, quick_scores, monkeypatch
         assert (outcome.path / name).read_bytes() == (whole.path / name).read_bytes()
 
 
+@pytest.mark.parametrize("choice", ["per_layer_adaptive", "flat_adaptive"])
+def test_adaptive_thresholds_go_on_from_a_checkpoint(tmp_path, quick_scores, monkeypatch, choice):
+    """Bit for bit, from the middle: weights, what was released, and thresholds."""
+    seed = ["privacy.noise_seed=1", f"clip={choice}"]
+    whole = run_experiment(parse(config(tmp_path, "name=whole", *seed)))
+    broken = parse(config(tmp_path, "name=broken", *seed))
+    train_only(broken, monkeypatch)
+    newest = sorted((tmp_path / "broken/checkpoints").iterdir())[-1]
+    (newest / "model.safetensors").write_bytes(b"")
+    ledger = (tmp_path / "broken/ledger.jsonl").read_bytes()
+    (tmp_path / "broken/ledger.jsonl").write_bytes(ledger[: ledger.rindex(b'{"epsilon')])
+    run_experiment(broken)
+    for name in ("model/model.safetensors", "ledger.jsonl"):
+        left, right = tmp_path / "whole" / name, tmp_path / "broken" / name
+        assert left.read_bytes() == right.read_bytes(), name
+    used = [
+        [json.loads(line)["clip_thresholds"] for line in file.read_text().splitlines()]
+        for file in (tmp_path / name / "private/metrics.jsonl" for name in ("whole", "broken"))
+    ]
+    assert used[0] == used[1]
+    assert set(used[0][0]) == {0.01}
+    assert len(set(map(tuple, used[0]))) == 4
+    assert whole.record["privacy"]["epsilon"]["rdp"] <= 3
+
+
+def test_thresholds_from_elsewhere_are_another_release(tmp_path, quick_scores, monkeypatch):
+    """A checkpoint whose estimates were changed does not replay: the ledger notices."""
+    settings = parse(
+        config(tmp_path, "name=odd", "privacy.noise_seed=1", "clip=per_layer_adaptive")
+    )
+    train_only(settings, monkeypatch)
+    newest = sorted((tmp_path / "odd/checkpoints").iterdir())[-1]
+    (newest / "model.safetensors").write_bytes(b"")
+    load = runs.checkpoint.load_latest
+
+    def changed(*arguments):
+        saved = load(*arguments)
+        saved.state["estimates"][0] *= 1.001
+        return saved
+
+    monkeypatch.setattr(runs.checkpoint, "load_latest", changed)
+    with pytest.raises(runs.LedgerMismatchError, match="step 3 was spent before"):
+        run_experiment(settings)
+
+
+def test_a_digest_covers_gradients_and_counts():
+    import torch
+
+    weights = torch.nn.Parameter(torch.zeros(3))
+    weights.grad = torch.ones(3)
+    plain = release_digest({"w": weights}, Released())
+    # SHA-256 of three float32 ones: what ledgers of fixed thresholds hold.
+    assert plain == hashlib.sha256(weights.grad.numpy().tobytes()).hexdigest()[:16]
+    counted = release_digest({"w": weights}, Released((0.5, 0.25), (1.0, 1.0)))
+    assert counted not in (plain, release_digest({"w": weights}, Released((0.5, 0.26), (1.0, 1.0))))
+
+
+def test_record_and_card_tell_groups_and_adaptive_thresholds(tmp_path, quick_scores):
+    outcome = run_experiment(parse(config(tmp_path, "clip=per_layer_adaptive", "name=a")))
+    mechanism, card = outcome.record["mechanism"], (outcome.path / "model/README.md").read_text()
+    K = mechanism["groups"]
+    assert K == len(mechanism["dimensions"]) == len(mechanism["thresholds"]) > 10
+    assert sum(mechanism["dimensions"]) == outcome.record["model"]["trainable_parameters"]
+    again = accounting.epsilon_rdp(
+        sampling_rate=16 / 64,
+        noise_multiplier=mechanism["total_noise_multiplier"],
+        steps=4,
+        delta=1 / 128,
+    )
+    assert outcome.record["privacy"]["epsilon"]["rdp"] == pytest.approx(again)
+    assert again <= 3
+    assert "counts behind the thresholds included" in outcome.record["privacy"]["statement"]
+    for said in (
+        f"| Clipping groups | {K} (per_layer) |",
+        "adaptive: the private 0.5-quantile of each group's norms; estimates begin at 0.01",
+        f"on {K} counts a step",
+        "Epsilon includes both",
+        "| Noise allocation | global |",
+    ):
+        assert said in card
+    assert runs.read_ledger(outcome.path / "ledger.jsonl").header["mechanism"] == mechanism
+
+
+@pytest.mark.parametrize(
+    "choice", sorted(file.stem for file in (conf_dir() / "clip").glob("*.yaml"))
+)
+def test_every_shipped_clipping_style_trains(tmp_path, quick_scores, monkeypatch, choice):
+    settings = parse(config(tmp_path, f"clip={choice}", "optim.steps=2", "name=x"))
+    train_only(settings, monkeypatch)
+    record = runs.read_record(tmp_path / "x")
+    assert record["training"]["steps"] == 2
+    if choice != "none":
+        assert record["privacy"]["epsilon"]["rdp"] <= 3
+        assert record["mechanism"]["dimensions"] if "groups" in record["mechanism"] else True
+
+
 def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, quick_scores, monkeypatch):
     from dpft.runs import checkpoint
 
@@ -261,6 +360,13 @@ def test_two_runs_draw_different_noise_unless_told_otherwise(tmp_path, quick_sco
         (["model.path=bundled:huge"], DpftError, "no bundled model 'bundled:huge'"),
         (["model=gpt2"], DpftError, "go online once"),
         (["task.source=files", "task.data_dir=nowhere"], DataError, "looked in nowhere"),
+        (["clip=uniform", "clip.count=9"], ConfigError, "2 blocks"),
+        (["clip=per_layer", "clip.threshold=null", "clip.thresholds=[1,2]"], ConfigError, "2 thre"),
+        (
+            ["clip=per_layer_adaptive", "clip.quantile_budget=null", "clip.quantile_noise=0.1"],
+            ConfigError,
+            "would spend the whole budget",
+        ),
         (["device=cuda:7"], ConfigError, "there is no GPU here"),
         (["device=tpu"], ConfigError, "expected auto, cpu or cuda"),
     ],

@@ -9,6 +9,7 @@ from torch import nn
 from dpft.config import Optim
 from dpft.errors import TrainingError
 from dpft.privacy import Mechanism, make_clipper
+from dpft.privacy.quantiles import Quantiles
 from dpft.tasks.base import Batch, Example
 from dpft.tasks.text_to_text import collate, losses
 from dpft.train import lr_factor, make_optimizer, train
@@ -37,13 +38,31 @@ class TinyTask:
         return out
 
 
-def run(style="bk", steps=10, sigma=0.5, start=0, model=None, optimizer=None, task=None, **hooks):
+def run(
+    style="bk",
+    steps=10,
+    sigma=0.5,
+    start=0,
+    model=None,
+    optimizer=None,
+    task=None,
+    estimates=None,
+    quantiles=None,
+    **hooks,
+):
     model = model or gpt2(dropout=0.1).float()
     threshold = None if style == "none" else 0.5
-    thresholds = () if style == "none" else (0.5,)
-    clipper = make_clipper(model, style, threshold=threshold)
+    clipper = make_clipper(model, style, threshold=threshold, adaptive=quantiles)
+    thresholds = tuple(group.threshold for group in clipper.groups)
     sigma = 0.0 if style == "none" else sigma
-    mechanism = Mechanism(len(EXAMPLES), 4, steps, sigma, thresholds, 1e-3)
+    mechanism = Mechanism(len(EXAMPLES), 4, steps, sigma, thresholds[:1], 1e-3)
+    mechanism = mechanism.over(
+        thresholds,
+        quantiles=clipper.adaptive,
+        quantile_budget=None if clipper.adaptive is None else 0.1,
+    )
+    if estimates is not None:
+        clipper.move(estimates)
     optimizer = optimizer or make_optimizer(OPTIM, iter(clipper.parameters.values()))
     train(
         model=model,
@@ -58,6 +77,7 @@ def run(style="bk", steps=10, sigma=0.5, start=0, model=None, optimizer=None, ta
         **hooks,
     )
     clipper.close()
+    run.estimates = clipper.estimates
     return model, optimizer
 
 
@@ -93,12 +113,72 @@ def test_continuing_equals_an_unbroken_run_bit_for_bit():
         assert torch.equal(weight, weights(whole)[name])
 
 
+ADAPTIVE = ("flat_adaptive", "per_layer_adaptive")
+
+
+@pytest.mark.parametrize(
+    ("style", "rescale"),
+    [("flat_adaptive", None), ("per_layer_adaptive", None), ("per_layer_adaptive", 1.0)],
+)
+def test_continuing_with_adaptive_thresholds_equals_an_unbroken_run(style, rescale):
+    fractions = []
+    settings = {"style": style, "quantiles": Quantiles(0.6, rescale=rescale)}
+    settings["spend"] = lambda step, released: fractions.append(released.fractions)
+    whole, _ = run(steps=6, **settings)
+    final, unbroken = run.estimates, list(fractions)
+    fractions.clear()
+    model, optimizer = run(steps=3, **settings)
+    assert run.estimates != final
+    resumed = gpt2(dropout=0.1, seed=9).float()
+    resumed.load_state_dict(model.state_dict())
+    fresh = make_optimizer(OPTIM, resumed.parameters())
+    fresh.load_state_dict(optimizer.state_dict())
+    run(steps=6, start=3, model=resumed, optimizer=fresh, estimates=run.estimates, **settings)
+    assert run.estimates == final
+    assert fractions == unbroken
+    for name, weight in weights(resumed).items():
+        assert torch.equal(weight, weights(whole)[name])
+
+
+@pytest.mark.parametrize("style", ADAPTIVE)
+def test_thresholds_find_the_quantile_of_the_norms_in_training(style):
+    """Frozen weights, hardly any noise: the share below each estimate comes to the target."""
+    shares = []
+    model = gpt2().float()
+    frozen = torch.optim.SGD(model.parameters(), lr=0.0)
+    rates = dataclasses.replace(OPTIM, lr=1e-30)
+
+    def after(step, statistics):
+        if step >= 40 and statistics.norms:
+            assert statistics.summary()["clip_thresholds"] == list(statistics.released.thresholds)
+            thresholds = torch.tensor(statistics.released.thresholds)
+            shares.append((torch.cat(statistics.norms) <= thresholds).float())
+
+    clipper = make_clipper(model, style, threshold=0.1, adaptive=Quantiles(0.5))
+    thresholds = tuple(group.threshold for group in clipper.groups)
+    plain = Mechanism(len(EXAMPLES), len(EXAMPLES), 70, 0.01, (0.1,), 1e-3)
+    train(
+        model=model,
+        task=TinyTask(),
+        examples=EXAMPLES,
+        clipper=clipper,
+        mechanism=plain.over(thresholds, quantiles=Quantiles(0.5), quantile_budget=0.5),
+        optimizer=frozen,
+        settings=rates,
+        key=b"key",
+        after_step=after,
+    )
+    clipper.close()
+    assert torch.cat(shares).mean(0).sub(0.5).abs().max() < 0.1
+
+
 def test_the_ledger_is_told_before_the_weights_move():
     model = gpt2().float()
     before = weights(model)
     seen = []
 
-    def spend(step):
+    def spend(step, released):
+        assert released.fractions == ()  # thresholds are fixed
         if step == 0:
             assert all(torch.equal(w, before[n]) for n, w in weights(model).items())
         seen.append(step)

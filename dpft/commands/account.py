@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import typer
 
+from dpft.clip import Clip
 from dpft.compose import compose
 from dpft.config import parse
 from dpft.errors import ConfigError
@@ -16,17 +19,19 @@ def main(overrides: Sequence[str], as_json: bool) -> None:
     """Print what a budget means, as a table or as JSON."""
     raw = compose(overrides)
     run = parse(raw)
-    if run.clip.style == "none":
+    if not run.clip.private:
         raise ConfigError("clip=none is not private: there is nothing to account for")
     from dpft.mechanisms import make_mechanism, published_size
 
     size = published_size(run)
     mechanism = make_mechanism(run, size)
-    answer = {
+    sigma = mechanism.noise_multiplier
+    answer: dict[str, Any] = {
         "task": run.task["name"],
         "dataset_size": size,
         "batch_size": mechanism.batch_size,
-        "noise_multiplier": mechanism.noise_multiplier,
+        "noise_multiplier": sigma,
+        **({"quantiles": counts} if (counts := _counts(run.clip, sigma)) else {}),
         "sampling_rate": mechanism.sampling_rate,
         "steps": mechanism.steps,
         "delta": mechanism.delta,
@@ -39,13 +44,16 @@ def main(overrides: Sequence[str], as_json: bool) -> None:
         return
     from dpft.report import print_pairs
 
-    epsilon = mechanism.epsilons()
+    epsilon = answer["epsilon"]
     prv = epsilon["prv"]
     calibrated = f"calibrated to epsilon {mechanism.target_epsilon} by {mechanism.accountant}"
+    if mechanism.target_epsilon is None:
+        calibrated = "as given"
     print_pairs(
         f"{run.task['name']}: {size:,} records, batches of {mechanism.batch_size:,}",
         [
-            ("noise multiplier", f"{mechanism.noise_multiplier:.6g}", calibrated),
+            ("noise multiplier", f"{sigma:.6g}", calibrated),
+            *_rows(counts),
             ("sampling rate", f"{mechanism.sampling_rate:.6g}", mechanism.sampling),
             ("steps", f"{mechanism.steps:,}", ""),
             ("delta", f"{mechanism.delta:.4g}", "" if run.privacy.delta else "1/(2N)"),
@@ -54,3 +62,40 @@ def main(overrides: Sequence[str], as_json: bool) -> None:
             ("epsilon, GDP-CLT", f"{epsilon['gdp_clt']:.4f}", "approximation, may be too low"),
         ],
     )
+
+
+def _counts(clip: Clip, sigma: float) -> dict[str, Any]:
+    """How adaptive thresholds split ``sigma``, as far as that is known before a model is.
+
+    The number of groups ``K`` follows from the model. With a share ``r`` of the budget, the noise
+    on gradients does not depend on it, and that on counts grows as its root (He et al. 2022,
+    Proposition 3.1). With ``sigma_b`` given, it is the other way round.
+    """
+    if not clip.adaptive:
+        return {}
+    from dpft.privacy.quantiles import split_noise
+
+    if clip.quantile_budget is not None:
+        gradients, counts = split_noise(sigma, 1, budget=clip.quantile_budget)
+        return {
+            "budget": clip.quantile_budget,
+            "gradient_noise_multiplier": gradients,
+            "count_noise_over_root_groups": counts,
+        }
+    assert clip.quantile_noise is not None
+    most = math.ceil((2 * clip.quantile_noise / sigma) ** 2) - 1 if sigma else None
+    return {"count_noise": clip.quantile_noise, "most_groups": most}
+
+
+def _rows(counts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    if "budget" in counts:
+        share = f"{counts['budget']:.3g} of the budget moves the thresholds"
+        root = f"{counts['count_noise_over_root_groups']:.4g} sqrt(K)"
+        return [
+            ("  on gradients", f"{counts['gradient_noise_multiplier']:.6g}", share),
+            ("  on each count", root, "standard deviation; K groups follow from the model"),
+        ]
+    if counts:
+        note = f"standard deviation; leaves noise for at most {counts['most_groups']} groups"
+        return [("  on each count", f"{counts['count_noise']:.4g}", note)]
+    return []

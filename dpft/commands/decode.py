@@ -18,7 +18,7 @@ def main(path: Path, overrides: Sequence[str]) -> None:
     import yaml
 
     from dpft import runs
-    from dpft.experiment import generate, write_generations
+    from dpft.generations import generate, write_generations
     from dpft.models import load_model
     from dpft.progress import Progress
     from dpft.tasks import load_task

@@ -41,7 +41,7 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
         )
     file = Path(files[0].removeprefix("predictions="))
     run = parse(compose([word for word in arguments if word not in files]))
-    from dpft.experiment import score_file
+    from dpft.generations import score_file
     from dpft.tasks import load_task
 
     return {file.name: score_file(load_task(run.task), file)}
@@ -52,7 +52,7 @@ def score_run(path: Path) -> dict[str, Any]:
     import yaml
 
     from dpft import runs
-    from dpft.experiment import score_file
+    from dpft.generations import score_file
     from dpft.tasks import load_task
 
     record = runs.read_record(path)

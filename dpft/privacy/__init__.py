@@ -4,9 +4,10 @@
 >>> clipper.backward(losses)  # losses: (B,); .grad now holds the sum of clipped gradients
 """
 
-from dpft.privacy.clipping import Clipper, make_clipper
+from dpft.privacy.clipping import Clipper
 from dpft.privacy.layers import UnsupportedLayerError
 from dpft.privacy.mechanism import Mechanism
 from dpft.privacy.sampling import microbatches
+from dpft.privacy.styles import make_clipper
 
 __all__ = ["Clipper", "Mechanism", "UnsupportedLayerError", "make_clipper", "microbatches"]

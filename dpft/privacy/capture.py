@@ -1,39 +1,86 @@
-"""Capturing layer calls: inputs by forward hooks, outputs by their place in the autograd graph."""
+"""Capturing layer calls: inputs as autograd saves them, output gradients as they arrive.
+
+A forward hook saves a layer's input ``a`` the way autograd saves tensors, so that activation
+checkpointing and other saved-tensor hooks apply to it, and leaves a hook on the output. When a
+backward reaches that output, the hook hands ``(a, g)`` to whoever listens, and forgets ``a``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from dpft.privacy.layers import Rule, UnsupportedLayerError, find_rule, rule_names
+from dpft.privacy.layers import UnsupportedLayerError
+from dpft.privacy.layers.broadcast import BroadcastRule
+from dpft.privacy.sites import Site
 
 
-@dataclass
+class _Save(torch.autograd.Function):
+    """Holds a tensor as autograd does; takes no part in any computation."""
+
+    @staticmethod
+    def forward(ctx: Any, token: Tensor, a: Tensor) -> Tensor:
+        ctx.save_for_backward(a)
+        return token.new_empty(0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise AssertionError("nothing is computed from this output")
+
+
+def _save(token: Tensor, a: Tensor) -> Tensor:
+    saved: Tensor = _Save.apply(token, a)  # type: ignore[no-untyped-call]
+    return saved
+
+
 class Call:
-    """One captured forward call of one layer."""
+    """One captured forward call of one layer.
 
-    name: str
-    module: nn.Module
-    rule: Rule
-    a: Tensor
-    output: GradientEdge
+    Attributes:
+        site: the layer.
+        output: where its output lies in the autograd graph.
+        root: whether no trainable parameter comes before it: a backward must be told to reach it.
+    """
+
+    def __init__(self, site: Site, saved: Tensor | None, output: GradientEdge, root: bool) -> None:
+        self.site = site
+        self.output = output
+        self.root = root
+        self._saved = saved
+        self._held: Tensor | None = None
+
+    def input(self) -> Tensor | None:
+        """The layer's input, recomputed where it was checkpointed; None if nobody needs it.
+
+        Raises:
+            RuntimeError: if it was changed in place since the call.
+        """
+        if self._held is not None or self._saved is None:
+            return self._held
+        node: Any = self._saved.grad_fn
+        saved: Tensor = node.saved_tensors[0]
+        return saved.detach()
+
+    def hold(self) -> None:
+        """Unpack the input, which within one backward may be done once only, and keep it."""
+        self._held = self.input()
+
+    def let_go(self) -> None:
+        """Undo `hold`: another backward may unpack the input again."""
+        self._held = None
+
+    def release(self) -> None:
+        """Forget the input for good."""
+        self._saved = self._held = None
 
 
-@dataclass(frozen=True)
-class Site:
-    """A layer that owns trainable parameters: its rule and its parameters' canonical names."""
-
-    name: str
-    module: nn.Module
-    rule: Rule
-    names: Mapping[str, str]
+Listener = Callable[[Call, Tensor], None]
 
 
 class Capture:
@@ -42,8 +89,11 @@ class Capture:
     def __init__(self, model: nn.Module, sites: Mapping[str, Site]) -> None:
         self.sites = sites
         self.calls: list[Call] = []
+        self._listener: Listener | None = None
+        self._token = torch.empty(0, requires_grad=True)
         self._batch: int | None = None
         self._enabled = True
+        self._in_backward = False
         self._handles: list[Any] = []
         if sites:
             self._install(model)
@@ -51,20 +101,66 @@ class Capture:
     def take(self) -> list[Call]:
         """The captured calls, in order, which are then forgotten here."""
         calls, self.calls = self.calls, []
-        self._batch = None
         return calls
+
+    def backward(
+        self,
+        losses: Tensor,
+        calls: Sequence[Call],
+        listener: Listener,
+        *,
+        everywhere: bool = False,
+        retain_graph: bool = False,
+    ) -> None:
+        """Tell ``listener`` each call's output gradient as soon as it is complete.
+
+        No weight gradient is formed. A call that the losses do not depend on is not heard of.
+
+        Args:
+            losses: per-example losses, ``(B,)``.
+            calls: calls of this forward.
+            listener: called with a call and its ``g``, in the order of the backward.
+            everywhere: ask for every call rather than for the roots, from which the rest follows.
+            retain_graph: whether another backward is to come.
+        """
+        targets = [call.output for call in calls if call.root or everywhere]
+        if not targets:
+            targets = [call.output for call in calls]
+        before = self._listener, self._in_backward
+        self._listener, self._in_backward = listener, True
+        try:
+            torch.autograd.grad(losses.sum(), targets, retain_graph=retain_graph, allow_unused=True)
+        finally:
+            self._listener, self._in_backward = before
+
+    @contextmanager
+    def silent_backward(self) -> Iterator[None]:
+        """Around a backward that nobody listens to: forwards inside it are recomputations."""
+        before, self._in_backward = self._in_backward, True
+        try:
+            yield
+        finally:
+            self._in_backward = before
 
     def _install(self, model: nn.Module) -> None:
         self._handles.append(model.register_forward_pre_hook(self._note_batch, with_kwargs=True))
         for site in self.sites.values():
-            if isinstance(site.module, nn.Embedding):
-                hook = site.module.register_forward_pre_hook(self._expand_positions)
-                self._handles.append(hook)
+            module = site.module
+            if isinstance(site.rule, BroadcastRule):
+                self._handles.append(module.register_forward_pre_hook(self._broadcast(site)))
+                self._handles.append(
+                    module.register_forward_hook(self._restore(site), always_call=True)
+                )
+                continue
+            if isinstance(module, nn.Embedding):
+                self._handles.append(module.register_forward_pre_hook(self._expand_positions))
             self._handles.append(
-                site.module.register_forward_hook(self._capture(site), with_kwargs=True)
+                module.register_forward_hook(self._capture(site), with_kwargs=True)
             )
 
     def _note_batch(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._in_backward:
+            return
         tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() > 0)
         first = next(tensors, None)
         self._batch = None if first is None else len(first)
@@ -78,18 +174,64 @@ class Capture:
         return None
 
     def _capture(self, site: Site) -> Callable[..., None]:
+        needs_input = site.rule.needs_input(site.module)
+
         def hook(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
         ) -> None:
             if not self._active() or not isinstance(output, Tensor) or not output.requires_grad:
                 return
             a = args[0] if args else next(iter(kwargs.values()))
-            # The edge, not the tensor: a later in-place change of the output cannot redirect it,
-            # and the output's memory (a head's logits, say) is not kept alive.
-            edge = get_gradient_edge(output)
-            self.calls.append(Call(site.name, module, site.rule, a.detach(), edge))
+            saved = _save(self._token, a) if needs_input else None
+            self._add(site, saved, output, root=not a.requires_grad)
 
         return hook
+
+    def _broadcast(self, site: Site) -> Callable[..., None]:
+        """Before the forward: each record gets a row of its own of the broadcast parameter."""
+
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+            if not self._active():
+                return
+            if self._batch is None:
+                raise UnsupportedLayerError(
+                    f"{site.name or 'the model'} ({type(module).__name__}) has parameters of its "
+                    "own, but the number of records is unknown: the model was called without a "
+                    "tensor; expected the inputs as its arguments, one row per record"
+                )
+            for local in site.names:
+                parameter = module._parameters[local]
+                assert parameter is not None
+                rows = parameter.expand(self._batch, *parameter.shape[1:])
+                module._parameters[local] = rows  # type: ignore[assignment]
+                self._add(site, None, rows, root=True)
+
+        return hook
+
+    def _restore(self, site: Site) -> Callable[..., None]:
+        parameters = {local: site.module._parameters[local] for local in site.names}
+
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            module._parameters.update(parameters)
+
+        return hook
+
+    def _add(self, site: Site, saved: Tensor | None, output: Tensor, root: bool) -> None:
+        if self._in_backward:  # a recomputation: only what it saves is wanted
+            return
+        # The edge and the hook hold on to the place in the graph, not to the tensor: a later
+        # in-place change cannot redirect them, and the output (a head's logits) is not kept alive.
+        call = Call(site, saved, get_gradient_edge(output), root)
+        self.calls.append(call)
+        # A strong reference would close a cycle through the graph that no collector can see.
+        known = weakref.ref(call)
+
+        def arrived(g: Tensor) -> None:
+            call = known()
+            if self._listener is not None and call is not None:
+                self._listener(call, g)
+
+        output.register_hook(arrived)
 
     def _active(self) -> bool:
         return self._enabled and torch.is_grad_enabled()
@@ -109,40 +251,3 @@ class Capture:
             handle.remove()
         self._handles.clear()
         self.calls.clear()
-
-
-def find_sites(
-    model: nn.Module, parameters: Mapping[str, nn.Parameter], rules: Mapping[str, Rule]
-) -> dict[str, Site]:
-    """The layers to hook, one entry per module; every trainable parameter must lie in one."""
-    canonical = {id(parameter): name for name, parameter in parameters.items()}
-    sites: dict[str, Site] = {}
-    unsupported: list[str] = []
-    for module_name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._NormBase) and (
-            module.track_running_stats or isinstance(module, nn.modules.batchnorm._BatchNorm)
-        ):
-            raise UnsupportedLayerError(
-                f"{module_name or 'the model'} ({type(module).__name__}) mixes or keeps statistics "
-                "of the records of a batch, trained or frozen; expected a layer that treats each "
-                "record alone, such as GroupNorm"
-            )
-        own = {
-            local: canonical[id(parameter)]
-            for local, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
-            if id(parameter) in canonical
-        }
-        if not own:
-            continue
-        rule = find_rule(module, rules)
-        if rule is None:
-            unsupported += [f"{name} ({type(module).__name__})" for name in own.values()]
-            continue
-        sites[module_name] = Site(module_name, module, rule, MappingProxyType(own))
-    if unsupported:
-        raise UnsupportedLayerError(
-            f"no clipping rule for {len(unsupported)} trainable parameter(s): "
-            f"{', '.join(unsupported)}. Layers with a rule: {rule_names(rules)}. Freeze the "
-            "parameters (requires_grad_(False)) or pass rules={'module.Class': rule}"
-        )
-    return sites

@@ -1,21 +1,10 @@
 """The clipper: sums of clipped per-example gradients, at nearly the cost of ordinary training.
 
-Forward hooks keep each layer's input ``a`` and a handle on its output's place in the autograd
-graph. ``torch.autograd.grad`` of the summed losses at those places yields every output gradient
-``g`` without forming one weight gradient, while the parameters keep ``requires_grad=True``:
-optimizers, checkpoints and adapters see an ordinary model. From ``(a, g)`` the layer rules compute
-per-example norms, and one of these plans forms the sum:
-
-========== ================================================================================
-plan       how ``sum_i c_i G_i`` is formed
-========== ================================================================================
-none       not clipped: an ordinary backward (non-private training)
-flat       per-example gradients are materialised, then weighted and summed (as Opacus does)
-ghost      a second backward over the losses reweighted by ``c_i`` (Li et al. 2022)
-bk         from the kept ``(a, g)``: one backward in all, book-keeping (Bu et al. 2023)
-========== ================================================================================
-
-All plans leave the same sum in ``.grad``, to float accuracy.
+Forward hooks keep each layer's input ``a`` and listen at its output's place in the autograd graph
+(`capture`). A backward towards the first layers yields every output gradient ``g`` without forming
+one weight gradient, while the parameters keep ``requires_grad=True``: optimizers, checkpoints and
+adapters see an ordinary model. From ``(a, g)`` the layer rules compute per-example norms, and a
+plan forms the sums (`passes`). All plans leave the same sums in ``.grad``, to float accuracy.
 """
 
 from __future__ import annotations
@@ -23,22 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dpft.privacy import groups as partitions
-from dpft.privacy.capture import Call, Capture, find_sites
+from dpft.privacy.capture import Call, Capture
 from dpft.privacy.groups import Group
-from dpft.privacy.layers import (
-    RULES,
-    Rule,
-    UnsupportedLayerError,
-    Use,
-    exact_squared_norm,
-    joint_per_example,
-    joint_squared_norm,
-)
+from dpft.privacy.layers import Rule, UnsupportedLayerError, Use
+from dpft.privacy.passes import TWO_BACKWARDS, Pass
+from dpft.privacy.quantiles import Quantiles
+from dpft.privacy.sites import find_sites
 from dpft.privacy.verify import check_batch, verify_sums, verify_uses
 
 
@@ -57,21 +42,24 @@ CLIP_FUNCTIONS: Mapping[str, ClipFunction] = MappingProxyType(
     {"abadi": abadi, "automatic": automatic}
 )
 
-# A style is a named choice of plan (and, from the next milestone on, of groups and thresholds).
-STYLES: Mapping[str, str] = MappingProxyType(
-    {"none": "none", "flat": "flat", "ghost": "ghost", "bk": "bk"}
-)
-
 
 class Clipper:
-    """Leaves the sum of clipped per-example gradients in ``.grad``. Built by `make_clipper`.
+    """Leaves the sum of clipped per-example gradients in ``.grad``.
+
+    Built by `dpft.privacy.make_clipper`.
 
     Attributes:
+        plan: how sums are formed, one of `dpft.privacy.passes.PLANS`.
         parameters: the trainable parameters by name; a tied parameter appears once.
-        groups: the clipping groups; empty for ``none``.
+        groups: the clipping groups with the thresholds they start from; empty for ``none``.
+        adaptive: how thresholds follow quantiles of the norms; None where they are fixed.
+        estimates: the quantile estimates ``C_k``; the thresholds themselves where those are fixed.
+        thresholds: the norms to which groups are clipped now, ``(K,)`` floats.
         norms: per-example gradient norms of the last `backward`, shape ``(B, K)``.
         factors: the clip factors applied by the last `backward`, shape ``(B, K)``. A record whose
-            gradient is not finite has factor 0: it contributes nothing.
+            gradient in a group is not finite has factor 0: it contributes nothing there.
+        below: for adaptive thresholds, ``sum_i (1[n_ik <= C_k] - 1/2)`` over the records since the
+            last `move`, ``(K,)`` in float64: one record changes each entry by at most 1/2.
 
     Guarantee: adding or removing one record changes the sum by at most `sensitivity` in L2 norm,
     provided that ``losses[i]`` depends on record ``i`` alone.
@@ -85,29 +73,43 @@ class Clipper:
         groups: Sequence[Group],
         clip_function: ClipFunction,
         rules: Mapping[str, Rule],
+        adaptive: Quantiles | None = None,
     ) -> None:
         self.plan = plan
         self.parameters = MappingProxyType(dict(parameters))
         self.groups = tuple(groups)
+        self.adaptive = adaptive
         self.norms = torch.empty(0, len(self.groups))
         self.factors = torch.empty(0, len(self.groups))
         self._clip_function = clip_function
-        self._verified: set[tuple[str, ...]] = set()
+        # By sequence of layer calls: whether a backward must ask for every call (`verify_uses`).
+        self._verified: dict[tuple[tuple[str, bool], ...], bool] = {}
+        self._forms: dict[str, str] = {}
         sites = {} if plan == "none" else find_sites(model, self.parameters, rules)
         self._capture = Capture(model, sites)
+        self.move([group.threshold for group in self.groups])
 
     @property
     def private(self) -> bool:
         return bool(self.groups)
 
     @property
-    def thresholds(self) -> tuple[float, ...]:
-        return tuple(group.threshold for group in self.groups)
-
-    @property
     def sensitivity(self) -> float:
         """L2 sensitivity of what `backward` leaves in ``.grad``, infinite for ``none``."""
         return partitions.sensitivity(self.thresholds) if self.private else float("inf")
+
+    @property
+    def batches_verified(self) -> int:
+        """How many sequences of layer calls have been checked against autograd."""
+        return len(self._verified)
+
+    def move(self, estimates: Sequence[float]) -> None:
+        """Set the estimates, and with them the thresholds, from the next `backward` on."""
+        self.estimates = tuple(estimates)
+        self.thresholds = (
+            self.estimates if self.adaptive is None else self.adaptive.rescaled(self.estimates)
+        )
+        self.below = torch.zeros(len(self.groups), dtype=torch.float64)
 
     def backward(self, losses: Tensor) -> None:
         """Add ``sum_i clip(g_i)`` to each parameter's ``.grad``.
@@ -126,118 +128,103 @@ class Clipper:
                 f"losses have shape {tuple(losses.shape)}; expected one loss per record, shape "
                 "(B,): use reduction='none' and reduce within each record only"
             )
-        for parameter in self.parameters.values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
         calls = self._capture.take()
         self.norms = losses.new_empty(len(losses), len(self.groups))
         self.factors = self.norms.clone()
-        if len(losses) == 0:
-            return
-        if not self.private:
+        if len(losses) and not self.private:
             losses.sum().backward()
-            return
-        if not calls:
-            raise UnsupportedLayerError(
-                "no layer's forward was captured for these losses; expected the model to be called "
-                "once per backward, with gradients enabled, after make_clipper"
+        elif len(losses):
+            if not calls:
+                raise UnsupportedLayerError(
+                    "no layer's forward was captured for these losses; expected the model to be "
+                    "called once per backward, with gradients enabled, after make_clipper"
+                )
+            self._clip(losses, calls)
+        for parameter in self.parameters.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
+    def explain(self) -> list[dict[str, Any]]:
+        """How the norms of each parameter were computed in the last `backward`."""
+        return [
+            {
+                "parameter": name,
+                "group": group.name,
+                "shape": tuple(self.parameters[name].shape),
+                "form": self._forms.get(name, "unused"),
+            }
+            for group in self.groups
+            for name in group.parameters
+        ]
+
+    def _clip(self, losses: Tensor, calls: Sequence[Call]) -> None:
+        signature = tuple((call.site.name, call.root) for call in calls)
+        everywhere = self._verified.get(signature)
+        batch = Pass(self.plan, self.groups, self.parameters, losses, calls, self._factors_of)
+        two = self.plan in TWO_BACKWARDS
+        if everywhere is None:
+            for call, g in self._verify(losses, calls, signature):
+                batch.arrived(call, g)
+        else:
+            self._capture.backward(
+                losses, calls, batch.arrived, everywhere=everywhere, retain_graph=two
             )
-        self._clip(losses, self._collect(losses, calls))
+        batch.finish()
+        self.norms, self.factors = batch.norms, batch.factors
+        self._forms = batch.forms
+        if self.adaptive is not None:
+            usable = self.factors > 0
+            small = self.norms <= self.norms.new_tensor(self.estimates)
+            self.below = self.below.to(losses.device) + (
+                (small & usable).sum(0, dtype=torch.float64)
+                - 0.5 * usable.sum(0, dtype=torch.float64)
+            )
+        if two:
+            self._second_backward(losses, calls)
+            for call in calls:
+                call.release()
 
-    def _collect(self, losses: Tensor, calls: list[Call]) -> dict[str, list[Use]]:
-        """The first backward: output gradients only, turned into uses by parameter name."""
-        signature = tuple(call.name for call in calls)
-        unknown = signature not in self._verified
-        gradients = torch.autograd.grad(
-            losses.sum(),
-            [call.output for call in calls],
-            retain_graph=unknown or self.plan == "ghost",
-            allow_unused=True,
-        )
-        reached = [(call, g) for call, g in zip(calls, gradients, strict=True) if g is not None]
+    def _verify(
+        self, losses: Tensor, calls: Sequence[Call], signature: tuple[tuple[str, bool], ...]
+    ) -> list[tuple[Call, Tensor]]:
+        """The first backward of a new sequence of layer calls: nothing is clipped before it."""
+        heard: list[tuple[Call, Tensor]] = []
+
+        def listen(call: Call, g: Tensor) -> None:
+            call.hold()
+            heard.append((call, g))
+
+        self._capture.backward(losses, calls, listen, everywhere=True, retain_graph=True)
+        other_leaves = verify_uses(losses, [call for call, _ in heard], self.parameters)
+        if not bool(torch.isfinite(losses).all()):
+            return heard  # there is nothing to compare; the next batch will be checked
         uses: dict[str, list[Use]] = {}
-        if unknown:
-            verify_uses(losses, [call for call, _ in reached], self._capture.sites, self.parameters)
         with torch.no_grad():
-            for call, g in reached:
+            for call, g in heard:
                 check_batch(call, len(losses), g)
-                names = self._capture.sites[call.name].names
-                for local, use in call.rule(call.module, call.a, g).items():
-                    uses.setdefault(names[local], []).append(use)
-        if unknown and bool(torch.isfinite(losses).all()):
+                found = call.site.rule.uses(call.site.module, call.input(), g)
+                for local, use in found.items():
+                    uses.setdefault(call.site.names[local], []).append(use)
+        with self._capture.silent_backward():
             verify_sums(losses, uses, self.parameters)
-            self._verified.add(signature)
-        return uses
+        self._verified[signature] = other_leaves
+        return heard
 
-    @torch.no_grad()
-    def _clip(self, losses: Tensor, uses: dict[str, list[Use]]) -> None:
-        materialised: dict[str, Tensor] = {}
-        if self.plan == "flat":
-            materialised = {name: joint_per_example(joined) for name, joined in uses.items()}
-        squared = self._squared_norms(uses, materialised, losses)
-        # One record's overflow must not reach the others: it is silenced, exactly, and counted.
-        dropped = ~torch.isfinite(squared).all(1) | ~torch.isfinite(losses)
-        any_dropped = bool(dropped.any())
-        self.norms = squared.clamp(min=0).sqrt()
-        self.factors = torch.stack(
-            [
-                self._clip_function(self.norms[:, k], group.threshold)
-                for k, group in enumerate(self.groups)
-            ],
-            dim=1,
-        )
-        if any_dropped:
-            self.factors = self.factors.masked_fill(dropped[:, None], 0.0)
-            uses = {name: [use.without(dropped) for use in joined] for name, joined in uses.items()}
-            materialised = {}
-        if self.plan == "ghost" and not any_dropped:
-            uses.clear()
-            with torch.enable_grad():
-                reweighted = (losses * self.factors[:, 0]).sum()
-                reweighted.backward(inputs=list(self.parameters.values()))
+    def _second_backward(self, losses: Tensor, calls: Sequence[Call]) -> None:
+        """Of the losses reweighted by the factors (Li et al. 2022, section 4)."""
+        factors = self.factors[:, 0].detach()
+        dropped = factors == 0
+        if not bool(dropped.any()):
+            with self._capture.silent_backward():
+                (losses * factors).sum().backward(inputs=list(self.parameters.values()))
             return
-        for k, group in enumerate(self.groups):
-            weights = self.factors[:, k]
-            for name in group.parameters:
-                out = self.parameters[name].grad
-                assert out is not None
-                if name in materialised:
-                    out += torch.tensordot(weights, materialised.pop(name), dims=1)
-                    continue
-                for use in uses.pop(name, []):
-                    use.add_weighted_sum(weights, out)
+        # Zero times infinity is not zero: the sums are formed from a and g without that record.
+        batch = Pass("bk", self.groups, self.parameters, losses, calls, lambda k, norms: factors)
+        self._capture.backward(losses, calls, batch.arrived, everywhere=True)
+        batch.finish()
 
-    def _squared_norms(
-        self, uses: Mapping[str, list[Use]], materialised: Mapping[str, Tensor], losses: Tensor
-    ) -> Tensor:
-        """Squared norms by group, ``(B, K)``."""
-        found = {
-            name: joint_squared_norm(u) for name, u in uses.items() if name not in materialised
-        }
-        values = {name: norm.value for name, norm in found.items()}
-        values |= {name: g.flatten(1).square().sum(1) for name, g in materialised.items()}
-        if found:
-            doubtful = torch.stack([norm.doubtful() for norm in found.values()])
-            if bool(doubtful.any()):  # one look for all layers: each costs a GPU a halt
-                self._recompute(values, uses, dict(zip(found, doubtful, strict=True)))
-        squared = losses.new_zeros(len(losses), len(self.groups))
-        for k, group in enumerate(self.groups):
-            for name in group.parameters:
-                if name in values:
-                    squared[:, k] += values[name]
-        return squared
-
-    def _recompute(
-        self,
-        values: dict[str, Tensor],
-        uses: Mapping[str, list[Use]],
-        doubtful: Mapping[str, Tensor],
-    ) -> None:
-        """Replace norms that cancellation may have understated, one record at a time."""
-        for name, where in doubtful.items():
-            for index in where.nonzero():
-                rows = [use.rows(index) for use in uses[name]]
-                values[name][index] = exact_squared_norm(rows).value
+    def _factors_of(self, k: int, norms: Tensor) -> Tensor:
+        return self._clip_function(norms, self.thresholds[k])
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -248,61 +235,3 @@ class Clipper:
     def close(self) -> None:
         """Remove all hooks from the model."""
         self._capture.close()
-
-
-def make_clipper(
-    model: nn.Module,
-    style: str,
-    *,
-    threshold: float | None = None,
-    clip_function: str = "abadi",
-    rules: Mapping[str, Rule] | None = None,
-) -> Clipper:
-    """Attach a clipper to ``model``.
-
-    Args:
-        model: any module; its parameters with ``requires_grad`` are trained, the others ignored.
-            Freeze and tie before calling this.
-        style: ``none``, ``flat``, ``ghost`` or ``bk``: what they leave in ``.grad`` is equal (but
-            for ``none``, which does not clip), time and memory differ.
-        threshold: clipping threshold ``C`` on the L2 norm of one record's gradient; needed unless
-            ``style="none"``.
-        clip_function: ``abadi`` or ``automatic``.
-        rules: rules for further layer types, by qualified class name; they come before `RULES`.
-
-    Returns:
-        An object with ``backward(losses)`` and ``norms``.
-
-    Raises:
-        ValueError: for an unknown style or clip function, or a threshold that is missing or not
-            positive.
-        UnsupportedLayerError: naming every trainable parameter whose layer type has no rule.
-    """
-    if style not in STYLES:
-        raise ValueError(f"clipping style is {style!r}; expected one of {', '.join(STYLES)}")
-    if clip_function not in CLIP_FUNCTIONS:
-        raise ValueError(
-            f"clip function is {clip_function!r}; expected one of {', '.join(CLIP_FUNCTIONS)}"
-        )
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if not parameters:
-        raise ValueError("the model has no trainable parameter; expected at least one")
-    groups: tuple[Group, ...] = ()
-    if style != "none":
-        low = [f"{n} ({p.dtype})" for n, p in parameters.items() if p.dtype.itemsize < 4]
-        if low:
-            raise UnsupportedLayerError(
-                f"trainable parameters in half precision: {', '.join(low)}; expected float32 or "
-                "float64, since norms and sums would be rounded by more than they may be"
-            )
-        if threshold is None:
-            raise ValueError(f"style {style!r} needs a threshold, for instance threshold=0.1")
-        groups = partitions.flat(list(parameters), threshold)
-    return Clipper(
-        model,
-        STYLES[style],
-        parameters,
-        groups,
-        CLIP_FUNCTIONS[clip_function],
-        {**(rules or {}), **{k: v for k, v in RULES.items() if k not in (rules or {})}},
-    )

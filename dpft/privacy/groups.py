@@ -2,13 +2,57 @@
 
 Each group has a threshold ``C_k``, and one record's gradient restricted to group ``k`` is clipped
 to norm ``C_k``. One record therefore moves the released sum by at most ``sqrt(sum_k C_k^2)``.
+
+How to group changes accuracy and memory, never the guarantee, as long as every trainable parameter
+is in exactly one group (Bu et al. 2023, Remark 5.1). A tied parameter is one parameter: it belongs
+where its first name is, and its uses are joined before the norm.
+
+========== ===================================================================================
+partition  one group for
+========== ===================================================================================
+flat       everything (Abadi et al. 2016; "all-layer" in Bu et al. 2023)
+per_layer  each module that owns trainable parameters (He et al. 2022, section 3)
+per_param  each parameter
+block_wise each transformer or residual block (Bu et al. 2023, section 7)
+uniform    ``count`` equal runs of blocks (Bu et al. 2023, section 5)
+two_group  the first ``boundary`` blocks, and the rest (Bu et al. 2023, table 3)
+by_type    each of linear, convolution, embedding, norm, other ("type-wise" in Bu et al. 2023)
+per_device each device of a pipeline (He et al. 2022, section 4 and Algorithm 2)
+custom     each tuple of ``patterns``
+========== ===================================================================================
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Any
+
+from torch import nn
+
+Parts = tuple[tuple[str, tuple[str, ...]], ...]  # (group name, parameter names)
+
+# Each partition and its settings, of which exactly one is given.
+_SETTINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "flat": (),
+        "per_layer": (),
+        "per_param": (),
+        "block_wise": (),
+        "uniform": ("count",),
+        "two_group": ("boundary",),
+        "by_type": (),
+        "per_device": ("count", "patterns"),
+        "custom": ("patterns",),
+    }
+)
+PARTITIONS = tuple(_SETTINGS)
+_EXAMPLES = {"count": "count=4", "boundary": "boundary=6", "patterns": 'patterns=[["*.0.*"], ...]'}
 
 
 @dataclass(frozen=True)
@@ -27,11 +71,274 @@ class Group:
             )
 
 
-def flat(parameters: Sequence[str], threshold: float) -> tuple[Group, ...]:
-    """All parameters in one group (Abadi et al. 2016; "all-layer" clipping in Bu et al. 2023)."""
-    return (Group("all", tuple(parameters), threshold),)
+@dataclass(frozen=True)
+class Partition:
+    """How to group the trainable parameters.
+
+    Attributes:
+        name: one of `PARTITIONS`.
+        count: ``uniform``: the number of groups; ``per_device``: the number of devices.
+        boundary: ``two_group``: the number of blocks in the first group.
+        patterns: ``custom`` and ``per_device``: shell-style patterns on parameter names, one tuple
+            for each group. ``*`` crosses dots: write ``h.1.*`` rather than ``h.1*``.
+    """
+
+    name: str
+    count: int | None = None
+    boundary: int | None = None
+    patterns: tuple[tuple[str, ...], ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in _SETTINGS:
+            raise ValueError(f"partition is {self.name!r}; expected one of {', '.join(PARTITIONS)}")
+        takes = _SETTINGS[self.name]
+        given = [key for key in _EXAMPLES if getattr(self, key) is not None]
+        if len(given) != min(1, len(takes)) or not set(given) <= set(takes):
+            got = ", ".join(f"{key}={getattr(self, key)!r}" for key in given) or "no setting"
+            expected = " or else ".join(_EXAMPLES[key] for key in takes) or "no setting"
+            raise ValueError(f"partition {self.name!r} got {got}; expected {expected}")
+        for key in ("count", "boundary"):
+            value: Any = getattr(self, key)
+            if value is not None and (type(value) is not int or value < 1):
+                raise ValueError(f"{key} is {value!r}; expected an integer >= 1: {_EXAMPLES[key]}")
+        if self.patterns is not None:
+            object.__setattr__(self, "patterns", _tuples(self.patterns))
+
+
+def _tuples(patterns: Any) -> tuple[tuple[str, ...], ...]:
+    """The patterns as tuples of tuples, also where a config file's lists were given."""
+    groups = [] if isinstance(patterns, str) else list(patterns)
+    known = [not isinstance(g, str) and g and all(isinstance(p, str) for p in g) for g in groups]
+    if not known or not all(known):
+        raise ValueError(
+            f"patterns are {patterns!r}; expected a list of patterns for each group, for instance "
+            'patterns=[["*.h.0.*", "*.h.1.*"], ["*.h.2.*"]]'
+        )
+    return tuple(tuple(group) for group in groups)
+
+
+def partition(model: nn.Module, parameters: Mapping[str, nn.Parameter], how: Partition) -> Parts:
+    """Put every trainable parameter into exactly one group.
+
+    Layers and blocks are taken in the order in which the model registers them, which is the order
+    of execution for the usual models.
+
+    Args:
+        model: the model; `find_blocks` says what its blocks are.
+        parameters: the trainable parameters by name, as in ``model.named_parameters()``: a tied
+            parameter appears once, under its first name.
+        how: the partition.
+
+    Returns:
+        ``(group name, parameter names)`` for each group, both in the order of ``parameters``; with
+        patterns the groups keep the order of the patterns.
+
+    Raises:
+        ValueError: if there is nothing to group, no block is found where blocks are needed, there
+            are fewer blocks or layers than groups, or a parameter does not match the patterns of
+            exactly one group.
+    """
+    if not parameters:
+        raise ValueError("there is no trainable parameter to group; expected at least one")
+    if how.patterns is not None:
+        return _by_patterns(tuple(parameters), how.patterns, how.name)
+    match how.name:
+        case "flat":
+            labels = ["all"] * len(parameters)
+        case "per_layer":
+            labels = [_owner(name) or "(root)" for name in parameters]
+        case "per_param":
+            labels = list(parameters)
+        case "by_type":
+            labels = [_type(model.get_submodule(_owner(name))) for name in parameters]
+        case "per_device":
+            labels = _by_device(parameters, how.count or 0)
+        case _:
+            labels = _by_blocks(model, parameters, how)
+    return _gather(zip(parameters, labels, strict=True))
+
+
+def assign(
+    parts: Parts, threshold: float | None = None, thresholds: Sequence[float] | None = None
+) -> tuple[Group, ...]:
+    """Give each group its threshold.
+
+    Args:
+        parts: what `partition` returned, ``K`` groups.
+        threshold: the sensitivity ``C`` of the whole: every group gets ``C / sqrt(K)``.
+        thresholds: one threshold for each group, in the order of ``parts``.
+
+    Raises:
+        ValueError: unless exactly one of the two is given, with as many thresholds as groups and
+            each of them finite and positive.
+    """
+    if (threshold is None) == (thresholds is None):
+        got = "neither" if threshold is None else "both"
+        raise ValueError(
+            f"got {got} of threshold and thresholds; expected exactly one: threshold=0.1 for "
+            "0.1 / sqrt(K) in each of K groups, or thresholds with one number for each group"
+        )
+    if thresholds is None:
+        assert threshold is not None
+        thresholds = [threshold / math.sqrt(len(parts))] * len(parts)
+    if len(thresholds) != len(parts):
+        names = _some(name for name, _ in parts)
+        raise ValueError(
+            f"got {len(thresholds)} thresholds for {len(parts)} groups ({names}); expected one for "
+            "each group, or give threshold=0.1 to share it equally"
+        )
+    return tuple(Group(name, own, c) for (name, own), c in zip(parts, thresholds, strict=True))
 
 
 def sensitivity(thresholds: Sequence[float]) -> float:
     """L2 sensitivity of the sum of clipped gradients under adding or removing one record."""
     return math.sqrt(math.fsum(c * c for c in thresholds))
+
+
+def find_blocks(module: nn.Module, prefix: str = "") -> dict[str, nn.Module]:
+    """The transformer or residual blocks of a model, by name, in the order of registration.
+
+    They are found by structure, under any wrapper. A module is composed if it holds at least two
+    layers that multiply (have a weight of two or more dimensions). An ``nn.ModuleList`` or
+    ``nn.Sequential`` whose composed members are mostly of one class is a stack, and these members
+    are its blocks. A member that is not composed but for the blocks within it is a stage of a
+    convolutional or hierarchical network, and a lone member with blocks is a wrapped model: their
+    blocks count in their place. A block is not searched for more, so a mixture's experts stay
+    within their block; an encoder's blocks and then a decoder's make one sequence.
+    """
+    members = [(f"{prefix}{name}", child) for name, child in module.named_children()]
+    composed = {name: child for name, child in members if _multiplying(child) > 1}
+    classes = Counter(type(child) for child in composed.values())
+    is_list = isinstance(module, nn.ModuleList | nn.Sequential)
+    stack = is_list and any(2 * n > len(composed) for n in classes.values())
+    blocks: dict[str, nn.Module] = {}
+    for name, child in members:
+        within = find_blocks(child, f"{name}.")
+        if stack and name in composed:
+            outside = _multiplying(child) - sum(_multiplying(block) for block in within.values())
+            wrapped = len(composed) == 1 and len(within) > 1
+            blocks |= within if wrapped or outside < 2 else {name: child}
+        else:
+            blocks |= within
+    return blocks
+
+
+def _multiplying(module: nn.Module) -> int:
+    """The number of modules within ``module`` that own a weight of two or more dimensions."""
+    if isinstance(getattr(module, "base_layer", None), nn.Module):
+        return 1  # an adapter around a layer, as peft builds it, counts as that layer
+    own = any(parameter.dim() > 1 for parameter in module.parameters(recurse=False))
+    return own + sum(_multiplying(child) for child in module.children())
+
+
+def _by_blocks(model: nn.Module, names: Iterable[str], how: Partition) -> list[str]:
+    """Labels by block; what is not in a block joins the one registered before it, or the first."""
+    found = list(find_blocks(model))
+    block_of = {name: next((b for b in found if name.startswith(f"{b}.")), None) for name in names}
+    blocks = [block for block in found if block in set(block_of.values())]  # that are trained
+    n = len(blocks)
+    if n == 0:
+        raise ValueError(
+            f"partition {how.name!r} needs blocks, and none with trainable parameters was found in "
+            f"{type(model).__name__}; expected an nn.ModuleList or nn.Sequential of like modules: "
+            "use per_layer, or custom with patterns"
+        )
+    if how.name == "two_group":
+        key, most, sizes = "boundary", n - 1, [how.boundary or 0, n - (how.boundary or 0)]
+    else:
+        M = how.count or n
+        key, most, sizes = "count", n, [n // M + (k < n % M) for k in range(min(M, n + 1))]
+    if min(sizes) < 1:
+        raise ValueError(
+            f"{key} is {getattr(how, key)}; expected 1 to {most}, for {n} blocks were found: "
+            + (f"{key}={most}" if most else "use flat")
+        )
+    titles = blocks
+    if how.name != "block_wise":
+        ends = itertools.accumulate(sizes)
+        spans = [(end - size, end - 1) for size, end in zip(sizes, ends, strict=True)]
+        titles = [f"blocks {i} to {j}" for i, j in spans for _ in range(i, j + 1)]
+    label, labels = titles[0], []
+    for block in block_of.values():
+        label = label if block is None else titles[blocks.index(block)]
+        labels.append(label)
+    return labels
+
+
+def _by_device(parameters: Mapping[str, nn.Parameter], count: int) -> list[str]:
+    """Labels by chunk of consecutive layers: the cut with the least sum of squared chunk sizes."""
+    layers = list(dict.fromkeys(_owner(name) for name in parameters))
+    if count > len(layers):
+        raise ValueError(
+            f"count is {count} devices; expected 1 to {len(layers)}, for the model has "
+            f"{len(layers)} layers with trainable parameters: count={len(layers)}"
+        )
+    upto = [0]
+    for layer in layers:
+        upto.append(upto[-1] + sum(p.numel() for n, p in parameters.items() if _owner(n) == layer))
+    # best[j]: the least cost of cutting the first j layers into k chunks, and where it cuts.
+    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
+    for _ in range(count):
+        best = {
+            j: min((best[i][0] + (upto[j] - upto[i]) ** 2, (*best[i][1], i)) for i in best if i < j)
+            for j in range(min(best) + 1, len(layers) + 1)
+        }
+    starts = best[len(layers)][1]
+    device = {layer: sum(i >= s for s in starts) - 1 for i, layer in enumerate(layers)}
+    return [f"device {device[_owner(name)]}" for name in parameters]
+
+
+def _by_patterns(
+    names: Sequence[str], patterns: Sequence[Sequence[str]], partition_name: str
+) -> Parts:
+    word = "device" if partition_name == "per_device" else "group"
+    groups = {f"{word} {k}": own for k, own in enumerate(patterns)}
+    matches = {
+        name: [group for group, own in groups.items() if any(fnmatchcase(name, p) for p in own)]
+        for name in names
+    }
+    if none := [name for name, found in matches.items() if not found]:
+        raise ValueError(
+            f"trainable parameters in no group: {_some(none)}; expected each to match the patterns "
+            f"of exactly one of {_some(groups)}: add a pattern, such as {none[0]!r}"
+        )
+    if several := [f"{name} ({', '.join(own)})" for name, own in matches.items() if len(own) > 1]:
+        raise ValueError(
+            f"trainable parameters in several groups: {_some(several)}; expected each to match the "
+            "patterns of exactly one: narrow the patterns, such as h.1.* for h.1*"
+        )
+    parts = tuple((g, tuple(n for n in names if matches[n] == [g])) for g in groups)
+    if empty := [f"{group} {list(groups[group])}" for group, own in parts if not own]:
+        raise ValueError(
+            f"groups without a trainable parameter: {_some(empty)}; expected at least one in each, "
+            f"out of {_some(names)}: correct or leave out these patterns"
+        )
+    return parts
+
+
+def _type(module: nn.Module) -> str:
+    classes = {cls.__name__ for cls in type(module).__mro__}
+    if isinstance(module, nn.Linear) or "Conv1D" in classes:
+        return "linear"
+    if isinstance(module, nn.modules.conv._ConvNd):
+        return "convolution"
+    if isinstance(module, nn.Embedding):
+        return "embedding"
+    return "norm" if "Norm" in type(module).__name__ else "other"
+
+
+def _owner(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _gather(labelled: Iterable[tuple[str, str]]) -> Parts:
+    groups: dict[str, list[str]] = {}
+    for name, label in labelled:
+        groups.setdefault(label, []).append(name)
+    return tuple((label, tuple(names)) for label, names in groups.items())
+
+
+def _some(items: Iterable[str], most: int = 8) -> str:
+    items = list(items)
+    rest = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + rest

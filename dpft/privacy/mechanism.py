@@ -8,14 +8,18 @@ is therefore what ran.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpft.privacy import accounting, groups
-from dpft.privacy.clipping import Clipper
-from dpft.privacy.noise import GaussianNoise
+from dpft.privacy.noise import ALLOCATIONS, GaussianNoise, allocate
+from dpft.privacy.quantiles import Quantiles, split_noise, total_noise
 from dpft.privacy.sampling import PoissonSampler, Sampler, ShuffleSampler
+
+if TYPE_CHECKING:
+    from dpft.privacy.clipping import Clipper
 
 SAMPLERS: dict[str, type[PoissonSampler] | type[ShuffleSampler]] = {
     "poisson": PoissonSampler,
@@ -27,19 +31,26 @@ SAMPLERS: dict[str, type[PoissonSampler] | type[ShuffleSampler]] = {
 class Mechanism:
     """``steps`` Poisson-subsampled Gaussian mechanisms on one dataset.
 
-    Neighbouring datasets differ by adding or removing one record.
+    Neighbouring datasets differ by adding or removing one record. With adaptive thresholds each
+    step also releases one noisy count per group; both come from one Poisson sample and are
+    accounted for as one Gaussian mechanism of noise multiplier `total_noise_multiplier`.
 
     Attributes:
         dataset_size: ``N``, treated as public.
         batch_size: expected logical batch size ``B``; the sampling rate is ``B/N``.
         steps: number of noisy steps.
-        noise_multiplier: ``sigma``, noise standard deviation over sensitivity; 0 means no noise
-            and no guarantee.
-        thresholds: clipping threshold of each group, ``C_k``; empty means no clipping.
+        noise_multiplier: ``sigma`` on the gradients (``sigma_new`` where thresholds adapt), noise
+            standard deviation over sensitivity; 0 means no noise and no guarantee.
+        thresholds: clipping threshold of each group, ``C_k``; empty means no clipping. Where
+            thresholds adapt: the estimates that the first step begins with.
         delta: failure probability of the guarantee.
         sampling: ``poisson``, or ``shuffle`` (accounted as Poisson, and labelled so).
         target_epsilon: the budget that ``noise_multiplier`` was calibrated to, if it was.
         accountant: which accountant calibrated it.
+        allocation: how noise is spread over the groups, see `dpft.privacy.noise.allocate`.
+        dimensions: ``d_k``, trained parameters of each group; ``weighted`` needs it.
+        quantiles: how thresholds adapt; None: they are fixed.
+        count_noise: ``sigma_b``, standard deviation of the noise on each group's count.
     """
 
     dataset_size: int
@@ -51,6 +62,10 @@ class Mechanism:
     sampling: str = "poisson"
     target_epsilon: float | None = None
     accountant: str | None = None
+    allocation: str = "global"
+    dimensions: tuple[int, ...] = ()
+    quantiles: Quantiles | None = None
+    count_noise: float | None = None
 
     def __post_init__(self) -> None:
         if self.dataset_size < 1:
@@ -75,6 +90,38 @@ class Mechanism:
                 "noise without clipping protects nobody: the sensitivity is unbounded; expected a "
                 "clipping threshold, for instance clip.threshold=0.1"
             )
+        self._check_groups()
+
+    def _check_groups(self) -> None:
+        if self.allocation not in ALLOCATIONS:
+            raise ValueError(
+                f"noise allocation is {self.allocation!r}; expected one of {', '.join(ALLOCATIONS)}"
+            )
+        if self.dimensions and len(self.dimensions) != len(self.thresholds):
+            raise ValueError(
+                f"{len(self.dimensions)} dimensions for {len(self.thresholds)} thresholds; "
+                "expected one of each per group"
+            )
+        if self.allocation == "weighted" and not (self.dimensions and min(self.dimensions) > 0):
+            raise ValueError(
+                f"dimensions are {self.dimensions}; expected the number of parameters of each "
+                "group, since allocation 'weighted' divides by their roots"
+            )
+        if self.quantiles is None:
+            if self.count_noise is not None:
+                raise ValueError(
+                    f"count noise is {self.count_noise} but thresholds are fixed; expected None, "
+                    "since no count is released"
+                )
+            return
+        if not self.thresholds:
+            raise ValueError("adaptive thresholds need one to begin with: type clip.threshold=0.1")
+        noisy = self.count_noise is not None and 0 < self.count_noise < math.inf
+        if self.noise_multiplier > 0 and not noisy:
+            raise ValueError(
+                f"count noise is {self.count_noise}; expected a number > 0: counts released "
+                "without noise protect nobody"
+            )
 
     @classmethod
     def calibrate(
@@ -88,8 +135,12 @@ class Mechanism:
         target_epsilon: float,
         accountant: str = "rdp",
         sampling: str = "poisson",
+        **groups: Any,
     ) -> Mechanism:
         """The mechanism with the least noise that spends at most ``target_epsilon``.
+
+        The budget is the whole run's, counts included. Other arguments are the attributes above and
+        the arguments of `over`.
 
         Raises:
             ValueError: for a budget that is not positive or cannot be reached.
@@ -102,16 +153,49 @@ class Mechanism:
             steps=steps,
             accountant=accountant,
         )
-        return cls(
-            dataset_size,
-            batch_size,
-            steps,
-            sigma,
-            thresholds,
-            delta,
-            sampling,
-            target_epsilon,
-            accountant,
+        plain = replace(
+            unscaled, noise_multiplier=sigma, target_epsilon=target_epsilon, accountant=accountant
+        )
+        return plain.over(thresholds, **groups)
+
+    def over(
+        self,
+        thresholds: tuple[float, ...],
+        *,
+        allocation: str = "global",
+        dimensions: tuple[int, ...] = (),
+        quantiles: Quantiles | None = None,
+        quantile_budget: float | None = None,
+        count_noise: float | None = None,
+    ) -> Mechanism:
+        """The same guarantee, spent on these groups.
+
+        Arguments are the attributes above. Adaptive thresholds need one of ``count_noise`` and
+        ``quantile_budget``: ``r``, the counts' share of the budget (He et al. 2022, Remark 3.1).
+
+        Guarantee: `total_noise_multiplier`, which is what is accounted for, is never below that of
+        this mechanism. With fixed thresholds it is the same number.
+
+        Raises:
+            ValueError: if the counts leave nothing for the gradients, or settings contradict.
+        """
+        gradient_noise = self.total_noise_multiplier
+        if quantiles is not None:
+            gradient_noise, count_noise = split_noise(
+                gradient_noise, len(thresholds), budget=quantile_budget, count_noise=count_noise
+            )
+        elif quantile_budget is not None:
+            raise ValueError(
+                f"quantile budget is {quantile_budget} but thresholds are fixed; expected None"
+            )
+        return replace(
+            self,
+            noise_multiplier=gradient_noise,
+            thresholds=thresholds,
+            allocation=allocation,
+            dimensions=dimensions,
+            quantiles=quantiles,
+            count_noise=count_noise,
         )
 
     @property
@@ -124,20 +208,51 @@ class Mechanism:
         return self.batch_size / self.dataset_size
 
     @property
-    def sensitivity(self) -> float:
-        """L2 sensitivity of one step's sum of clipped gradients."""
-        return groups.sensitivity(self.thresholds) if self.thresholds else math.inf
+    def total_noise_multiplier(self) -> float:
+        """``sigma`` of all that a step releases: what every accountant is asked about.
+
+        Guarantee: gradients with ``sigma_new`` and ``K`` counts with ``sigma_b``, released together
+        on one Poisson sample, are one subsampled Gaussian mechanism with
+        ``sigma = (sigma_new^-2 + K/(2 sigma_b)^2)^(-1/2)`` (He et al. 2022, Proposition 3.1).
+        """
+        if self.quantiles is None:
+            return self.noise_multiplier
+        return total_noise(self.noise_multiplier, len(self.thresholds), self.count_noise)
 
     @property
-    def noise_std(self) -> float:
-        """Standard deviation of the noise on each coordinate of the sum."""
-        return self.noise_multiplier * self.sensitivity if self.noise_multiplier > 0 else 0.0
+    def first_thresholds(self) -> tuple[float, ...]:
+        """What the first step is clipped to."""
+        return self.quantiles.rescaled(self.thresholds) if self.quantiles else self.thresholds
+
+    @property
+    def sensitivity(self) -> float:
+        """L2 sensitivity of the (first) step's sum of clipped gradients."""
+        return groups.sensitivity(self.first_thresholds) if self.thresholds else math.inf
+
+    @property
+    def noise_std(self) -> float | None:
+        """Standard deviation of the (first) step's noise; None where groups differ in it."""
+        stds = set(self.noise_stds(self.first_thresholds)) or {0.0}
+        return stds.pop() if len(stds) == 1 else None
+
+    def noise_stds(self, thresholds: Sequence[float]) -> tuple[float, ...]:
+        """Standard deviation of the noise on each coordinate of the sum, by group.
+
+        Args:
+            thresholds: those that the sum was clipped with.
+        """
+        if len(thresholds) != len(self.thresholds):
+            raise ValueError(
+                f"{len(thresholds)} thresholds for a mechanism over {len(self.thresholds)} groups; "
+                "expected one per group"
+            )
+        return allocate(self.allocation, self.noise_multiplier, thresholds, self.dimensions)
 
     def epsilons(self, steps: int | None = None) -> dict[str, Any]:
         """Epsilon at `delta` by every accountant after ``steps`` (default: all) steps."""
         return accounting.all_epsilons(
             sampling_rate=self.sampling_rate,
-            noise_multiplier=self.noise_multiplier,
+            noise_multiplier=self.total_noise_multiplier,
             steps=self.steps if steps is None else steps,
             delta=self.delta,
         )
@@ -145,7 +260,7 @@ class Mechanism:
     @cached_property
     def _curve(self) -> accounting.RDPCurve:
         return accounting.rdp_curve(
-            sampling_rate=self.sampling_rate, noise_multiplier=self.noise_multiplier
+            sampling_rate=self.sampling_rate, noise_multiplier=self.total_noise_multiplier
         )
 
     def epsilon_after(self, steps: int) -> float:
@@ -157,26 +272,35 @@ class Mechanism:
         return SAMPLERS[self.sampling](self, key)
 
     def noise(self, key: bytes, clipper: Clipper) -> GaussianNoise:
-        """The noise for ``clipper``'s sums.
+        """The noise for ``clipper``'s sums and counts.
 
         Raises:
-            ValueError: if the clipper's sensitivity is not the one this mechanism accounts for.
+            ValueError: if what the clipper releases is not what this mechanism accounts for.
         """
-        if clipper.thresholds != self.thresholds:
-            raise ValueError(
-                f"the clipper's thresholds {clipper.thresholds} differ from the mechanism's "
-                f"{self.thresholds}; expected them equal, since noise is scaled to them"
-            )
-        return GaussianNoise(self, key)
+        return GaussianNoise(self, key, clipper)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields and what follows from them, for ledger and record."""
         fields = asdict(self) | {"thresholds": list(self.thresholds)}
-        derived = {
+        further = {name: fields.pop(name) for name in _GROUP_FIELDS}
+        derived: dict[str, Any] = {
             "private": self.private,
             "sampling_rate": self.sampling_rate,
             "sensitivity": self.sensitivity if self.thresholds else None,
             "noise_std": self.noise_std,
             "neighbouring": "add or remove one record",
         }
+        # Runs of one fixed group are written as before there were others: old ledgers still match.
+        if len(self.thresholds) > 1 or self.allocation != "global" or self.quantiles:
+            derived |= {
+                **further,
+                "dimensions": list(self.dimensions),
+                "groups": len(self.thresholds),
+                "total_noise_multiplier": self.total_noise_multiplier,
+            }
+        if self.noise_std is None:
+            derived["noise_stds"] = list(self.noise_stds(self.first_thresholds))
         return fields | derived
+
+
+_GROUP_FIELDS = ("allocation", "dimensions", "quantiles", "count_noise")

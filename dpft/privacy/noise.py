@@ -1,49 +1,184 @@
-"""Gaussian noise on the summed clipped gradients, drawn once per logical batch."""
+"""Gaussian noise on the summed clipped gradients, drawn once per logical batch.
+
+With adaptive thresholds, also on the counts that move them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
+from dpft.privacy import groups as partitions
 from dpft.privacy import keys
 
 if TYPE_CHECKING:
+    from dpft.privacy.clipping import Clipper
     from dpft.privacy.mechanism import Mechanism
+
+ALLOCATIONS = ("global", "equal_budget", "weighted")
+
+
+def allocate(
+    allocation: str, sigma: float, thresholds: Sequence[float], dimensions: Sequence[int] = ()
+) -> tuple[float, ...]:
+    """Standard deviation of the noise on every coordinate of each group.
+
+    ``std_k = sigma S gamma_k`` with ``S = sqrt(sum_k C_k^2/gamma_k^2)`` (He et al. 2022, Algorithm
+    1, line 13, and Appendix E):
+
+    ============ ================ ========================================================
+    allocation   gamma_k          what it does
+    ============ ================ ========================================================
+    global       1                the same noise on every coordinate of the model
+    equal_budget C_k              each group spends the same; needs no other group's threshold
+    weighted     C_k / sqrt(d_k)  about the same signal to noise on every coordinate
+    ============ ================ ========================================================
+
+    Guarantee: ``sum_k (C_k / std_k)^2 = 1/sigma^2``: whatever the allocation, the release is one
+    Gaussian mechanism with noise multiplier ``sigma``.
+
+    Args:
+        allocation: one of `ALLOCATIONS`.
+        sigma: noise multiplier on the gradients.
+        thresholds: ``C_k``.
+        dimensions: ``d_k``, the number of parameters per group; used by ``weighted`` only.
+    """
+    if not thresholds:
+        return ()
+    if sigma == 0:
+        return (0.0,) * len(thresholds)
+    if allocation == "global":
+        return (sigma * partitions.sensitivity(thresholds),) * len(thresholds)
+    if allocation == "weighted":
+        gammas = [c / math.sqrt(d) for c, d in zip(thresholds, dimensions, strict=True)]
+    else:
+        gammas = list(thresholds)
+    scaled = [c / gamma for c, gamma in zip(thresholds, gammas, strict=True)]
+    spread = math.sqrt(math.fsum(c * c for c in scaled))
+    return tuple(sigma * spread * gamma for gamma in gammas)
+
+
+@dataclass(frozen=True)
+class Released:
+    """What one step gave away beside the noisy gradient; empty for fixed thresholds.
+
+    Attributes:
+        fractions: ``b_k``, the noisy share of each group's norms at or below its estimate.
+        thresholds: the thresholds that the step was clipped with. They follow from the fractions of
+            the steps before, so they are public too.
+    """
+
+    fractions: tuple[float, ...] = ()
+    thresholds: tuple[float, ...] = ()
 
 
 class GaussianNoise:
     """Turns sums of clipped gradients into the noisy mean that an optimizer may see.
 
-    ``g~ = (sum_i clip(g_i) + z) / B`` with ``z ~ N(0, (sigma * sensitivity)^2 I)`` (Li et al. 2022,
-    Algorithm 1). Noise is drawn in float32 whatever the parameters' type: in half precision the
-    sum would round the noise away.
+    ``g~_k = (sum_i clip(g_ik) + z_k) / B`` with ``z_k ~ N(0, std_k^2 I)`` (Li et al. 2022,
+    Algorithm 1; He et al. 2022, Algorithm 1, with groups). Noise is drawn in float32 whatever the
+    parameters' type: in half precision the sum would round the noise away.
 
-    Guarantee: each coordinate of each parameter at each step has noise of its own, a function of
-    (key, step): the same step replayed after a kill repeats it, no other step can.
+    Guarantee: each coordinate of each parameter at each step, and each count, has noise of its own,
+    a function of (key, step): the same step replayed after a kill repeats it, no other step can.
+
+    Raises:
+        ValueError: if what the clipper releases is not what the mechanism accounts for.
     """
 
-    def __init__(self, mechanism: Mechanism, key: bytes) -> None:
-        self.std = mechanism.noise_std
-        self._batch_size = mechanism.batch_size
+    def __init__(self, mechanism: Mechanism, key: bytes, clipper: Clipper) -> None:
+        _check(mechanism, clipper)
+        self._mechanism = mechanism
         self._key = key
+        self._clipper = clipper
+        self._group = {name: k for k, g in enumerate(clipper.groups) for name in g.parameters}
 
     @torch.no_grad()
-    def privatise_(self, parameters: Mapping[str, nn.Parameter], step: int) -> None:
+    def privatise_(self, step: int) -> Released:
         """Add the noise of ``step`` to every ``.grad`` and divide by the expected batch size.
 
-        A parameter whose ``.grad`` is None (an empty batch) gets noise alone.
+        With adaptive thresholds it also releases how many norms lay below the estimates, and sets
+        the clipper's thresholds for the next step. The noise here is scaled to the thresholds that
+        this step was clipped with. A parameter whose ``.grad`` is None (an empty batch) gets noise
+        alone.
+
+        Returns:
+            What was released about the thresholds.
         """
-        for name, parameter in parameters.items():
+        mechanism, clipper = self._mechanism, self._clipper
+        stds = mechanism.noise_stds(clipper.thresholds)
+        for name, parameter in clipper.parameters.items():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             grad = parameter.grad.float() if parameter.grad.itemsize < 4 else parameter.grad
-            if self.std > 0:
+            std = stds[self._group[name]] if stds else 0.0
+            if std > 0:
                 draws = keys.generator(self._key, "noise", step, name).standard_normal(
                     parameter.shape, dtype="float32"
                 )
                 noise = torch.from_numpy(draws).to(grad.device)
-                grad = grad.add_(noise.to(grad.dtype), alpha=self.std)
-            parameter.grad = grad.div_(self._batch_size).to(parameter.dtype)
+                grad = grad.add_(noise.to(grad.dtype), alpha=std)
+            parameter.grad = grad.div_(mechanism.batch_size).to(parameter.dtype)
+        return self._move_thresholds(step)
+
+    def _move_thresholds(self, step: int) -> Released:
+        mechanism, clipper = self._mechanism, self._clipper
+        if mechanism.quantiles is None:
+            return Released()
+        counts = clipper.below.tolist()
+        draws = keys.generator(self._key, "quantiles", step).standard_normal(len(counts))
+        sigma_b = mechanism.count_noise or 0.0
+        fractions = tuple(
+            0.5 + (count + sigma_b * z) / mechanism.batch_size
+            for count, z in zip(counts, draws.tolist(), strict=True)
+        )
+        released = Released(fractions, clipper.thresholds)
+        clipper.move(mechanism.quantiles.updated(clipper.estimates, fractions))
+        return released
+
+
+def _check(mechanism: Mechanism, clipper: Clipper) -> None:
+    # A resumed clipper's thresholds have moved on: where they began must be what was stated.
+    first = tuple(group.threshold for group in clipper.groups)
+    if first != mechanism.thresholds:
+        raise ValueError(
+            f"the clipper's thresholds {_brief(first)} differ from the mechanism's "
+            f"{_brief(mechanism.thresholds)}; expected them equal, since noise is scaled to them"
+        )
+    if clipper.adaptive != mechanism.quantiles:
+        raise ValueError(
+            f"the clipper's thresholds adapt by {clipper.adaptive}, the mechanism accounts for "
+            f"{mechanism.quantiles}; expected them equal: counts are released, or they are not"
+        )
+    if mechanism.quantiles is None and clipper.thresholds != first:
+        raise ValueError(
+            f"the clipper clips to {_brief(clipper.thresholds)} instead of {_brief(first)}; "
+            "expected fixed thresholds to stay"
+        )
+    names = [name for group in clipper.groups for name in group.parameters]
+    if clipper.groups and sorted(names) != sorted(clipper.parameters):
+        odd = ", ".join(sorted(set(names) ^ set(clipper.parameters))) or "some are in several"
+        raise ValueError(
+            f"the clipper's groups do not partition its parameters ({odd}); expected each in "
+            "exactly one group, since its noise is scaled to that group's threshold"
+        )
+    sizes = tuple(
+        sum(clipper.parameters[name].numel() for name in group.parameters)
+        for group in clipper.groups
+    )
+    if mechanism.dimensions and mechanism.dimensions != sizes:
+        raise ValueError(
+            f"the clipper's groups have {_brief(sizes)} parameters, the mechanism's "
+            f"{_brief(mechanism.dimensions)}; expected them equal: noise is scaled by them"
+        )
+
+
+def _brief(values: Sequence[float]) -> str:
+    """``values``, or the ends of them where they are many."""
+    if len(values) <= 4:
+        return str(tuple(values))
+    return f"({values[0]}, {values[1]}, ... {values[-1]}; {len(values)} in all)"

@@ -8,26 +8,27 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from dpft.privacy.capture import Call, Site
+from dpft.privacy.capture import Call
 from dpft.privacy.layers import UnsupportedLayerError, Use
 
 
 def verify_uses(
-    losses: Tensor,
-    calls: Sequence[Call],
-    sites: Mapping[str, Site],
-    parameters: Mapping[str, nn.Parameter],
-) -> None:
+    losses: Tensor, calls: Sequence[Call], parameters: Mapping[str, nn.Parameter]
+) -> bool:
     """Check against the autograd graph that every use of every parameter was captured.
 
     A weight used outside its layer's ``forward`` (``F.linear(x, self.embedding.weight)``) is
     invisible to hooks and would be left out of norm and sum. Its edges in the graph are not.
+
+    Returns:
+        Whether the graph ends in other leaves than parameters (inputs that require gradients): a
+        layer above them is not reached by a backward to the roots alone.
     """
     expected = dict.fromkeys(parameters, 0)
     for call in calls:
-        for name in sites[call.name].names.values():
+        for name in call.site.names.values():
             expected[name] += 1
-    found = uses_in_graph(losses, parameters)
+    found, other_leaves = uses_in_graph(losses, parameters)
     for name, count in expected.items():
         if found[name] != count:
             raise UnsupportedLayerError(
@@ -36,6 +37,7 @@ def verify_uses(
                 "every use to be a call of the layer, so that it can be clipped. Freeze the "
                 "parameter (requires_grad_(False)) or call the layer instead of its weight"
             )
+    return other_leaves
 
 
 def verify_sums(
@@ -54,7 +56,7 @@ def verify_sums(
     kept = {name: parameter.grad for name, parameter in parameters.items()}
     for parameter in parameters.values():
         parameter.grad = None
-    (losses * weights).sum().backward(retain_graph=True)
+    (losses * weights).sum().backward(retain_graph=True, inputs=list(parameters.values()))
     true = {name: parameter.grad for name, parameter in parameters.items()}
     for name, parameter in parameters.items():
         parameter.grad = kept[name]
@@ -84,20 +86,28 @@ def check_batch(call: Call, batch: int, g: Tensor) -> None:
     Raises:
         UnsupportedLayerError: for a lookup shared by the batch, or another number of rows.
     """
-    positions_only = isinstance(call.module, nn.Embedding) and call.a.dim() < 2
-    if positions_only or len(call.a) != batch or len(g) != batch:
+    site, a = call.site, call.input()
+    shape = g.shape if a is None else a.shape
+    positions_only = isinstance(site.module, nn.Embedding) and len(shape) < 2
+    if positions_only or len(shape) == 0 or shape[0] != batch or len(g) != batch:
         raise UnsupportedLayerError(
-            f"layer {call.name!r} ({type(call.module).__name__}) was called with an input of shape "
-            f"{tuple(call.a.shape)} for {batch} losses; expected one row per record, shape "
+            f"layer {site.name!r} ({type(site.module).__name__}) was called with an input of shape "
+            f"{tuple(shape)} for {batch} losses; expected one row per record, shape "
             f"({batch}, ...). A lookup shared by the batch, such as positions, must be given as "
             "(B, T)"
         )
 
 
-def uses_in_graph(losses: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, int]:
-    """How often each parameter enters the computation of ``losses``: edges into its leaf node."""
+def uses_in_graph(
+    losses: Tensor, parameters: Mapping[str, nn.Parameter]
+) -> tuple[dict[str, int], bool]:
+    """How often each parameter enters the computation of ``losses``: edges into its leaf node.
+
+    Also whether any leaf is no parameter.
+    """
     names = {id(parameter): name for name, parameter in parameters.items()}
     counts = dict.fromkeys(parameters, 0)
+    other_leaves = False
     root = losses.grad_fn
     pending: list[Node] = [] if root is None else [root]
     seen: set[Node] = set(pending)
@@ -115,7 +125,9 @@ def uses_in_graph(losses: Tensor, parameters: Mapping[str, nn.Parameter]) -> dic
                     "in the losses but is not the clipper's; expected all of them in the model "
                     "given to make_clipper, and frozen or not before that call"
                 )
+            elif isinstance(leaf, Tensor):
+                other_leaves = True
             elif node not in seen:
                 seen.add(node)
                 pending.append(node)
-    return counts
+    return counts, other_leaves

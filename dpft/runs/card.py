@@ -100,8 +100,9 @@ def _privacy(record: Mapping[str, Any], private: bool) -> str:
         ("Sampler", f"{mechanism.get('sampling', 'not recorded')}{' (!)' if shuffled else ''}"),
         ("Sampling rate", _number(mechanism.get("sampling_rate"))),
         ("Steps", _steps(privacy, mechanism)),
-        ("Noise multiplier", _number(mechanism.get("noise_multiplier"))),
-        ("Clipping threshold", _thresholds(mechanism.get("thresholds"))),
+        ("Noise multiplier", _noise(mechanism)),
+        ("Clipping threshold", _thresholds(mechanism)),
+        *_groups(mechanism, record.get("config", {})),
         ("Clipping style", _clipping(record.get("config", {}))),
         ("Noise drawn from", _source(record)),
     ]
@@ -173,24 +174,59 @@ def _steps(privacy: Mapping[str, Any], mechanism: Mapping[str, Any]) -> str:
     return f"{taken:,}" if planned in (None, taken) else f"{taken:,} of {planned:,} planned"
 
 
-def _thresholds(thresholds: Sequence[float] | None) -> str:
+def _noise(mechanism: Mapping[str, Any]) -> str:
+    sigma = _number(mechanism.get("noise_multiplier"))
+    if not mechanism.get("quantiles"):
+        return sigma
+    return (
+        f"{_number(mechanism['total_noise_multiplier'])} in all: {sigma} on gradients, and noise "
+        f"of standard deviation {_number(mechanism['count_noise'])} on {mechanism['groups']} "
+        "counts a step, which move the thresholds. Epsilon includes both"
+    )
+
+
+def _thresholds(mechanism: Mapping[str, Any]) -> str:
+    thresholds: Sequence[float] | None = mechanism.get("thresholds")
     if not thresholds:
         return "not recorded"
+    least, most = _number(min(thresholds)), _number(max(thresholds))
+    span = least if least == most else f"{least} to {most}"
+    if quantiles := mechanism.get("quantiles"):
+        rescaled = quantiles.get("rescale")
+        joint = f", scaled to {_number(rescaled)} together" if rescaled else ""
+        return (
+            f"adaptive: the private {_number(quantiles['target'])}-quantile of each group's norms"
+            f"{joint}; estimates begin at {span}"
+        )
     if len(thresholds) == 1:
-        return f"{_number(thresholds[0])}, on the whole gradient"
+        return f"{least}, on the whole gradient"
     total = math.sqrt(sum(value * value for value in thresholds))
-    return (
-        f"{len(thresholds)} groups, {_number(min(thresholds))} to {_number(max(thresholds))}; "
-        f"together {_number(total)}"
-    )
+    return f"{len(thresholds)} groups, {span}; together {_number(total)}"
+
+
+def _groups(mechanism: Mapping[str, Any], config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Only what was written for several groups, or for adaptive thresholds."""
+    if "groups" not in mechanism:
+        return []
+    clip = config.get("clip")
+    partition = _plain(clip.get("groups", "")) if isinstance(clip, Mapping) else ""
+    return [
+        ("Clipping groups", f"{mechanism['groups']}{f' ({partition})' if partition else ''}"),
+        ("Noise allocation", _plain(mechanism.get("allocation", "not recorded"))),
+    ]
 
 
 def _clipping(config: Mapping[str, Any]) -> str:
     clip = config.get("clip")
     if isinstance(clip, Mapping):
-        known = [f"{key}={value}" for key, value in clip.items() if value is not None]
+        known = [f"{key}={_short(value)}" for key, value in clip.items() if value is not None]
         return _plain(", ".join(known)) or "not recorded"
     return _plain(clip) if clip else "not recorded"
+
+
+def _short(value: Any) -> str:
+    several = isinstance(value, list | tuple) and len(value) > 4
+    return f"a list of {len(value)}" if several else str(value)
 
 
 def _seed(record: Mapping[str, Any]) -> int | None:

@@ -1,6 +1,6 @@
 """The brute-force answer: one ordinary backward per record, nothing clever."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,19 +13,33 @@ def reference_clip(
     factor: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Norms (B,) and the clipped sum of each trainable parameter, record by record."""
+    names = [n for n, p in model.named_parameters() if p.requires_grad]
+    norms, total = reference_clip_groups(model, record_loss, batch, [names], lambda k, n: factor(n))
+    return norms[:, 0], total
+
+
+def reference_clip_groups(
+    model: nn.Module,
+    record_loss: Callable[[int], Tensor],
+    batch: int,
+    groups: Sequence[Sequence[str]],
+    factor: Callable[[int, Tensor], Tensor],
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The same for groups of parameter names: norms (B, K), each group clipped by itself."""
     parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
     total = {n: torch.zeros_like(p) for n, p in parameters.items()}
-    norms = torch.zeros(batch, dtype=next(iter(parameters.values())).dtype)
+    norms = torch.zeros(batch, len(groups), dtype=next(iter(parameters.values())).dtype)
     for i in range(batch):
-        grads = torch.autograd.grad(record_loss(i), list(parameters.values()), allow_unused=True)
-        grads = [
-            torch.zeros_like(p) if g is None else g
-            for g, p in zip(grads, parameters.values(), strict=True)
-        ]
-        norms[i] = torch.sqrt(sum(g.square().sum() for g in grads))
-        c = factor(norms[i])
-        for name, g in zip(parameters, grads, strict=True):
-            total[name] += c * g
+        found = torch.autograd.grad(record_loss(i), list(parameters.values()), allow_unused=True)
+        grads = {
+            n: torch.zeros_like(p) if g is None else g
+            for g, (n, p) in zip(found, parameters.items(), strict=True)
+        }
+        for k, names in enumerate(groups):
+            norms[i, k] = torch.sqrt(sum(grads[n].square().sum() for n in names))
+            c = factor(k, norms[i, k])
+            for n in names:
+                total[n] += c * grads[n]
     return norms, total
 
 

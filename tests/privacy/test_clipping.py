@@ -475,7 +475,7 @@ def test_evaluation_is_not_captured_and_closing_removes_all_hooks():
 
 
 def test_a_user_rule_serves_a_layer_of_their_own():
-    from dpft.privacy.layers import DirectUse
+    from dpft.privacy.layers import DirectUse, Rule
 
     class Scale(nn.Module):
         def __init__(self):
@@ -485,8 +485,9 @@ def test_a_user_rule_serves_a_layer_of_their_own():
         def forward(self, x):
             return x * self.scale
 
-    def scale_rule(module, a, g):
-        return {"scale": DirectUse((a * g).sum(1))}
+    class ScaleRule(Rule):
+        def uses(self, module, a, g):
+            return {"scale": DirectUse((a * g).sum(1))}
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 3), Scale()).double()
@@ -498,7 +499,7 @@ def test_a_user_rule_serves_a_layer_of_their_own():
 
     norms, total = reference_clip(model, lambda i: loss(x[i : i + 1])[0], 4, abadi_factor(0.1))
     clear(model)
-    clipper = make_clipper(model, "bk", threshold=0.1, rules={name: scale_rule})
+    clipper = make_clipper(model, "bk", threshold=0.1, rules={name: ScaleRule()})
     clipper.backward(loss(x))
     assert_same(model, clipper, norms, total)
 

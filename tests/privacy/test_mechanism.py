@@ -3,9 +3,11 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 
 from dpft.privacy import Mechanism, accounting
+from dpft.privacy.quantiles import Quantiles
 
 
 def make(**changes):
@@ -66,6 +68,142 @@ def test_the_written_form_says_all_that_ran():
         delta=stated["delta"],
     )
     assert again <= 3.0
+
+
+def test_one_fixed_group_is_written_as_ever():
+    """The headers of ledgers that exist must still match."""
+    assert set(make().over((0.1,), dimensions=(124_439_808,)).to_dict()) == {
+        *("dataset_size", "batch_size", "steps", "noise_multiplier", "thresholds", "delta"),
+        *("sampling", "target_epsilon", "accountant", "private", "sampling_rate", "sensitivity"),
+        *("noise_std", "neighbouring"),
+    }
+
+
+GROUPS = {"thresholds": (0.3, 0.02, 1.5), "dimensions": (1000, 20, 50_000)}
+
+
+@pytest.mark.parametrize("allocation", ["global", "equal_budget", "weighted"])
+def test_allocations_are_the_papers(allocation):
+    """He et al. 2022, Algorithm 1, line 13; the weighted one from Appendix E."""
+    mechanism = make(**GROUPS, allocation=allocation)
+    C, d = np.array(GROUPS["thresholds"]), np.array(GROUPS["dimensions"])
+    gamma = {"global": np.ones(3), "equal_budget": C, "weighted": C / np.sqrt(d)}[allocation]
+    stds = np.array(mechanism.noise_stds(GROUPS["thresholds"]))
+    sigma = mechanism.noise_multiplier
+    np.testing.assert_allclose(stds, sigma * np.sqrt((C**2 / gamma**2).sum()) * gamma, rtol=1e-12)
+    # Whatever the allocation, one record is hidden as well as by flat clipping.
+    assert np.sum((C / stds) ** 2) == pytest.approx(sigma**-2, rel=1e-12)
+    volume = np.sum(d * (stds / sigma) ** 2)  # the total noise, as the paper gives it
+    expected = {
+        "global": np.sum(C**2) * np.sum(d),
+        "equal_budget": 3 * np.sum(d * C**2),
+        "weighted": np.sum(d) * np.sum(C**2),
+    }[allocation]
+    assert volume == pytest.approx(expected, rel=1e-12)
+
+
+def test_noise_follows_the_thresholds_in_force():
+    mechanism = make(**GROUPS)
+    doubled = mechanism.noise_stds([2 * c for c in GROUPS["thresholds"]])
+    assert doubled == pytest.approx([2 * s for s in mechanism.noise_stds(GROUPS["thresholds"])])
+    with pytest.raises(ValueError, match="2 thresholds for a mechanism over 3 groups"):
+        mechanism.noise_stds((0.1, 0.1))
+
+
+ADAPTIVE = {"thresholds": (0.01,) * 76, "quantiles": Quantiles(0.5), "quantile_budget": 0.01}
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "gdp_clt"])
+@pytest.mark.parametrize("budget", [1e-4, 0.01, 0.1, 0.8])
+def test_gradients_and_counts_together_spend_exactly_the_target(accountant, budget):
+    flat = make(accountant=accountant)
+    mechanism = make(**ADAPTIVE | {"quantile_budget": budget}, accountant=accountant)
+    total = mechanism.total_noise_multiplier
+    assert flat.noise_multiplier <= total <= flat.noise_multiplier * (1 + 1e-12)
+    assert mechanism.noise_multiplier > flat.noise_multiplier
+    spent = mechanism.epsilons()[accountant]
+    assert flat.epsilons()[accountant] * (1 - 1e-9) <= spent <= 3.0
+    assert mechanism.epsilon_after(410) == pytest.approx(mechanism.epsilons()["rdp"], rel=1e-9)
+
+
+def test_count_noise_given_leaves_the_rest_to_gradients():
+    sigma = make().noise_multiplier
+    mechanism = make(**ADAPTIVE | {"quantile_budget": None}, count_noise=20.0)
+    assert mechanism.noise_multiplier == pytest.approx((sigma**-2 - 76 / 40**2) ** -0.5)
+    with pytest.raises(ValueError, match="76 groups would spend the whole budget"):
+        make(**ADAPTIVE | {"quantile_budget": None}, count_noise=4.0)
+
+
+@pytest.mark.parametrize("rate", [0.05, 1.0])
+def test_the_joint_release_has_the_renyi_divergence_that_is_accounted_for(rate):
+    """By quadrature over the joint release itself: one gradient coordinate and two counts.
+
+    With and without one record: a mixture of shifted Gaussians against the unshifted one. Nothing
+    here knows of Proposition 3.1.
+    """
+    C, sigma_new, sigma_b = 0.37, 1.6, 1.1
+    mechanism = Mechanism(
+        *(1000, round(1000 * rate), 1, sigma_new, (C, C), 1e-5),
+        quantiles=Quantiles(0.5),
+        count_noise=sigma_b,
+    )
+    shift = np.array([math.sqrt(2) * C, 0.5, -0.5])  # a record at both thresholds, counts and all
+    stds = np.array([mechanism.noise_stds((C, C))[0], sigma_b, sigma_b])
+    points, weights = np.polynomial.hermite_e.hermegauss(80)
+    z = np.stack(np.meshgrid(points, points, points, indexing="ij"), -1)
+    w = weights[:, None, None] * weights[:, None] * weights / (2 * math.pi) ** 1.5
+    mu = shift / stds
+    ratio = 1 - rate + rate * np.exp(z @ mu - mu @ mu / 2)
+    curve = accounting.rdp_curve(
+        sampling_rate=rate, noise_multiplier=mechanism.total_noise_multiplier
+    )
+    for order in (2, 3, 5, 8):
+        divergence = math.log(np.sum(w * ratio**order)) / (order - 1)
+        assert curve.rdp[list(curve.orders).index(order)] == pytest.approx(divergence, rel=1e-9)
+
+
+def test_adaptive_mechanisms_say_all_that_ran():
+    stated = make(**ADAPTIVE, dimensions=(1000,) * 76).to_dict()
+    assert stated["groups"] == 76
+    assert stated["quantiles"] == {"target": 0.5, "learning_rate": 0.3, "rescale": None}
+    assert stated["count_noise"] > 0
+    again = accounting.epsilon_rdp(
+        sampling_rate=stated["sampling_rate"],
+        noise_multiplier=stated["total_noise_multiplier"],
+        steps=stated["steps"],
+        delta=stated["delta"],
+    )
+    assert 2.99 < again <= 3.0
+    rescaled = make(**ADAPTIVE | {"quantiles": Quantiles(0.5, rescale=1.0)})
+    assert rescaled.sensitivity == pytest.approx(1.0)
+    assert rescaled.to_dict()["noise_std"] == pytest.approx(rescaled.noise_multiplier)
+    weighted = make(**GROUPS, allocation="weighted").to_dict()
+    assert weighted["noise_std"] is None
+    assert len(weighted["noise_stds"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"allocation": "globl"}, "'globl'; expected one of global"),
+        ({"allocation": "weighted"}, "divides by their roots"),
+        ({"dimensions": (1, 2)}, "2 dimensions for 1 thresholds"),
+        ({"quantiles": Quantiles(0.5)}, "expected one of them"),
+        ({"quantile_budget": 0.1}, "thresholds are fixed"),
+        ({"count_noise": 3.0}, "thresholds are fixed"),
+    ],
+)
+def test_contradictory_groups_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        make(**changes)
+
+
+@pytest.mark.parametrize("count_noise", [None, 0.0, math.inf])
+def test_counts_are_never_released_without_noise(count_noise):
+    with pytest.raises(ValueError, match="protect nobody"):
+        Mechanism(
+            *(100, 10, 5, 1.0, (0.1,), 1e-3), quantiles=Quantiles(0.5), count_noise=count_noise
+        )
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,15 @@
 import math
 from itertools import combinations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from dpft.privacy import Mechanism, keys, make_clipper
-from dpft.privacy.noise import GaussianNoise
+from dpft.privacy.groups import Group
+from dpft.privacy.noise import Released
+from dpft.privacy.quantiles import Quantiles
 
 SIZE = 40_000
 
@@ -17,19 +20,39 @@ def mechanism(sigma=1.7, threshold=0.1, batch_size=64, steps=5):
     return Mechanism(1000, batch_size, steps, sigma, (threshold,), 1e-5)
 
 
-def parameters():
-    return {
-        "a": nn.Parameter(torch.zeros(SIZE)),
-        "b": nn.Parameter(torch.zeros(SIZE // 100, 100)),
-    }
+class Sums:
+    """What noise asks of a clipper, without a model: sums in ``.grad``, groups, thresholds."""
+
+    def __init__(self, groups, adaptive=None, sums=None, dtype=torch.float32, shapes=None):
+        shapes = shapes or {"a": (SIZE,), "b": (SIZE // 100, 100)}
+        self.parameters = {n: nn.Parameter(torch.zeros(s, dtype=dtype)) for n, s in shapes.items()}
+        if sums is not None:
+            for p in self.parameters.values():
+                p.grad = torch.full_like(p, sums)
+        self.groups = tuple(groups)
+        self.adaptive = adaptive
+        self.move([group.threshold for group in groups])
+
+    def move(self, estimates):
+        self.estimates = tuple(estimates)
+        self.thresholds = (
+            self.adaptive.rescaled(self.estimates) if self.adaptive else self.estimates
+        )
+        self.below = torch.zeros(len(self.groups), dtype=torch.float64)
+
+    def gradients(self):
+        return {name: p.grad.flatten() for name, p in self.parameters.items()}
+
+
+def flat(threshold):
+    return [Group("all", ("a", "b"), threshold)]
 
 
 def draw(step, key=b"key", mech=None, sums=0.0):
-    params = parameters()
-    for p in params.values():
-        p.grad = torch.full_like(p, sums)
-    GaussianNoise(mech or mechanism(), key).privatise_(params, step)
-    return {name: p.grad.flatten() for name, p in params.items()}
+    mech = mech or mechanism()
+    clipper = Sums(flat(mech.thresholds[0]) if mech.thresholds else (), sums=sums)
+    assert mech.noise(key, clipper).privatise_(step) == Released()
+    return clipper.gradients()
 
 
 def correlation(x, y):
@@ -90,11 +113,11 @@ def test_the_sum_is_kept_and_divided_by_the_expected_batch_size():
 
 
 def test_an_empty_batch_is_a_noise_only_step():
-    params = parameters()
-    GaussianNoise(mechanism(), b"key").privatise_(params, 0)
+    clipper = Sums(flat(0.1))
+    mechanism().noise(b"key", clipper).privatise_(0)
     expected = draw(0)
-    for name, p in params.items():
-        assert torch.equal(p.grad.flatten(), expected[name])
+    for name, grad in clipper.gradients().items():
+        assert torch.equal(grad, expected[name])
 
 
 def test_without_noise_the_gradient_is_the_mean():
@@ -104,10 +127,20 @@ def test_without_noise_the_gradient_is_the_mean():
 
 def test_half_precision_gradients_get_float32_noise():
     """Noise far below the sum's rounding step still moves the result as float32 would."""
-    param = nn.Parameter(torch.zeros(SIZE, dtype=torch.bfloat16))
-    param.grad = torch.full((SIZE,), 1.0, dtype=torch.bfloat16)
-    GaussianNoise(mechanism(0.01, 0.1, 1), b"key").privatise_({"p": param}, 0)
-    assert param.grad.dtype == torch.bfloat16
+    clipper = Sums(flat(0.1), sums=1.0, dtype=torch.bfloat16)
+    mechanism(0.01, 0.1, 1).noise(b"key", clipper).privatise_(0)
+    grad = clipper.parameters["a"].grad
+    assert grad.dtype == torch.bfloat16
+    single = Sums(flat(0.1), sums=1.0)
+    mechanism(0.01, 0.1, 1).noise(b"key", single).privatise_(0)
+    assert torch.equal(grad, single.parameters["a"].grad.bfloat16())  # rounded once, at the end
+
+
+def test_one_flat_group_gets_the_noise_it_always_got():
+    """Runs that exist replay: a function of key, step and name, times sigma times the threshold."""
+    draws = keys.generator(b"key", "noise", 3, "b").standard_normal((400, 100), dtype="float32")
+    expected = torch.zeros(400, 100).add_(torch.from_numpy(draws), alpha=1.7 * math.sqrt(0.1 * 0.1))
+    assert torch.equal(draw(3)["b"], expected.div_(64).flatten())
 
 
 def test_noise_refuses_a_clipper_of_another_sensitivity():
@@ -120,3 +153,176 @@ def test_labels_of_streams_do_not_run_together():
     assert keys.derive(b"k", "a", "b") != keys.derive(b"k", "ab")
     assert keys.derive(b"k", "noise", 1) != keys.derive(b"k", "noise", "1")
     assert keys.derive(b"k", "noise", 1, 2) != keys.derive(b"k", "noise", 12)
+
+
+TWO = [Group("first", ("a",), 0.3), Group("second", ("b",), 2.0)]
+
+
+@pytest.mark.parametrize("allocation", ["global", "equal_budget", "weighted"])
+def test_each_group_has_noise_of_its_own_scale(allocation):
+    """Measured, against line 13 of Algorithm 1 (He et al. 2022) written out by hand."""
+    shapes = {"a": (SIZE,), "b": (4, SIZE)}
+    mech = Mechanism(
+        *(1000, 64, 5, 1.7, (0.3, 2.0), 1e-5),
+        allocation=allocation,
+        dimensions=(SIZE, 4 * SIZE),
+    )
+    clipper = Sums(TWO, shapes=shapes)
+    mech.noise(b"key", clipper).privatise_(0)
+    expected = {
+        "global": (math.hypot(0.3, 2.0), math.hypot(0.3, 2.0)),
+        "equal_budget": (math.sqrt(2) * 0.3, math.sqrt(2) * 2.0),
+        "weighted": (math.sqrt(5) * 0.3, math.sqrt(5) * 2.0 / 2),
+    }[allocation]
+    for grad, std in zip(clipper.gradients().values(), expected, strict=True):
+        assert grad.std().item() * 64 / 1.7 == pytest.approx(std, rel=5 / math.sqrt(2 * SIZE))
+
+
+K = 2000
+
+
+def adaptive(sigma_b=3.0, B=50, quantiles=Quantiles(0.7), groups=K, **further):  # noqa: B008
+    clipper = Sums(
+        [Group(f"g{k}", (f"p{k}",), 0.5) for k in range(groups)],
+        quantiles,
+        shapes={f"p{k}": (1,) for k in range(groups)},
+    )
+    mech = Mechanism(
+        *(1000, B, 5, 1.0, (0.5,) * groups, 1e-5),
+        quantiles=quantiles,
+        count_noise=sigma_b,
+        **further,
+    )
+    return mech, clipper
+
+
+def test_counts_have_the_stated_noise():
+    """Fails if their noise is dropped, halved, or added after the division by the batch size."""
+    mech, clipper = adaptive(sigma_b=3.0, B=50)
+    noise = mech.noise(b"key", clipper)
+    streams = []
+    for step in range(3):
+        clipper.below = torch.full((K,), 7.5, dtype=torch.float64)
+        released = noise.privatise_(step)
+        draws = (np.array(released.fractions) - 0.5) * 50 - 7.5
+        assert draws.std() == pytest.approx(3.0, rel=5 / math.sqrt(2 * K))
+        assert abs(draws.mean()) < 5 * 3.0 / math.sqrt(K)
+        streams += [torch.from_numpy(draws)]
+        streams += [torch.cat([p.grad for p in clipper.parameters.values()]).double()]
+        for p in clipper.parameters.values():
+            p.grad = None
+    for x, y in combinations(streams, 2):  # of counts and gradients, at every step
+        assert abs(correlation(x, y)) < 5 / math.sqrt(K)
+
+
+def test_a_replayed_step_releases_the_same_counts():
+    mech, once = adaptive(groups=5)
+    again, other = (adaptive(groups=5)[1] for _ in range(2))
+    released = mech.noise(b"key", once).privatise_(2)
+    assert mech.noise(b"key", again).privatise_(2) == released
+    assert mech.noise(b"key", other).privatise_(1) != released
+
+
+def test_thresholds_move_for_the_next_step_only():
+    """The noise is scaled to what the step was clipped with, and the counters start again."""
+    mech, clipper = adaptive(sigma_b=1e-9, B=50, groups=2, quantiles=Quantiles(0.7, 0.3, rescale=2))
+    noise = mech.noise(b"key", clipper)
+    before = clipper.thresholds
+    clipper.below = torch.tensor([25.0, -25.0], dtype=torch.float64)
+    released = noise.privatise_(0)
+    assert released.thresholds == before
+    assert released.fractions == pytest.approx((1.0, 0.0), abs=1e-7)
+    expected = (0.5 * math.exp(-0.3 * 0.3), 0.5 * math.exp(0.3 * 0.7))
+    assert clipper.estimates == pytest.approx(expected, rel=1e-7)
+    assert math.hypot(*clipper.thresholds) == pytest.approx(2.0)
+    assert clipper.below.tolist() == [0.0, 0.0]
+
+    other = adaptive(sigma_b=1e-9, groups=2, quantiles=Quantiles(0.7, 0.3, rescale=2))[1]
+    other.move((1.0, 3.0))
+    mech.noise(b"key", other).privatise_(0)
+    for name, p in clipper.parameters.items():  # the same draw: rescaling keeps the joint norm
+        torch.testing.assert_close(other.parameters[name].grad, p.grad)
+    mech, other = adaptive(sigma_b=1e-9, groups=2)
+    expected = mech.noise_stds((0.25, 3.0))[0] / mech.noise_stds((0.5, 0.5))[0]
+    mech.noise(b"key", other).privatise_(0)
+    small = [p.grad.item() for p in other.parameters.values()]
+    other.move((0.25, 3.0))
+    for p in other.parameters.values():
+        p.grad = None
+    mech.noise(b"key", other).privatise_(0)
+    large = [p.grad.item() for p in other.parameters.values()]
+    assert [y / x for x, y in zip(small, large, strict=True)] == pytest.approx([expected] * 2)
+
+
+def test_noise_refuses_what_it_is_not_accounted_for():
+    mech, clipper = adaptive(groups=2)
+    fixed = Mechanism(1000, 50, 5, 1.0, (0.5, 0.5), 1e-5)
+    with pytest.raises(ValueError, match="adapt by Quantiles"):
+        fixed.noise(b"key", clipper)
+    with pytest.raises(ValueError, match="adapt by None"):
+        mech.noise(b"key", Sums(clipper.groups, shapes={"p0": (1,), "p1": (1,)}))
+    with pytest.raises(ValueError, match="p1"):
+        mech.noise(b"key", Sums(clipper.groups, clipper.adaptive, shapes={"p0": (1,)}))
+    twice = [Group("x", ("a",), 0.5), Group("y", ("a",), 0.5)]
+    with pytest.raises(ValueError, match="several"):
+        fixed.noise(b"key", Sums(twice, shapes={"a": (1,)}))
+    still = Sums([Group("x", ("a",), 0.5), Group("y", ("b",), 0.5)])
+    still.thresholds = (0.5, 0.1)
+    with pytest.raises(ValueError, match="fixed thresholds to stay"):
+        fixed.noise(b"key", still)
+    sized = Mechanism(1000, 50, 5, 1.0, (0.3, 2.0), 1e-5, dimensions=(1, 2))
+    with pytest.raises(ValueError, match="groups have"):
+        sized.noise(b"key", Sums(TWO))
+    many = Mechanism(1000, 50, 5, 1.0, (0.1,) * 149, 1e-5)
+    with pytest.raises(ValueError, match="149 in all"):
+        many.noise(b"key", Sums(TWO))
+
+
+def test_a_resumed_clipper_may_have_moved():
+    mech, clipper = adaptive(groups=2)
+    clipper.move((0.1, 0.9))
+    mech.noise(b"key", clipper)
+
+
+@pytest.mark.parametrize("allocation", ["global", "equal_budget", "weighted"])
+@pytest.mark.parametrize("style", ["flat", "per_layer", "per_param"])
+@pytest.mark.parametrize("rescale", [None, 1.0])
+def test_one_record_moves_the_joint_release_by_no_more_than_is_accounted_for(
+    allocation, style, rescale
+):
+    """Gradients and counts of a real clipper, each over its noise: at most 1/sigma in all."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+    quantiles = Quantiles(0.5, rescale=rescale)
+    clipper = make_clipper(model, style, threshold=0.02, adaptive=quantiles)
+    sizes = tuple(sum(clipper.parameters[n].numel() for n in g.parameters) for g in clipper.groups)
+    plain = Mechanism(100, 8, 5, 0.8, (0.02,), 1e-5)
+    mech = plain.over(
+        (0.02,) * len(sizes),
+        allocation=allocation,
+        dimensions=sizes,
+        quantiles=quantiles,
+        quantile_budget=0.3,
+    )
+    mech.noise(b"key", clipper)  # they agree
+
+    def release(x):
+        model.zero_grad()
+        clipper.move([0.02 * (1 + k) for k in range(len(sizes))])
+        stds = mech.noise_stds(clipper.thresholds)
+        clipper.backward(model(x).square().sum(1))
+        parts = [
+            clipper.parameters[name].grad.flatten() / stds[k]
+            for k, group in enumerate(clipper.groups)
+            for name in group.parameters
+        ]
+        return torch.cat([*parts, clipper.below / mech.count_noise])
+
+    x = torch.randn(9, 3, dtype=torch.float64) * torch.logspace(-3, 2, 9)[:, None].double()
+    whole = release(x)
+    moved = [
+        (whole - release(torch.cat([x[:i], x[i + 1 :]]))).norm().item() * 0.8 for i in range(9)
+    ]
+    assert max(moved) <= 1 + 1e-6
+    assert max(moved) == pytest.approx(1, rel=1e-6)  # the bound is met by a large record
+    clipper.close()

@@ -107,6 +107,36 @@ def test_several_groups_are_summed_up(record: dict[str, Any]) -> None:
     assert "| Clipping threshold | 2 groups, 3 to 4; together 5 |" in model_card(record)
 
 
+def test_adaptive_thresholds_and_their_cost_are_told(record: dict[str, Any]) -> None:
+    record["config"]["clip"] = {"groups": "per_layer", "thresholds": [0.1] * 149}
+    record["mechanism"].update(
+        thresholds=[0.01] * 149,
+        groups=149,
+        allocation="weighted",
+        quantiles={"target": 0.5, "learning_rate": 0.3, "rescale": 1.0},
+        count_noise=50.0,
+        total_noise_multiplier=0.79,
+    )
+    card = model_card(record)
+    for said in (
+        "| Noise multiplier | 0.79 in all: 0.8 on gradients, and noise of standard deviation 50 on "
+        "149 counts a step, which move the thresholds. Epsilon includes both |",
+        "| Clipping threshold | adaptive: the private 0.5-quantile of each group's norms, scaled "
+        "to 1 together; estimates begin at 0.01 |",
+        "| Clipping groups | 149 (per_layer) |",
+        "| Noise allocation | weighted |",
+        "thresholds=a list of 149",
+    ):
+        assert said in card
+    assert "0.1, 0.1" not in card
+
+
+def test_a_flat_run_says_nothing_of_groups(record: dict[str, Any]) -> None:
+    card = model_card(record)
+    assert "Clipping groups" not in card
+    assert "Noise allocation" not in card
+
+
 def test_an_unfinished_run_tells_its_steps(record: dict[str, Any]) -> None:
     record["privacy"]["steps_taken"] = 400
     assert "| Steps | 400 of 410 planned |" in model_card(record)

@@ -1,0 +1,13 @@
+"""``dpft bench``: what clipping costs, against non-private training and against peers.
+
+Each variant (a clipping style or a peer) runs in a fresh process, round after round in rotated
+order, so that a slow drift of the machine hits all alike; the ratio to non-private training is
+formed within each round. The parent process imports no torch; `dpft.bench.worker` is what it
+starts, and `models`, `steps`, `peers`, `memory` and `explain` are what that is made of.
+"""
+
+from dpft.bench.catalog import MODELS, PEERS, STYLES
+from dpft.bench.settings import Settings, Variant
+from dpft.bench.statistics import Summary, summarise
+
+__all__ = ["MODELS", "PEERS", "STYLES", "Settings", "Summary", "Variant", "summarise"]

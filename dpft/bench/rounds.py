@@ -1,0 +1,167 @@
+"""Interleaved rounds, each result kept at once, so that a repeated command continues."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpft.bench.processes import BenchError, Result, RunJob, code_fingerprint
+from dpft.bench.settings import Settings, Variant
+from dpft.bench.statistics import rotated
+
+Row = dict[str, Any]
+# Called before each measurement: how many are done, how many there are, what comes.
+Tell = Callable[[int, int, str], None]
+
+# It would fail again, so it is not tried again in the following rounds.
+_FINAL = ("refused", "oom")
+
+
+class Journal:
+    """Results as lines of JSON, appended as they come.
+
+    Rows of other settings, other code or another machine stay in the file and are not read.
+    """
+
+    def __init__(self, path: Path, key: str) -> None:
+        self.path = path
+        self.key = key
+        self.rows = [row for row in self._all() if row.get("key") == key]
+
+    def append(self, row: Row) -> None:
+        """Keep a row; it is on disk when this returns."""
+        row = {"key": self.key, **row}
+        self.rows.append(row)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        torn = self.path.is_file() and self.path.read_bytes()[-1:] not in (b"\n", b"")
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(("\n" if torn else "") + json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _all(self) -> list[Row]:
+        """Every whole row; a line that a kill has cut off is none."""
+        rows: list[Row] = []
+        if not self.path.is_file():
+            return rows
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict):
+                rows.append(row)
+        return rows
+
+
+def measurement_key(settings: Settings, facts: Mapping[str, Any], code: str | None = None) -> str:
+    """What must be equal for two measurements to belong together: settings, code, machine.
+
+    Args:
+        settings: how many rounds does not matter: more continue fewer.
+        facts: of `dpft.bench.worker.environment`.
+        code: fingerprint of the code; default: of the code that runs.
+    """
+    environment = facts["environment"]
+    identity = {
+        "job": settings.job("measure") | {"device": facts["device"]},
+        "variants": [variant.label for variant in settings.variants],
+        "untied": settings.untied,
+        "code": code or code_fingerprint(),
+        "machine": {name: environment.get(name) for name in ("cpu", "cores", "gpu")},
+        "packages": environment.get("packages"),
+    }
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def measure(settings: Settings, journal: Journal, run_job: RunJob, tell: Tell) -> list[Row]:
+    """Run the rounds that are missing.
+
+    A round that was interrupted is measured again as a whole: ratios within a round must not
+    compare one hour with another.
+
+    Args:
+        settings: with ``device`` resolved.
+        journal: what is there already; results are added.
+        run_job: runs one worker.
+        tell: is told of progress.
+
+    Returns:
+        The rows of complete rounds, ``settings.rounds`` of them.
+
+    Raises:
+        BenchError: if non-private training itself fails, or the code changes meanwhile.
+    """
+    variants = settings.variants
+    labels = {variant.label for variant in variants}
+    done = complete_rounds(journal.rows, labels)
+    code = code_fingerprint()
+    session = 1 + max((row["session"] for row in journal.rows if "session" in row), default=0)
+    given_up = _given_up(done.values())
+    missing = [turn for turn in range(settings.rounds) if turn not in done]
+    count = 0
+    for turn in missing:
+        load = _load_average()
+        order = rotated(variants, turn)
+        rows: list[Row] = []
+        for position, variant in enumerate(order):
+            tell(count, len(missing) * len(variants), f"round {turn + 1}: {variant.label}")
+            if code_fingerprint() != code:
+                raise BenchError(
+                    "dpft's code changed while it was being measured; what was measured so far is "
+                    "of the old code: repeat the command when the code is at rest"
+                )
+            result = given_up.get(variant.label) or run_job(settings.job("measure", variant))
+            if result["status"] in _FINAL:
+                given_up[variant.label] = result
+            _check_baseline(settings, variant, result)
+            row = {"session": session, "round": turn, "position": position, "load": load}
+            journal.append({**row, "variant": variant.label, "result": result})
+            rows.append(journal.rows[-1])
+            count += 1
+        done[turn] = rows
+    tell(count, count, "done")
+    return [row for turn in range(settings.rounds) for row in done[turn]]
+
+
+def complete_rounds(rows: Sequence[Row], labels: set[str]) -> dict[int, list[Row]]:
+    """Rounds that one session measured from end to end, by their number."""
+    found: dict[tuple[int, int], list[Row]] = {}
+    for row in rows:
+        if "round" in row:
+            found.setdefault((row["round"], row["session"]), []).append(row)
+    return {
+        turn: members
+        for (turn, _), members in sorted(found.items())
+        if {row["variant"] for row in members} >= labels
+    }
+
+
+def _given_up(rounds: Any) -> dict[str, Result]:
+    return {
+        row["variant"]: row["result"]
+        for rows in rounds
+        for row in rows
+        if row["result"]["status"] in _FINAL
+    }
+
+
+def _check_baseline(settings: Settings, variant: Variant, result: Result) -> None:
+    if variant == settings.baseline(variant) and result["status"] in _FINAL:
+        raise BenchError(
+            f"non-private training of {settings.model} itself failed ({result['message']}), and "
+            "everything is measured against it: try a smaller --batch or --length, or another "
+            "--model"
+        )
+
+
+def _load_average() -> list[float] | None:
+    """Of the last 1, 5 and 15 minutes: what else the machine was doing."""
+    try:
+        return [round(load, 2) for load in os.getloadavg()]
+    except OSError:
+        return None

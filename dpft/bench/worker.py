@@ -1,0 +1,154 @@
+"""One measurement in a process of its own: ``python -m dpft.bench.worker JOB``, JOB being JSON.
+
+Prints one line, `MARK` and the result as JSON, with a ``status``:
+
+ok       measured
+refused  the variant raised an error: it would again
+oom      the device's memory did not suffice
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+
+from dpft.bench.memory import meter
+from dpft.bench.models import Inputs, Workload, build
+from dpft.bench.processes import MARK
+from dpft.bench.steps import Step, make_step, weights_dtype
+from dpft.errors import DpftError
+
+# The clipper verifies itself on the first batch of its life; a small one does.
+_VERIFY_BATCH = 2
+
+
+def main(job: dict[str, Any]) -> dict[str, Any]:
+    """Do the job, whatever happens.
+
+    Args:
+        job: from `dpft.bench.settings.Settings.job`.
+    """
+    torch.set_num_threads(job["threads"])
+    try:
+        return {"status": "ok", **_KINDS[job["kind"]](job)}
+    except torch.OutOfMemoryError as error:
+        return {"status": "oom", "message": _first_line(error)}
+    except MemoryError as error:
+        return {"status": "oom", "message": _first_line(error)}
+    except Exception as error:  # whatever a peer raises is its result
+        return {"status": "refused", "message": _first_line(error)}
+
+
+def environment(job: dict[str, Any]) -> dict[str, Any]:
+    """What the measurements run on; ``device`` says what ``auto`` means here."""
+    from dpft.runs.environment import environment as facts
+
+    cuda = torch.cuda.is_available()
+    device = ("cuda" if cuda else "cpu") if job["device"] == "auto" else job["device"]
+    if device == "cuda" and not cuda:
+        raise RuntimeError("torch sees no CUDA device here: type --device cpu")
+    tf32 = torch.backends.cuda.matmul.allow_tf32 if device == "cuda" else None
+    return {"device": device, "environment": {**facts(), "tf32": tf32}}
+
+
+def measure(job: dict[str, Any]) -> dict[str, Any]:
+    """Seconds and peak memory of a variant's steps, after two that warm up."""
+    workload, step = _prepare(job)
+    inputs = workload.inputs(job["batch"])
+    memory = meter(job["device"])
+    baseline = memory.now()
+    _timed(job, step, inputs)
+    # The first step verified the clipper: its memory must not count. The second fills the
+    # allocator's pools again.
+    step.reset()
+    memory.reset()
+    _timed(job, step, inputs)
+    began = time.process_time()
+    seconds = [_timed(job, step, inputs) for _ in range(job["steps"])]
+    cpu_seconds = time.process_time() - began
+    peak = memory.peak()
+    squares = [gradient.double().square().sum() for gradient in step.gradients()]
+    return {
+        "seconds": seconds,
+        "median_seconds": median(seconds),
+        "min_seconds": min(seconds),
+        "cpu_seconds": cpu_seconds,
+        "baseline_bytes": baseline,
+        "peak_bytes": peak,
+        "memory": memory.method,
+        "gradient_norm": float(torch.stack(squares).sum().sqrt()),
+    }
+
+
+def fits(job: dict[str, Any]) -> dict[str, Any]:
+    """Whether a batch fits into the device's memory; `torch.OutOfMemoryError` if not."""
+    workload, step = _prepare(job)
+    _timed(job, step, workload.inputs(min(_VERIFY_BATCH, job["batch"])))
+    inputs = workload.inputs(job["batch"])
+    memory = meter(job["device"])
+    memory.reset()
+    _timed(job, step, inputs)
+    seconds = _timed(job, step, inputs)
+    return {"median_seconds": seconds, "peak_bytes": memory.peak()}
+
+
+def explain(job: dict[str, Any]) -> dict[str, Any]:
+    """The form that the engine chose for each parameter, for this batch's shape."""
+    workload, step = _prepare(job)
+    step.run(workload.inputs(job["batch"]))
+    if not hasattr(step.clipper, "explain"):
+        raise TypeError(f"{job['name']} chooses nothing that could be explained")
+    return {"entries": step.clipper.explain()}
+
+
+def _prepare(job: dict[str, Any]) -> tuple[Workload, Step]:
+    workload = build(
+        job["model"],
+        length=job["length"],
+        untied=job["untied"],
+        seed=job["seed"],
+        device=job["device"],
+        dtype=weights_dtype(job["dtype"]),
+    )
+    return workload, make_step(job, workload)
+
+
+def _timed(job: dict[str, Any], step: Step, inputs: Inputs) -> float:
+    """Seconds of one step; gradients of the step before are forgotten first, untimed."""
+    step.reset()
+    _wait(job)
+    began = time.perf_counter()
+    step.run(inputs)
+    _wait(job)
+    return time.perf_counter() - began
+
+
+def _wait(job: dict[str, Any]) -> None:
+    if job["device"] == "cuda":
+        torch.cuda.synchronize()
+
+
+def _first_line(error: BaseException) -> str:
+    """Kind and first line of a message; whole pages of it help nobody beside a table."""
+    if isinstance(error, DpftError):
+        return str(error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+
+
+_KINDS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "environment": environment,
+    "measure": measure,
+    "fits": fits,
+    "explain": explain,
+}
+
+
+if __name__ == "__main__":
+    print(MARK + json.dumps(main(json.loads(sys.argv[1]))), flush=True)

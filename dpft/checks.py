@@ -1,0 +1,21 @@
+"""Checks that several groups of settings share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dpft.errors import ConfigError, suggestion
+
+
+def positive(name: str, value: float | None) -> None:
+    """Refuse a number that is zero or less; None passes."""
+    if value is not None and not value > 0:
+        raise ConfigError(f"{name} is {value}; expected a number > 0")
+
+
+def one_of(name: str, value: str, known: Sequence[str]) -> None:
+    """Refuse what is not in ``known``, with the nearest name."""
+    if value not in known:
+        raise ConfigError(
+            f"{name} is {value!r}; expected one of {', '.join(known)}{suggestion(value, known)}"
+        )

@@ -1,0 +1,121 @@
+"""The wide residual network that is trained on CIFAR-10 with differential privacy.
+
+Zagoruyko & Komodakis (2016) with the changes of De et al. (2022): group norm in place of batch
+norm, whose statistics would mix records, and standardised convolution weights. He et al. (2022,
+section 5.1 and appendix A.1) train WRN16-4.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class WeightStandardizedConv2d(nn.Conv2d):
+    """A convolution whose filters are standardised before use (Brock et al. 2021, eq. 1).
+
+    A filter ``w`` of ``n`` numbers is used as ``(w - mean(w)) / sqrt(max(n var(w), eps))``: it has
+    mean 0 and length 1, so that outputs keep the variance of independent inputs. There is no gain:
+    scale and shift are left to the norm layers.
+    """
+
+    eps = 1e-4
+
+    def standardised(self, weight: Tensor) -> Tensor:
+        """The filters as they are used: ``(p, c / groups, kh, kw)``, the shape of ``weight``."""
+        filters = weight.flatten(1)
+        centred = filters - filters.mean(1, keepdim=True)
+        squared = centred.square().sum(1, keepdim=True)
+        return (centred * squared.clamp(min=self.eps).rsqrt()).view_as(weight)
+
+    def forward(self, input: Tensor) -> Tensor:
+        output: Tensor = self._conv_forward(input, self.standardised(self.weight), self.bias)
+        return output
+
+
+class _Block(nn.Module):
+    """Activation, norm, convolution; twice, beside a shortcut: ``(B, c, H, W)`` in."""
+
+    def __init__(self, inputs: int, width: int, stride: int, groups: int, first: bool) -> None:
+        super().__init__()
+        self.norm1 = nn.GroupNorm(groups, inputs)
+        self.conv1 = _conv(inputs, width, 3, stride)
+        self.norm2 = nn.GroupNorm(groups, width)
+        self.conv2 = _conv(width, width, 3, 1)
+        self.shortcut = nn.Sequential()
+        if first:
+            norm = nn.GroupNorm(groups, inputs)
+            self.shortcut = nn.Sequential(nn.ReLU(), norm, _conv(inputs, width, 1, stride))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.conv1(self.norm1(F.relu(x)))
+        h = self.conv2(self.norm2(F.relu(h)))
+        total: Tensor = self.shortcut(x) + h
+        return total
+
+
+class WideResNet(nn.Module):
+    """A wide residual network for small images: ``(B, channels, H, W)`` to ``(B, num_classes)``.
+
+    The order within blocks (activation before norm), the shortcuts with a norm of their own and
+    the biases follow the network published with De et al. (2022). Apart from it, the standardised
+    weights have no gain, and a convolution of stride 2 pads one pixel on each side (there: on one).
+
+    Depth 16 and width 4 with 10 classes have 2,751,562 parameters.
+
+    Args:
+        num_classes: outputs.
+        depth: layers, ``6 n + 4`` for ``n`` blocks in each of the three stages.
+        width: factor on the stages' 16, 32 and 64 channels.
+        channels: of the input.
+        groups: of each group norm; divides 16.
+
+    Raises:
+        ValueError: if ``depth`` is not ``6 n + 4`` for a positive ``n``.
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 10,
+        depth: int = 16,
+        width: int = 4,
+        channels: int = 3,
+        groups: int = 16,
+    ) -> None:
+        super().__init__()
+        blocks, rest = divmod(depth - 4, 6)
+        if rest or blocks < 1:
+            raise ValueError(f"depth is {depth}; expected 6 n + 4, such as 10, 16, 28 or 40")
+        self.stem = _conv(channels, 16, 3, 1)
+        stages: list[nn.Module] = []
+        inputs = 16
+        for stage, stride in enumerate((1, 2, 2)):
+            outputs = 16 * width * 2**stage
+            for block in range(blocks):
+                first = block == 0
+                stages.append(_Block(inputs, outputs, stride if first else 1, groups, first))
+                inputs = outputs
+        self.blocks = nn.Sequential(*stages)
+        self.norm = nn.GroupNorm(groups, inputs)
+        self.head = nn.Linear(inputs, num_classes)
+        nn.init.kaiming_normal_(self.head.weight, nonlinearity="linear")
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """Logits ``(B, num_classes)`` of images ``(B, channels, H, W)`` of unit scale."""
+        h = self.norm(F.relu(self.blocks(self.stem(pixel_values))))
+        logits: Tensor = self.head(h.mean((2, 3)))
+        return logits
+
+
+def wrn16_4(num_classes: int = 10) -> WideResNet:
+    """WRN16-4 as He et al. (2022, A.1) train it; 2,751,562 parameters with 10 classes."""
+    return WideResNet(num_classes, depth=16, width=4)
+
+
+def _conv(inputs: int, outputs: int, kernel: int, stride: int) -> WeightStandardizedConv2d:
+    conv = WeightStandardizedConv2d(inputs, outputs, kernel, stride, padding=kernel // 2)
+    nn.init.kaiming_normal_(conv.weight, nonlinearity="linear")
+    assert conv.bias is not None
+    nn.init.zeros_(conv.bias)
+    return conv

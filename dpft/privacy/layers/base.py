@@ -1,0 +1,172 @@
+"""What a layer rule is, and what it gives: the per-example gradient of each parameter, unformed.
+
+A layer's forward call is captured as its input ``a`` and the gradient ``g`` of the summed losses
+with respect to its output. For record ``i`` the gradient of a linear weight is
+``G_i = sum_t g_it a_it^T`` (Li et al. 2022, eq. 1), and everything that clipping needs of ``G_i``
+can be had without forming it: its squared norm (eq. 2) and a weighted sum over records.
+
+A `Rule` turns one captured call into one `Use` per trainable parameter of the layer. A *use* is the
+per-example gradient that one call contributes to one parameter, in implicit form.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+# A squared norm smaller than this many rounding errors of the terms it was summed from is not
+# trusted: it could understate the norm, and clipping would let too much through.
+_TRUSTED_ROUNDINGS = 1e3
+
+
+class UnsupportedLayerError(ValueError):
+    """A trainable parameter, or a use of one, cannot be clipped exactly. It is never skipped."""
+
+
+class SquaredNorm(NamedTuple):
+    """Squared norms ``(B,)``, and ``scale`` ``(B,)``: the size of the terms that were summed.
+
+    ``scale`` is what the value would be had nothing cancelled, an upper bound. Where the value is
+    a tiny fraction of it, the digits that are left are rounding errors.
+    """
+
+    value: Tensor
+    scale: Tensor
+
+    def doubtful(self) -> Tensor:
+        """Where the value may be wrong by more than about a percent, bool ``(B,)``."""
+        smallest = _TRUSTED_ROUNDINGS * torch.finfo(self.value.dtype).eps * self.scale
+        # Written so that NaN counts as doubtful; zero of zero terms is exact.
+        return ~((self.value > smallest) | (self.scale == 0))
+
+
+class GramCache:
+    """The Gram matrices of the last few layer inputs.
+
+    The query, key and value layers of attention share one input, and so do the gate and up layers
+    of a gated MLP: its Gram matrix is formed once. An entry keeps its tensor alive, so that no
+    other tensor can come to lie at the same address.
+    """
+
+    def __init__(self, entries: int = 1) -> None:
+        self._entries = entries
+        self._kept: list[tuple[Tensor, Tensor]] = []
+
+    def gram(self, a: Tensor) -> Tensor:
+        """``a a^T`` of each record: ``(B, T, d)`` to ``(B, T, T)``."""
+        for kept, gram in self._kept:
+            same_place = kept.data_ptr() == a.data_ptr() and kept._version == a._version
+            if same_place and kept.shape == a.shape and kept.stride() == a.stride():
+                return gram
+        gram = batched_gram(a)
+        self._kept = [*self._kept, (a, gram)][-self._entries :]
+        return gram
+
+
+# Above this many multiplications one product per record is faster on a CPU than a batched one,
+# whose threads share out the records (measured in docs/performance.md).
+_LOOPED_GRAM = 2**22
+
+
+def batched_gram(x: Tensor) -> Tensor:
+    """``x x^T`` of each record: ``(B, T, d)`` to ``(B, T, T)``."""
+    batch, length, width = x.shape
+    if x.device.type == "cpu" and length * length * width >= _LOOPED_GRAM:
+        gram = x.new_empty(batch, length, length)
+        for i in range(batch):
+            torch.mm(x[i], x[i].t(), out=gram[i])
+        return gram
+    return torch.bmm(x, x.transpose(1, 2))
+
+
+class Use(ABC):
+    """The contribution of one call to one parameter, for each of ``B`` records."""
+
+    @abstractmethod
+    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
+        """Squared Frobenius norm of each record's gradient."""
+
+    @abstractmethod
+    def rows(self, index: Tensor) -> Use:
+        """The same use for the records that ``index`` (int64) picks."""
+
+    @abstractmethod
+    def per_example(self) -> Tensor:
+        """The gradients themselves, shape ``(B, *parameter.shape)``."""
+
+    @abstractmethod
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """``sum_i weights[i] G_i`` as a new tensor of the parameter's shape; weights ``(B,)``."""
+
+    def last_sum(self, weights: Tensor) -> Tensor:
+        """The same as `weighted_sum`, after which the use is not used again."""
+        return self.weighted_sum(weights)
+
+    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        """Add the same to ``out``."""
+        out += self.weighted_sum(weights)
+
+    @abstractmethod
+    def without(self, dropped: Tensor) -> Use:
+        """The same use with the records where ``dropped`` (bool, ``(B,)``) contribute exactly zero.
+
+        Needed because zero times infinity is not zero: a weight of 0 does not silence a record
+        whose activations or gradients are not finite.
+        """
+
+    def settled(self, alone: bool) -> Use:
+        """The use in the form that is cheapest for a norm now and a weighted sum later.
+
+        Args:
+            alone: the sum follows at once, so that what is formed for the norm lives for a moment
+                only (a group of one layer); otherwise it is held until the whole backward is done.
+        """
+        return self
+
+    def form(self) -> str:
+        """How the norm is computed, for ``dpft bench --explain``."""
+        return "per example"
+
+
+class Rule(ABC):
+    """How one type of layer uses its parameters. Stateless; one object serves all layers.
+
+    To support a new layer, write a subclass and pass an object of it as
+    ``make_clipper(..., rules={"your.module.ClassName": YourRule()})``.
+    """
+
+    @abstractmethod
+    def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
+        """The uses of one call.
+
+        Args:
+            module: the layer.
+            a: its first input; None if `needs_input` said that it is not needed.
+            g: gradient of the summed losses with respect to its output, same shape as the output.
+
+        Returns:
+            One use per *trainable* parameter, by the parameter's local name (``"weight"``).
+        """
+
+    def needs_input(self, module: nn.Module) -> bool:
+        """Whether `uses` needs the layer's input: an input that nobody needs is not kept."""
+        return True
+
+
+def trains(module: nn.Module, name: str) -> bool:
+    """Whether ``module`` has a parameter of that name that requires gradients."""
+    parameter = getattr(module, name, None)
+    return parameter is not None and bool(parameter.requires_grad)
+
+
+def zero_rows(tensor: Tensor, dropped: Tensor) -> Tensor:
+    """``tensor`` with the rows where ``dropped`` (bool, ``(B,)``) set to zero."""
+    return tensor.masked_fill(dropped.view(-1, *[1] * (tensor.dim() - 1)), 0)
+
+
+def sequence(tensor: Tensor) -> Tensor:
+    """View ``(B, ..., d)`` as ``(B, T, d)``: all middle dimensions are positions of one record."""
+    return tensor.flatten(1, -2) if tensor.dim() > 2 else tensor.unsqueeze(1)

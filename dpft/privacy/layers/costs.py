@@ -1,0 +1,51 @@
+"""Which form a matrix's per-example norms take: from Gram matrices, or from the gradients.
+
+For one record with ``T`` positions and a ``(p, d)`` weight, the Gram form (Li et al. 2022, eq. 2)
+multiplies ``T^2 (p + d)`` times and holds ``2 T^2`` numbers; forming the gradient multiplies
+``T p d`` times and holds ``p d`` (Bu et al. 2023, section 3). A gradient that has been formed also
+serves the weighted sum, which then needs no matrix product of its own.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+# Moving one number to memory and back costs about as much as this many multiplications.
+_MULTIPLICATIONS_PER_NUMBER = 40
+
+# Numbers that may be formed for a moment: 2**26 floats are 256 MiB.
+_MOMENT = 2**26
+
+
+class Form(Enum):
+    """How norms are computed, and what is kept for the weighted sum."""
+
+    GRAM = "gram"  # norms from Gram matrices; a and g are kept
+    KEEP = "formed, kept"  # gradients are formed, and kept in place of a and g
+    DROP = "formed, dropped"  # gradients are formed piecewise for the norms; a and g are kept
+
+
+def choose_form(batch: int, length: int, p: int, d: int, *, alone: bool) -> Form:
+    """The cheapest form for ``batch`` records, by multiplications, with memory as the limit.
+
+    Args:
+        batch: records ``B``.
+        length: positions ``T``.
+        p: outputs.
+        d: inputs.
+        alone: whether formed gradients would live for a moment only.
+    """
+    if length == 1 or batch == 0:
+        return Form.GRAM
+    gradient, held = p * d, length * (p + d)
+    gram_time = length * length * (p + d)
+    # Written once and read twice, where the Gram form reads what is warm.
+    keep_time = 3 * _MULTIPLICATIONS_PER_NUMBER * gradient if batch > 1 else gradient
+    drop_time = length * gradient + _MULTIPLICATIONS_PER_NUMBER * gradient
+    fits = batch == 1 or gradient <= held or (alone and batch * gradient <= _MOMENT)
+    times = {Form.GRAM: gram_time, Form.DROP: drop_time}
+    if fits:
+        times[Form.KEEP] = keep_time
+    if batch * 2 * length * length > max(_MOMENT, batch * gradient):
+        del times[Form.GRAM]  # two T by T matrices would not fit where the gradient does
+    return min(times, key=times.__getitem__)

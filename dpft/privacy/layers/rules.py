@@ -1,0 +1,121 @@
+"""Rules for linear layers and tables, and which layer has which rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from torch import Tensor, nn
+
+from dpft.privacy.layers.base import Rule, Use, sequence, trains
+from dpft.privacy.layers.conv import ConvRule
+from dpft.privacy.layers.norms import (
+    GroupNormRule,
+    InstanceNormRule,
+    LayerNormRule,
+    LlamaRMSNormRule,
+    RMSNormRule,
+)
+from dpft.privacy.layers.standardised import StandardisedConvRule
+from dpft.privacy.layers.uses import DirectUse, EmbeddingUse, MatrixUse
+
+
+class LinearRule(Rule):
+    """``nn.Linear``: weight ``(p, d)``, input ``(B, ..., d)``, output gradient ``(B, ..., p)``.
+
+    With ``transposed`` the weight is stored as ``(d, p)``: GPT-2's ``Conv1D``.
+    """
+
+    def __init__(self, transposed: bool = False) -> None:
+        self.transposed = transposed
+
+    def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
+        g = sequence(g)
+        uses: dict[str, Use] = {}
+        if trains(module, "weight"):
+            assert a is not None
+            uses["weight"] = MatrixUse(sequence(a), g, self.transposed)
+        if trains(module, "bias"):
+            uses["bias"] = DirectUse(g.sum(1))
+        return uses
+
+    def needs_input(self, module: nn.Module) -> bool:
+        return trains(module, "weight")
+
+
+class EmbeddingRule(Rule):
+    """``nn.Embedding``: indices ``(B, ...)``, output gradient ``(B, ..., d)``."""
+
+    def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
+        assert isinstance(module, nn.Embedding)
+        assert a is not None
+        if module.max_norm is not None or module.scale_grad_by_freq or module.sparse:
+            raise NotImplementedError(
+                "Embedding with max_norm, scale_grad_by_freq or sparse=True has gradients that "
+                "depend on the whole batch; expected all three at their defaults"
+            )
+        ids, g = a.flatten(1), g.flatten(1, -2)
+        if module.padding_idx is not None:
+            g = g.masked_fill((ids == module.padding_idx)[:, :, None], 0)
+        return {"weight": EmbeddingUse(ids, g, module.num_embeddings)}
+
+
+# Families of transformers whose norm has the formula of Llama's, and the prefix of its name.
+_LLAMA_NORMS: Mapping[str, str] = MappingProxyType(
+    {
+        "glm": "Glm",
+        "granite": "Granite",
+        "llama": "Llama",
+        "mistral": "Mistral",
+        "mixtral": "Mixtral",
+        "olmoe": "Olmoe",
+        "phi3": "Phi3",
+        "qwen2": "Qwen2",
+        "qwen2_moe": "Qwen2Moe",
+        "qwen3": "Qwen3",
+        "qwen3_moe": "Qwen3Moe",
+        "smollm3": "SmolLM3",
+    }
+)
+
+# Keyed by qualified class name, so that a rule for a library's layer needs no import of it.
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "torch.nn.modules.linear.Linear": LinearRule(),
+        "transformers.pytorch_utils.Conv1D": LinearRule(transposed=True),
+        "torch.nn.modules.sparse.Embedding": EmbeddingRule(),
+        "torch.nn.modules.conv.Conv1d": ConvRule(),
+        "torch.nn.modules.conv.Conv2d": ConvRule(),
+        "dpft.models.wrn.WeightStandardizedConv2d": StandardisedConvRule(),
+        "torch.nn.modules.normalization.LayerNorm": LayerNormRule(),
+        "torch.nn.modules.normalization.GroupNorm": GroupNormRule(),
+        "torch.nn.modules.normalization.RMSNorm": RMSNormRule(),
+        # All instance norms have the forward of this class.
+        "torch.nn.modules.instancenorm._InstanceNorm": InstanceNormRule(),
+        **{
+            f"transformers.models.{family}.modeling_{family}.{prefix}RMSNorm": LlamaRMSNormRule()
+            for family, prefix in _LLAMA_NORMS.items()
+        },
+    }
+)
+
+
+def find_rule(module: nn.Module, rules: Mapping[str, Rule]) -> Rule | None:
+    """The rule for ``module``, or None.
+
+    A subclass inherits its parent's rule only while it keeps the parent's ``forward``: a subclass
+    that computes something else needs a rule of its own, and so does a module whose ``forward``
+    was replaced.
+    """
+    if "forward" in vars(module):
+        return None
+    for cls in type(module).__mro__:
+        rule = rules.get(f"{cls.__module__}.{cls.__qualname__}")
+        if rule is not None:
+            return rule if vars(cls)["forward"] is type(module).forward else None
+    return None
+
+
+def rule_names(rules: Iterable[str]) -> str:
+    """The layer types that have a rule, for error messages."""
+    return ", ".join(sorted(name.rsplit(".", 1)[-1] for name in rules))

@@ -1,0 +1,115 @@
+"""The record of a trained run: what was done, what it cost, and what is guaranteed."""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dpft import runs
+from dpft.config import Run
+from dpft.models import LoadedModel
+from dpft.privacy import Mechanism
+from dpft.tasks.base import Task, TextRecord
+
+
+def make_record(
+    run: Run,
+    task: Task,
+    directory: runs.RunDirectory,
+    mechanism: Mechanism,
+    loaded: LoadedModel,
+    records: Sequence[TextRecord],
+    data: str,
+    seconds: float,
+) -> dict[str, Any]:
+    """The record after training, without scores: the sections of `dpft.runs.RunRecord`.
+
+    Args:
+        run: the settings.
+        task: what was trained on.
+        directory: the run's folder.
+        mechanism: what was done to the data.
+        loaded: the trained model.
+        records: the training records.
+        data: their keyed fingerprint.
+        seconds: how long the steps took.
+    """
+    parameters = list(loaded.model.parameters())
+    epsilon = mechanism.epsilons() if mechanism.private else None
+    explicit = run.privacy.noise_seed
+    return {
+        "stage": "trained",
+        "dpft": runs.code_version(),
+        "config": run.identity(),  # without folders: a record may travel
+        "config_hash": directory.config_hash,
+        "environment": runs.environment(),
+        "seeds": {"seed": run.seed, "noise": explicit},
+        "dataset": {
+            "task": task.name,
+            "source": task.location[0],
+            "fingerprint": data,
+            "counts": {"train": len(records)},
+        },
+        "model": {
+            "base_model": run.model.path,
+            "adaptation": run.adapt,
+            "parameters": sum(p.numel() for p in parameters),
+            "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
+        },
+        "mechanism": mechanism.to_dict() if mechanism.private else None,
+        "privacy": {
+            "unit": task.unit,
+            "neighbouring": "add or remove one record",
+            "delta": mechanism.delta,
+            "epsilon": epsilon,
+            "steps_taken": mechanism.steps,
+            "statement": _statement(mechanism, task, epsilon),
+            "caveats": _caveats(mechanism, explicit),
+        }
+        if mechanism.private
+        else None,
+        "training": {
+            "steps": mechanism.steps,
+            "seconds": seconds,
+            "peak_memory_bytes": peak_memory(loaded.model.device),
+            "device": str(loaded.model.device),
+        },
+        "labels": [*loaded.labels, *task.labels()],
+    }
+
+
+def _statement(mechanism: Mechanism, task: Task, epsilon: dict[str, Any] | None) -> str:
+    assert epsilon is not None
+    if mechanism.steps == 0:
+        return "no training step was taken: the weights depend on no record"
+    counts = "the noisy counts behind the thresholds included, " if mechanism.quantiles else ""
+    return (
+        f"({math.ceil(epsilon['rdp'] * 1000) / 1000:g}, {mechanism.delta:.3g})-differential "
+        f"privacy by Renyi accounting, {counts}"
+        f"for adding or removing one record; one record is {task.unit}"
+    )
+
+
+def _caveats(mechanism: Mechanism, noise_seed: int | None) -> list[str]:
+    caveats = []
+    if mechanism.sampling == "shuffle":
+        caveats.append("epsilon computed for Poisson sampling, run with shuffled batches")
+    if noise_seed is not None and mechanism.noise_multiplier:
+        caveats.append(
+            f"noise and sampling follow from the explicit seed {noise_seed}: whoever knows it can "
+            "remove the noise; for research, not for release"
+        )
+    return caveats
+
+
+def peak_memory(device: torch.device) -> int:
+    """Peak bytes: of the GPU's allocator, or of this process's resident set."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

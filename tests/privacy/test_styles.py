@@ -1,0 +1,127 @@
+"""Every style on every architecture equals an autograd loop, in float64 to 1e-10."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from dpft.privacy import make_clipper
+from dpft.privacy.clipping import CLIP_FUNCTIONS
+from dpft.privacy.groups import PARTITIONS, Partition
+from dpft.privacy.passes import PLANS, TWO_BACKWARDS
+from dpft.privacy.styles import STYLES
+from tests.privacy.reference import clear, grads_of
+from tests.privacy.small_models import MODELS, TYING, build
+
+TOLERANCE = 1e-10
+PRIVATE_PLANS = [plan for plan in PLANS if plan != "none"]
+CASES = [(name, tied) for name in MODELS for tied in (True, False) if name in TYING or not tied]
+
+# What each partition needs to be told.
+OPTIONS = {"uniform": {"count": 2}, "two_group": {"boundary": 1}, "per_device": {"count": 2}}
+
+
+def partition_for(groups, model):
+    if groups == "custom":  # every other parameter: no layer has a group of its own
+        names = tuple(name for name, p in model.named_parameters() if p.requires_grad)
+        return Partition("custom", patterns=(names[::2], names[1::2]))
+    return Partition(groups, **OPTIONS.get(groups, {}))
+
+
+COMBINATIONS = [
+    (groups, plan)
+    for groups, plan in itertools.product(PARTITIONS, PRIVATE_PLANS)
+    if groups == "flat" or plan not in TWO_BACKWARDS
+]
+
+
+@pytest.fixture(scope="module")
+def references():
+    """Per-record gradients of each architecture, computed once."""
+    return {}
+
+
+def reference(references, name, tied, parts, clip, thresholds):
+    key = (name, tied)
+    if key not in references:
+        case = build(name, tied)
+        parameters = {n: p for n, p in case.model.named_parameters() if p.requires_grad}
+        rows = []
+        for i in range(case.batch):
+            found = torch.autograd.grad(
+                case.record_loss(i), list(parameters.values()), allow_unused=True
+            )
+            rows.append(
+                {
+                    n: torch.zeros_like(p) if g is None else g
+                    for g, (n, p) in zip(found, parameters.items(), strict=True)
+                }
+            )
+        references[key] = rows
+    rows = references[key]
+    total = {n: torch.zeros_like(g) for n, g in rows[0].items()}
+    norms = torch.zeros(len(rows), len(parts), dtype=torch.float64)
+    for i, row in enumerate(rows):
+        for k, names in enumerate(parts):
+            n = norms[i, k] = math.sqrt(sum(row[x].square().sum().item() for x in names))
+            threshold = thresholds[k]
+            factor = min(1.0, threshold / n) if clip == "abadi" else threshold / (n + 0.01)
+            for x in names:
+                total[x] += factor * row[x]
+    return norms, total
+
+
+@pytest.mark.parametrize(("name", "tied"), CASES)
+@pytest.mark.parametrize(("groups", "plan"), COMBINATIONS)
+def test_sums_and_norms_equal_the_autograd_loop(references, name, tied, groups, plan):
+    """Whole batch and accumulated microbatches, both clip functions, first and later batches."""
+    case = build(name, tied)
+    for clip_function in CLIP_FUNCTIONS:
+        clipper = make_clipper(
+            case.model,
+            groups=partition_for(groups, case.model),
+            plan=plan,
+            threshold=1.0,
+            clip_function=clip_function,
+        )
+        parts = [group.parameters for group in clipper.groups]
+        norms, total = reference(references, name, tied, parts, clip_function, clipper.thresholds)
+        slices = [[slice(None)], [slice(0, 1), slice(1, None)], [slice(None)]]
+        for cut in slices:  # the third sees a signature that was verified before
+            clear(case.model)
+            seen = []
+            for part in cut:
+                clipper.backward(case.losses(case.model, case.rows(part)))
+                seen.append(clipper.norms)
+            torch.testing.assert_close(torch.cat(seen), norms, rtol=TOLERANCE, atol=TOLERANCE)
+            for parameter, grad in grads_of(case.model).items():
+                torch.testing.assert_close(
+                    grad, total[parameter], rtol=TOLERANCE, atol=TOLERANCE, msg=parameter
+                )
+        clipper.close()
+
+
+@pytest.mark.parametrize(("name", "tied"), CASES)
+@pytest.mark.parametrize("style", [s for s in STYLES if s != "none" and not s.startswith("custom")])
+def test_adding_one_record_moves_the_sum_by_at_most_the_sensitivity(name, tied, style):
+    """In every style; the bound is attained where all groups of the record are clipped."""
+    case = build(name, tied)
+    options = OPTIONS.get(style.removesuffix("_adaptive"), {})
+    clipper = make_clipper(case.model, style, threshold=1e-3, **options)
+    clipper.backward(case.all_losses())
+    whole = grads_of(case.model)
+    for i in range(case.batch):
+        clear(case.model)
+        rest = [j for j in range(case.batch) if j != i]
+        clipper.backward(case.losses(case.model, case.rows(rest)))
+        without = grads_of(case.model)
+        moved = math.sqrt(sum((whole[n] - without[n]).square().sum().item() for n in whole))
+        assert moved <= clipper.sensitivity * (1 + 1e-9)
+        assert moved > 0.5 * clipper.sensitivity
+
+
+@pytest.mark.parametrize("plan", TWO_BACKWARDS)
+def test_two_backwards_cannot_clip_groups(plan):
+    with pytest.raises(ValueError, match="plan='fused'"):
+        make_clipper(build("gpt2").model, "per_layer", plan=plan, threshold=1.0)
