@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +21,10 @@ from dpft.privacy import groups as partitions
 from dpft.privacy.capture import Call, Capture
 from dpft.privacy.groups import Group
 from dpft.privacy.layers import Rule, UnsupportedLayerError, Use
-from dpft.privacy.passes import TWO_BACKWARDS, Pass
+from dpft.privacy.passes import TWO_BACKWARDS, Pass, uses_of
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.sites import find_sites
-from dpft.privacy.verify import check_batch, verify_sums, verify_uses
+from dpft.privacy.verify import dominates, verify_sums, verify_uses
 
 
 def abadi(norms: Tensor, threshold: float) -> Tensor:
@@ -41,6 +41,20 @@ ClipFunction = Callable[[Tensor, float], Tensor]
 CLIP_FUNCTIONS: Mapping[str, ClipFunction] = MappingProxyType(
     {"abadi": abadi, "automatic": automatic}
 )
+
+
+Signature = tuple[tuple[str, bool], ...]
+
+
+class _Known(NamedTuple):
+    """What was found out about a sequence of layer calls when it was verified.
+
+    ``everywhere``: a backward must ask for every call (`verify_uses`). ``one_gate``: the losses
+    depend on everything through the last call's output (`dominates`).
+    """
+
+    everywhere: bool
+    one_gate: bool
 
 
 class Clipper:
@@ -82,8 +96,7 @@ class Clipper:
         self.norms = torch.empty(0, len(self.groups))
         self.factors = torch.empty(0, len(self.groups))
         self._clip_function = clip_function
-        # By sequence of layer calls: whether a backward must ask for every call (`verify_uses`).
-        self._verified: dict[tuple[tuple[str, bool], ...], bool] = {}
+        self._verified: dict[Signature, _Known] = {}
         self._forms: dict[str, str] = {}
         sites = {} if plan == "none" else find_sites(model, self.parameters, rules)
         self._capture = Capture(model, sites)
@@ -159,18 +172,24 @@ class Clipper:
 
     def _clip(self, losses: Tensor, calls: Sequence[Call]) -> None:
         signature = tuple((call.site.name, call.root) for call in calls)
-        everywhere = self._verified.get(signature)
+        known = self._verified.get(signature)
         batch = Pass(self.plan, self.groups, self.parameters, losses, calls, self._factors_of)
         two = self.plan in TWO_BACKWARDS
-        if everywhere is None:
+        last: list[Tensor] = []
+
+        def listen(call: Call, g: Tensor) -> None:
+            if two and call is calls[-1]:
+                last.append(g)
+            batch.arrived(call, g)
+
+        if known is None:
             for call, g in self._verify(losses, calls, signature):
-                batch.arrived(call, g)
+                listen(call, g)
         else:
             self._capture.backward(
-                losses, calls, batch.arrived, everywhere=everywhere, retain_graph=two
+                losses, calls, listen, everywhere=known.everywhere, retain_graph=two
             )
-        batch.finish()
-        self.norms, self.factors = batch.norms, batch.factors
+        self.norms, self.factors = batch.finish()
         self._forms = batch.forms
         if self.adaptive is not None:
             usable = self.factors > 0
@@ -180,12 +199,11 @@ class Clipper:
                 - 0.5 * usable.sum(0, dtype=torch.float64)
             )
         if two:
-            self._second_backward(losses, calls)
-            for call in calls:
-                call.release()
+            del batch
+            self._second_backward(losses, calls, last[0] if known and known.one_gate else None)
 
     def _verify(
-        self, losses: Tensor, calls: Sequence[Call], signature: tuple[tuple[str, bool], ...]
+        self, losses: Tensor, calls: Sequence[Call], signature: Signature
     ) -> list[tuple[Call, Tensor]]:
         """The first backward of a new sequence of layer calls: nothing is clipped before it."""
         heard: list[tuple[Call, Tensor]] = []
@@ -201,27 +219,41 @@ class Clipper:
         uses: dict[str, list[Use]] = {}
         with torch.no_grad():
             for call, g in heard:
-                check_batch(call, len(losses), g)
-                found = call.site.rule.uses(call.site.module, call.input(), g)
-                for local, use in found.items():
-                    uses.setdefault(call.site.names[local], []).append(use)
+                for name, use in uses_of(call, g, len(losses)):
+                    uses.setdefault(name, []).append(use)
+        half = any(g.dtype.itemsize < 4 for _, g in heard)
         with self._capture.silent_backward():
-            verify_sums(losses, uses, self.parameters)
-        self._verified[signature] = other_leaves
+            verify_sums(losses, uses, self.parameters, tolerance=3e-2 if half else 1e-3)
+        one_gate = dominates(calls[-1], losses, calls[:-1])
+        self._verified[signature] = _Known(other_leaves, one_gate)
         return heard
 
-    def _second_backward(self, losses: Tensor, calls: Sequence[Call]) -> None:
-        """Of the losses reweighted by the factors (Li et al. 2022, section 4)."""
+    def _second_backward(self, losses: Tensor, calls: Sequence[Call], last: Tensor | None) -> None:
+        """Of the losses reweighted by the factors (Li et al. 2022, section 4).
+
+        Args:
+            losses: per-example losses, ``(B,)``.
+            calls: of the forward.
+            last: the output gradient of the last call, if the losses depend on everything through
+                it: what lies above need not be computed again, only its rows be reweighted.
+        """
         factors = self.factors[:, 0].detach()
         dropped = factors == 0
-        if not bool(dropped.any()):
-            with self._capture.silent_backward():
-                (losses * factors).sum().backward(inputs=list(self.parameters.values()))
+        if bool(dropped.any()):
+            # Zero times infinity is not zero: the sums are formed from a and g, without the record.
+            again = Pass("bk", self.groups, self.parameters, losses, calls, lambda k, n: factors)
+            self._capture.backward(losses, calls, again.arrived, everywhere=True)
+            again.finish()
             return
-        # Zero times infinity is not zero: the sums are formed from a and g without that record.
-        batch = Pass("bk", self.groups, self.parameters, losses, calls, lambda k, norms: factors)
-        self._capture.backward(losses, calls, batch.arrived, everywhere=True)
-        batch.finish()
+        for call in calls:  # so that the backward frees activations as it goes
+            call.release()
+        parameters = list(self.parameters.values())
+        with self._capture.silent_backward():
+            if last is None:
+                (losses * factors).sum().backward(inputs=parameters)
+            else:
+                reweighted = last * factors.to(last.dtype).view(-1, *[1] * (last.dim() - 1))
+                torch.autograd.backward([calls[-1].output], [reweighted], inputs=parameters)
 
     def _factors_of(self, k: int, norms: Tensor) -> Tensor:
         return self._clip_function(norms, self.thresholds[k])

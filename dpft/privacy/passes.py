@@ -19,6 +19,7 @@ lee_kifer    nothing: norms from gradients, one by one    a second backward (Lee
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -58,8 +59,6 @@ class Pass:
         factors_of: clip factors ``(B,)`` of group ``k`` from its norms ``(B,)``.
 
     Attributes:
-        norms: per-example norms by group, ``(B, K)``; complete after `finish`.
-        factors: clip factors, ``(B, K)``; 0 for a record whose gradient is not finite.
         forms: how each parameter's norms were computed, in words.
     """
 
@@ -92,37 +91,45 @@ class Pass:
             and self._batch * sum(parameters[name].numel() for name in group.parameters) <= _MOMENT
             for k, group in enumerate(groups)
         }
-        self.norms = losses.new_zeros(self._batch, len(groups))
-        self.factors = losses.new_zeros(self._batch, len(groups))
+        self._all_finite = bool(self._finite.all())
+        nothing = losses.new_zeros(self._batch)
+        self._norms: list[Tensor] = [nothing] * len(groups)
+        self._factors: list[Tensor] = [nothing] * len(groups)
         self.forms: dict[str, str] = {}
 
     @torch.no_grad()
     def arrived(self, call: Call, g: Tensor) -> None:
         """Take in one call's output gradient; the call's input is forgotten."""
         call.hold()
-        check_batch(call, self._batch, g)
-        uses = call.site.rule.uses(call.site.module, call.input(), g)
+        uses = uses_of(call, g, self._batch)
         if self._plan in TWO_BACKWARDS:
             call.let_go()
         else:
             call.release()
-        names = call.site.names
-        for local, use in uses.items():
-            self._uses.setdefault(names[local], []).append(use)
-        for name in names.values():
+        for name, use in uses:
+            self._uses.setdefault(name, []).append(use)
+        for name in call.site.names.values():
             self._outstanding[name] -= 1
             if not self._outstanding[name]:
                 self._complete(name)
 
     @torch.no_grad()
-    def finish(self) -> None:
-        """After the backward: complete what never arrived, and form the sums that remain."""
+    def finish(self) -> tuple[Tensor, Tensor]:
+        """After the backward: complete what never arrived, and form the sums that remain.
+
+        Returns:
+            Norms and clip factors, ``(B, K)`` each. A record whose gradient in a group is not
+            finite has factor 0 there.
+        """
         for name, outstanding in self._outstanding.items():
             if outstanding:
                 self._complete(name)
         for k in range(len(self._groups)):
             if k not in self._done:
                 self._close(k)
+        device = self._finite.device  # groups may lie on several
+        norms = torch.stack([norms.to(device) for norms in self._norms], 1)
+        return norms, torch.stack([factors.to(device) for factors in self._factors], 1)
 
     def _complete(self, name: str) -> None:
         """All uses of a parameter are here: take its norm, keep what its sum will need."""
@@ -143,10 +150,10 @@ class Pass:
                 uses[:] = [DirectUse(joint_per_example(uses), owned=True)]
             elif len(uses) == 1:
                 uses[0] = uses[0].settled(alone)
-        self.forms[name] = " + ".join(use.form() for use in uses)
+        self.forms[name] = " + ".join([use.form() for use in uses])
         squared = joint_squared_norm(uses, self._grams)
         if self._plan in TWO_BACKWARDS:
-            if squared.value is not squared.scale and bool(squared.doubtful().any()):
+            if not (squared.exact or bool(squared.trusted().all())):
                 squared = _recomputed(squared, uses)
             uses.clear()
         return squared
@@ -155,35 +162,35 @@ class Pass:
         """All norms of a group are here: clip, and form the sum unless a backward will."""
         self._done.add(k)
         names = [name for name in self._groups[k].parameters if name in self._squared]
-        if not names:
-            factors = self._factors_of(k, self.norms[:, k])
-            self.factors[:, k] = factors.masked_fill(~self._finite, 0.0)
-            return
-        squared = self._trusted(names)
-        norms = squared.clamp(min=0).sqrt()
+        dropped = None
+        if names:
+            total = _total([self._squared[name] for name in names])
+            fine = total.trusted() & (total.value < math.inf)
+            # One look for the whole group: each costs a GPU a halt.
+            if not (self._all_finite and bool(fine.all())):
+                total, dropped = self._examined(names)
+            norms = total.value.sqrt()
+        else:  # no parameter of the group took part: nothing to clip
+            norms = self._norms[k]
+            dropped = None if self._all_finite else ~self._finite
         factors = self._factors_of(k, norms)
-        usable = torch.isfinite(squared) & self._finite.to(squared.device)
-        unusable = not bool(usable.all())
-        if unusable:
-            factors = factors.masked_fill(~usable, 0.0)
-        self.norms[:, k] = norms
-        self.factors[:, k] = factors
+        if dropped is not None:
+            factors = factors.masked_fill(dropped, 0.0)
+        self._norms[k], self._factors[k] = norms, factors
+        for name in names:
+            del self._squared[name]
         if self._plan not in TWO_BACKWARDS:
-            self._add_sums(names, factors, ~usable if unusable else None)
+            self._add_sums(names, factors, dropped)
 
-    def _trusted(self, names: Sequence[str]) -> Tensor:
-        """The group's squared norms ``(B,)``, without those that cancellation made doubtful."""
-        loose = [n for n in names if self._squared[n].value is not self._squared[n].scale]
-        if loose:
-            doubtful = torch.stack([self._squared[name].doubtful() for name in loose])
-            if bool(doubtful.any()):  # one look for the whole group: each costs a GPU a halt
-                for name in loose:
-                    if self._uses[name]:
-                        self._squared[name] = _recomputed(self._squared[name], self._uses[name])
-        total = self._squared.pop(names[0]).value
-        for name in names[1:]:
-            total = total + self._squared.pop(name).value
-        return total
+    def _examined(self, names: Sequence[str]) -> tuple[SquaredNorm, Tensor | None]:
+        """The group's norms without what cancellation made doubtful, and who cannot be used."""
+        for name in names:
+            if not self._squared[name].exact and self._uses[name]:
+                self._squared[name] = _recomputed(self._squared[name], self._uses[name])
+        total = _total([self._squared[name] for name in names])
+        total = SquaredNorm(total.value.clamp(min=0), total.scale)
+        dropped = ~(torch.isfinite(total.value) & self._finite.to(total.value.device))
+        return total, dropped if bool(dropped.any()) else None
 
     def _add_sums(self, names: Sequence[str], factors: Tensor, dropped: Tensor | None) -> None:
         for name in names:
@@ -198,9 +205,42 @@ class Pass:
                     use.add_weighted_sum(factors, parameter.grad)
 
 
+def uses_of(call: Call, g: Tensor, batch: int) -> list[tuple[str, Use]]:
+    """What one call adds to the gradients of its parameters, by their canonical names.
+
+    Under autocast inputs and gradients come in half precision; norms and sums are computed in the
+    parameters' own.
+    """
+    check_batch(call, batch, g)
+    a = call.input()
+    if g.dtype.itemsize < 4:
+        g = g.float()
+    if a is not None and a.is_floating_point() and a.dtype != g.dtype:
+        a = a.to(g.dtype)
+    names = call.site.names
+    found = call.site.rule.uses(call.site.module, a, g)
+    return [(names[local], use) for local, use in found.items()]
+
+
+def _total(parts: Sequence[SquaredNorm]) -> SquaredNorm:
+    """The joint squared norm of several parameters."""
+    if len(parts) == 1:
+        return parts[0]
+    value = parts[0].value
+    for part in parts[1:]:
+        value = value + part.value
+    if all(part.exact for part in parts):
+        return SquaredNorm(value, value)
+    scale = parts[0].scale
+    for part in parts[1:]:
+        scale = scale + part.scale
+    return SquaredNorm(value, scale)
+
+
 def _recomputed(norm: SquaredNorm, uses: Sequence[Use]) -> SquaredNorm:
     """Replace what cancellation may have understated, one record at a time."""
     value = norm.value.clone()
-    for index in norm.doubtful().nonzero():
+    # Zero of zero terms is exact; NaN is not zero.
+    for index in (~norm.trusted() & (norm.scale != 0)).nonzero():
         value[index] = exact_squared_norm([use.rows(index) for use in uses]).value
     return SquaredNorm(value, value)

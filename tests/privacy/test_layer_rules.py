@@ -291,7 +291,7 @@ def test_gram_norms_own_up_to_cancellation():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ConvUse, "chosen", lambda self, alone: Form.GRAM)
         norm = find_rule(module, RULES).uses(module, x, g)["weight"].squared_norm()
-    assert norm.doubtful().tolist() == [True, False]
+    assert norm.trusted().tolist() == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -36,11 +36,15 @@ class SquaredNorm(NamedTuple):
     value: Tensor
     scale: Tensor
 
-    def doubtful(self) -> Tensor:
-        """Where the value may be wrong by more than about a percent, bool ``(B,)``."""
-        smallest = _TRUSTED_ROUNDINGS * torch.finfo(self.value.dtype).eps * self.scale
-        # Written so that NaN counts as doubtful; zero of zero terms is exact.
-        return ~((self.value > smallest) | (self.scale == 0))
+    @property
+    def exact(self) -> bool:
+        """Whether the value is a sum of squares, in which nothing can cancel."""
+        return self.value is self.scale
+
+    def trusted(self) -> Tensor:
+        """Where the value is right to about a percent, bool ``(B,)``; never where it is NaN."""
+        smallest = _TRUSTED_ROUNDINGS * torch.finfo(self.value.dtype).eps
+        return self.value > smallest * self.scale
 
 
 class GramCache:

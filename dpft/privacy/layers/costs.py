@@ -9,6 +9,7 @@ serves the weighted sum, which then needs no matrix product of its own.
 from __future__ import annotations
 
 from enum import Enum
+from functools import lru_cache
 
 # Moving one number to memory and back costs about as much as this many multiplications.
 _MULTIPLICATIONS_PER_NUMBER = 40
@@ -25,6 +26,7 @@ class Form(Enum):
     DROP = "formed, dropped"  # gradients are formed piecewise for the norms; a and g are kept
 
 
+@lru_cache(maxsize=4096)
 def choose_form(batch: int, length: int, p: int, d: int, *, alone: bool) -> Form:
     """The cheapest form for ``batch`` records, by multiplications, with memory as the limit.
 

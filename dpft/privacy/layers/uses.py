@@ -184,7 +184,7 @@ def joint_squared_norm(uses: Sequence[Use], grams: GramCache | None = None) -> S
     other combination forms the per-example gradients and adds them.
 
     Guarantee: the result bounds what one record adds to this parameter, where it is not
-    `SquaredNorm.doubtful`; joining after the norm instead would understate it by up to a factor
+    in doubt (`SquaredNorm.trusted`); joining after the norm instead would understate it by up to a factor
     ``sqrt(uses)``.
     """
     if len(uses) == 1:
