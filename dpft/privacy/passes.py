@@ -144,12 +144,12 @@ class Pass:
 
     def _norm(self, name: str, uses: list[Use], alone: bool) -> SquaredNorm:
         if self._plan in ("materialised", "lee_kifer"):
-            uses[:] = [DirectUse(joint_per_example(uses), owned=True)]
+            uses[:] = [_formed(uses)]
         elif self._plan in ("bk", "fused"):
-            if len(uses) > 1 and self._batch == 1:
-                uses[:] = [DirectUse(joint_per_example(uses), owned=True)]
-            elif len(uses) == 1:
+            if len(uses) == 1:
                 uses[0] = uses[0].settled(alone)
+            elif self._batch == 1:
+                uses[:] = [_formed(uses)]
         self.forms[name] = " + ".join([use.form() for use in uses])
         squared = joint_squared_norm(uses, self._grams)
         if self._plan in TWO_BACKWARDS:
@@ -220,6 +220,13 @@ def uses_of(call: Call, g: Tensor, batch: int) -> list[tuple[str, Use]]:
     names = call.site.names
     found = call.site.rule.uses(call.site.module, a, g)
     return [(names[local], use) for local, use in found.items()]
+
+
+def _formed(uses: Sequence[Use]) -> Use:
+    """The per-example gradients of one parameter."""
+    if len(uses) == 1 and isinstance(uses[0], DirectUse):
+        return uses[0]
+    return DirectUse(joint_per_example(uses), owned=True)
 
 
 def _total(parts: Sequence[SquaredNorm]) -> SquaredNorm:

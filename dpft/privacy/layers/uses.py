@@ -183,8 +183,8 @@ def joint_squared_norm(uses: Sequence[Use], grams: GramCache | None = None) -> S
     ``2 <G_head, G_emb> = 2 sum_{t,s} g_head[t, id_s] <a_t, g_emb_s>`` by gathering columns. Any
     other combination forms the per-example gradients and adds them.
 
-    Guarantee: the result bounds what one record adds to this parameter, where it is not
-    in doubt (`SquaredNorm.trusted`); joining after the norm instead would understate it by up to a factor
+    Guarantee: the result bounds what one record adds to this parameter, where it is to be
+    `SquaredNorm.trusted`; joining after the norm instead would understate it by up to a factor
     ``sqrt(uses)``.
     """
     if len(uses) == 1:
