@@ -72,7 +72,7 @@ class GramCache:
 
 # Above this many multiplications one product per record is faster on a CPU than a batched one,
 # whose threads share out the records (measured in docs/performance.md).
-_LOOPED_GRAM = 2**22
+_LOOPED_GRAM = 2**24
 
 
 def batched_gram(x: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -119,7 +120,7 @@ class EmbeddingUse(Use):
         return out.scatter_add_(1, self.ids[:, :, None].expand(-1, -1, d), self.g)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        out = self.g.new_zeros(self.num_embeddings, self.g.shape[2])
+        out = _untouched_zeros(self.g, (self.num_embeddings, self.g.shape[2]))
         self.add_weighted_sum(weights, out)
         return out
 
@@ -242,6 +243,19 @@ def squared_rows(x: Tensor) -> Tensor:
     if whole < flat.shape[1]:
         total = total + flat[:, whole:].square().sum(1)
     return total
+
+
+def _untouched_zeros(like: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Zeros that the operating system hands out when they are first touched.
+
+    A batch touches few rows of a large table. torch's zeros write all of them, to memory that the
+    system has just zeroed.
+    """
+    if like.device.type != "cpu" or like.dtype not in (torch.float32, torch.float64):
+        return like.new_zeros(shape)
+    return torch.from_numpy(
+        np.zeros(shape, "float32" if like.dtype == torch.float32 else "float64")
+    )
 
 
 def uncancelled(*grams: Tensor) -> Tensor:
