@@ -55,6 +55,7 @@ def test_help_names_every_verb():
         "data",
         "validate",
         "compare",
+        "bench",
         "demo",
     ):
         assert re.search(rf"^  {verb} ", output, re.MULTILINE)

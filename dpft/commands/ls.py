@@ -27,7 +27,7 @@ def main(group: str | None) -> None:
         prefix = "+" if name == "experiment" else ""
         typer.secho(f"{prefix}{name}=", bold=True)
         for file in sorted((root / name).glob("*.yaml")):
-            typer.echo(f"  {file.stem:<14} {summary(file)}")
+            typer.echo(f"  {file.stem:<19} {summary(file)}")
 
 
 def summary(file: Path) -> str:

@@ -7,7 +7,15 @@
 from dpft.privacy.clipping import Clipper
 from dpft.privacy.layers import UnsupportedLayerError
 from dpft.privacy.mechanism import Mechanism
+from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.sampling import microbatches
 from dpft.privacy.styles import make_clipper
 
-__all__ = ["Clipper", "Mechanism", "UnsupportedLayerError", "make_clipper", "microbatches"]
+__all__ = [
+    "Clipper",
+    "Mechanism",
+    "Quantiles",
+    "UnsupportedLayerError",
+    "make_clipper",
+    "microbatches",
+]
