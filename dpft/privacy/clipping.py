@@ -252,8 +252,10 @@ class Clipper:
             if last is None:
                 (losses * factors).sum().backward(inputs=parameters)
             else:
-                reweighted = last * factors.to(last.dtype).view(-1, *[1] * (last.dim() - 1))
-                torch.autograd.backward([calls[-1].output], [reweighted], inputs=parameters)
+                rows = factors.to(last.dtype).view(-1, *[1] * (last.dim() - 1))
+                # In place: it is the largest tensor of a language model's step, and done with.
+                last = last.mul_(rows) if last.is_contiguous() else last * rows
+                torch.autograd.backward([calls[-1].output], [last], inputs=parameters)
 
     def _factors_of(self, k: int, norms: Tensor) -> Tensor:
         return self._clip_function(norms, self.thresholds[k])
