@@ -10,7 +10,7 @@ from dpft.commands import account
 from dpft.compose import compose
 from dpft.config import conf_dir, parse
 from dpft.errors import ConfigError
-from dpft.privacy import clipping, groups, noise, passes
+from dpft.privacy import groups, noise, passes, styles
 
 SHIPPED = sorted(file.stem for file in (conf_dir() / "clip").glob("*.yaml"))
 FLAT = {"threshold": 0.1}
@@ -25,7 +25,7 @@ def test_names_are_those_of_the_privacy_core():
     assert clip.PLANS == passes.PLANS
     assert clip.PARTITIONS == groups.PARTITIONS
     assert clip.ALLOCATIONS == noise.ALLOCATIONS
-    for name, style in clipping.STYLES.items():
+    for name, style in styles.STYLES.items():
         assert parts_of(name) == (style.plan, style.groups, style.adaptive)
         assert name in clip.STYLES
 
