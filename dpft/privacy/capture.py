@@ -95,11 +95,13 @@ class Capture:
         self._enabled = True
         self._in_backward = False
         self._handles: list[Any] = []
+        self._bare: list[tuple[nn.Module, dict[str, nn.Parameter | None]]] = []
         if sites:
             self._install(model)
 
     def take(self) -> list[Call]:
         """The captured calls, in order, which are then forgotten here."""
+        self._restore_all()
         calls, self.calls = self.calls, []
         return calls
 
@@ -161,6 +163,7 @@ class Capture:
     def _note_batch(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._in_backward:
             return
+        self._restore_all()  # an interrupt in the last forward may have left rows in place
         tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() > 0)
         first = next(tensors, None)
         self._batch = None if first is None else len(first)
@@ -210,11 +213,16 @@ class Capture:
 
     def _restore(self, site: Site) -> Callable[..., None]:
         parameters = {local: site.module._parameters[local] for local in site.names}
+        self._bare.append((site.module, parameters))
 
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             module._parameters.update(parameters)
 
         return hook
+
+    def _restore_all(self) -> None:
+        for module, parameters in self._bare:
+            module._parameters.update(parameters)
 
     def _add(self, site: Site, saved: Tensor | None, output: Tensor, root: bool) -> None:
         if self._in_backward:  # a recomputation: only what it saves is wanted
@@ -247,6 +255,7 @@ class Capture:
 
     def close(self) -> None:
         """Remove all hooks from the model."""
+        self._restore_all()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,18 +44,25 @@ CLIP_FUNCTIONS: Mapping[str, ClipFunction] = MappingProxyType(
 )
 
 
-Signature = tuple[tuple[str, bool], ...]
+# A sequence of layer calls, and whether several records were in the batch: only then can rows be
+# confused.
+Signature = tuple[tuple[tuple[str, bool], ...], bool]
+
+# A sequence that was found right is looked at again after so many batches, and four times as many.
+_CHECK_AGAIN = 64
 
 
-class _Known(NamedTuple):
-    """What was found out about a sequence of layer calls when it was verified.
+@dataclass
+class _Seen:
+    """How many batches of a kind there were, and at which one the rules are checked next."""
 
-    ``everywhere``: a backward must ask for every call (`verify_uses`). ``one_gate``: the losses
-    depend on everything through the last call's output (`dominates`).
-    """
+    batches: int = 0
+    next_check: int = 1
 
-    everywhere: bool
-    one_gate: bool
+    def checked(self, all_told_apart: bool) -> None:
+        """Set when to look again: soon, as long as zero gradients leave something unproven."""
+        n = self.batches
+        self.next_check = max(_CHECK_AGAIN, 4 * n) if all_told_apart else 2 * n
 
 
 class Clipper:
@@ -96,7 +104,8 @@ class Clipper:
         self.norms = torch.empty(0, len(self.groups))
         self.factors = torch.empty(0, len(self.groups))
         self._clip_function = clip_function
-        self._verified: dict[Signature, _Known] = {}
+        self._seen: dict[Signature, _Seen] = {}
+        self._unfinished = False
         self._forms: dict[str, str] = {}
         sites = {} if plan == "none" else find_sites(model, self.parameters, rules)
         self._capture = Capture(model, sites)
@@ -112,9 +121,18 @@ class Clipper:
         return partitions.sensitivity(self.thresholds) if self.private else float("inf")
 
     @property
-    def batches_verified(self) -> int:
-        """How many sequences of layer calls have been checked against autograd."""
-        return len(self._verified)
+    def unfinished(self) -> bool:
+        """Whether the last `backward` broke off: ``.grad`` may hold part of a batch."""
+        return self._unfinished
+
+    def reset(self) -> None:
+        """Forget forwards without a backward, counts, and a `backward` that broke off.
+
+        What `backward` has added to ``.grad`` stays there: set it to None as well.
+        """
+        self._capture.take()
+        self._unfinished = False
+        self.move(self.estimates)
 
     def move(self, estimates: Sequence[float]) -> None:
         """Set the estimates, and with them the thresholds, from the next `backward` on."""
@@ -135,7 +153,14 @@ class Clipper:
             ValueError: if ``losses`` is not one-dimensional.
             UnsupportedLayerError: if a layer's batch cannot be told apart by record, or if a
                 parameter is used in a way that was not captured.
+            RuntimeError: if the `backward` before broke off (see `reset`).
         """
+        if self._unfinished:
+            raise RuntimeError(
+                "the last backward broke off and may have added part of its batch to .grad; "
+                "expected a fresh start: set .grad to None (optimizer.zero_grad()), call "
+                "clipper.reset(), and begin the logical batch again"
+            )
         if losses.dim() != 1:
             raise ValueError(
                 f"losses have shape {tuple(losses.shape)}; expected one loss per record, shape "
@@ -171,23 +196,32 @@ class Clipper:
         ]
 
     def _clip(self, losses: Tensor, calls: Sequence[Call]) -> None:
-        signature = tuple((call.site.name, call.root) for call in calls)
-        known = self._verified.get(signature)
-        batch = Pass(self.plan, self.groups, self.parameters, losses, calls, self._factors_of)
+        calls, everywhere = verify_uses(losses, calls, self.parameters)
         two = self.plan in TWO_BACKWARDS
-        last: list[Tensor] = []
+        gate = calls[-1] if two and calls and dominates(calls[-1], losses, calls[:-1]) else None
+        at_gate: list[Tensor] = []
+        heard = 0
+        batch = Pass(self.plan, self.groups, self.parameters, losses, calls, self._factors_of)
 
         def listen(call: Call, g: Tensor) -> None:
-            if two and call is calls[-1]:
-                last.append(g)
+            nonlocal heard
+            heard += 1
+            if call is gate:
+                at_gate.append(g)
             batch.arrived(call, g)
 
-        if known is None:
-            for call, g in self._verify(losses, calls, signature):
+        checked = self._check(losses, calls)
+        self._unfinished = True
+        if checked is not None:
+            for call, g in checked:
                 listen(call, g)
         else:
-            self._capture.backward(
-                losses, calls, listen, everywhere=known.everywhere, retain_graph=two
+            self._capture.backward(losses, calls, listen, everywhere=everywhere, retain_graph=two)
+        if heard != len(calls):
+            raise UnsupportedLayerError(
+                f"{len(calls)} layer calls lie on the way to the losses, but a backward met "
+                f"{heard} of them; expected all: does a layer give several outputs of which the "
+                "first is unused?"
             )
         self.norms, self.factors = batch.finish()
         self._forms = batch.forms
@@ -200,12 +234,20 @@ class Clipper:
             )
         if two:
             del batch
-            self._second_backward(losses, calls, last[0] if known and known.one_gate else None)
+            self._second_backward(losses, calls, at_gate[0] if at_gate and not checked else None)
+        self._unfinished = False
 
-    def _verify(
-        self, losses: Tensor, calls: Sequence[Call], signature: Signature
-    ) -> list[tuple[Call, Tensor]]:
-        """The first backward of a new sequence of layer calls: nothing is clipped before it."""
+    def _check(self, losses: Tensor, calls: Sequence[Call]) -> list[tuple[Call, Tensor]] | None:
+        """The output gradients of a batch whose rules were checked; None if it is not its turn.
+
+        Nothing is clipped before the check. It is repeated ever more rarely: what a model does may
+        depend on its data and change with its weights.
+        """
+        kind = tuple((call.site.name, call.root) for call in calls)
+        seen = self._seen.setdefault((kind, len(losses) > 1), _Seen())
+        seen.batches += 1
+        if seen.batches < seen.next_check:
+            return None
         heard: list[tuple[Call, Tensor]] = []
 
         def listen(call: Call, g: Tensor) -> None:
@@ -213,9 +255,9 @@ class Clipper:
             heard.append((call, g))
 
         self._capture.backward(losses, calls, listen, everywhere=True, retain_graph=True)
-        other_leaves = verify_uses(losses, [call for call, _ in heard], self.parameters)
         if not bool(torch.isfinite(losses).all()):
-            return heard  # there is nothing to compare; the next batch will be checked
+            seen.checked(False)  # there is nothing to compare
+            return heard
         uses: dict[str, list[Use]] = {}
         with torch.no_grad():
             for call, g in heard:
@@ -223,9 +265,8 @@ class Clipper:
                     uses.setdefault(name, []).append(use)
         half = any(g.dtype.itemsize < 4 for _, g in heard)
         with self._capture.silent_backward():
-            verify_sums(losses, uses, self.parameters, tolerance=3e-2 if half else 1e-3)
-        one_gate = dominates(calls[-1], losses, calls[:-1])
-        self._verified[signature] = _Known(other_leaves, one_gate)
+            told_apart = verify_sums(losses, uses, self.parameters, 3e-2 if half else 1e-3)
+        seen.checked(told_apart)
         return heard
 
     def _second_backward(self, losses: Tensor, calls: Sequence[Call], last: Tensor | None) -> None:

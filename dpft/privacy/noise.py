@@ -110,6 +110,12 @@ class GaussianNoise:
             What was released about the thresholds.
         """
         mechanism, clipper = self._mechanism, self._clipper
+        if clipper.unfinished:
+            raise RuntimeError(
+                "the last backward broke off: .grad may hold one record twice once it is repeated; "
+                "expected a finished batch. Set .grad to None, call clipper.reset() and begin the "
+                "step again"
+            )
         stds = mechanism.noise_stds(clipper.thresholds)
         for name, parameter in clipper.parameters.items():
             if parameter.grad is None:

@@ -46,6 +46,9 @@ TWO_BACKWARDS = ("lee_kifer", "ghost")
 # Formed gradients of one group that may live for a moment: 2**26 floats are 256 MiB.
 _MOMENT = 2**26
 
+# Rounding errors of its terms, by which a sum that cancels may be off.
+_ROUNDINGS = 8
+
 
 class Pass:
     """What is known of one batch while its backward runs.
@@ -247,7 +250,10 @@ def _total(parts: Sequence[SquaredNorm]) -> SquaredNorm:
 def _recomputed(norm: SquaredNorm, uses: Sequence[Use]) -> SquaredNorm:
     """Replace what cancellation may have understated, one record at a time."""
     value = norm.value.clone()
+    # What is left after cancellation is no smaller than what rounding will make of it in the sum.
+    floor = (_ROUNDINGS * torch.finfo(value.dtype).eps) ** 2 * norm.scale
     # Zero of zero terms is exact; NaN is not zero.
     for index in (~norm.trusted() & (norm.scale != 0)).nonzero():
-        value[index] = exact_squared_norm([use.rows(index) for use in uses]).value
+        exact = exact_squared_norm([use.rows(index) for use in uses]).value
+        value[index] = torch.maximum(exact, floor[index])
     return SquaredNorm(value, value)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,32 +14,44 @@ from dpft.privacy.capture import Call
 from dpft.privacy.layers import UnsupportedLayerError, Use
 
 
+class Structure(NamedTuple):
+    """What the autograd graph of a batch says about its layer calls.
+
+    Attributes:
+        reached: the calls that the losses depend on, in order.
+        everywhere: whether the graph ends in other leaves than parameters (inputs that require
+            gradients): a layer above them is not reached by a backward to the roots alone.
+    """
+
+    reached: list[Call]
+    everywhere: bool
+
+
 def verify_uses(
     losses: Tensor, calls: Sequence[Call], parameters: Mapping[str, nn.Parameter]
-) -> bool:
+) -> Structure:
     """Check against the autograd graph that every use of every parameter was captured.
 
     A weight used outside its layer's ``forward`` (``F.linear(x, self.embedding.weight)``) is
-    invisible to hooks and would be left out of norm and sum. Its edges in the graph are not.
-
-    Returns:
-        Whether the graph ends in other leaves than parameters (inputs that require gradients): a
-        layer above them is not reached by a backward to the roots alone.
+    invisible to hooks and would be left out of norm and sum. Its edges in the graph are not. Every
+    batch is checked: a walk through the graph costs little beside a backward.
     """
+    found, nodes, everywhere = _walk(losses, parameters)
+    reached = [call for call in calls if call.output.node in nodes]
     expected = dict.fromkeys(parameters, 0)
-    for call in calls:
+    for call in reached:
         for name in call.site.names.values():
             expected[name] += 1
-    found, other_leaves = uses_in_graph(losses, parameters)
     for name, count in expected.items():
         if found[name] != count:
             raise UnsupportedLayerError(
                 f"parameter {name!r} is used {found[name]} times in the computation of the "
                 f"losses, but {count} of these uses went through its layer's forward; expected "
-                "every use to be a call of the layer, so that it can be clipped. Freeze the "
-                "parameter (requires_grad_(False)) or call the layer instead of its weight"
+                "every use to be a call of the layer since the last backward, so that it can be "
+                "clipped. Freeze the parameter (requires_grad_(False)), call the layer instead of "
+                "its weight, and do not change its output in place"
             )
-    return other_leaves
+    return Structure(reached, everywhere)
 
 
 def dominates(call: Call, losses: Tensor, others: Sequence[Call]) -> bool:
@@ -63,8 +77,8 @@ def verify_sums(
     uses: Mapping[str, list[Use]],
     parameters: Mapping[str, nn.Parameter],
     tolerance: float,
-) -> None:
-    """Check once, by an ordinary backward, that the rules tell the records apart rightly.
+) -> bool:
+    """Check, by an ordinary backward, that the rules tell the records apart rightly.
 
     With random weights on the losses, the rules' weighted sums must be autograd's gradients.
     They are not where a layer computes something else than its rule says, where an input was
@@ -76,28 +90,40 @@ def verify_sums(
         uses: all uses of the batch, by parameter.
         parameters: the trainable parameters.
         tolerance: relative difference that rounding explains.
+
+    Returns:
+        Whether every parameter that takes part was told apart from others: False where gradients
+        are exactly zero (a layer after one that was initialised with zeros), which any rule gives,
+        or not finite.
     """
     generator = torch.Generator().manual_seed(0)
     weights = 0.5 + torch.rand(len(losses), generator=generator, dtype=torch.float64)
     weights = weights.to(losses.device, losses.dtype)
-    kept = {name: parameter.grad for name, parameter in parameters.items()}
-    for parameter in parameters.values():
-        parameter.grad = None
-    (losses * weights).sum().backward(retain_graph=True, inputs=list(parameters.values()))
-    true = {name: parameter.grad for name, parameter in parameters.items()}
-    for name, parameter in parameters.items():
-        parameter.grad = kept[name]
-    largest = max((float(g.norm()) for g in true.values() if g is not None), default=0.0)
+    true = dict(
+        zip(
+            parameters,
+            torch.autograd.grad(
+                (losses * weights).sum(),
+                list(parameters.values()),
+                retain_graph=True,
+                allow_unused=True,
+            ),
+            strict=True,
+        )
+    )
+    norms = {name: float(g.norm()) for name, g in true.items() if g is not None}
+    if not all(math.isfinite(norm) for norm in norms.values()):
+        return False  # some record's gradient overflows, which it will be dropped for
+    largest = max(norms.values(), default=0.0)
     with torch.no_grad():
         for name, parameter in parameters.items():
             ours = torch.zeros_like(parameter)
             for use in uses.get(name, []):
                 use.add_weighted_sum(weights, ours)
-            theirs = true[name] if true[name] is not None else torch.zeros_like(parameter)
-            assert theirs is not None
+            theirs = true[name]
             # A gradient that is zero but for rounding is measured against the largest one.
-            allowed = tolerance * float(theirs.norm()) + 1e-2 * tolerance * largest
-            apart = float((ours - theirs).norm())
+            allowed = tolerance * norms.get(name, 0.0) + 1e-2 * tolerance * largest
+            apart = float((ours if theirs is None else ours - theirs).norm())
             if not apart <= allowed:
                 raise UnsupportedLayerError(
                     f"the rule for parameter {name!r} gives another gradient than autograd "
@@ -105,6 +131,7 @@ def verify_sums(
                     "computes something else than its type says, its input was changed in "
                     "place, or the losses are not in the order of the input's rows"
                 )
+    return all(norms.values())
 
 
 def check_batch(call: Call, batch: int, g: Tensor) -> None:
@@ -125,12 +152,12 @@ def check_batch(call: Call, batch: int, g: Tensor) -> None:
         )
 
 
-def uses_in_graph(
+def _walk(
     losses: Tensor, parameters: Mapping[str, nn.Parameter]
-) -> tuple[dict[str, int], bool]:
+) -> tuple[dict[str, int], set[Node], bool]:
     """How often each parameter enters the computation of ``losses``: edges into its leaf node.
 
-    Also whether any leaf is no parameter.
+    Also the nodes of the graph, and whether any leaf is no parameter.
     """
     names = {id(parameter): name for name, parameter in parameters.items()}
     counts = dict.fromkeys(parameters, 0)
@@ -157,4 +184,4 @@ def uses_in_graph(
             elif node not in seen:
                 seen.add(node)
                 pending.append(node)
-    return counts, other_leaves
+    return counts, seen, other_leaves

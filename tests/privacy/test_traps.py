@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from dpft.privacy import make_clipper
+from dpft.privacy import Mechanism, UnsupportedLayerError, make_clipper
 from dpft.privacy.groups import sensitivity
 from tests.privacy.reference import clear, grads_of, reference_clip_groups
 from tests.privacy.small_models import build, causal_losses
@@ -321,3 +321,178 @@ def test_norms_of_large_parameters_keep_their_digits_in_float32():
         true = x.double().square().sum((1, 2)).mul(2500).sqrt()
         torch.testing.assert_close(clipper.norms[:, 0].double(), true, rtol=1e-6, atol=0)
         clipper.close()
+
+
+class Changing(nn.Module):
+    """Two layers, and a switch for something that changes from one batch to the next."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.change = ""
+
+    def forward(self, x):
+        h = self.first(x)
+        out = self.second(torch.tanh(h)).square().mean((1, 2))
+        if self.change == "weight used outside its layer":
+            out = out + 1e3 * torch.nn.functional.linear(x, self.first.weight).square().sum((1, 2))
+        if self.change == "losses bypass the last layer":
+            out = out + 5 * h.square().mean((1, 2))
+        return out
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_every_batch_is_checked_for_uses_outside_the_layers(style):
+    """Not the first alone: two backwards would release what the norms have not seen."""
+    torch.manual_seed(0)
+    model, x = Changing(), torch.randn(4, 2, 3)
+    clipper = make_clipper(model, style, threshold=1.0)
+    for _ in range(3):
+        clipper.backward(model(x))
+    model.change = "weight used outside its layer"
+    with pytest.raises(UnsupportedLayerError, match="is used 2 times"):
+        clipper.backward(model(x))
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_what_lies_above_the_last_layer_may_change(style):
+    """A term that is switched on after warm-up bypasses the place where a backward could start."""
+    torch.manual_seed(0)
+    model, x = Changing().double(), torch.randn(4, 2, 3).double()
+    clipper = make_clipper(model, style, threshold=0.5)
+    for _ in range(3):
+        clipper.backward(model(x))
+    clipper.close()
+    model.change = "losses bypass the last layer"
+    check(model, lambda rows: model(x[rows]), 4, style, threshold=0.5)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_losses_of_an_older_forward_are_refused(style):
+    model, x = Changing(), torch.randn(4, 2, 3)
+    clipper = make_clipper(model, style, threshold=1.0)
+    older = model(x)
+    clipper.backward(model(x))  # takes the calls of both
+    with pytest.raises(UnsupportedLayerError, match=r"since the last backward|was captured"):
+        clipper.backward(older)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_an_input_that_begins_to_require_gradients_hides_no_layer(style):
+    torch.manual_seed(0)
+    model, x = Changing().double(), torch.randn(4, 2, 3).double()
+    clipper = make_clipper(model, style, threshold=0.3)
+    clipper.backward(model(x))
+    expected = grads_of(model)
+    clear(model)
+    clipper.backward(model(x.clone().requires_grad_()))
+    for name, grad in grads_of(model).items():
+        torch.testing.assert_close(grad, expected[name])
+
+
+class FirstRowOnly(nn.Module):
+    """Uses its bare parameter in a way that is right for one record alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1, 3))
+        self.head = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.head(torch.tanh(x * self.scale[0])).square().mean((1, 2))
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_batch_of_one_record_proves_nothing_about_rows(style):
+    model, x = FirstRowOnly(), torch.randn(4, 2, 3)
+    clipper = make_clipper(model, style, threshold=1.0)
+    clipper.backward(model(x[:1]))
+    with pytest.raises(UnsupportedLayerError, match="scale"):
+        clipper.backward(model(x))
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost"])
+def test_zero_gradients_prove_nothing_about_a_rule(style):
+    """After a layer that starts at zero any rule looks right; it is looked at again."""
+
+    class Doubled(nn.Linear):
+        pass
+
+    torch.manual_seed(0)
+    wrong, last = Doubled(3, 4), nn.Linear(4, 2)
+    wrong.register_forward_hook(lambda module, a, out: 2 * out)
+    nn.init.zeros_(last.weight)
+    model, x = nn.Sequential(wrong, nn.Tanh(), last), torch.randn(4, 2, 3)
+    clipper = make_clipper(model, style, threshold=1.0)
+    clipper.backward(model(x).square().mean((1, 2)))
+    with torch.no_grad():
+        last.weight.normal_()
+    with pytest.raises(UnsupportedLayerError, match="another gradient than autograd"):
+        clipper.backward(model(x).square().mean((1, 2)))
+
+
+def test_the_rules_are_checked_again_ever_more_rarely():
+    model, x = Changing(), torch.randn(4, 2, 3)
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    checked = []
+    for batch in range(300):
+        (seen,) = clipper._seen.values() or [None]
+        before = seen.next_check if seen else 1
+        clipper.backward(model(x))
+        if next(iter(clipper._seen.values())).next_check != before:
+            checked.append(batch + 1)
+    assert checked == [1, 64, 256]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_backward_that_broke_off_must_be_begun_again(style, monkeypatch):
+    """Repeating it on top of what it added would count its records twice."""
+    torch.manual_seed(0)
+    model, x = Changing(), torch.randn(4, 2, 3)
+    clipper = make_clipper(model, style, threshold=1.0)
+    clipper.backward(model(x))
+    expected = grads_of(model)
+    clear(model)
+
+    class BrokenError(RuntimeError):
+        pass
+
+    def fail(*args, **kwargs):
+        raise BrokenError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpft.privacy.passes.Pass.finish", fail)
+        with pytest.raises(BrokenError):
+            clipper.backward(model(x))
+    with pytest.raises(RuntimeError, match=r"clipper\.reset\(\)"):
+        clipper.backward(model(x))
+    mechanism = Mechanism(100, 4, 3, 1.0, clipper.thresholds, 1e-3)
+    if len(clipper.groups) == 1:
+        with pytest.raises(RuntimeError, match="broke off"):
+            mechanism.noise(b"key", clipper).privatise_(0)
+    clipper.reset()
+    clear(model)
+    clipper.backward(model(x))
+    for name, grad in grads_of(model).items():
+        torch.testing.assert_close(grad, expected[name])
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_the_check_leaves_hooks_on_gradients_alone(style):
+    """A hook that steps the optimizer would see the gradient of the batch before clipping."""
+    model, x = Changing(), 100 * torch.randn(4, 2, 3)
+    seen = []
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.norm().item()))
+    clipper = make_clipper(model, style, threshold=1e-3)
+    clipper.backward(model(x))
+    assert all(norm <= 4e-3 * (1 + 1e-6) for norm in seen)
+
+
+def test_a_gradient_that_overflows_in_the_first_batch_is_dropped():
+    model, x = nn.Linear(3, 1), torch.randn(4, 2, 3)
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    x[1] = 1e30
+    losses = torch.tanh(model(x)).sum((1, 2)) + 1e38 * (model(x) * 1e-30).clamp(max=1).sum((1, 2))
+    clipper.backward(losses)
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())

@@ -57,16 +57,16 @@ class GramCache:
 
     def __init__(self, entries: int = 1) -> None:
         self._entries = entries
-        self._kept: list[tuple[Tensor, Tensor]] = []
+        self._kept: list[tuple[Tensor, int, Tensor]] = []
 
     def gram(self, a: Tensor) -> Tensor:
         """``a a^T`` of each record: ``(B, T, d)`` to ``(B, T, T)``."""
-        for kept, gram in self._kept:
-            same_place = kept.data_ptr() == a.data_ptr() and kept._version == a._version
+        for kept, version, gram in self._kept:
+            same_place = kept.data_ptr() == a.data_ptr() and version == a._version
             if same_place and kept.shape == a.shape and kept.stride() == a.stride():
                 return gram
         gram = batched_gram(a)
-        self._kept = [*self._kept, (a, gram)][-self._entries :]
+        self._kept = [*self._kept, (a, a._version, gram)][-self._entries :]
         return gram
 
 

@@ -112,8 +112,16 @@ def find_rule(module: nn.Module, rules: Mapping[str, Rule]) -> Rule | None:
     for cls in type(module).__mro__:
         rule = rules.get(f"{cls.__module__}.{cls.__qualname__}")
         if rule is not None:
-            return rule if vars(cls)["forward"] is type(module).forward else None
+            return rule if _computes_as(module, cls) else None
     return None
+
+
+def _computes_as(module: nn.Module, cls: type[nn.Module]) -> bool:
+    """Whether ``module``'s class left alone what ``cls`` computes."""
+    return all(
+        getattr(type(module), method, None) is getattr(cls, method, None)
+        for method in ("forward", "_conv_forward")
+    )
 
 
 def rule_names(rules: Iterable[str]) -> str:
