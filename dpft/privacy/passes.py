@@ -95,7 +95,8 @@ class Pass:
             for k, group in enumerate(groups)
         }
         self._all_finite = bool(self._finite.all())
-        nothing = losses.new_zeros(self._batch)
+        dtype = torch.promote_types(losses.dtype, torch.float32)
+        nothing = losses.new_zeros(self._batch, dtype=dtype)
         self._norms: list[Tensor] = [nothing] * len(groups)
         self._factors: list[Tensor] = [nothing] * len(groups)
         self.forms: dict[str, str] = {}

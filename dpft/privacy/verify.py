@@ -98,7 +98,7 @@ def verify_sums(
     """
     generator = torch.Generator().manual_seed(0)
     weights = 0.5 + torch.rand(len(losses), generator=generator, dtype=torch.float64)
-    weights = weights.to(losses.device, losses.dtype)
+    weights = weights.to(losses.device, torch.promote_types(losses.dtype, torch.float32))
     true = dict(
         zip(
             parameters,

@@ -496,3 +496,22 @@ def test_a_gradient_that_overflows_in_the_first_batch_is_dropped():
     losses = torch.tanh(model(x)).sum((1, 2)) + 1e38 * (model(x) * 1e-30).clamp(max=1).sum((1, 2))
     clipper.backward(losses)
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_autocast_norms_are_those_of_the_gradients_it_gives(style):
+    """Half-precision activations and gradients; norms and sums in float32, within the threshold."""
+    torch.manual_seed(0)
+    model, x = Changing(), torch.randn(4, 2, 3)
+    clipper = make_clipper(model, style, threshold=0.05)
+    for i in range(4):
+        for _ in range(2):
+            clear(model)
+            with torch.autocast("cpu", torch.bfloat16):
+                losses = model(x[i : i + 1])
+            clipper.backward(losses)
+        assert all(p.grad.dtype == torch.float32 for p in model.parameters())
+        moved = math.sqrt(sum(g.square().sum().item() for g in grads_of(model).values()))
+        # Two backwards let autograd round the sums to half precision; the others do not.
+        assert moved <= 0.05 * (1.01 if style in ("ghost", "lee_kifer") else 1 + 1e-6)
+        assert moved > 0.02
