@@ -23,6 +23,8 @@ def mechanism(sigma=1.7, threshold=0.1, batch_size=64, steps=5):
 class Sums:
     """What noise asks of a clipper, without a model: sums in ``.grad``, groups, thresholds."""
 
+    unfinished = False
+
     def __init__(self, groups, adaptive=None, sums=None, dtype=torch.float32, shapes=None):
         shapes = shapes or {"a": (SIZE,), "b": (SIZE // 100, 100)}
         self.parameters = {n: nn.Parameter(torch.zeros(s, dtype=dtype)) for n, s in shapes.items()}
