@@ -256,8 +256,7 @@ class Clipper:
 
         self._capture.backward(losses, calls, listen, everywhere=True, retain_graph=True)
         if not bool(torch.isfinite(losses).all()):
-            seen.checked(False)  # there is nothing to compare
-            return heard
+            return heard  # there is nothing to compare: the next batch is looked at
         uses: dict[str, list[Use]] = {}
         with torch.no_grad():
             for call, g in heard:
