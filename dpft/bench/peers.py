@@ -39,13 +39,7 @@ def _hooks(workload: Workload, batch: int, threshold: float, dtype: str) -> Step
     from opacus.optimizers import DPOptimizer
 
     module = GradSampleModule(workload.model, loss_reduction="sum")
-    optimizer = DPOptimizer(
-        _sgd(workload.model),
-        noise_multiplier=0.0,
-        max_grad_norm=threshold,
-        expected_batch_size=batch,
-        loss_reduction="sum",
-    )
+    optimizer = DPOptimizer(_sgd(workload.model), **_without_noise(batch, threshold))
 
     def run(inputs: Inputs) -> None:
         forward(workload, module, inputs, dtype).sum().backward()
@@ -68,11 +62,7 @@ def _ghost(workload: Workload, batch: int, threshold: float, dtype: str) -> Step
         workload.model, loss_reduction="sum", max_grad_norm=threshold, use_ghost_clipping=True
     )
     optimizer = DPOptimizerFastGradientClipping(
-        _sgd(workload.model),
-        noise_multiplier=0.0,
-        max_grad_norm=threshold,
-        expected_batch_size=batch,
-        loss_reduction="sum",
+        _sgd(workload.model), **_without_noise(batch, threshold)
     )
 
     def run(inputs: Inputs) -> None:
@@ -111,3 +101,13 @@ def swap_conv1d(model: nn.Module) -> None:
 def _sgd(model: nn.Module) -> torch.optim.Optimizer:
     """Holds the parameters; it never steps."""
     return torch.optim.SGD(model.parameters(), lr=0.0)
+
+
+def _without_noise(batch: int, threshold: float) -> dict[str, Any]:
+    """What both of Opacus' optimizers are told: losses are summed, nothing is added."""
+    return {
+        "noise_multiplier": 0.0,
+        "max_grad_norm": threshold,
+        "expected_batch_size": batch,
+        "loss_reduction": "sum",
+    }

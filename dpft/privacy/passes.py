@@ -37,14 +37,12 @@ from dpft.privacy.layers import (
     joint_per_example,
     joint_squared_norm,
 )
+from dpft.privacy.layers.costs import MOMENT
 from dpft.privacy.verify import check_batch
 
 PLANS = ("none", "materialised", "lee_kifer", "ghost", "bk", "fused")
 
 TWO_BACKWARDS = ("lee_kifer", "ghost")
-
-# Formed gradients of one group that may live for a moment: 2**26 floats are 256 MiB.
-_MOMENT = 2**26
 
 # Rounding errors of its terms, by which a sum that cancels may be off.
 _ROUNDINGS = 8
@@ -91,7 +89,7 @@ class Pass:
         self._grams = GramCache()
         self._alone = {
             k: plan == "fused"
-            and self._batch * sum(parameters[name].numel() for name in group.parameters) <= _MOMENT
+            and self._batch * sum(parameters[name].numel() for name in group.parameters) <= MOMENT
             for k, group in enumerate(groups)
         }
         self._all_finite = bool(self._finite.all())

@@ -26,15 +26,31 @@ def reference_clip_groups(
     factor: Callable[[int, Tensor], Tensor],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The same for groups of parameter names: norms (B, K), each group clipped by itself."""
+    return clip_records(record_gradients(model, record_loss, batch), groups, factor)
+
+
+def record_gradients(
+    model: nn.Module, record_loss: Callable[[int], Tensor], batch: int
+) -> list[dict[str, Tensor]]:
+    """Each record's gradient of every trainable parameter, zeros where it takes no part."""
     parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    total = {n: torch.zeros_like(p) for n, p in parameters.items()}
-    norms = torch.zeros(batch, len(groups), dtype=next(iter(parameters.values())).dtype)
+    records = []
     for i in range(batch):
         found = torch.autograd.grad(record_loss(i), list(parameters.values()), allow_unused=True)
-        grads = {
-            n: torch.zeros_like(p) if g is None else g
-            for g, (n, p) in zip(found, parameters.items(), strict=True)
-        }
+        pairs = zip(found, parameters.items(), strict=True)
+        records.append({n: torch.zeros_like(p) if g is None else g for g, (n, p) in pairs})
+    return records
+
+
+def clip_records(
+    records: Sequence[dict[str, Tensor]],
+    groups: Sequence[Sequence[str]],
+    factor: Callable[[int, Tensor], Tensor],
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Norms (B, K) and the sum of the records' gradients, each group clipped by itself."""
+    total = {n: torch.zeros_like(g) for n, g in records[0].items()}
+    norms = torch.zeros(len(records), len(groups), dtype=next(iter(total.values())).dtype)
+    for i, grads in enumerate(records):
         for k, names in enumerate(groups):
             norms[i, k] = torch.sqrt(sum(grads[n].square().sum() for n in names))
             c = factor(k, norms[i, k])

@@ -102,7 +102,7 @@ def check_conv(module, x):
                 patch.setattr(convolutions, "_GROUPED_POSITIONS", grouped)
                 patch.setattr(convolutions, "_GROUPED_CHANNELS", 0)
                 patch.setattr(convolutions, "_GROUPED_NUMBERS", 2 * module.weight.numel())
-                patch.setattr(convolutions, "_PIECE", 1)
+                patch.setattr(convolutions, "PIECE", 1)
                 check(module, x)
 
 

@@ -11,7 +11,7 @@ from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.groups import PARTITIONS, Partition
 from dpft.privacy.passes import PLANS, TWO_BACKWARDS
 from dpft.privacy.styles import STYLES
-from tests.privacy.reference import clear, grads_of
+from tests.privacy.reference import clear, clip_records, grads_of, record_gradients
 from tests.privacy.small_models import MODELS, TYING, build
 
 TOLERANCE = 1e-10
@@ -46,30 +46,12 @@ def reference(references, name, tied, parts, clip, thresholds):
     key = (name, tied)
     if key not in references:
         case = build(name, tied)
-        parameters = {n: p for n, p in case.model.named_parameters() if p.requires_grad}
-        rows = []
-        for i in range(case.batch):
-            found = torch.autograd.grad(
-                case.record_loss(i), list(parameters.values()), allow_unused=True
-            )
-            rows.append(
-                {
-                    n: torch.zeros_like(p) if g is None else g
-                    for g, (n, p) in zip(found, parameters.items(), strict=True)
-                }
-            )
-        references[key] = rows
-    rows = references[key]
-    total = {n: torch.zeros_like(g) for n, g in rows[0].items()}
-    norms = torch.zeros(len(rows), len(parts), dtype=torch.float64)
-    for i, row in enumerate(rows):
-        for k, names in enumerate(parts):
-            n = norms[i, k] = math.sqrt(sum(row[x].square().sum().item() for x in names))
-            threshold = thresholds[k]
-            factor = min(1.0, threshold / n) if clip == "abadi" else threshold / (n + 0.01)
-            for x in names:
-                total[x] += factor * row[x]
-    return norms, total
+        references[key] = record_gradients(case.model, case.record_loss, case.batch)
+
+    def factor(k, n):
+        return min(1.0, thresholds[k] / n) if clip == "abadi" else thresholds[k] / (n + 0.01)
+
+    return clip_records(references[key], parts, factor)
 
 
 @pytest.mark.parametrize(("name", "tied"), CASES)

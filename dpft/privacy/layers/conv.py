@@ -33,17 +33,10 @@ from dpft.privacy.layers.base import (
     trains,
     zero_rows,
 )
-from dpft.privacy.layers.costs import Form
+from dpft.privacy.layers.costs import MOMENT, MULTIPLICATIONS_PER_NUMBER, PIECE, Form
 from dpft.privacy.layers.uses import DirectUse, squared_rows, uncancelled
 
 Pair = tuple[int, int]
-
-# Moving one number to memory and back costs about as much as this many multiplications.
-_MULTIPLICATIONS_PER_NUMBER = 40
-
-# Numbers that may be formed for a moment, and at once where a norm is computed in pieces.
-_MOMENT = 2**26
-_PIECE = 2**24
 
 # Formed gradients are worth holding up to this many times the memory of what they replace: for
 # 128 channels of 16 by 16 pixels they take 2.25 times as much and save a weight-gradient call.
@@ -96,7 +89,7 @@ class ConvUse(Use):
             batch = self.a.shape[0]
             value = (a * g).sum((1, 2)).view(batch, self.groups).sum(1)
             return SquaredNorm(value, uncancelled(a, g).view(batch, self.groups).sum(1))
-        value = torch.cat([squared_rows(piece.per_example()) for piece in self._pieces(_PIECE)])
+        value = torch.cat([squared_rows(piece.per_example()) for piece in self._pieces(PIECE)])
         return SquaredNorm(value, value)
 
     def rows(self, index: Tensor) -> ConvUse:
@@ -156,13 +149,13 @@ class ConvUse(Use):
             return Form.DROP
         held = (self.a.numel() + self.g.numel()) // batch
         gram_time = min(self._pixel_time(), self._unfold_time()) + length * length * self.shape[0]
-        keep_time = 3 * _MULTIPLICATIONS_PER_NUMBER * gradient
-        drop_time = length * gradient + _MULTIPLICATIONS_PER_NUMBER * gradient
+        keep_time = 3 * MULTIPLICATIONS_PER_NUMBER * gradient
+        drop_time = length * gradient + MULTIPLICATIONS_PER_NUMBER * gradient
         times = {Form.DROP: drop_time}
         small = gradient <= _WORTH_HOLDING * held
-        if batch == 1 or small or (alone and batch * gradient <= _MOMENT):
+        if batch == 1 or small or (alone and batch * gradient <= MOMENT):
             times[Form.KEEP] = keep_time if batch > 1 else 0
-        if batch * self.groups * 2 * length * length <= max(_MOMENT, batch * gradient):
+        if batch * self.groups * 2 * length * length <= max(MOMENT, batch * gradient):
             times[Form.GRAM] = gram_time
         return min(times, key=times.__getitem__)
 
@@ -226,12 +219,12 @@ class ConvUse(Use):
             pixels *= -(-(size + 2 * pad) // stride)
         moved = self.shape[2:].numel() * self.positions**2 * self.groups
         grids = len(self._grids())
-        return grids * pixels**2 * self.a.shape[1] + _MULTIPLICATIONS_PER_NUMBER * moved
+        return grids * pixels**2 * self.a.shape[1] + MULTIPLICATIONS_PER_NUMBER * moved
 
     def _unfold_time(self) -> int:
         """Multiplications of `_patch_gram` by unfolding, per record."""
         patches = self.positions * self.a.shape[1] * self.shape[2:].numel()
-        return patches * (self.positions + _MULTIPLICATIONS_PER_NUMBER)
+        return patches * (self.positions + MULTIPLICATIONS_PER_NUMBER)
 
     def _pieces(self, numbers: int) -> Iterator[ConvUse]:
         """Parts of the batch, as equal as may be, whose gradients have about so many numbers."""

@@ -12,10 +12,14 @@ from enum import Enum
 from functools import lru_cache
 
 # Moving one number to memory and back costs about as much as this many multiplications.
-_MULTIPLICATIONS_PER_NUMBER = 40
+MULTIPLICATIONS_PER_NUMBER = 40
 
 # Numbers that may be formed for a moment: 2**26 floats are 256 MiB.
-_MOMENT = 2**26
+MOMENT = 2**26
+
+# Numbers formed at once where a norm is computed in pieces: 2**24 floats are 64 MiB, small beside a
+# microbatch's activations.
+PIECE = 2**24
 
 
 class Form(Enum):
@@ -42,12 +46,12 @@ def choose_form(batch: int, length: int, p: int, d: int, *, alone: bool) -> Form
     gradient, held = p * d, length * (p + d)
     gram_time = length * length * (p + d)
     # Written once and read twice, where the Gram form reads what is warm.
-    keep_time = 3 * _MULTIPLICATIONS_PER_NUMBER * gradient if batch > 1 else gradient
-    drop_time = length * gradient + _MULTIPLICATIONS_PER_NUMBER * gradient
-    fits = batch == 1 or gradient <= held or (alone and batch * gradient <= _MOMENT)
+    keep_time = 3 * MULTIPLICATIONS_PER_NUMBER * gradient if batch > 1 else gradient
+    drop_time = length * gradient + MULTIPLICATIONS_PER_NUMBER * gradient
+    fits = batch == 1 or gradient <= held or (alone and batch * gradient <= MOMENT)
     times = {Form.GRAM: gram_time, Form.DROP: drop_time}
     if fits:
         times[Form.KEEP] = keep_time
-    if batch * 2 * length * length > max(_MOMENT, batch * gradient):
+    if batch * 2 * length * length > max(MOMENT, batch * gradient):
         del times[Form.GRAM]  # two T by T matrices would not fit where the gradient does
     return min(times, key=times.__getitem__)

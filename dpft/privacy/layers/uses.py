@@ -10,11 +10,7 @@ import torch
 from torch import Tensor
 
 from dpft.privacy.layers.base import GramCache, SquaredNorm, Use, batched_gram, zero_rows
-from dpft.privacy.layers.costs import Form, choose_form
-
-# Upper bound on the elements of per-example gradients formed at once when a norm is computed by
-# instantiation: 2**24 floats are 64 MiB, small beside a microbatch's activations.
-_PIECE = 2**24
+from dpft.privacy.layers.costs import PIECE, Form, choose_form
 
 # Numbers that are squared and added up in one go.
 _ROW_PIECE = 1024
@@ -49,7 +45,7 @@ class MatrixUse(Use):
             a = batched_gram(self.a) if grams is None else grams.gram(self.a)
             g = batched_gram(self.g)
             return SquaredNorm((a * g).sum((1, 2)), uncancelled(a, g))
-        chunk = max(1, _PIECE // (self.a.shape[2] * self.g.shape[2]))
+        chunk = max(1, PIECE // (self.a.shape[2] * self.g.shape[2]))
         pairs = zip(self.left.split(chunk), self.right.split(chunk), strict=True)
         value = torch.cat([_per_example(x, y).square().sum((1, 2)) for x, y in pairs])
         return SquaredNorm(value, value)
