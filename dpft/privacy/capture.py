@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -83,6 +84,19 @@ class Call:
 Listener = Callable[[Call, Tensor], None]
 
 
+@dataclass
+class Gate:
+    """A call's output through which alone the losses depend on all that comes before it.
+
+    Attributes:
+        edge: where it lies in the autograd graph.
+        g: the gradient of the summed losses there.
+    """
+
+    edge: GradientEdge
+    g: Tensor
+
+
 class Capture:
     """Hooks on every layer of ``sites``; `take` hands over the calls since the last time."""
 
@@ -113,6 +127,7 @@ class Capture:
         *,
         everywhere: bool = False,
         retain_graph: bool = False,
+        gate: Gate | None = None,
     ) -> None:
         """Tell ``listener`` each call's output gradient as soon as it is complete.
 
@@ -124,16 +139,26 @@ class Capture:
             listener: called with a call and its ``g``, in the order of the backward.
             everywhere: ask for every call rather than for the roots, from which the rest follows.
             retain_graph: whether another backward is to come.
+            gate: where the backward starts; at the losses by default.
         """
         targets = [call.output for call in calls if call.root or everywhere]
         if not targets:
             targets = [call.output for call in calls]
+        starts, gradients = ([losses.sum()], None) if gate is None else ([gate.edge], [gate.g])
         before = self._listener, self._in_backward
         self._listener, self._in_backward = listener, True
         try:
-            torch.autograd.grad(losses.sum(), targets, retain_graph=retain_graph, allow_unused=True)
+            torch.autograd.grad(
+                starts, targets, gradients, retain_graph=retain_graph, allow_unused=True
+            )
         finally:
             self._listener, self._in_backward = before
+
+    def open_gate(self, losses: Tensor, call: Call) -> Gate:
+        """Differentiate the losses as far as one call's output, and free the graph up to there."""
+        with self.silent_backward():
+            (g,) = torch.autograd.grad(losses.sum(), [call.output])
+        return Gate(call.output, g)
 
     @contextmanager
     def silent_backward(self) -> Iterator[None]:

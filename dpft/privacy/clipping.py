@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from dpft.privacy import groups as partitions
-from dpft.privacy.capture import Call, Capture
+from dpft.privacy.capture import Call, Capture, Gate
 from dpft.privacy.groups import Group
 from dpft.privacy.layers import Rule, UnsupportedLayerError, Use
 from dpft.privacy.passes import TWO_BACKWARDS, Pass, uses_of
@@ -198,16 +198,13 @@ class Clipper:
     def _clip(self, losses: Tensor, calls: Sequence[Call]) -> None:
         calls, everywhere = verify_uses(losses, calls, self.parameters)
         two = self.plan in TWO_BACKWARDS
-        gate = calls[-1] if two and calls and dominates(calls[-1], losses, calls[:-1]) else None
-        at_gate: list[Tensor] = []
+        gate = None
         heard = 0
         batch = Pass(self.plan, self.groups, self.parameters, losses, calls, self._factors_of)
 
         def listen(call: Call, g: Tensor) -> None:
             nonlocal heard
             heard += 1
-            if call is gate:
-                at_gate.append(g)
             batch.arrived(call, g)
 
         checked = self._check(losses, calls)
@@ -216,7 +213,11 @@ class Clipper:
             for call, g in checked:
                 listen(call, g)
         else:
-            self._capture.backward(losses, calls, listen, everywhere=everywhere, retain_graph=two)
+            if two and calls and dominates(calls[-1], losses, calls[:-1]):
+                gate = self._capture.open_gate(losses, calls[-1])
+            self._capture.backward(
+                losses, calls, listen, everywhere=everywhere, retain_graph=two, gate=gate
+            )
         if heard != len(calls):
             raise UnsupportedLayerError(
                 f"{len(calls)} layer calls lie on the way to the losses, but a backward met "
@@ -234,7 +235,7 @@ class Clipper:
             )
         if two:
             del batch
-            self._second_backward(losses, calls, at_gate[0] if at_gate and not checked else None)
+            self._second_backward(losses, calls, gate)
         self._unfinished = False
 
     def _check(self, losses: Tensor, calls: Sequence[Call]) -> list[tuple[Call, Tensor]] | None:
@@ -268,34 +269,34 @@ class Clipper:
         seen.checked(told_apart)
         return heard
 
-    def _second_backward(self, losses: Tensor, calls: Sequence[Call], last: Tensor | None) -> None:
+    def _second_backward(self, losses: Tensor, calls: Sequence[Call], gate: Gate | None) -> None:
         """Of the losses reweighted by the factors (Li et al. 2022, section 4).
 
         Args:
             losses: per-example losses, ``(B,)``.
             calls: of the forward.
-            last: the output gradient of the last call, if the losses depend on everything through
-                it: what lies above need not be computed again, only its rows be reweighted.
+            gate: where the first backward started, if not at the losses: what lies above need not
+                be computed again (it is freed by now), only the rows of ``g`` be reweighted.
         """
         factors = self.factors[:, 0].detach()
         dropped = factors == 0
         if bool(dropped.any()):
             # Zero times infinity is not zero: the sums are formed from a and g, without the record.
             again = Pass("bk", self.groups, self.parameters, losses, calls, lambda k, n: factors)
-            self._capture.backward(losses, calls, again.arrived, everywhere=True)
+            self._capture.backward(losses, calls, again.arrived, everywhere=True, gate=gate)
             again.finish()
             return
         for call in calls:  # so that the backward frees activations as it goes
             call.release()
         parameters = list(self.parameters.values())
         with self._capture.silent_backward():
-            if last is None:
+            if gate is None:
                 (losses * factors).sum().backward(inputs=parameters)
             else:
-                rows = factors.to(last.dtype).view(-1, *[1] * (last.dim() - 1))
+                rows = factors.to(gate.g.dtype).view(-1, *[1] * (gate.g.dim() - 1))
                 # In place: it is the largest tensor of a language model's step, and done with.
-                last = last.mul_(rows) if last.is_contiguous() else last * rows
-                torch.autograd.backward([calls[-1].output], [last], inputs=parameters)
+                g = gate.g.mul_(rows) if gate.g.is_contiguous() else gate.g * rows
+                torch.autograd.backward([gate.edge], [g], inputs=parameters)
 
     def _factors_of(self, k: int, norms: Tensor) -> Tensor:
         return self._clip_function(norms, self.thresholds[k])
