@@ -21,6 +21,8 @@ from dpft.errors import ConfigError, suggestion
 
 T = TypeVar("T")
 
+ADAPTATIONS = ("full",)
+
 
 def conf_dir() -> Path:
     """The packaged config groups: inside the wheel, or beside the package in a checkout."""
@@ -136,6 +138,16 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Adapt:
+    """``conf/adapt``: which parameters are trained."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        one_of("adapt.name", self.name, ADAPTATIONS)
+
+
+@dataclass(frozen=True)
 class Decode:
     """``conf/decode``: beam search or sampling."""
 
@@ -159,7 +171,7 @@ class Run:
 
     task: Mapping[str, Any]
     model: Model
-    adapt: str
+    adapt: Adapt
     clip: Clip
     privacy: Privacy
     optim: Optim
@@ -183,12 +195,13 @@ class Run:
 _PLAIN = ("seed", "name", "runs_dir", "device", "threads", "checkpoint_every", "resume", "force")
 _GROUPS: dict[str, type] = {
     "model": Model,
+    "adapt": Adapt,
     "clip": Clip,
     "privacy": Privacy,
     "optim": Optim,
     "decode": Decode,
 }
-_OTHER = ("task", "adapt", "eps", "sampling")
+_OTHER = ("task", "eps", "sampling")
 
 
 def parse(raw: Mapping[str, Any]) -> Run:
@@ -204,10 +217,7 @@ def parse(raw: Mapping[str, Any]) -> Run:
     groups: dict[str, Any] = {name: build(cls, raw[name], name) for name, cls in _GROUPS.items()}
     hints = typing.get_type_hints(Run)
     plain: dict[str, Any] = {name: _checked(raw[name], hints[name], name) for name in _PLAIN}
-    adapt = raw["adapt"]["name"]
-    if adapt != "full":
-        raise ConfigError(f"adapt is {adapt!r}; expected full")
-    run = Run(task=raw["task"], adapt=adapt, raw=raw, **groups, **plain)
+    run = Run(task=raw["task"], raw=raw, **groups, **plain)
     if run.clip.private and run.privacy.epsilon is None and run.privacy.noise_multiplier is None:
         raise ConfigError(
             "neither privacy.epsilon nor privacy.noise_multiplier is set; type eps=3, or clip=none "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import torch
@@ -37,9 +38,10 @@ def decode(
         prompts: token ids, ending in whatever the model was trained to continue from.
         settings: ``conf/decode``.
         seed: for sampling.
-        advance: told the number of distinct prompts finished.
+        advance: told how many more prompts are done.
     """
-    distinct = sorted(set(prompts), key=lambda prompt: (-len(prompt), prompt))
+    times = Counter(prompts)
+    distinct = sorted(times, key=lambda prompt: (-len(prompt), prompt))
     texts: dict[tuple[int, ...], str] = {}
     training = model.training
     model.eval()
@@ -68,6 +70,6 @@ def decode(
         )
         replies = tokenizer.batch_decode(output[:, width:], skip_special_tokens=True)
         texts.update(zip(batch, (reply.strip() for reply in replies), strict=True))
-        advance(len(batch))
+        advance(sum(times[prompt] for prompt in batch))
     model.train(training)
     return [texts[prompt] for prompt in prompts]

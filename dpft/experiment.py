@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,18 @@ from omegaconf import OmegaConf
 from dpft import runs
 from dpft.config import Run
 from dpft.errors import ConfigError
-from dpft.generations import generate, score_file, write_generations
 from dpft.mechanisms import attach_clipper, make_mechanism
-from dpft.models import LoadedModel, load_model
+from dpft.models import LoadedModel, adapt, load_model, save_model
+from dpft.objectives.base import encoded
+from dpft.predictions import predict, score_file, write_predictions
 from dpft.privacy import Clipper, UnsupportedLayerError, keys
 from dpft.privacy.noise import Released
 from dpft.progress import Progress
 from dpft.recording import make_record
 from dpft.tasks import load_task
-from dpft.tasks.base import Example, Task, TextRecord, fingerprint
+from dpft.tasks.base import Task, fingerprint
 from dpft.train import StepStatistics, make_optimizer, train
+from dpft.units import Records, TrainingSet, Users
 
 
 @dataclass
@@ -64,7 +66,7 @@ def run_experiment(run: Run) -> Outcome:
         if run.threads is not None:
             torch.set_num_threads(run.threads)
         with Progress() as progress:
-            task: Task = load_task(run.task)
+            task = load_task(run.task)
             try:
                 loaded = _train_stage(run, task, directory, progress)
             except UnsupportedLayerError as error:
@@ -79,19 +81,24 @@ def run_experiment(run: Run) -> Outcome:
 def _train_stage(
     run: Run, task: Task, directory: runs.RunDirectory, progress: Progress
 ) -> LoadedModel:
-    records = task.records("train")
-    make_mechanism(run, len(records))  # an impossible budget is told before a model is loaded
+    records, owners = task.records("train"), task.owners()
+    size = len(records) if owners is None else len(set(owners))
+    make_mechanism(run, size)  # an impossible budget is told before a model is loaded
     device = _device(run.device)
-    loaded = load_model(run.model, run.seed)
+    loaded = adapt(load_model(run.model, task.needs, run.seed), run.adapt, task.needs, run.seed)
     model = loaded.model.to(device).train()  # type: ignore[arg-type]
     clipper = attach_clipper(run.clip, model)
-    mechanism = make_mechanism(run, len(records), clipper)
+    mechanism = make_mechanism(run, size, clipper)
+    objective = task.objective(loaded)
     with progress.phase("encoding", len(records)) as advance:
-        examples = _encode(task, loaded, records, advance)
+        examples = encoded(objective, records, advance)
 
     key = keys.public_key(run.seed)
     if mechanism.noise_multiplier:
         key = directory.noise_key(run.privacy.noise_seed)
+    units: TrainingSet = Records(objective, examples)
+    if owners is not None:
+        units = Users(objective, examples, owners, task.records_per_user, key)
     data = runs.keyed_fingerprint(key, fingerprint(records))
     ledger = None
     if mechanism.private:
@@ -99,20 +106,22 @@ def _train_stage(
             "mechanism": mechanism.to_dict(),
             "data": data,
             "key": runs.key_fingerprint(key),
-            "unit": task.unit,
+            "unit": task.unit_in_words,
             # Another machine rounds differently: the same noise on a slightly different sum would
             # be a second release that nobody counted.
             "compute": {"device": device.type, "threads": torch.get_num_threads()},
         }
         ledger = runs.Ledger(directory.ledger, header)
 
-    optimizer = make_optimizer(run.optim, iter(clipper.parameters.values()))
+    reparametrisation = loaded.reparametrisation
+    moved = clipper.parameters if reparametrisation is None else reparametrisation.moved()
+    optimizer = make_optimizer(run.optim, iter(moved.values()))
     start, seconds = 0, 0.0
     saved = runs.checkpoint.load_latest(directory, ledger.steps_spent if ledger else None)
     if saved is not None:
         for warning in saved.warnings:
             progress.warn(warning)
-        _restore(clipper, saved)
+        _restore(clipper, moved, saved)
         optimizer.load_state_dict(saved.state["optimizer"])
         if saved.state["data"] != data:
             raise ConfigError(
@@ -149,18 +158,18 @@ def _train_stage(
             state = {"optimizer": optimizer.state_dict(), "seconds": seconds, "data": data}
             if clipper.adaptive is not None:
                 state["estimates"] = list(clipper.estimates)
-            runs.checkpoint.save(directory, step, clipper.parameters, state)
+            runs.checkpoint.save(directory, step, moved, state)
 
         train(
             model=model,
-            task=task,
-            examples=examples,
+            data=units,
             clipper=clipper,
             mechanism=mechanism,
             optimizer=optimizer,
             settings=run.optim,
             key=key,
             start=start,
+            reparametrisation=reparametrisation,
             spend=spend,
             after_step=after_step,
         )
@@ -169,8 +178,7 @@ def _train_stage(
     clipper.close()
     if ledger is not None:
         ledger.close()
-    model.save_pretrained(directory.model)
-    loaded.tokenizer.save_pretrained(directory.model)
+    save_model(loaded, directory.model)
     record = make_record(run, task, directory, mechanism, loaded, records, data, seconds)
     (directory.model / "README.md").write_text(runs.model_card(record), encoding="utf-8")
     runs.write_record(directory, record)
@@ -186,8 +194,7 @@ def _decode_stage(
 ) -> None:
     split = run.decode.split
     file = directory.generations(split)
-    texts = generate(task, loaded, run.decode, task.prompts(split), run.seed, progress)
-    write_generations(file, task.prompts(split), texts)
+    write_predictions(file, predict(task, loaded, run.decode, run.seed, progress))
     with progress.phase("scoring", None):
         scores = score_file(task, file)
     runs.update_record(
@@ -198,19 +205,11 @@ def _decode_stage(
     )
 
 
-def _encode(
-    task: Task, loaded: LoadedModel, records: Sequence[TextRecord], advance: Any
-) -> list[Example]:
-    examples = []
-    for record in records:
-        examples.append(task.encode(record, loaded.tokenizer))
-        advance(1)
-    return examples
-
-
 @torch.no_grad()
-def _restore(clipper: Clipper, saved: runs.Checkpoint) -> None:
-    parameters, tensors = clipper.parameters, saved.tensors
+def _restore(
+    clipper: Clipper, parameters: Mapping[str, torch.nn.Parameter], saved: runs.Checkpoint
+) -> None:
+    tensors = saved.tensors
     if set(parameters) != set(tensors):
         raise ConfigError(
             f"the checkpoint holds {len(tensors)} parameters, the model trains {len(parameters)}; "

@@ -13,8 +13,9 @@ import torch
 from dpft import runs
 from dpft.config import Run
 from dpft.models import LoadedModel
+from dpft.objectives.records import Record
 from dpft.privacy import Mechanism
-from dpft.tasks.base import Task, TextRecord
+from dpft.tasks.base import Task
 
 
 def make_record(
@@ -23,7 +24,7 @@ def make_record(
     directory: runs.RunDirectory,
     mechanism: Mechanism,
     loaded: LoadedModel,
-    records: Sequence[TextRecord],
+    records: Sequence[Record],
     data: str,
     seconds: float,
 ) -> dict[str, Any]:
@@ -57,13 +58,13 @@ def make_record(
         },
         "model": {
             "base_model": run.model.path,
-            "adaptation": run.adapt,
+            "adaptation": run.adapt.name,
             "parameters": sum(p.numel() for p in parameters),
             "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         },
         "mechanism": mechanism.to_dict() if mechanism.private else None,
         "privacy": {
-            "unit": task.unit,
+            "unit": task.unit_in_words,
             "neighbouring": "add or remove one record",
             "delta": mechanism.delta,
             "epsilon": epsilon,
@@ -91,7 +92,7 @@ def _statement(mechanism: Mechanism, task: Task, epsilon: dict[str, Any] | None)
     return (
         f"({math.ceil(epsilon['rdp'] * 1000) / 1000:g}, {mechanism.delta:.3g})-differential "
         f"privacy by Renyi accounting, {counts}"
-        f"for adding or removing one record; one record is {task.unit}"
+        f"for adding or removing one record; one record is {task.unit_in_words}"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from dpft.config import Optim
 from dpft.errors import TrainingError
+from dpft.models.load import Reparametrisation
 from dpft.privacy import Clipper, Mechanism, keys, microbatches
 from dpft.privacy.noise import Released
-from dpft.tasks.base import Batch, Example, Task
+from dpft.units import TrainingSet, UnitBatch
 
 
 @dataclass
@@ -53,14 +54,14 @@ class StepStatistics:
 def train(
     *,
     model: nn.Module,
-    task: Task,
-    examples: Sequence[Example],
+    data: TrainingSet,
     clipper: Clipper,
     mechanism: Mechanism,
     optimizer: torch.optim.Optimizer,
     settings: Optim,
     key: bytes,
     start: int = 0,
+    reparametrisation: Reparametrisation | None = None,
     spend: Callable[[int, Released], None] = lambda step, released: None,
     after_step: Callable[[int, StepStatistics], None] = lambda step, statistics: None,
 ) -> None:
@@ -72,29 +73,30 @@ def train(
 
     Args:
         model: on its device, in training mode; only what ``clipper.parameters`` names is moved.
-        task: gives one loss per record.
-        examples: the encoded training set; its size is the mechanism's ``N``.
+        data: the units of privacy, with one loss each; their number is the mechanism's ``N``.
         clipper: made on ``model``; its groups and thresholds must be the mechanism's.
         mechanism: the source of sampling, noise and expected batch size.
-        optimizer: any torch optimizer over the clipper's parameters.
+        optimizer: any torch optimizer over the clipper's parameters, or over those that a
+            reparametrisation moves.
         settings: learning-rate schedule and microbatch size.
         key: decides batches, noise and dropout; secret unless the run is for research.
         start: first step to run.
+        reparametrisation: tells the clipper's parameters from those that the optimizer moves.
         spend: told each step, and what it released, before the weights move: the ledger.
         after_step: told each step when it is done: metrics, progress, checkpoints.
 
     Raises:
         TrainingError: without privacy, if the gradient is not finite.
     """
-    if len(examples) != mechanism.dataset_size:
+    if len(data.lengths) != mechanism.dataset_size:
         raise TrainingError(
-            f"{len(examples)} examples for a mechanism over {mechanism.dataset_size} records; "
-            "expected the same number, since the sampling rate rests on it"
+            f"{len(data.lengths)} units for a mechanism over {mechanism.dataset_size}; expected "
+            "the same number, since the sampling rate rests on it"
         )
     device = next(model.parameters()).device
     sampler = mechanism.sampler(key)
     noise = mechanism.noise(key, clipper)
-    lengths = [example.length for example in examples]
+    lengths = data.lengths
     for step in range(start, mechanism.steps):
         began = time.perf_counter()
         # Dropout masks fall to rows, and one more record shifts the rows. Masks that an observer
@@ -103,34 +105,38 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = settings.lr * lr_factor(settings, step, mechanism.steps)
         optimizer.zero_grad()
+        if reparametrisation is not None:
+            reparametrisation.begin(step)
         statistics = StepStatistics()
         for micro in microbatches(sampler.batch(step), lengths, settings.microbatch_tokens):
-            batch = task.collate([examples[i] for i in micro]).to(device)
-            losses = _finite_losses(task, model, batch)
-            clipper.backward(losses)
+            batch = data.batch(micro, step).to(device)
+            losses = _finite_losses(data, model, batch)
+            clipper.backward(losses, rows=batch.rows_per_unit)
             _observe(statistics, clipper, losses, len(micro))
         statistics.released = noise.privatise_(step)
         if not mechanism.noise_multiplier:
             _check_finite(clipper, step)
         spend(step, statistics.released)
+        if reparametrisation is not None:
+            reparametrisation.transfer()
         optimizer.step()
         statistics.seconds = time.perf_counter() - began
         after_step(step, statistics)
 
 
-def _finite_losses(task: Task, model: nn.Module, batch: Batch) -> Tensor:
-    """The losses of the records whose loss is finite; the others contribute nothing.
+def _finite_losses(data: TrainingSet, model: nn.Module, batch: UnitBatch) -> Tensor:
+    """The losses of the units whose loss is finite; the others contribute nothing.
 
-    Their forward is left out of the graph altogether, since zero times NaN is NaN. What a record
-    adds still depends on that record alone, so the guarantee stands.
+    Their forward is left out of the graph altogether, since zero times NaN is NaN. What a unit
+    adds still depends on that unit alone, so the guarantee stands.
     """
-    losses = task.losses(model, batch)
+    losses = data.losses(model, batch)
     finite = torch.isfinite(losses.detach())
     if bool(finite.all()):
         return losses
     if not bool(finite.any()):
         return losses[:0]
-    return task.losses(model, Batch({name: t[finite] for name, t in batch.tensors.items()}))
+    return data.losses(model, batch.pick(finite))
 
 
 def _observe(statistics: StepStatistics, clipper: Clipper, losses: Tensor, records: int) -> None:

@@ -67,7 +67,7 @@ def test_a_run_records_everything(finished):
         "bundled tiny model",
         "generated sample data",
         "first 64 training records only",
-        "first 2 test instances only",
+        "first 2 evaluation instances only",
     ]
     assert record["scores"]["test"]["examples"] == 2
     assert record["environment"]

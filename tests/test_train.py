@@ -8,29 +8,31 @@ from torch import nn
 
 from dpft.config import Optim
 from dpft.errors import TrainingError
+from dpft.objectives.causal import CausalExample, collate, token_nll
 from dpft.privacy import Mechanism, make_clipper
 from dpft.privacy.quantiles import Quantiles
-from dpft.tasks.base import Batch, Example
-from dpft.tasks.text_to_text import collate, losses
 from dpft.train import lr_factor, make_optimizer, train
+from dpft.units import Records
 from tests.privacy.test_clipping import gpt2
 
 OPTIM = Optim(name="adam", lr=1e-2, batch_size=4, epochs=1, microbatch_tokens=40)
 EXAMPLES = [
-    Example(tuple(1 + (3 * i + j) % 20 for j in range(2 + i % 3)), (1 + i % 7, 9, 1 + i % 5, 0))
+    CausalExample(
+        tuple(1 + (3 * i + j) % 20 for j in range(2 + i % 3)), (1 + i % 7, 9, 1 + i % 5, 0)
+    )
     for i in range(16)
 ]
 
 
-class TinyTask:
+class TinyObjective:
     def __init__(self, poison=None):
         self.poison = poison
 
     def collate(self, examples):
         return collate(examples)
 
-    def losses(self, model, batch: Batch):
-        out = losses(model, batch, "mean")
+    def losses(self, model, batch):
+        out = token_nll(model, batch).mean(1)
         if self.poison is not None:
             factors = torch.ones(len(out))
             factors[(batch.tensors["targets"] == 7).any(1)] = self.poison
@@ -45,7 +47,7 @@ def run(
     start=0,
     model=None,
     optimizer=None,
-    task=None,
+    objective=None,
     estimates=None,
     quantiles=None,
     **hooks,
@@ -66,8 +68,7 @@ def run(
     optimizer = optimizer or make_optimizer(OPTIM, iter(clipper.parameters.values()))
     train(
         model=model,
-        task=task or TinyTask(),
-        examples=EXAMPLES,
+        data=Records(objective or TinyObjective(), EXAMPLES),
         clipper=clipper,
         mechanism=mechanism,
         optimizer=optimizer,
@@ -159,8 +160,7 @@ def test_thresholds_find_the_quantile_of_the_norms_in_training(style):
     plain = Mechanism(len(EXAMPLES), len(EXAMPLES), 70, 0.01, (0.1,), 1e-3)
     train(
         model=model,
-        task=TinyTask(),
-        examples=EXAMPLES,
+        data=Records(TinyObjective(), EXAMPLES),
         clipper=clipper,
         mechanism=plain.over(thresholds, quantiles=Quantiles(0.5), quantile_budget=0.5),
         optimizer=frozen,
@@ -196,22 +196,21 @@ def test_a_record_whose_loss_is_not_finite_is_dropped_and_counted(style, value):
         dropped.append(statistics.dropped)
         sizes.append(statistics.records)
 
-    model, _ = run(style, steps=4, task=TinyTask(poison=value), after_step=after)
+    model, _ = run(style, steps=4, objective=TinyObjective(poison=value), after_step=after)
     assert all(torch.isfinite(w).all() for w in weights(model).values())
     assert 0 < sum(dropped) < sum(sizes)
 
-    class WithoutPoisoned(TinyTask):
+    class WithoutPoisoned(TinyObjective):
         """The same records left out by hand, before any loss is computed."""
 
         def losses(self, model, batch):
             keep = ~(batch.tensors["targets"] == 7).any(1)
-            kept = Batch({n: t[keep] for n, t in batch.tensors.items()})
-            return losses(model, kept, "mean") if keep.any() else torch.zeros(0)
+            return super().losses(model, batch.rows(keep)) if keep.any() else torch.zeros(0)
 
     undropped = gpt2(dropout=0.0).float()
-    run(style, steps=1, model=undropped, task=TinyTask(poison=value))
+    run(style, steps=1, model=undropped, objective=TinyObjective(poison=value))
     expected = gpt2(dropout=0.0).float()
-    run(style, steps=1, model=expected, task=WithoutPoisoned())
+    run(style, steps=1, model=expected, objective=WithoutPoisoned())
     for name, weight in weights(undropped).items():
         torch.testing.assert_close(weight, weights(expected)[name], rtol=1e-4, atol=1e-5)
 
@@ -225,8 +224,7 @@ def test_an_empty_batch_is_a_step_of_noise_alone():
     seen = []
     train(
         model=model,
-        task=TinyTask(),
-        examples=EXAMPLES,
+        data=Records(TinyObjective(), EXAMPLES),
         clipper=clipper,
         mechanism=mechanism,
         optimizer=make_optimizer(OPTIM, model.parameters()),
@@ -241,11 +239,10 @@ def test_an_empty_batch_is_a_step_of_noise_alone():
 def test_the_examples_must_be_those_of_the_mechanism():
     model = nn.Linear(2, 2)
     clipper = make_clipper(model, "bk", threshold=1.0)
-    with pytest.raises(TrainingError, match="16 examples for a mechanism over 99 records"):
+    with pytest.raises(TrainingError, match="16 units for a mechanism over 99"):
         train(
             model=model,
-            task=TinyTask(),
-            examples=EXAMPLES,
+            data=Records(TinyObjective(), EXAMPLES),
             clipper=clipper,
             mechanism=Mechanism(99, 4, 1, 1.0, (1.0,), 1e-3),
             optimizer=make_optimizer(OPTIM, model.parameters()),
@@ -257,12 +254,12 @@ def test_the_examples_must_be_those_of_the_mechanism():
 def test_non_private_divergence_is_an_error():
     model = gpt2().float()
 
-    class Huge(TinyTask):
+    class Huge(TinyObjective):
         def losses(self, model, batch):
             return super().losses(model, batch) * 1e38
 
     with pytest.raises(TrainingError, match=r"not finite at step 0.*optim\.lr"):
-        run("none", model=model, task=Huge())
+        run("none", model=model, objective=Huge())
 
 
 def test_learning_rate_schedules():
@@ -291,8 +288,7 @@ def test_noise_reaches_the_weights_at_every_step_and_is_never_repeated():
         clipper = make_clipper(model, "bk", threshold=1e-3)
         train(
             model=model,
-            task=TinyTask(),
-            examples=EXAMPLES,
+            data=Records(TinyObjective(), EXAMPLES),
             clipper=clipper,
             mechanism=dataclasses.replace(mechanism, steps=stop),
             optimizer=make_optimizer(sgd, iter(clipper.parameters.values())),

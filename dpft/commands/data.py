@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import typer
@@ -10,8 +9,6 @@ import typer
 from dpft.compose import compose
 from dpft.config import parse
 from dpft.errors import ConfigError, DataError
-
-SPLITS = ("train", "dev", "test")
 
 
 def main(action: str, task_name: str, to: Path | None) -> None:
@@ -29,39 +26,50 @@ def _where(task_name: str, to: Path | None) -> None:
 
 
 def _check(task_name: str, to: Path | None) -> None:
+    from dpft.tasks.base import SPLITS
+
     task = _task(task_name, [])
     for split in SPLITS:
-        typer.echo(
-            f"{task_name} {split}: {len(task.records(split)):,} records, "
-            f"{len(task.prompts(split)):,} instances"
-        )
+        try:
+            records, instances = task.records(split), task.instances(split)
+        except DataError as error:
+            typer.echo(f"{task_name} {split}: {error}")
+            continue
+        typer.echo(f"{task_name} {split}: {len(records):,} records, {len(instances):,} instances")
 
 
 def _get(task_name: str, to: Path | None) -> None:
-    """Fetch from the hub and keep it in the published file format."""
-    _write(task_name, to, "hub")
+    """Fetch the hub's copy and keep it as parquet, a form that the task reads."""
+    from dpft.tasks.sources import save_hub
+
+    folder = _folder(task_name, to)
+    for file, rows in save_hub(_task(task_name, ["task.source=hub"]).dataset, task_name, folder):
+        typer.echo(f"{file}: {rows:,} rows")
+    _advise(task_name, folder)
 
 
 def _sample(task_name: str, to: Path | None) -> None:
-    _write(task_name, to, "sample")
+    """Write the generated sample in the published form."""
+    task, folder = _task(task_name, ["task.source=sample"]), _folder(task_name, to)
+    try:
+        task.dataset.write_sample(folder, task.sample_seed)
+    except OSError as error:
+        raise DataError(f"cannot write to {folder}: {error.strerror}") from error
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            typer.echo(f"{file}: {file.stat().st_size:,} bytes")
+    _advise(task_name, folder)
 
 
-def _write(task_name: str, to: Path | None, source: str) -> None:
+def _folder(task_name: str, to: Path | None) -> Path:
     if to is None:
         raise ConfigError(f"no folder given; type dpft data ... {task_name} --to FOLDER")
-    task = _task(task_name, [f"task.source={source}"])
     to.mkdir(parents=True, exist_ok=True)
-    for split in SPLITS:
-        rows, file = task.rows(split), to / task.files[split]
-        try:
-            with file.open("w", encoding="utf-8", newline="") as out:
-                writer = csv.writer(out)
-                writer.writerow(task.columns)
-                writer.writerows(rows)
-        except OSError as error:
-            raise DataError(f"cannot write {file}: {error.strerror}") from error
-        typer.echo(f"{file}: {len(rows):,} rows")
-    typer.echo(f"use it with: dpft train task={task_name} task.data_dir={to}")
+    return to
+
+
+def _advise(task_name: str, folder: Path) -> None:
+    typer.echo(f"use it with: dpft train task={task_name} task.data_dir={folder}")
 
 
 def _task(name: str, overrides: list[str]):  # type: ignore[no-untyped-def]

@@ -18,8 +18,8 @@ def main(path: Path, overrides: Sequence[str]) -> None:
     import yaml
 
     from dpft import runs
-    from dpft.generations import generate, write_generations
     from dpft.models import load_model
+    from dpft.predictions import predict, write_predictions
     from dpft.progress import Progress
     from dpft.tasks import load_task
 
@@ -39,10 +39,9 @@ def main(path: Path, overrides: Sequence[str]) -> None:
         trained = dataclasses.replace(
             run.model, path=str(directory.model), init="pretrained", tied=None
         )
-        prompts = task.prompts(settings.split)
-        texts = generate(task, load_model(trained, run.seed), settings, prompts, run.seed, progress)
+        loaded = load_model(trained, task.needs, run.seed)
         file = directory.generations(name)
-        write_generations(file, prompts, texts)
+        write_predictions(file, predict(task, loaded, settings, run.seed, progress))
         relative = str(file.relative_to(directory.path))
         runs.update_record(directory, generations={name: relative})
     typer.echo(f"{file}\nscore it with: dpft score {path}")

@@ -27,7 +27,10 @@ def main(arguments: Sequence[str], as_json: bool) -> None:
     from dpft.report import print_pairs
 
     for name, section in results.items():
-        pairs = [(metric, f"{value:.4f}", "") for metric, value in section["metrics"].items()]
+        pairs = [
+            (metric, "-" if value is None else f"{value:.4f}", "")
+            for metric, value in section["metrics"].items()
+        ]
         print_pairs(f"{name}: {section['examples']} instances", pairs)
 
 
@@ -41,7 +44,7 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
         )
     file = Path(files[0].removeprefix("predictions="))
     run = parse(compose([word for word in arguments if word not in files]))
-    from dpft.generations import score_file
+    from dpft.predictions import score_file
     from dpft.tasks import load_task
 
     return {file.name: score_file(load_task(run.task), file)}
@@ -52,7 +55,7 @@ def score_run(path: Path) -> dict[str, Any]:
     import yaml
 
     from dpft import runs
-    from dpft.generations import score_file
+    from dpft.predictions import score_file
     from dpft.tasks import load_task
 
     record = runs.read_record(path)

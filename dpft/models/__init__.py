@@ -1,5 +1,6 @@
-"""Models: loading by name, building from scratch, tying and untying."""
+"""Models: loading by name, building from scratch, tying, adapting and saving."""
 
-from dpft.models.load import LoadedModel, load_model, load_tokenizer
+from dpft.models.adapt import adapt
+from dpft.models.load import LoadedModel, Needs, load_model, load_tokenizer, save_model
 
-__all__ = ["LoadedModel", "load_model", "load_tokenizer"]
+__all__ = ["LoadedModel", "Needs", "adapt", "load_model", "load_tokenizer", "save_model"]

@@ -142,12 +142,14 @@ class Clipper:
         )
         self.below = torch.zeros(len(self.groups), dtype=torch.float64)
 
-    def backward(self, losses: Tensor) -> None:
+    def backward(self, losses: Tensor, rows: int = 1) -> None:
         """Add ``sum_i clip(g_i)`` to each parameter's ``.grad``.
 
         Args:
             losses: one loss per record, shape ``(B,)``; nothing may be summed or averaged across
                 records. May be empty: then nothing is added.
+            rows: rows of the model's batch that belong to one record, next to each other: the
+                model saw ``B * rows``. More than one where a unit of privacy has several texts.
 
         Raises:
             ValueError: if ``losses`` is not one-dimensional.
@@ -177,7 +179,7 @@ class Clipper:
                     "no layer's forward was captured for these losses; expected the model to be "
                     "called once per backward, with gradients enabled, after make_clipper"
                 )
-            self._clip(losses, calls)
+            self._clip(losses, calls, rows)
         for parameter in self.parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -195,19 +197,19 @@ class Clipper:
             for name in group.parameters
         ]
 
-    def _clip(self, losses: Tensor, calls: Sequence[Call]) -> None:
+    def _clip(self, losses: Tensor, calls: Sequence[Call], rows: int) -> None:
         calls, everywhere = verify_uses(losses, calls, self.parameters)
         two = self.plan in TWO_BACKWARDS
         gate = None
         heard = 0
-        batch = Pass(self.plan, self.groups, self.parameters, losses, calls, self._factors_of)
+        batch = Pass(self.plan, self.groups, self.parameters, losses, calls, self._factors_of, rows)
 
         def listen(call: Call, g: Tensor) -> None:
             nonlocal heard
             heard += 1
             batch.arrived(call, g)
 
-        checked = self._check(losses, calls)
+        checked = self._check(losses, calls, rows)
         self._unfinished = True
         if checked is not None:
             for call, g in checked:
@@ -235,10 +237,12 @@ class Clipper:
             )
         if two:
             del batch
-            self._second_backward(losses, calls, gate)
+            self._second_backward(losses, calls, gate, rows)
         self._unfinished = False
 
-    def _check(self, losses: Tensor, calls: Sequence[Call]) -> list[tuple[Call, Tensor]] | None:
+    def _check(
+        self, losses: Tensor, calls: Sequence[Call], rows: int
+    ) -> list[tuple[Call, Tensor]] | None:
         """The output gradients of a batch whose rules were checked; None if it is not its turn.
 
         Nothing is clipped before the check. It is repeated ever more rarely: what a model does may
@@ -261,7 +265,7 @@ class Clipper:
         uses: dict[str, list[Use]] = {}
         with torch.no_grad():
             for call, g in heard:
-                for name, use in uses_of(call, g, len(losses)):
+                for name, use in uses_of(call, g, len(losses), rows):
                     uses.setdefault(name, []).append(use)
         half = any(g.dtype.itemsize < 4 for _, g in heard)
         with self._capture.silent_backward():
@@ -269,7 +273,9 @@ class Clipper:
         seen.checked(told_apart)
         return heard
 
-    def _second_backward(self, losses: Tensor, calls: Sequence[Call], gate: Gate | None) -> None:
+    def _second_backward(
+        self, losses: Tensor, calls: Sequence[Call], gate: Gate | None, rows: int
+    ) -> None:
         """Of the losses reweighted by the factors (Li et al. 2022, section 4).
 
         Args:
@@ -277,12 +283,15 @@ class Clipper:
             calls: of the forward.
             gate: where the first backward started, if not at the losses: what lies above need not
                 be computed again (it is freed by now), only the rows of ``g`` be reweighted.
+            rows: of the model's batch for each loss.
         """
         factors = self.factors[:, 0].detach()
         dropped = factors == 0
         if bool(dropped.any()):
             # Zero times infinity is not zero: the sums are formed from a and g, without the record.
-            again = Pass("bk", self.groups, self.parameters, losses, calls, lambda k, n: factors)
+            again = Pass(
+                "bk", self.groups, self.parameters, losses, calls, lambda k, n: factors, rows
+            )
             self._capture.backward(losses, calls, again.arrived, everywhere=True, gate=gate)
             again.finish()
             return
@@ -293,9 +302,10 @@ class Clipper:
             if gate is None:
                 (losses * factors).sum().backward(inputs=parameters)
             else:
-                rows = factors.to(gate.g.dtype).view(-1, *[1] * (gate.g.dim() - 1))
+                scales = factors.to(gate.g.dtype).repeat_interleave(rows)
+                scales = scales.view(-1, *[1] * (gate.g.dim() - 1))
                 # In place: it is the largest tensor of a language model's step, and done with.
-                g = gate.g.mul_(rows) if gate.g.is_contiguous() else gate.g * rows
+                g = gate.g.mul_(scales) if gate.g.is_contiguous() else gate.g * scales
                 torch.autograd.backward([gate.edge], [g], inputs=parameters)
 
     def _factors_of(self, k: int, norms: Tensor) -> Tensor:

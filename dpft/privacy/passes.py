@@ -32,6 +32,7 @@ from dpft.privacy.layers import (
     DirectUse,
     GramCache,
     SquaredNorm,
+    UnsupportedLayerError,
     Use,
     exact_squared_norm,
     joint_per_example,
@@ -58,6 +59,7 @@ class Pass:
         losses: per-example losses, ``(B,)``.
         calls: all captured calls of the forward.
         factors_of: clip factors ``(B,)`` of group ``k`` from its norms ``(B,)``.
+        rows: rows of the model's batch for each loss, next to each other.
 
     Attributes:
         forms: how each parameter's norms were computed, in words.
@@ -71,8 +73,10 @@ class Pass:
         losses: Tensor,
         calls: Sequence[Call],
         factors_of: Callable[[int, Tensor], Tensor],
+        rows: int = 1,
     ) -> None:
         self._plan = plan
+        self._rows = rows
         self._groups = groups
         self._parameters = parameters
         self._factors_of = factors_of
@@ -103,7 +107,7 @@ class Pass:
     def arrived(self, call: Call, g: Tensor) -> None:
         """Take in one call's output gradient; the call's input is forgotten."""
         call.hold()
-        uses = uses_of(call, g, self._batch)
+        uses = uses_of(call, g, self._batch, self._rows)
         if self._plan in TWO_BACKWARDS:
             call.let_go()
         else:
@@ -207,18 +211,28 @@ class Pass:
                     use.add_weighted_sum(factors, parameter.grad)
 
 
-def uses_of(call: Call, g: Tensor, batch: int) -> list[tuple[str, Use]]:
+def uses_of(call: Call, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str, Use]]:
     """What one call adds to the gradients of its parameters, by their canonical names.
 
     Under autocast inputs and gradients come in half precision; norms and sums are computed in the
-    parameters' own.
+    parameters' own. Several rows of one record become further positions of it, over which every
+    use sums.
     """
-    check_batch(call, batch, g)
+    check_batch(call, batch * rows, g)
     a = call.input()
     if g.dtype.itemsize < 4:
         g = g.float()
     if a is not None and a.is_floating_point() and a.dtype != g.dtype:
         a = a.to(g.dtype)
+    if rows > 1:
+        if not call.site.rule.sums_over_positions:
+            raise UnsupportedLayerError(
+                f"{call.site.name} ({type(call.site.module).__name__}) cannot be clipped with "
+                f"{rows} rows for each record; expected layers of texts: linear, embedding and "
+                "layer norm"
+            )
+        g = g.unflatten(0, (batch, rows))
+        a = None if a is None else a.unflatten(0, (batch, rows))
     names = call.site.names
     found = call.site.rule.uses(call.site.module, a, g)
     return [(names[local], use) for local, use in found.items()]

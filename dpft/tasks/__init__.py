@@ -1,35 +1,48 @@
-"""Tasks: one file per family. `load_task` builds one from its config group."""
+"""Tasks: what is trained on, and how it is scored. `load_task` builds one from its config group."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from dpft.errors import ConfigError
+from dpft.errors import ConfigError, suggestion
 
-RUNNABLE = ("e2e",)
+if TYPE_CHECKING:
+    from dpft.tasks.base import Task
+
+# Where the class of each task is. One of your own is named by `task.name=your.module:YourTask`.
+TASKS: Mapping[str, str] = MappingProxyType(
+    {
+        "e2e": "dpft.tasks.e2e:E2E",
+    }
+)
+
+# Keys of the config group that are not settings of the task's class.
+_BESIDE = ("name", "train_size", "beams", "eval_split")
 
 
-def is_runnable(name: str) -> bool:
-    """Whether the task can be trained; the others have a size for ``dpft account`` only."""
-    return name in RUNNABLE
-
-
-def load_task(config: Mapping[str, Any]) -> Any:
+def load_task(config: Mapping[str, Any]) -> Task:
     """The task that ``config["name"]`` names, with the group's other keys as its settings.
 
     Raises:
-        ConfigError: for a task that can be accounted for but not yet run, or an unknown setting.
+        ConfigError: for a task that does not exist, or an unknown setting.
     """
     from dpft.config import build
-    from dpft.tasks.e2e import E2E
 
-    classes = {"e2e": E2E}
-    name = config["name"]
-    if not is_runnable(name):
+    name = str(config["name"])
+    place = TASKS.get(name, name)
+    module, colon, cls = place.partition(":")
+    if not colon:
         raise ConfigError(
-            f"task {name!r} cannot be trained yet, only accounted for (dpft account task={name}); "
-            f"expected one of {', '.join(RUNNABLE)}"
+            f"no task {name!r}{suggestion(name, TASKS)}; expected one of {', '.join(TASKS)}, or "
+            "your.module:YourTask"
         )
-    settings = {k: v for k, v in config.items() if k not in ("name", "train_size")}
-    return build(classes[name], settings, "task")
+    try:
+        found = getattr(importlib.import_module(module), cls)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"task.name is {name!r}, which cannot be imported: {error}") from error
+    settings = {key: value for key, value in config.items() if key not in _BESIDE}
+    task: Task = build(found, settings, "task")
+    return task

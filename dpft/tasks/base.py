@@ -1,112 +1,143 @@
-"""What a task is: it turns records into examples, per-record losses, prompts and scores.
+"""What a task is: which records there are, what is asked of a model, and how answers are scored.
 
-A record is the unit of privacy: two datasets are neighbours if one has one record more. Whatever a
-task does, the loss of a record may depend on that record alone.
+A record is the unit of privacy unless a task says otherwise: two datasets are neighbours if one has
+one record more. How records become losses and predictions is the matter of an *objective*
+(`dpft.objectives`), which a task chooses: a task knows its data and its metric, and no tensors.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ClassVar
 
-import torch
-from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from dpft.errors import ConfigError
+from dpft.models import LoadedModel, Needs
+from dpft.objectives.base import Instance, Objective, Prediction
+from dpft.objectives.records import Record
+from dpft.tasks.sources import Dataset, locate, read
 
-
-@dataclass(frozen=True)
-class TextRecord:
-    """A record of a text-to-text task, as text."""
-
-    source: str
-    target: str
+SPLITS = ("train", "dev", "test")
 
 
 @dataclass(frozen=True)
-class Example:
-    """An encoded record: the loss is taken on ``target`` given ``prompt``."""
+class Task(ABC):
+    """Where the data is, and how much of it is used; see ``conf/task`` for what settings mean.
 
-    prompt: tuple[int, ...]
-    target: tuple[int, ...]
+    A subclass says in its class attributes what the data set is, turns rows into records, and
+    names its objective and its metric. ``dpft.tasks.e2e`` is the one to read first.
+    """
 
-    @property
-    def length(self) -> int:
-        return len(self.prompt) + len(self.target)
+    source: str = "auto"
+    data_dir: str | None = None
+    limit_train: int | None = None
+    limit_eval: int | None = None
+    sample_seed: int = 0
 
-
-@dataclass(frozen=True)
-class Prompt:
-    """One test instance: what to decode from, and every reference for it."""
-
-    source: str
-    references: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Model inputs for ``B`` records; every tensor has ``B`` rows."""
-
-    tensors: Mapping[str, Tensor]
-
-    def __len__(self) -> int:
-        return len(next(iter(self.tensors.values())))
-
-    def to(self, device: torch.device) -> Batch:
-        return Batch({name: tensor.to(device) for name, tensor in self.tensors.items()})
-
-
-class Task(Protocol):
-    """Implemented once per family; see `dpft.tasks.e2e.E2E`."""
-
-    name: str
-    unit: str
+    name: ClassVar[str]
+    dataset: ClassVar[Dataset]
+    record_is: ClassVar[str]
     """What one record is, in words for the model card."""
-    max_length: int
+
+    def __post_init__(self) -> None:
+        if self.source not in ("auto", "files", "hub", "sample"):
+            raise ConfigError(
+                f"task.source is {self.source!r}; expected auto, files, hub or sample"
+            )
+        for name in ("limit_train", "limit_eval", "max_length"):
+            value, least = getattr(self, name, None), 2 if name == "max_length" else 1
+            if value is not None and value < least:
+                raise ConfigError(f"task.{name} is {value}; expected at least {least}")
+
+    # Data.
+
+    @cached_property
+    def location(self) -> tuple[str, Path | None]:
+        """``files`` and their folder, or ``hub`` or ``sample``, after ``auto`` was resolved."""
+        return locate(self.dataset, self.name, self.source, self.data_dir)
+
+    def rows(self, split: str) -> list[Any]:
+        """Rows of a split as published.
+
+        Raises:
+            DataError: if the data is missing, empty or malformed.
+        """
+        return read(self.dataset, self.name, self.location, split, self.sample_seed)
+
+    @abstractmethod
+    def record(self, row: Any) -> Record:
+        """A row as a record."""
+
+    def records(self, split: str) -> Sequence[Record]:
+        """All records of ``split``, or the first ``limit_train`` of ``train``."""
+        rows = self.rows(split)
+        return [
+            self.record(row) for row in (rows[: self.limit_train] if split == "train" else rows)
+        ]
+
+    def owners(self) -> Sequence[str] | None:
+        """Whose each record of `records` of ``train`` is, where users are the units of privacy."""
+        return None
 
     @property
-    def location(self) -> tuple[str, Path | None]:
-        """``files`` and their folder, or ``hub`` or ``sample``."""
-        ...
+    def records_per_user(self) -> int:
+        """How many records of one user take part in a step, at most."""
+        return 1
 
-    def records(self, split: str) -> Sequence[TextRecord]:
-        """Records of ``train``, ``dev`` or ``test``."""
-        ...
+    @property
+    def unit_in_words(self) -> str:
+        """What one unit of privacy is, in words."""
+        return self.record_is
 
-    def encode(self, record: TextRecord, tokenizer: PreTrainedTokenizerBase) -> Example: ...
+    # Model.
 
-    def collate(self, examples: Sequence[Example]) -> Batch: ...
+    @property
+    @abstractmethod
+    def needs(self) -> Needs:
+        """The kind of model that the objective works with."""
 
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """One loss per record, ``(B,)``, nothing summed across records."""
-        ...
+    @abstractmethod
+    def objective(self, loaded: LoadedModel) -> Objective:
+        """How records become losses and predictions with this model."""
 
-    def prompts(self, split: str) -> Sequence[Prompt]:
-        """Instances to decode, each with all its references."""
-        ...
+    # Scores.
 
-    def encode_prompt(self, source: str, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]: ...
+    def instances(self, split: str) -> Sequence[Instance]:
+        """What is asked of the model: one instance a record, unless a task groups references."""
+        return [self.instance(record) for record in self.records(split)][: self.limit_eval]
 
-    def score(
-        self, predictions: Sequence[str], references: Sequence[Sequence[str]]
-    ) -> dict[str, float]: ...
+    def instance(self, record: Any) -> Instance:
+        """A record as a question, with its own target as the reference."""
+        return Instance(record, (record.target,))
 
+    @abstractmethod
+    def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
+        """Official scores of the predictions, in the order of `instances`."""
+
+    @abstractmethod
     def signature(self) -> str:
         """Names and versions of what computes the scores."""
-        ...
 
-    def labels(self) -> Sequence[str]:
+    def labels(self) -> list[str]:
         """Words that every shown number must carry, such as "generated sample data"."""
-        ...
+        labels = []
+        if self.location[0] == "sample":
+            labels.append("generated sample data")
+        if self.limit_train is not None:
+            labels.append(f"first {self.limit_train} training records only")
+        if self.limit_eval is not None:
+            labels.append(f"first {self.limit_eval} evaluation instances only")
+        return labels
 
 
-def fingerprint(records: Sequence[TextRecord]) -> str:
+def fingerprint(records: Iterable[Record]) -> str:
     """SHA-256 over the records in order: two runs saw the same data if and only if it is equal."""
     digest = hashlib.sha256()
     for record in records:
-        for text in (record.source, record.target):
-            data = text.encode()
-            digest.update(len(data).to_bytes(8, "big") + data)
+        for part in record.parts():
+            digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()

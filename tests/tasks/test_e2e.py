@@ -1,22 +1,13 @@
 """Reading, encoding and losses of the E2E task."""
 
 import pytest
-import torch
-import torch.nn.functional as F
 
-from dpft.config import Model
 from dpft.errors import ConfigError, DataError
-from dpft.models import load_model
-from dpft.tasks import load_task, text_to_text
-from dpft.tasks.base import Example, TextRecord, fingerprint
-from dpft.tasks.e2e import E2E, hub_rows, linearise, read_csv, slots
+from dpft.tasks import load_task
+from dpft.tasks.e2e import E2E, linearise, read_csv, slots
+from dpft.tasks.sources import hub_rows
 
 GOOD = 'mr,ref\n"name[Aromi], area[riverside]","Aromi, by the river."\n'
-
-
-@pytest.fixture(scope="module")
-def tiny():
-    return load_model(Model("tiny", "bundled:tiny"), seed=0)
 
 
 def write(path, text):
@@ -87,29 +78,29 @@ def test_without_files_and_offline_one_sentence_says_what_to_do(monkeypatch):
 
 def test_rows_in_the_hubs_format():
     row = {"meaning_representation": "name[A]", "human_reference": "A."}
-    assert hub_rows([row]) == [("name[A]", "A.")]
+    assert hub_rows(E2E.dataset.hub, [row]) == [("name[A]", "A.")]
     with pytest.raises(DataError, match="human_reference"):
-        hub_rows([{"meaning_representation": "name[A]"}])
+        hub_rows(E2E.dataset.hub, [{"meaning_representation": "name[A]"}])
 
 
 def test_instances_are_runs_of_consecutive_equal_rows(tmp_path):
     rows = "mr,ref\nname[A],one\nname[A],two\nname[B],three\nname[A],four\n"
-    for name in E2E.files.values():
+    for name in E2E.dataset.forms[0].files.values():
         write(tmp_path / name, rows)
     task = E2E(data_dir=str(tmp_path))
-    prompts = task.prompts("test")
-    assert [p.references for p in prompts] == [("one", "two"), ("three",), ("four",)]
+    instances = task.instances("test")
+    assert [i.references for i in instances] == [("one", "two"), ("three",), ("four",)]
     assert len(task.records("train")) == 4
 
 
 def test_limits_are_labelled():
     task = E2E(source="sample", limit_train=7, limit_eval=2)
     assert len(task.records("train")) == 7
-    assert len(task.prompts("test")) == 2
+    assert len(task.instances("test")) == 2
     assert task.labels() == [
         "generated sample data",
         "first 7 training records only",
-        "first 2 test instances only",
+        "first 2 evaluation instances only",
     ]
 
 
@@ -119,75 +110,15 @@ def test_the_real_files_have_their_published_sizes(data_root):
     assert len(task.records("train")) == 42061
     assert len(task.records("dev")) == 4672
     assert len(task.records("test")) == 4693
-    assert len(task.prompts("dev")) == 547
-    assert len(task.prompts("test")) == 630
-    assert len({p.source for p in task.prompts("test")}) == 630
+    assert len(task.instances("dev")) == 547
+    assert len(task.instances("test")) == 630
+    assert len({i.record.source for i in task.instances("test")}) == 630
     assert {len(slots(mr)) > 0 for mr, _ in task.rows("train")} == {True}
 
 
 def test_every_attribute_of_the_real_files_is_kept(data_root):
     for mr, _ in E2E(data_dir=str(data_root / "e2e")).rows("train"):
         assert len(slots(mr)) == mr.count("["), mr
-
-
-def test_encoding_ends_the_prompt_and_the_target(tiny):
-    task = E2E(source="sample")
-    example = task.encode(TextRecord("name : Aromi", "Aromi is good."), tiny.tokenizer)
-    end = tiny.tokenizer.eos_token_id
-    assert example.prompt[-1] == example.target[-1] == end
-    assert tiny.tokenizer.decode(example.target[:-1]) == " Aromi is good."
-    assert example.prompt == task.encode_prompt("name : Aromi", tiny.tokenizer)
-
-
-def test_long_records_lose_the_end_of_the_target_but_never_all_of_it():
-    assert text_to_text.truncate(range(5), range(10), 8) == Example((0, 1, 2, 3, 4), (0, 1, 2))
-    assert text_to_text.truncate(range(9), range(10), 8) == Example(tuple(range(2, 9)), (0,))
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_losses_equal_the_plain_computation_record_by_record(tiny, reduction):
-    """Batching, left padding and keeping only the last logits change nothing."""
-    task = E2E(source="sample", loss=reduction)
-    examples = [task.encode(r, tiny.tokenizer) for r in task.records("train")[:6]]
-    assert len({e.length for e in examples}) > 2
-    model = tiny.model.eval()
-    with torch.no_grad():
-        losses = task.losses(model, task.collate(examples))
-        for example, loss in zip(examples, losses, strict=True):
-            ids = torch.tensor([example.prompt + example.target])
-            logits = model(ids).logits[0, len(example.prompt) - 1 : -1]
-            plain = F.cross_entropy(logits, torch.tensor(example.target), reduction=reduction)
-            torch.testing.assert_close(loss, plain, rtol=1e-4, atol=1e-5)
-
-
-def test_the_loss_of_a_record_depends_on_no_other_record(tiny):
-    task = E2E(source="sample")
-    examples = [task.encode(r, tiny.tokenizer) for r in task.records("train")[:6]]
-    embedding = tiny.model.eval().get_input_embeddings()
-    batch = task.collate(examples)
-    captured = []
-    handle = embedding.register_forward_hook(lambda m, a, out: captured.append(out))
-    losses = task.losses(tiny.model, batch)
-    handle.remove()
-    for i in range(6):
-        (g,) = torch.autograd.grad(losses[i], captured, retain_graph=True)
-        others = torch.arange(6) != i
-        assert g[i].abs().sum() > 0
-        assert g[others].abs().sum() == 0
-        # Padding takes no part either.
-        assert g[i][batch.tensors["attention_mask"][i] == 0].abs().sum() == 0
-
-
-def test_the_fingerprint_tells_datasets_apart():
-    a, b = TextRecord("ab", "c"), TextRecord("a", "bc")
-    assert fingerprint([a]) != fingerprint([b])
-    assert fingerprint([a, b]) != fingerprint([b, a])
-    assert fingerprint([a]) == fingerprint([TextRecord("ab", "c")])
-
-
-def test_a_task_that_is_only_accounted_for_says_so():
-    with pytest.raises(ConfigError, match="'sst2' cannot be trained yet, only accounted for"):
-        load_task({"name": "sst2", "train_size": 67349})
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,9 @@ class Rule(ABC):
     ``make_clipper(..., rules={"your.module.ClassName": YourRule()})``.
     """
 
+    sums_over_positions = False
+    """Whether any dimensions between the first and the last are positions of one record."""
+
     @abstractmethod
     def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
         """The uses of one call.

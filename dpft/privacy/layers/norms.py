@@ -49,6 +49,8 @@ class _NormRule(Rule):
 class LayerNormRule(_NormRule):
     """``nn.LayerNorm``: input and output gradient ``(B, ..., *normalized_shape)``."""
 
+    sums_over_positions = True
+
     def normalised(self, module: nn.Module, a: Tensor) -> Tensor:
         assert isinstance(module, nn.LayerNorm)
         return F.layer_norm(a, module.normalized_shape, eps=module.eps)
@@ -60,6 +62,8 @@ class LayerNormRule(_NormRule):
 
 class RMSNormRule(_NormRule):
     """``nn.RMSNorm`` (Zhang & Sennrich 2019): as layer norm, without mean and shift."""
+
+    sums_over_positions = True
 
     def normalised(self, module: nn.Module, a: Tensor) -> Tensor:
         assert isinstance(module, nn.RMSNorm)
@@ -76,6 +80,8 @@ class LlamaRMSNormRule(_NormRule):
     What counts is the formula, ``weight * to_input_dtype(x / sqrt(mean(x^2) + variance_epsilon))``
     with ``x`` in float32; Gemma's, which multiplies by ``1 + weight``, is another.
     """
+
+    sums_over_positions = True
 
     def normalised(self, module: nn.Module, a: Tensor) -> Tensor:
         epsilon = module.variance_epsilon

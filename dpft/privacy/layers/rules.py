@@ -26,6 +26,8 @@ class LinearRule(Rule):
     With ``transposed`` the weight is stored as ``(d, p)``: GPT-2's ``Conv1D``.
     """
 
+    sums_over_positions = True
+
     def __init__(self, transposed: bool = False) -> None:
         self.transposed = transposed
 
@@ -45,6 +47,8 @@ class LinearRule(Rule):
 
 class EmbeddingRule(Rule):
     """``nn.Embedding``: indices ``(B, ...)``, output gradient ``(B, ..., d)``."""
+
+    sums_over_positions = True
 
     def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
         assert isinstance(module, nn.Embedding)

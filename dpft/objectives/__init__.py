@@ -1,0 +1,1 @@
+"""Objectives: how records become losses and predictions, one file per kind of model output."""

@@ -1,0 +1,126 @@
+"""What an objective is: it turns records into examples, losses and predictions.
+
+The loss of a record may depend on that record alone, whatever else is in its batch: padding,
+positions and averages included. The guarantee rests on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from dpft.config import Decode
+from dpft.objectives.records import Record
+
+
+class Example(Protocol):
+    """An encoded record."""
+
+    @property
+    def length(self) -> int:
+        """Positions that it takes in memory: tokens of a text, patches of an image."""
+        ...
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One question of an evaluation.
+
+    Attributes:
+        record: what the model is given; its target is not shown to it.
+        references: every right answer.
+        subset: the part of the split that it belongs to, where parts are scored by themselves.
+    """
+
+    record: Any
+    references: tuple[str, ...]
+    subset: str = ""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The model's answer to an `Instance`.
+
+    Attributes:
+        source: the question, as text.
+        prediction: the answer: a generated text, or the name of a class.
+        references: every right answer.
+        subset: as in the instance.
+        nll: negative log-likelihood of the first reference; None where it was not computed.
+        tokens: how many tokens ``nll`` is a sum over.
+    """
+
+    source: str
+    prediction: str
+    references: tuple[str, ...]
+    subset: str = ""
+    nll: float | None = None
+    tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Model inputs for ``B`` records; every tensor has ``B`` rows."""
+
+    tensors: Mapping[str, Tensor]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+    def to(self, device: torch.device) -> Batch:
+        return Batch({name: tensor.to(device) for name, tensor in self.tensors.items()})
+
+    def rows(self, index: Tensor) -> Batch:
+        """The rows that ``index`` picks (int64, or bool of shape ``(B,)``)."""
+        return Batch({name: tensor[index] for name, tensor in self.tensors.items()})
+
+
+class Objective(Protocol):
+    """Made by a task for one model; see `dpft.objectives.causal.Causal`."""
+
+    def encode(self, record: Any) -> Example: ...
+
+    def collate(self, examples: Sequence[Any]) -> Batch: ...
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """One loss per row, ``(B,)``, nothing summed or averaged across rows."""
+        ...
+
+    def predict(
+        self,
+        model: Any,
+        instances: Sequence[Instance],
+        settings: Decode,
+        seed: int,
+        advance: Callable[[int], None],
+    ) -> list[Prediction]:
+        """Answer every instance, in order.
+
+        Args:
+            model: the trained model; left in training mode if it was.
+            instances: the questions.
+            settings: ``conf/decode``.
+            seed: for sampling.
+            advance: told how many more instances are done.
+        """
+        ...
+
+
+def encoded(
+    objective: Objective, records: Sequence[Record], advance: Callable[[int], None]
+) -> list[Example]:
+    """Every record, encoded."""
+    examples = []
+    for record in records:
+        examples.append(objective.encode(record))
+        advance(1)
+    return examples
+
+
+def in_batches(count: int, size: int) -> list[range]:
+    """``0 .. count - 1`` cut into runs of at most ``size``."""
+    return [range(start, min(start + size, count)) for start in range(0, count, size)]

@@ -1,0 +1,191 @@
+"""Conditional generation with a causal language model: the loss is on the target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from dpft.config import Decode
+from dpft.decode import decode
+from dpft.objectives.base import Batch, Instance, Prediction, in_batches
+from dpft.objectives.records import TextRecord
+
+
+@dataclass(frozen=True)
+class CausalExample:
+    """An encoded record: the loss is taken on ``target`` given ``prompt``."""
+
+    prompt: tuple[int, ...]
+    target: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt) + len(self.target)
+
+
+@dataclass(frozen=True)
+class Causal:
+    """Write the target after the source.
+
+    A prompt is ``before``, the segments of the source, and ``after``; with ``ends``, each segment
+    is followed by the end token. The target begins with a space, where the source does not end in
+    one, and ends with the end token.
+
+    Args:
+        tokenizer: the model's, with an end token.
+        max_length: tokens of prompt and target together.
+        loss: ``mean`` or ``sum`` over a record's own target tokens.
+        before: an instruction, which is never cut.
+        after: a delimiter, which is never cut.
+        ends: whether the end token follows each segment.
+        cut: what is cut first where a record is too long: the end of the ``target``, or the start
+            of the ``source``, of a long dialogue.
+        perplexity: whether predictions carry the likelihood of their first reference.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+    loss: str = "mean"
+    before: str = ""
+    after: str = ""
+    ends: bool = True
+    cut: str = "target"
+    perplexity: bool = False
+
+    def encode(self, record: TextRecord) -> CausalExample:
+        before, source, after = self._pieces(record)
+        space = "" if self.after[-1:].isspace() else " "
+        target = [*self._ids(space + record.target), self.tokenizer.eos_token_id]
+        fixed = len(before) + len(after)
+        if self.cut == "target":
+            # At least one target token is kept, so that every record has a loss.
+            target = target[: max(1, self.max_length - fixed - len(source))]
+        else:
+            target = target[: max(1, self.max_length - fixed)]
+        source = self._cut(source, fixed, len(target))
+        return CausalExample((*before, *source, *after), tuple(target))
+
+    def encode_prompt(self, record: TextRecord, room: int = 0) -> tuple[int, ...]:
+        """The source as the model sees it when it writes, with ``room`` tokens left to write."""
+        before, source, after = self._pieces(record)
+        if self.cut == "source":
+            source = self._cut(source, len(before) + len(after), room)
+        return (*before, *source, *after)
+
+    def collate(self, examples: Sequence[CausalExample]) -> Batch:
+        return collate(examples)
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        nll = token_nll(model, batch)
+        total = nll.sum(1)
+        if self.loss == "sum":
+            return total
+        # Over the record's own tokens: an average over the batch's would couple records.
+        return total / (batch.tensors["targets"] != -100).sum(1)
+
+    def predict(
+        self,
+        model: Any,
+        instances: Sequence[Instance],
+        settings: Decode,
+        seed: int,
+        advance: Callable[[int], None],
+    ) -> list[Prediction]:
+        room = min(settings.max_new_tokens, self.max_length // 2)
+        prompts = [self.encode_prompt(instance.record, room) for instance in instances]
+        texts = decode(model, self.tokenizer, prompts, settings, seed, advance)
+        likelihoods: list[tuple[float | None, int | None]] = [(None, None)] * len(instances)
+        if self.perplexity:
+            likelihoods = [*self.likelihoods(model, instances, settings.batch_size)]
+        return [
+            Prediction(
+                instance.record.source, text, instance.references, instance.subset, nll, tokens
+            )
+            for instance, text, (nll, tokens) in zip(instances, texts, likelihoods, strict=True)
+        ]
+
+    @torch.no_grad()
+    def likelihoods(
+        self, model: nn.Module, instances: Sequence[Instance], batch_size: int
+    ) -> list[tuple[float, int]]:
+        """Negative log-likelihood of each first reference, and its number of tokens."""
+        training = model.training
+        model.eval()
+        device = next(model.parameters()).device
+        examples = [self.encode(TextRecord(i.record.segments, i.references[0])) for i in instances]
+        order = sorted(range(len(examples)), key=lambda i: -examples[i].length)
+        out: list[tuple[float, int]] = [(math.nan, 0)] * len(examples)
+        for run in in_batches(len(order), batch_size):
+            chosen = [order[i] for i in run]
+            batch = self.collate([examples[i] for i in chosen]).to(device)
+            sums = token_nll(model, batch).double().sum(1).tolist()
+            for i, nll in zip(chosen, sums, strict=True):
+                out[i] = nll, len(examples[i].target)
+        model.train(training)
+        return out
+
+    def _pieces(self, record: TextRecord) -> tuple[list[int], list[int], list[int]]:
+        end = [self.tokenizer.eos_token_id] if self.ends else []
+        source = [token for text in record.segments for token in (*self._ids(text), *end)]
+        return self._ids(self.before), source, self._ids(self.after)
+
+    def _cut(self, source: list[int], fixed: int, written: int) -> list[int]:
+        excess = fixed + len(source) + written - self.max_length
+        return source[max(0, excess) :]
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False) if text else []
+        return ids
+
+
+def collate(examples: Sequence[CausalExample]) -> Batch:
+    """Pad on the left, so that all targets end in the last column.
+
+    The model then needs logits for the last ``K`` positions only, where ``K`` is the longest
+    target: prompts pass no output head, which for a small model is much of the cost.
+
+    Returns:
+        ``input_ids``, ``attention_mask``, ``position_ids``: ``(B, L - 1)``, without the last token,
+        which predicts nothing; ``targets``: ``(B, K)``, with -100 where a record has no target.
+    """
+    width = max(example.length for example in examples)
+    longest_target = max(len(example.target) for example in examples)
+    ids = torch.zeros(len(examples), width, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    targets = torch.full((len(examples), longest_target), -100, dtype=torch.long)
+    for row, example in enumerate(examples):
+        ids[row, width - example.length :] = torch.tensor(example.prompt + example.target)
+        mask[row, width - example.length :] = 1
+        targets[row, longest_target - len(example.target) :] = torch.tensor(example.target)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    return Batch(
+        {
+            "input_ids": ids[:, :-1],
+            "attention_mask": mask[:, :-1],
+            "position_ids": positions[:, :-1],
+            "targets": targets,
+        }
+    )
+
+
+def token_nll(model: nn.Module, batch: Batch) -> Tensor:
+    """Negative log-likelihood of each target token: ``(B, K)``, zero where there is none."""
+    tensors = batch.tensors
+    targets = tensors["targets"]
+    logits = model(
+        input_ids=tensors["input_ids"],
+        attention_mask=tensors["attention_mask"],
+        position_ids=tensors["position_ids"],
+        use_cache=False,
+        logits_to_keep=targets.shape[1],
+    ).logits
+    return F.cross_entropy(
+        logits.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-100
+    ).view_as(targets)

@@ -1,0 +1,104 @@
+"""Predictions of a split: made with live progress, written, read back and scored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dpft.config import Decode
+from dpft.errors import DataError
+from dpft.models import LoadedModel
+from dpft.objectives.base import Prediction
+from dpft.progress import Progress
+from dpft.tasks.base import Task
+
+_EXPECTED = 'expected {"prediction": "...", "references": ["...", ...]} on each line'
+_OPTIONAL = ("subset", "nll", "tokens")
+
+
+def predict(
+    task: Task, loaded: LoadedModel, settings: Decode, seed: int, progress: Progress
+) -> list[Prediction]:
+    """Answer every instance of ``settings.split`` with live progress."""
+    instances = task.instances(settings.split)
+    objective = task.objective(loaded)
+    with progress.phase("predicting", len(instances)) as advance:
+        return objective.predict(loaded.model, instances, settings, seed, advance)
+
+
+def write_predictions(file: Path, predictions: Sequence[Prediction]) -> None:
+    """JSON lines of ``source``, ``prediction``, ``references``; whole or not at all."""
+    temporary = file.with_suffix(".tmp")
+    temporary.write_text(
+        "".join(json.dumps(_item(p), ensure_ascii=False) + "\n" for p in predictions),
+        encoding="utf-8",
+    )
+    temporary.replace(file)
+
+
+def read_predictions(file: Path) -> list[Prediction]:
+    """Predictions of a JSON-lines file; what `write_predictions` wrote, or another program.
+
+    Raises:
+        DataError: naming the line that is not of the form
+            ``{"prediction": str, "references": [str, ...]}``.
+    """
+    try:
+        # Not splitlines: texts may hold other line separators, unescaped in JSON.
+        lines = file.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise DataError(f"cannot read {file}: {error.strerror}; {_EXPECTED}") from error
+    if lines and not lines[-1]:
+        lines.pop()
+    predictions = [_parsed(file, number, line) for number, line in enumerate(lines, 1)]
+    if not predictions:
+        raise DataError(f"{file} is empty; {_EXPECTED}")
+    return predictions
+
+
+def score_file(task: Task, file: Path) -> dict[str, Any]:
+    """Scores of a predictions file as a record's section."""
+    predictions = read_predictions(file)
+    return {
+        "metrics": dict(task.score(predictions)),
+        "examples": len(predictions),
+        "signature": task.signature(),
+    }
+
+
+def _item(prediction: Prediction) -> dict[str, Any]:
+    item: dict[str, Any] = {
+        "source": prediction.source,
+        "prediction": prediction.prediction,
+        "references": list(prediction.references),
+    }
+    for name in _OPTIONAL:
+        value = getattr(prediction, name)
+        if value not in (None, ""):
+            item[name] = value
+    return item
+
+
+def _parsed(file: Path, number: int, line: str) -> Prediction:
+    where = f"{file}, line {number}"
+    try:
+        item = json.loads(line)
+        text, references = item["prediction"], item["references"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{where}: {error!r}; {_EXPECTED}") from error
+    strings = isinstance(references, list) and references
+    if not (isinstance(text, str) and strings and all(isinstance(r, str) for r in references)):
+        raise DataError(f"{where}: got {line[:80]}; {_EXPECTED}")
+    nll, tokens = item.get("nll"), item.get("tokens")
+    if not (nll is None or isinstance(nll, float | int)) or not isinstance(tokens, int | None):
+        raise DataError(f"{where}: nll is {nll!r}, tokens is {tokens!r}; expected numbers")
+    return Prediction(
+        str(item.get("source", "")),
+        text,
+        tuple(references),
+        str(item.get("subset", "")),
+        None if nll is None else float(nll),
+        tokens,
+    )

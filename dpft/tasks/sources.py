@@ -1,0 +1,251 @@
+"""Where a data set lies and how it is read: a folder of published files, the hub, or a sample.
+
+A `Dataset` lists the forms in which its rows are published. Files of any of them are looked for in
+``task.data_dir``, then in ``$DPFT_DATA/<task>``; else rows come from the hub's parquet copy. The
+parquet files of the hub are themselves a form that a folder may hold (``dpft data get`` writes it).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from dpft.errors import DataError
+
+Rows = list[Any]
+Location = tuple[str, Path | None]
+
+
+@dataclass(frozen=True)
+class Form:
+    """One published form: for each split a file, or a pattern for several, and how to read one.
+
+    Attributes:
+        files: by split, relative to the folder; with ``*`` every match is read, in sorted order.
+        read: rows of a file; raises `DataError` naming file and line.
+    """
+
+    files: Mapping[str, str]
+    read: Callable[[Path], Rows]
+
+    def found(self, folder: Path, split: str) -> list[Path]:
+        """The files of a split, sorted; empty if there are none."""
+        pattern = self.files.get(split)
+        return sorted(folder.glob(pattern)) if pattern is not None else []
+
+
+@dataclass(frozen=True)
+class Hub:
+    """The copy on the hub.
+
+    Attributes:
+        id: of the data set.
+        splits: the hub's names of our splits; with ``+`` between several.
+        rows: the hub's rows, which are mappings, as rows of the task.
+        config: of a data set that has several.
+        revision: where the hub keeps its own parquet conversion of a data set that is a script.
+    """
+
+    id: str
+    splits: Mapping[str, str]
+    rows: Callable[[Iterable[Mapping[str, Any]]], Rows]
+    config: str | None = None
+    revision: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set in all its forms.
+
+    Attributes:
+        forms: what a folder may hold, tried in order.
+        hub: the hub's copy; None if there is none.
+        write_sample: writes a generated sample into a folder, in the first form, from a seed.
+    """
+
+    forms: tuple[Form, ...]
+    hub: Hub | None
+    write_sample: Callable[[Path, int], None]
+
+    def all_forms(self) -> tuple[Form, ...]:
+        """The forms that a folder may hold, the hub's parquet files last."""
+        if self.hub is None:
+            return self.forms
+        hub = self.hub
+        files = {split: f"**/{name.split('+')[0]}*.parquet" for split, name in hub.splits.items()}
+        return (*self.forms, Form(files, lambda path: hub.rows(parquet(path))))
+
+
+def locate(dataset: Dataset, name: str, source: str, data_dir: str | None) -> Location:
+    """``files`` and their folder, or ``hub`` or ``sample``, after ``auto`` was resolved.
+
+    Raises:
+        DataError: if files were asked for and none are there.
+    """
+    if source == "sample":
+        return "sample", None
+    if source == "hub":
+        return "hub", None
+    looked = []
+    if data_dir is not None:
+        looked.append(Path(data_dir))
+    elif "DPFT_DATA" in os.environ:
+        looked.append(Path(os.environ["DPFT_DATA"]) / name)
+    for folder in looked:
+        for form in dataset.all_forms():
+            if any(form.found(folder, split) for split in form.files):
+                return "files", folder
+    if source == "files" or data_dir is not None:
+        places = ", ".join(map(str, looked)) or "nowhere: $DPFT_DATA is not set"
+        first = next(iter(dataset.forms[0].files.values()))
+        raise DataError(
+            f"no {first} found; looked in {places}. Type task.data_dir=FOLDER, set DPFT_DATA to "
+            f"the folder that holds {name}/, or type task.source=sample for generated data"
+        )
+    return "hub", None
+
+
+def read(dataset: Dataset, name: str, location: Location, split: str, seed: int) -> Rows:
+    """The rows of a split.
+
+    Raises:
+        DataError: if the split does not exist, its file is missing or malformed, or nothing is in
+            it.
+    """
+    kind, folder = location
+    if kind == "files":
+        assert folder is not None
+        rows = _read_folder(dataset, folder, split)
+    elif kind == "hub":
+        rows = _read_hub(dataset, name, split)
+    else:
+        rows = _sample(dataset, seed).get(split, [])
+    if not rows:
+        raise DataError(f"task {name} has no records in split {split!r}; expected at least one")
+    return rows
+
+
+def _read_folder(dataset: Dataset, folder: Path, split: str) -> Rows:
+    for form in dataset.all_forms():
+        files = form.found(folder, split)
+        if files:
+            return [row for file in files for row in form.read(file)]
+    for form in dataset.all_forms():
+        if any(form.found(folder, other) for other in form.files):
+            raise DataError(
+                f"{folder} holds no {split} split: no file {form.files.get(split, '')!r}; put it "
+                "there, choose another split, or type task.data_dir=FOLDER"
+            )
+    raise DataError(f"{folder} holds no files of this data set any more")
+
+
+def _read_hub(dataset: Dataset, name: str, split: str) -> Rows:
+    hub = dataset.hub
+    first = next(iter(dataset.forms[0].files.values()))
+    advice = (
+        f"Set DPFT_DATA to the folder that holds {name}/{first}, go online, or type "
+        "task.source=sample for generated data"
+    )
+    if hub is None:
+        raise DataError(f"the {name} files were found nowhere, and the hub has no copy. {advice}")
+    if split not in hub.splits:
+        raise DataError(f"{name} has no split {split!r}; expected one of {', '.join(hub.splits)}")
+    return hub_rows(hub, _load_hub(hub, name, split, advice))
+
+
+def _load_hub(hub: Hub, name: str, split: str, advice: str) -> Any:
+    from dpft.offline import stay_offline_if_unreachable
+
+    stay_offline_if_unreachable()
+    from datasets import load_dataset
+
+    try:
+        return load_dataset(hub.id, hub.config, revision=hub.revision, split=hub.splits[split])
+    except Exception as error:  # the hub client raises many types; all mean the same here
+        raise DataError(
+            f"the {name} files were found neither in task.data_dir nor in $DPFT_DATA/{name}, and "
+            f"the hub's copy {hub.id} could not be loaded ({type(error).__name__}). {advice}"
+        ) from error
+
+
+def save_hub(dataset: Dataset, name: str, folder: Path) -> Iterator[tuple[Path, int]]:
+    """Write every split of the hub's copy as parquet into ``folder``; yields files and row counts.
+
+    Raises:
+        DataError: if there is no copy, it cannot be loaded, or the file cannot be written.
+    """
+    hub = dataset.hub
+    if hub is None:
+        raise DataError(f"the hub has no copy of {name}; see docs/tasks for where its files are")
+    for split in hub.splits:
+        loaded = _load_hub(hub, name, split, "Go online")
+        file = folder / f"{hub.splits[split].split('+')[0]}.parquet"
+        try:
+            loaded.to_parquet(str(file))
+        except OSError as error:
+            raise DataError(f"cannot write {file}: {error.strerror}") from error
+        yield file, len(loaded)
+
+
+def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]]) -> Rows:
+    """Rows of the hub's form as the task's.
+
+    Raises:
+        DataError: for a column that is not there.
+    """
+    try:
+        return hub.rows(rows)
+    except KeyError as error:
+        raise DataError(f"the hub's copy of {hub.id} has no column {error}") from error
+
+
+def parquet(path: Path) -> list[dict[str, Any]]:
+    """Rows of a parquet file as dictionaries.
+
+    Raises:
+        DataError: if it is not one.
+    """
+    import pyarrow.parquet
+    from pyarrow import ArrowException
+
+    try:
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
+    except (OSError, ArrowException) as error:
+        raise DataError(f"{path} is not a parquet file that can be read: {error}") from error
+    return rows
+
+
+@lru_cache(maxsize=8)
+def _sample(dataset: Dataset, seed: int) -> Mapping[str, Rows]:
+    """The generated sample, written and read back in the published form."""
+    form = dataset.forms[0]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        dataset.write_sample(folder, seed)
+        return {
+            split: [row for file in form.found(folder, split) for row in form.read(file)]
+            for split in form.files
+        }
+
+
+def text_lines(path: Path, expected: str) -> Sequence[str]:
+    """The lines of a UTF-8 file, without line ends.
+
+    Args:
+        path: the file.
+        expected: what it should hold, for the message.
+
+    Raises:
+        DataError: if it cannot be read or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig").split("\n")
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; expected {expected}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text ({error}); expected {expected}") from error
