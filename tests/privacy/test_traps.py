@@ -515,3 +515,11 @@ def test_autocast_norms_are_those_of_the_gradients_it_gives(style):
         # Two backwards let autograd round the sums to half precision; the others do not.
         assert moved <= 0.05 * (1.01 if style in ("ghost", "lee_kifer") else 1 + 1e-6)
         assert moved > 0.02
+
+
+def test_a_lookup_that_renormalises_its_table_is_refused():
+    """The table would change with what is looked up, by other records too."""
+    model = nn.Sequential(nn.Embedding(5, 3, max_norm=1.0), nn.Linear(3, 1)).double()
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    with pytest.raises(UnsupportedLayerError, match="max_norm"):
+        clipper.backward(model(torch.tensor([[1], [2]])).sum((1, 2)))

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from torch import Tensor, nn
 
-from dpft.privacy.layers.base import Rule, Use, sequence, trains
+from dpft.privacy.layers.base import Rule, UnsupportedLayerError, Use, sequence, trains
 from dpft.privacy.layers.conv import ConvRule
 from dpft.privacy.layers.norms import (
     GroupNormRule,
@@ -54,7 +54,7 @@ class EmbeddingRule(Rule):
         assert isinstance(module, nn.Embedding)
         assert a is not None
         if module.max_norm is not None or module.scale_grad_by_freq or module.sparse:
-            raise NotImplementedError(
+            raise UnsupportedLayerError(
                 "Embedding with max_norm, scale_grad_by_freq or sparse=True has gradients that "
                 "depend on the whole batch; expected all three at their defaults"
             )
