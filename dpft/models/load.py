@@ -1,4 +1,4 @@
-"""Load a model and its tokenizer: bundled, from a folder, or from the hub."""
+"""Load a model and its tokenizer: bundled, packaged, made up, from a folder, or from the hub."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-)
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 from transformers.utils.logging import disable_progress_bar
 
 from dpft.config import Model
 from dpft.errors import ModelError
+from dpft.models import packaged, standins, wrn
+from dpft.models.files import Files, Origin
+from dpft.models.image_input import ImageInput, image_input
+from dpft.models.tying import is_tied, settle_bias, untie
 
 # Its bars for loading and writing a few files would break into those of the run.
 disable_progress_bar()
+wrn.register()
 
 BUNDLED = Path(__file__).resolve().parent
+END = "<|endoftext|>"
 _PREFIX = "bundled:"
 _WORDS = {
     "causal": "causal language model",
@@ -41,7 +40,15 @@ _WORDS = {
     "masked": "masked language model",
     "image": "model of images",
 }
-_DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout_prob")
+_DROPOUTS = (
+    "resid_pdrop",
+    "embd_pdrop",
+    "attn_pdrop",
+    "attention_dropout",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "classifier_dropout",
+)
 
 
 @dataclass(frozen=True)
@@ -58,22 +65,18 @@ class Needs:
     classes: tuple[str, ...] = ()
 
 
-# What transformers calls each kind, and which models are of it.
-_KINDS: Mapping[str, tuple[type, Mapping[str, Any], str]] = MappingProxyType(
+# What transformers calls each kind, and an example of it.
+_KINDS: Mapping[str, tuple[Any, str]] = MappingProxyType(
     {
-        "causal": (AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "gpt2"),
-        "classifier": (
-            AutoModelForSequenceClassification,
-            MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-            "roberta-base",
-        ),
-        "masked": (AutoModelForMaskedLM, MODEL_FOR_MASKED_LM_MAPPING_NAMES, "roberta-base"),
-        "image": (
-            AutoModelForImageClassification,
-            MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
-            "vit-base",
-        ),
+        "causal": (AutoModelForCausalLM, "gpt2"),
+        "classifier": (AutoModelForSequenceClassification, "roberta-base"),
+        "masked": (AutoModelForMaskedLM, "roberta-base"),
+        "image": (AutoModelForImageClassification, "vit-base"),
     }
+)
+# Special tokens without which a kind cannot work.
+_TOKENS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"causal": ("eos",), "classifier": ("pad",), "masked": ("mask", "pad", "cls", "sep")}
 )
 
 
@@ -105,12 +108,14 @@ class LoadedModel:
         tokenizer: its tokenizer; None for a model of images.
         labels: what every number of it must say, such as "random initialisation".
         reparametrisation: where gradients are taken of other parameters than those that move.
+        image: how a model of images wants them; None for a model of text.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
     labels: tuple[str, ...]
     reparametrisation: Reparametrisation | None = None
+    image: ImageInput | None = None
 
     @property
     def text_tokenizer(self) -> PreTrainedTokenizerBase:
@@ -124,19 +129,20 @@ def load_model(settings: Model, needs: Needs, seed: int) -> LoadedModel:
     """Load or build the model of ``conf/model``.
 
     Args:
-        settings: ``path`` is a hub id, a folder, or ``bundled:NAME``; ``init=scratch`` keeps the
-            architecture and draws new weights; ``tied=False`` gives the output head a copy of the
-            input embedding as a parameter of its own, as in the published GPT-2 runs.
+        settings: ``path`` is a hub id, a folder, ``bundled:NAME``, ``package:NAME`` or
+            ``random:FAMILY``; see docs/models.md. ``init=scratch`` keeps the architecture and draws
+            new weights; ``tied=False`` gives the output head a copy of the input embedding as a
+            parameter of its own, as in the published GPT-2 runs.
         needs: what the task's objective works with.
         seed: for drawn weights, a new head's among them.
 
     Raises:
-        ModelError: if the model cannot be had, is of another kind, or tokenizer and model do not
-            fit.
+        ModelError: if the model cannot be had, is of another kind, lacks weights that are not a
+            new head's, or tokenizer and model do not fit.
     """
-    location = _location(settings)
-    config = _from_hub(AutoConfig.from_pretrained, settings, location)
-    auto = _auto_class(settings, needs, config.model_type)
+    origin = find(settings)
+    config = origin.config()
+    auto = _auto_class(settings, needs, config)
     if needs.classes:
         config.num_labels = len(needs.classes)
         config.id2label = dict(enumerate(needs.classes))
@@ -145,101 +151,165 @@ def load_model(settings: Model, needs: Needs, seed: int) -> LoadedModel:
         if settings.dropout is not None and hasattr(config, name):
             setattr(config, name, settings.dropout)
     torch.manual_seed(seed)
-    if settings.init == "scratch":
-        model = auto.from_config(config, dtype=torch.float32)
+    if origin.drawn or settings.init == "scratch":
+        model: PreTrainedModel = auto.from_config(config, dtype=torch.float32)
     else:
-        # Transformers would else take the type that the file was saved in.
-        model = _from_hub(
-            auto.from_pretrained, settings, location, config=config, dtype=torch.float32
-        )
-    tokenizer = None
-    if needs.kind != "image":
-        tokenizer = load_tokenizer(settings, needs)
-        rows = model.get_input_embeddings().num_embeddings
-        if len(tokenizer) > rows:
-            raise ModelError(
-                f"the tokenizer of {settings.path} has {len(tokenizer)} tokens for {rows} "
-                "embeddings; expected at most as many"
-            )
-    if settings.tied is False:
-        untie(model)
-    if settings.tied is True and not is_tied(model):
-        raise ModelError(f"model.tied=true, but {settings.path} has separate head and embedding")
-    labels = []
-    if settings.path.startswith(_PREFIX):
-        labels.append(f"bundled {settings.name} model")
+        model, missing = origin.pretrained(auto, config, new_head=bool(needs.classes))
+        _check_missing(model, missing, settings, needs)
+    # A folder that came with a package has no name outside this machine.
+    model.name_or_path = model.config._name_or_path = settings.path
+    tokenizer, image = None, None
+    if needs.kind == "image":
+        image = image_input(model.config, origin.preprocessor(), settings.name)
+    else:
+        tokenizer, added = _tokenizer(origin, settings, needs)
+        _fit(model, tokenizer, added, settings)
+    _tie(model, settings, needs)
+    labels = [*origin.labels]
     if settings.init == "scratch":
         labels.append("random initialisation")
-    return LoadedModel(model, tokenizer, tuple(labels))
-
-
-def save_model(loaded: LoadedModel, folder: Path) -> None:
-    """Write model and tokenizer in ``save_pretrained`` form."""
-    loaded.model.save_pretrained(folder)
-    if loaded.tokenizer is not None:
-        loaded.tokenizer.save_pretrained(folder)
+    return LoadedModel(model, tokenizer, tuple(labels), image=image)
 
 
 def load_tokenizer(settings: Model, needs: Needs) -> PreTrainedTokenizerBase:
-    """The model's tokenizer, checked to have the special tokens that the kind of model needs."""
-    tokenizer: PreTrainedTokenizerBase = _from_hub(
-        AutoTokenizer.from_pretrained, settings, _location(settings)
-    )
-    required = {"causal": ("eos",), "masked": ("mask", "pad"), "classifier": ("pad",)}
-    for name in required[needs.kind]:
-        if getattr(tokenizer, f"{name}_token_id") is None:
-            raise ModelError(f"the tokenizer of {settings.path} has no {name} token; expected one")
-    return tokenizer
+    """The model's tokenizer, with the special tokens that the kind of model needs.
+
+    Raises:
+        ModelError: if it cannot be had, or lacks one of them.
+    """
+    return _tokenizer(find(settings), settings, needs)[0]
 
 
-def _auto_class(settings: Model, needs: Needs, model_type: str) -> Any:
+def find(settings: Model) -> Origin:
+    """Where the model comes from.
+
+    Raises:
+        ModelError: if ``model.path`` names nothing that is here, as far as can be told offline.
+    """
+    path = settings.path
+    if path == "???":
+        raise ModelError(
+            f"model={settings.name} has no model yet; type model.path=FOLDER or a hub id"
+        )
+    if path.startswith(packaged.PREFIX):
+        return packaged.find(path)
+    if path.startswith(standins.PREFIX):
+        return standins.find(path)
+    if not path.startswith(_PREFIX):
+        return Files(path, path)
+    folder = BUNDLED / path.removeprefix(_PREFIX)
+    if not (folder / "config.json").is_file():
+        raise ModelError(
+            f"no bundled model {path!r}: {folder} is not there; expected {_PREFIX}tiny, a folder, "
+            "or a hub id"
+        )
+    files = Files(str(folder), path, labels=(f"bundled {settings.name} model",))
+    return files if files.has_weights else Files(str(folder), path)
+
+
+def _auto_class(settings: Model, needs: Needs, config: Any) -> Any:
     """The class that loads a model of the needed kind.
 
     Encoders count as such even where transformers also has a decoder of them.
     """
-    auto, models, example = _KINDS[needs.kind]
-    encoder = model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    if model_type not in models or (needs.kind == "causal" and encoder):
+    auto, example = _KINDS[needs.kind]
+    encoder = type(config) in AutoModelForMaskedLM._model_mapping
+    fits = type(config) in auto._model_mapping
+    if needs.kind in ("causal", "classifier"):
+        fits = fits and encoder == (needs.kind == "classifier")
+    if not fits:
         raise ModelError(
-            f"model {settings.name} ({model_type}) is no {_WORDS[needs.kind]}, which this task "
-            f"needs; expected one such as model={example}"
+            f"model {settings.name} ({config.model_type}) is no {_WORDS[needs.kind]}, which this "
+            f"task needs; expected one such as model={example}"
         )
     return auto
 
 
-def is_tied(model: PreTrainedModel) -> bool:
-    """Whether the output head and the input embedding are one parameter."""
-    head = model.get_output_embeddings()
-    return head is not None and head.weight is model.get_input_embeddings().weight
+def _check_missing(
+    model: PreTrainedModel, missing: frozenset[str], settings: Model, needs: Needs
+) -> None:
+    """Refuse weights that transformers drew because the files had none, but for a new head's.
 
-
-def untie(model: PreTrainedModel) -> None:
-    """Make the head a parameter of its own, equal to the embedding at first."""
-    if is_tied(model):
-        head: Any = model.get_output_embeddings()
-        head.weight = nn.Parameter(head.weight.detach().clone())
-    model.config.tie_word_embeddings = False
-
-
-def _location(settings: Model) -> str:
-    if not settings.path.startswith(_PREFIX):
-        return settings.path
-    folder = BUNDLED / settings.path.removeprefix(_PREFIX)
-    if not (folder / "config.json").is_file():
+    Training would go on, and nothing would tell that the model was not the pretrained one.
+    """
+    lacking = sorted(name for name in missing if not (needs.classes and _in_head(model, name)))
+    if lacking:
+        some = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")
         raise ModelError(
-            f"no bundled model {settings.path!r}: {folder} is not there; expected "
-            f"{_PREFIX}tiny, a folder, or a hub id"
+            f"{settings.path} has no weights for {len(lacking)} parameters of a "
+            f"{type(model).__name__} ({some}); expected a checkpoint of a {_WORDS[needs.kind]}: "
+            "type model.path=FOLDER or a hub id of another, or model.init=scratch to draw all "
+            "weights"
         )
-    return str(folder)
 
 
-def _from_hub(load: Any, settings: Model, location: str, **options: Any) -> Any:
-    try:
-        return load(location, **options)
-    except (OSError, ValueError) as error:
-        place = "folder" if Path(location).is_dir() else "hub model"
+def _in_head(model: PreTrainedModel, name: str) -> bool:
+    """Whether a parameter lies behind the encoder; a pooler is part of the head in its use."""
+    base = model.base_model_prefix
+    if not base or not hasattr(model, base):
+        return name.split(".")[0] in ("classifier", "head")
+    return not name.startswith(f"{base}.") or name.startswith(f"{base}.pooler.")
+
+
+def _tokenizer(
+    origin: Origin, settings: Model, needs: Needs
+) -> tuple[PreTrainedTokenizerBase, bool]:
+    """The tokenizer, and whether it was given an end token.
+
+    The first GPT was published without one, and a model that cannot end a text cannot be trained
+    to write texts.
+    """
+    tokenizer = origin.tokenizer()
+    added = needs.kind == "causal" and tokenizer.eos_token_id is None
+    if added:
+        tokenizer.add_special_tokens({"eos_token": END})
+    for name in _TOKENS[needs.kind]:
+        if getattr(tokenizer, f"{name}_token_id") is None:
+            raise ModelError(f"the tokenizer of {settings.path} has no {name} token; expected one")
+    return tokenizer, added
+
+
+def _fit(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, added: bool, settings: Model
+) -> None:
+    """Give an end token that was ``added`` its embedding, and check that all tokens have one."""
+    embeddings: Any = model.get_input_embeddings()
+    rows = embeddings.num_embeddings
+    if added and len(tokenizer) == rows + 1:
+        _add_row(model)
+    elif len(tokenizer) > rows:
         raise ModelError(
-            f"{place} {location} could not be loaded ({type(error).__name__}): go online once so "
-            "that it is downloaded, type model.path=FOLDER if you have it in save_pretrained form, "
-            "or model=tiny for the bundled model"
-        ) from error
+            f"the tokenizer of {settings.path} has {len(tokenizer)} tokens for {rows} "
+            "embeddings; expected at most as many"
+        )
+    if added:
+        model.config.eos_token_id = tokenizer.eos_token_id
+        if model.generation_config is not None:
+            model.generation_config.eos_token_id = tokenizer.eos_token_id
+
+
+@torch.no_grad()
+def _add_row(model: Any) -> None:
+    """One more token, with the mean of all others as its embedding.
+
+    The mean is no draw, and a token there is neither likely nor unlikely anywhere.
+    """
+    rows = model.get_input_embeddings().num_embeddings
+    model.resize_token_embeddings(rows + 1, mean_resizing=False)
+    for module in {model.get_input_embeddings(), model.get_output_embeddings()}:
+        module.weight[rows] = module.weight[:rows].mean(0)
+
+
+def _tie(model: PreTrainedModel, settings: Model, needs: Needs) -> None:
+    """Tie or untie as ``model.tied`` says."""
+    if settings.tied is not None and needs.classes:
+        raise ModelError(
+            f"model.tied={str(settings.tied).lower()}, but a classifier has no output embedding "
+            "that could be tied; type model.tied=null"
+        )
+    if settings.tied is False:
+        untie(model)
+    if settings.tied is True and not is_tied(model):
+        raise ModelError(f"model.tied=true, but {settings.path} has separate head and embedding")
+    if needs.kind == "masked":
+        settle_bias(model)

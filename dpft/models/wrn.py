@@ -3,12 +3,25 @@
 Zagoruyko & Komodakis (2016) with the changes of De et al. (2022): group norm in place of batch
 norm, whose statistics would mix records, and standardised convolution weights. He et al. (2022,
 section 5.1 and appendix A.1) train WRN16-4.
+
+`WideResNet` is the network; `WideResNetForImageClassification` is the same network as a model of
+transformers, with a config, so that it is loaded and saved as all others are.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModelForImageClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+    initialization,
+)
+from transformers.modeling_outputs import ImageClassifierOutput
 
 
 class WeightStandardizedConv2d(nn.Conv2d):
@@ -103,9 +116,7 @@ class WideResNet(nn.Module):
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         """Logits ``(B, num_classes)`` of images ``(B, channels, H, W)`` of unit scale."""
-        h = self.norm(F.relu(self.blocks(self.stem(pixel_values))))
-        logits: Tensor = self.head(h.mean((2, 3)))
-        return logits
+        return _logits(self, pixel_values)
 
 
 def wrn16_4(num_classes: int = 10) -> WideResNet:
@@ -119,3 +130,75 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int) -> WeightStandard
     assert conv.bias is not None
     nn.init.zeros_(conv.bias)
     return conv
+
+
+def _logits(network: Any, pixel_values: Tensor) -> Tensor:
+    h = network.norm(F.relu(network.blocks(network.stem(pixel_values))))
+    logits: Tensor = network.head(h.mean((2, 3)))
+    return logits
+
+
+class WideResNetConfig(PreTrainedConfig):
+    """A `WideResNet` in words; see there.
+
+    Attributes:
+        depth: layers.
+        width: factor on the channels of the stages.
+        num_channels: of the input.
+        groups: of each group norm.
+        image_size: pixels a side that it is trained on; the network itself takes any.
+        image_mean: subtracted from each channel; those of CIFAR-10, a public constant.
+        image_std: divides each channel after that.
+    """
+
+    model_type = "wide_resnet"
+    # Two stages halve the image: one position of the last stage stands for four pixels a side.
+    patch_size = 4
+
+    depth: int = 16
+    width: int = 4
+    num_channels: int = 3
+    groups: int = 16
+    image_size: int = 32
+    image_mean: list[float] | tuple[float, ...] = (0.4914, 0.4822, 0.4465)
+    image_std: list[float] | tuple[float, ...] = (0.2470, 0.2435, 0.2616)
+
+
+class WideResNetForImageClassification(PreTrainedModel):
+    """A `WideResNet` as a model of transformers, with the same names of parameters."""
+
+    config_class = WideResNetConfig
+    main_input_name = "pixel_values"
+
+    def __init__(self, config: WideResNetConfig) -> None:
+        super().__init__(config)
+        classes = config.num_labels
+        assert classes is not None
+        network = WideResNet(
+            classes, config.depth, config.width, config.num_channels, config.groups
+        )
+        self.stem, self.blocks = network.stem, network.blocks
+        self.norm, self.head = network.norm, network.head
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def forward(self, pixel_values: Tensor, **kwargs: Any) -> ImageClassifierOutput:
+        """Logits ``(B, num_labels)`` of images ``(B, num_channels, H, W)`` of unit scale."""
+        return ImageClassifierOutput(logits=_logits(self, pixel_values))
+
+    def _init_weights(self, module: nn.Module) -> None:
+        # As `WideResNet` draws them, with functions that leave loaded weights alone.
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            initialization.kaiming_normal_(module.weight, nonlinearity="linear")
+            assert module.bias is not None
+            initialization.zeros_(module.bias)
+        elif isinstance(module, nn.GroupNorm):
+            initialization.ones_(module.weight)
+            initialization.zeros_(module.bias)
+
+
+def register() -> None:
+    """Make transformers find the model by the ``model_type`` of its config."""
+    AutoConfig.register(WideResNetConfig.model_type, WideResNetConfig, exist_ok=True)
+    AutoModelForImageClassification.register(
+        WideResNetConfig, WideResNetForImageClassification, exist_ok=True
+    )

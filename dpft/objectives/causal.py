@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -24,6 +25,14 @@ class CausalExample:
 
     prompt: tuple[int, ...]
     target: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.prompt or not self.target:
+            raise ValueError(
+                f"{len(self.prompt)} tokens before {len(self.target)}; expected at least one of "
+                "each: a first token that follows nothing but padding has a loss that depends on "
+                "the batch"
+            )
 
     @property
     def length(self) -> int:
@@ -47,6 +56,9 @@ class Causal:
         ends: whether the end token follows each segment.
         cut: what is cut first where a record is too long: the end of the ``target``, or the start
             of the ``source``, of a long dialogue.
+        keep: how many of the first segments stay when the source is cut: a persona before a
+            dialogue. They get at most half of ``max_length``, and lose their end beyond that.
+        room: tokens left for the answer where a prompt is cut; None: all that decoding may write.
         perplexity: whether predictions carry the likelihood of their first reference.
     """
 
@@ -57,6 +69,8 @@ class Causal:
     after: str = ""
     ends: bool = True
     cut: str = "target"
+    keep: int = 0
+    room: int | None = None
     perplexity: bool = False
 
     def encode(self, record: TextRecord) -> CausalExample:
@@ -68,16 +82,23 @@ class Causal:
             # At least one target token is kept, so that every record has a loss.
             target = target[: max(1, self.max_length - fixed - len(source))]
         else:
-            target = target[: max(1, self.max_length - fixed)]
+            # At least one token is kept before it.
+            target = target[: max(1, self.max_length - max(1, fixed))]
         source = self._cut(source, fixed, len(target))
         return CausalExample((*before, *source, *after), tuple(target))
 
     def encode_prompt(self, record: TextRecord, room: int = 0) -> tuple[int, ...]:
         """The source as the model sees it when it writes, with ``room`` tokens left to write."""
         before, source, after = self._pieces(record)
-        if self.cut == "source":
-            source = self._cut(source, len(before) + len(after), room)
+        # Where targets are cut, training shows the source up to the last position but one.
+        room = room if self.cut == "source" else 1
+        source = self._cut(source, len(before) + len(after), room)
         return (*before, *source, *after)
+
+    def prompts(self, records: Sequence[TextRecord], settings: Decode) -> list[tuple[int, ...]]:
+        """What to decode from, with room left for the answer."""
+        room = settings.max_new_tokens if self.room is None else self.room
+        return [self.encode_prompt(record, min(room, self.max_length // 2)) for record in records]
 
     def collate(self, examples: Sequence[CausalExample]) -> Batch:
         return collate(examples)
@@ -98,8 +119,7 @@ class Causal:
         seed: int,
         advance: Callable[[int], None],
     ) -> list[Prediction]:
-        room = min(settings.max_new_tokens, self.max_length // 2)
-        prompts = [self.encode_prompt(instance.record, room) for instance in instances]
+        prompts = self.prompts([instance.record for instance in instances], settings)
         texts = decode(model, self.tokenizer, prompts, settings, seed, advance)
         likelihoods: list[tuple[float | None, int | None]] = [(None, None)] * len(instances)
         if self.perplexity:
@@ -132,9 +152,15 @@ class Causal:
         return out
 
     def _pieces(self, record: TextRecord) -> tuple[list[int], list[int], list[int]]:
+        """What precedes the part that may be cut, that part, and what follows it."""
         end = [self.tokenizer.eos_token_id] if self.ends else []
-        source = [token for text in record.segments for token in (*self._ids(text), *end)]
-        return self._ids(self.before), source, self._ids(self.after)
+        segments = [[*self._ids(text), *end] for text in record.segments]
+        kept = [*chain.from_iterable(segments[: self.keep])][: self.max_length // 2]
+        source = [*chain.from_iterable(segments[self.keep :])]
+        before, after = [*self._ids(self.before), *kept], self._ids(self.after)
+        if not (before or source or after):
+            source = [self.tokenizer.eos_token_id]
+        return before, source, after
 
     def _cut(self, source: list[int], fixed: int, written: int) -> list[int]:
         excess = fixed + len(source) + written - self.max_length
@@ -186,6 +212,8 @@ def token_nll(model: nn.Module, batch: Batch) -> Tensor:
         use_cache=False,
         logits_to_keep=targets.shape[1],
     ).logits
+    if logits.shape[1] > targets.shape[1]:  # some models do not do as they are asked
+        logits = logits[:, -targets.shape[1] :]
     return F.cross_entropy(
         logits.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-100
     ).view_as(targets)

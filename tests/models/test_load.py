@@ -1,12 +1,17 @@
 """Models load from the bundle, from folders in the hub's format, or say why not."""
 
+import json
+
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, GPT2TokenizerFast
+from safetensors.torch import load_file, save_file
+from transformers import GPT2Config, GPT2LMHeadModel, GPT2TokenizerFast, RobertaForMaskedLM
 
 from dpft.config import Model
 from dpft.errors import ModelError
-from dpft.models import Needs, load_model
+from dpft.models import Needs, load_model, save_model
+from dpft.models.image_input import ImageInput
+from dpft.models.load import BUNDLED as FOLDER
 from dpft.models.load import is_tied
 from dpft.privacy import make_clipper
 
@@ -75,6 +80,7 @@ def test_a_folder_with_gpt2s_own_tokenizer(data_root, tmp_path):
         (Model("gpt2", "openai-community/gpt2"), r"hub model openai-community/gpt2 .*go online"),
         (Model("x", "bundled:x"), "no bundled model 'bundled:x'"),
         (Model("x", "/nowhere/at/all"), "could not be loaded"),
+        (Model("custom", "???"), r"model=custom has no model yet; type model\.path="),
     ],
 )
 def test_what_cannot_be_had_is_one_clear_sentence(settings, message):
@@ -89,3 +95,134 @@ def test_tied_is_refused_where_head_and_embedding_are_apart(tmp_path):
     with pytest.raises(ModelError, match=r"model\.tied=true"):
         load_model(Model("x", str(tmp_path), tied=True), CAUSAL, seed=0)
     assert not is_tied(load_model(Model("x", str(tmp_path)), CAUSAL, seed=0).model)
+
+
+# Encoders and models of images.
+
+TWO = Needs("classifier", ("no", "yes"))
+MASKED = Needs("masked")
+IMAGES = Needs("image", ("cat", "dog"))
+
+
+def saved(family, needs, folder, **settings):
+    loaded = load_model(Model(family, f"random:{family}", **settings), needs, seed=0)
+    save_model(loaded, folder)
+    return loaded.model
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_a_new_head_follows_the_seed_and_the_encoder_does_not(family, tmp_path):
+    masked = saved(family, MASKED, tmp_path)
+    models = [load_model(Model("x", str(tmp_path)), TWO, seed).model for seed in (1, 1, 2)]
+    body = {k: v for k, v in masked.state_dict().items() if k.startswith(f"{family}.")}
+    for model in models:
+        assert all(torch.equal(model.state_dict()[k], v) for k, v in body.items())
+    new = [n for n, p in models[0].named_parameters() if n not in body and p.dim() > 1]
+    assert len(new) == 2  # BERT's pooler and classifier, RoBERTa's classifier of two layers
+    weights = [dict(model.named_parameters()) for model in models]
+    for name in new:
+        assert torch.equal(weights[0][name], weights[1][name])
+        assert not torch.equal(weights[0][name], weights[2][name])
+
+
+@pytest.mark.parametrize("needs", [TWO, MASKED], ids=["classifier", "masked"])
+def test_an_encoder_without_some_of_its_weights_is_refused(needs, tmp_path):
+    """Transformers would draw them and go on."""
+    saved("roberta", MASKED, tmp_path)
+    file = tmp_path / "model.safetensors"
+    name = "roberta.encoder.layer.1.output.dense.weight"
+    save_file({k: v for k, v in load_file(file).items() if k != name}, file, {"format": "pt"})
+    with pytest.raises(
+        ModelError, match=rf"no weights for 1 parameters of a Roberta\w+ \({name}\)"
+    ):
+        load_model(Model("x", str(tmp_path)), needs, seed=0)
+
+
+def test_a_causal_model_without_its_output_head_is_refused(tmp_path):
+    saved("llama", CAUSAL, tmp_path, tied=False)
+    file = tmp_path / "model.safetensors"
+    weights = {k: v for k, v in load_file(file).items() if k != "lm_head.weight"}
+    save_file(weights, file, {"format": "pt"})
+    with pytest.raises(ModelError, match=r"lm_head\.weight"):
+        load_model(Model("x", str(tmp_path)), CAUSAL, seed=0)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_an_untied_masked_model_trains_one_bias_and_saves_both(family, tmp_path):
+    model = load_model(Model(family, f"random:{family}", tied=False), MASKED, seed=0).model
+    head = model.get_output_embeddings()
+    assert not is_tied(model)
+    assert [p for p in model.parameters() if p.shape == head.bias.shape] == [head.bias]
+    with torch.no_grad():
+        head.bias.add_(1.0)
+        head.weight.add_(1.0)
+    save_model(load_model(Model(family, f"random:{family}"), MASKED, seed=0), tmp_path)
+    model.save_pretrained(tmp_path)
+    again = load_model(Model("x", str(tmp_path)), MASKED, seed=0).model
+    assert torch.equal(again.get_output_embeddings().bias, head.bias)
+    assert torch.equal(again.get_output_embeddings().weight, head.weight)
+    assert len(list(again.parameters())) == len(list(model.parameters()))
+    if family == "roberta":  # and for whoever loads it without dpft
+        plain = RobertaForMaskedLM.from_pretrained(tmp_path, dtype=torch.float32)
+        assert torch.equal(plain.lm_head.decoder.bias, head.bias)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_classifier_is_neither_tied_nor_untied(tied):
+    for family, needs in (("bert", TWO), ("vit", IMAGES), ("wrn", IMAGES)):
+        with pytest.raises(ModelError, match=r"a classifier has no output embedding.*tied=null"):
+            load_model(Model(family, f"random:{family}", tied=tied), needs, seed=0)
+
+
+def test_dropout_can_be_set_for_encoders():
+    settings = Model("random-bert", "random:bert", dropout=0.25)
+    model = load_model(settings, TWO, seed=0).model
+    rates = {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)}
+    assert rates == {0.25}
+    assert model.config.attention_probs_dropout_prob == 0.25
+
+
+def test_classes_are_named_in_what_is_saved(tmp_path):
+    saved("roberta", TWO, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["id2label"] == {"0": "no", "1": "yes"}
+
+
+def test_a_vit_of_other_classes_gets_a_new_head(tmp_path):
+    old = saved("vit", Needs("image", tuple("abc")), tmp_path)
+    model = load_model(Model("x", str(tmp_path)), IMAGES, seed=3).model
+    assert model.classifier.weight.shape == (2, 64)
+    assert torch.equal(model.vit.layernorm.weight, old.vit.layernorm.weight)
+    assert model.config.num_labels == 2
+
+
+@pytest.mark.parametrize(
+    ("preprocessor", "mean", "std"),
+    [
+        (None, (0.5,) * 3, (0.5,) * 3),
+        ({"image_mean": [0.1, 0.2, 0.3], "image_std": [1, 2, 3]}, (0.1, 0.2, 0.3), (1.0, 2.0, 3.0)),
+        ({"do_normalize": False, "image_mean": [0.1, 0.2, 0.3]}, (0.0,) * 3, (1.0,) * 3),
+    ],
+)
+def test_images_are_normalised_as_the_model_says_and_so_are_those_of_the_saved(
+    preprocessor, mean, std, tmp_path
+):
+    model = saved("vit", IMAGES, tmp_path)
+    del model.config.image_mean, model.config.image_std  # as published: dpft adds these
+    model.save_pretrained(tmp_path)
+    if preprocessor is not None:
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(preprocessor))
+    loaded = load_model(Model("x", str(tmp_path)), IMAGES, seed=0)
+    assert loaded.image == ImageInput(32, mean, std, 8)
+    save_model(loaded, tmp_path / "again")
+    again = load_model(Model("x", str(tmp_path / "again")), IMAGES, seed=0)
+    assert again.image == loaded.image
+    assert load_model(BUNDLED, CAUSAL, seed=0).image is None
+
+
+def test_where_the_bundled_files_lie_is_not_in_what_is_saved(tmp_path):
+    loaded = load_model(BUNDLED, CAUSAL, seed=0)
+    assert loaded.model.name_or_path == "bundled:tiny"
+    save_model(loaded, tmp_path)
+    here = str(FOLDER)
+    assert not [f.name for f in tmp_path.glob("*.json") if here in f.read_text(encoding="utf-8")]

