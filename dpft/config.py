@@ -21,7 +21,26 @@ from dpft.errors import ConfigError, suggestion
 
 T = TypeVar("T")
 
-ADAPTATIONS = ("full",)
+OPTIMIZERS = ("adam", "adamw", "sgd", "lamb")
+ADAPTATIONS = (
+    "full",
+    "scratch",
+    "linear",
+    "bias",
+    "attention",
+    "top2",
+    "lora",
+    "prefix",
+    "rgp",
+)
+# Settings that an adaptation must have, and those that it may have.
+_NEEDS_SETTING = {
+    "top2": ("blocks",),
+    "lora": ("rank", "alpha"),
+    "prefix": ("length",),
+    "rgp": ("rank", "follow"),
+}
+_MAY_HAVE = {"lora": ("dropout", "targets"), "prefix": ("hidden",)}
 
 
 def conf_dir() -> Path:
@@ -96,12 +115,33 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Optim:
-    """``conf/optim``: the optimizer, and how long it runs."""
+    """``conf/optim``: the optimizer, the expected batch size, and how long it runs.
+
+    Attributes:
+        name: one of `OPTIMIZERS`.
+        lr: peak learning rate.
+        epochs: passes over the data in expectation.
+        batch_size: expected records in a logical batch; None where ``sampling_rate`` is given.
+        sampling_rate: ``q``, the chance of a record to be in a batch, in place of ``batch_size``.
+        rate_like: a task whose published size the batch size was chosen for: it is scaled to this
+            task's size, so that the sampling rate stays the same (Li et al. 2022, appendix L).
+        steps: overrides ``epochs``.
+        microbatch_tokens: most padded tokens in memory at once.
+        weight_decay: decoupled from the gradient for ``adamw`` and ``lamb``.
+        betas: decay of both moments, of Adam and LAMB.
+        adam_epsilon: in the denominator of Adam and LAMB.
+        momentum: of ``sgd``.
+        schedule: after the warm-up, ``constant`` or ``linear`` to zero.
+        warmup_steps: steps in which the rate rises from zero to its peak.
+        warmup_ratio: the same as a share of all steps.
+    """
 
     name: str
     lr: float
-    batch_size: int
     epochs: float
+    batch_size: int | None = None
+    sampling_rate: float | None = None
+    rate_like: str | None = None
     steps: int | None = None
     microbatch_tokens: int = 2048
     weight_decay: float = 0.0
@@ -110,9 +150,10 @@ class Optim:
     momentum: float = 0.0
     schedule: str = "constant"
     warmup_steps: int = 0
+    warmup_ratio: float | None = None
 
     def __post_init__(self) -> None:
-        one_of("optim.name", self.name, ("adam", "adamw", "sgd"))
+        one_of("optim.name", self.name, OPTIMIZERS)
         one_of("optim.schedule", self.schedule, ("constant", "linear"))
         positive("optim.lr", self.lr)
         positive("optim.batch_size", self.batch_size)
@@ -121,6 +162,49 @@ class Optim:
             raise ConfigError(f"optim.epochs is {self.epochs}; expected 0 or more")
         if self.steps is not None and self.steps < 0:
             raise ConfigError(f"optim.steps is {self.steps}; expected 0 or more, or null")
+        self._check_batch_size()
+        self._check_schedule()
+
+    def _check_batch_size(self) -> None:
+        if self.batch_size is None and self.sampling_rate is None:
+            raise ConfigError(
+                "neither optim.batch_size nor optim.sampling_rate is set; expected one of them: "
+                "type optim.batch_size=1024"
+            )
+        if self.batch_size is not None and self.sampling_rate is not None:
+            raise ConfigError(
+                f"optim.batch_size is {self.batch_size} beside optim.sampling_rate="
+                f"{self.sampling_rate}; expected one of them: type optim.batch_size=null for the "
+                "rate, or optim.sampling_rate=null"
+            )
+        if self.sampling_rate is not None and not 0 < self.sampling_rate <= 1:
+            raise ConfigError(
+                f"optim.sampling_rate is {self.sampling_rate}; expected above 0 and at most 1"
+            )
+        if self.rate_like is not None and self.batch_size is None:
+            raise ConfigError(
+                f"optim.rate_like is {self.rate_like} beside a sampling rate; it scales the batch "
+                "size that was chosen for that task: type optim.rate_like=null, or "
+                "optim.batch_size=1024 optim.sampling_rate=null"
+            )
+
+    def _check_schedule(self) -> None:
+        if len(self.betas) != 2 or not all(
+            isinstance(b, int | float) and 0 <= b < 1 for b in self.betas
+        ):
+            raise ConfigError(f"optim.betas is {self.betas}; expected two numbers from 0 to 1")
+        if self.warmup_steps < 0:
+            raise ConfigError(f"optim.warmup_steps is {self.warmup_steps}; expected 0 or more")
+        if self.warmup_ratio is None:
+            return
+        if not 0 <= self.warmup_ratio <= 1:
+            raise ConfigError(f"optim.warmup_ratio is {self.warmup_ratio}; expected 0 to 1")
+        if self.warmup_steps:
+            raise ConfigError(
+                f"optim.warmup_steps is {self.warmup_steps} beside optim.warmup_ratio="
+                f"{self.warmup_ratio}; expected one of them: type optim.warmup_steps=0, or "
+                "optim.warmup_ratio=null"
+            )
 
 
 @dataclass(frozen=True)
@@ -139,12 +223,53 @@ class Model:
 
 @dataclass(frozen=True)
 class Adapt:
-    """``conf/adapt``: which parameters are trained."""
+    """``conf/adapt``: which parameters are trained, or what is put beside them.
+
+    Attributes:
+        name: one of `ADAPTATIONS`.
+        blocks: ``top2``: how many of the last transformer blocks.
+        rank: ``lora``, ``rgp``: of an update, or of the carriers.
+        alpha: ``lora``: the update is scaled by ``alpha / rank``.
+        dropout: ``lora``: of the adapters' inputs.
+        targets: ``lora``: names of the layers to adapt; None: queries and values, see
+            `dpft.models.lora.targets_of`.
+        length: ``prefix``: positions that it takes.
+        hidden: ``prefix``: width of the network that it comes out of; None: no network.
+        follow: ``rgp``: what the carriers follow, the ``update`` since the start (Yu et al. 2021c)
+            or the ``weight`` (the code they published).
+    """
 
     name: str
+    blocks: int | None = None
+    rank: int | None = None
+    alpha: int | None = None
+    dropout: float | None = None
+    targets: tuple[str, ...] | None = None
+    length: int | None = None
+    hidden: int | None = None
+    follow: str | None = None
 
     def __post_init__(self) -> None:
         one_of("adapt.name", self.name, ADAPTATIONS)
+        needs = _NEEDS_SETTING.get(self.name, ())
+        takes = (*needs, *_MAY_HAVE.get(self.name, ()))
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in needs and value is None:
+                raise ConfigError(
+                    f"adapt.{field.name} is not set; type adapt={self.name}, whose file sets it"
+                )
+            if field.name not in ("name", *takes) and value is not None:
+                raise ConfigError(
+                    f"adapt.{field.name} is {value}, which has no effect on adapt={self.name}; "
+                    f"expected of this kind: {', '.join(f'adapt.{t}' for t in takes) or 'nothing'}"
+                )
+        for name in ("blocks", "rank", "alpha", "length", "hidden"):
+            positive(f"adapt.{name}", getattr(self, name))
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ConfigError(f"adapt.dropout is {self.dropout}; expected 0 or more, below 1")
+        if self.follow is not None:
+            one_of("adapt.follow", self.follow, ("update", "weight"))
 
 
 @dataclass(frozen=True)
@@ -222,5 +347,10 @@ def parse(raw: Mapping[str, Any]) -> Run:
         raise ConfigError(
             "neither privacy.epsilon nor privacy.noise_multiplier is set; type eps=3, or clip=none "
             "for training without privacy"
+        )
+    if run.adapt.name == "scratch" and run.model.init != "scratch":
+        raise ConfigError(
+            f"model.init is {run.model.init} with adapt=scratch, which trains drawn weights; type "
+            "model.init=scratch, or adapt=full to go on from pretrained ones"
         )
     return run

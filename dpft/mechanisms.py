@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import yaml
 from torch import nn
 
 from dpft.clip import Clip
-from dpft.config import Run
+from dpft.config import Optim, Run, conf_dir
 from dpft.errors import ConfigError
 from dpft.privacy import Clipper, Mechanism, accounting, make_clipper
 from dpft.privacy.groups import Partition
@@ -13,9 +16,48 @@ from dpft.privacy.quantiles import Quantiles
 
 
 def published_size(run: Run) -> int:
-    """Training records of the task as published, for what is computed without the data."""
-    size, limit = int(run.task["train_size"]), run.task.get("limit_train")
-    return size if limit is None else min(size, int(limit))
+    """Training records of the task as published, for what is computed without the data.
+
+    Raises:
+        ConfigError: for data of the user's own, whose size nobody has told.
+    """
+    size, limit = run.task.get("train_size"), run.task.get("limit_train")
+    if size is None:
+        raise ConfigError(
+            f"task.train_size is not set: how large the data of task={run.task['name']} is cannot "
+            "be told without reading it. Type task.train_size=N, the number of training records "
+            "(of users, with task.unit=user); dpft data check counts them"
+        )
+    return int(size) if limit is None else min(int(size), int(limit))
+
+
+def expected_batch_size(optim: Optim, dataset_size: int) -> int:
+    """Records in a logical batch on average: ``batch_size``, or what makes the sampling rate.
+
+    Rounded to a whole number, from which the sampling rate of the run then follows.
+
+    Raises:
+        ConfigError: if ``rate_like`` is no task, or one of unknown size.
+    """
+    if optim.sampling_rate is not None:
+        return max(1, round(optim.sampling_rate * dataset_size))
+    assert optim.batch_size is not None
+    if optim.rate_like is None:
+        return optim.batch_size
+    return max(1, round(optim.batch_size * dataset_size / _size_of_task(optim.rate_like)))
+
+
+def _size_of_task(name: str) -> int:
+    sizes: dict[str, Any] = {
+        file.stem: yaml.safe_load(file.read_text(encoding="utf-8")).get("train_size")
+        for file in sorted((conf_dir() / "task").glob("*.yaml"))
+    }
+    known = [task for task, size in sizes.items() if size]
+    if name not in known:
+        raise ConfigError(
+            f"optim.rate_like is {name!r}; expected a task of known size: {', '.join(known)}"
+        )
+    return int(sizes[name])
 
 
 def quantiles_of(clip: Clip) -> Quantiles | None:
@@ -69,20 +111,21 @@ def make_mechanism(run: Run, dataset_size: int, clipper: Clipper | None = None) 
     """
     privacy, optim, clip = run.privacy, run.optim, run.clip
     delta = 1 / (2 * dataset_size) if privacy.delta is None else privacy.delta
+    batch_size = expected_batch_size(optim, dataset_size)
     thresholds = _any_thresholds(clip)
     try:
         # Checked before the steps are counted, in the words of the settings.
-        Mechanism(dataset_size, optim.batch_size, 0, 0.0, (), delta, privacy.sampling)
+        Mechanism(dataset_size, batch_size, 0, 0.0, (), delta, privacy.sampling)
         steps = optim.steps
         if steps is None:
             steps = accounting.steps_for(
-                dataset_size=dataset_size, batch_size=optim.batch_size, epochs=optim.epochs
+                dataset_size=dataset_size, batch_size=batch_size, epochs=optim.epochs
             )
         if clip.private and privacy.noise_multiplier is None:
             assert privacy.epsilon is not None
             mechanism = Mechanism.calibrate(
                 dataset_size=dataset_size,
-                batch_size=optim.batch_size,
+                batch_size=batch_size,
                 steps=steps,
                 thresholds=thresholds,
                 delta=delta,
@@ -93,7 +136,7 @@ def make_mechanism(run: Run, dataset_size: int, clipper: Clipper | None = None) 
         else:
             sigma = (privacy.noise_multiplier or 0.0) if clip.private else 0.0
             mechanism = Mechanism(
-                dataset_size, optim.batch_size, steps, sigma, thresholds, delta, privacy.sampling
+                dataset_size, batch_size, steps, sigma, thresholds, delta, privacy.sampling
             )
         return mechanism if clipper is None else _over_groups(mechanism, clip, clipper)
     except ValueError as error:

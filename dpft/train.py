@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from dpft.config import Optim
 from dpft.errors import TrainingError
 from dpft.models.load import Reparametrisation
-from dpft.privacy import Clipper, Mechanism, keys, microbatches
+from dpft.optim import lr_factor
+from dpft.privacy import Clipper, Mechanism, keys
 from dpft.privacy.noise import Released
 from dpft.units import TrainingSet, UnitBatch
 
@@ -88,15 +89,14 @@ def train(
     Raises:
         TrainingError: without privacy, if the gradient is not finite.
     """
-    if len(data.lengths) != mechanism.dataset_size:
+    if len(data) != mechanism.dataset_size:
         raise TrainingError(
-            f"{len(data.lengths)} units for a mechanism over {mechanism.dataset_size}; expected "
+            f"{len(data)} units for a mechanism over {mechanism.dataset_size}; expected "
             "the same number, since the sampling rate rests on it"
         )
     device = next(model.parameters()).device
     sampler = mechanism.sampler(key)
     noise = mechanism.noise(key, clipper)
-    lengths = data.lengths
     for step in range(start, mechanism.steps):
         began = time.perf_counter()
         # Dropout masks fall to rows, and one more record shifts the rows. Masks that an observer
@@ -108,7 +108,7 @@ def train(
         if reparametrisation is not None:
             reparametrisation.begin(step)
         statistics = StepStatistics()
-        for micro in microbatches(sampler.batch(step), lengths, settings.microbatch_tokens):
+        for micro in data.microbatches(sampler.batch(step), settings.microbatch_tokens):
             batch = data.batch(micro, step).to(device)
             losses = _finite_losses(data, model, batch)
             clipper.backward(losses, rows=batch.rows_per_unit)
@@ -157,32 +157,3 @@ def _check_finite(clipper: Clipper, step: int) -> None:
                 f"the gradient of {name} is not finite at step {step}; expected finite numbers. "
                 "Type a smaller optim.lr; the last checkpoint is kept"
             )
-
-
-def make_optimizer(settings: Optim, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-    """The torch optimizer of ``conf/optim``; with privatised gradients it is DP-Adam, DP-SGD."""
-    if settings.name == "sgd":
-        return torch.optim.SGD(
-            parameters,
-            lr=settings.lr,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-        )
-    cls = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
-    first, second = settings.betas
-    return cls(
-        parameters,
-        lr=settings.lr,
-        betas=(first, second),
-        eps=settings.adam_epsilon,
-        weight_decay=settings.weight_decay,
-    )
-
-
-def lr_factor(settings: Optim, step: int, steps: int) -> float:
-    """Learning rate over its peak at ``step``: linear warm-up, then constant or linear to zero."""
-    if step < settings.warmup_steps:
-        return (step + 1) / settings.warmup_steps
-    if settings.schedule == "constant":
-        return 1.0
-    return max(0.0, (steps - step) / max(1, steps - settings.warmup_steps))

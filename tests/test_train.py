@@ -9,9 +9,10 @@ from torch import nn
 from dpft.config import Optim
 from dpft.errors import TrainingError
 from dpft.objectives.causal import CausalExample, collate, token_nll
+from dpft.optim import make_optimizer
 from dpft.privacy import Mechanism, make_clipper
 from dpft.privacy.quantiles import Quantiles
-from dpft.train import lr_factor, make_optimizer, train
+from dpft.train import train
 from dpft.units import Records
 from tests.privacy.test_clipping import gpt2
 
@@ -260,12 +261,6 @@ def test_non_private_divergence_is_an_error():
 
     with pytest.raises(TrainingError, match=r"not finite at step 0.*optim\.lr"):
         run("none", model=model, objective=Huge())
-
-
-def test_learning_rate_schedules():
-    linear = dataclasses.replace(OPTIM, schedule="linear", warmup_steps=4)
-    assert [lr_factor(linear, s, 12) for s in (0, 3, 4, 8, 11)] == [0.25, 1.0, 1.0, 0.5, 0.125]
-    assert {lr_factor(OPTIM, s, 12) for s in range(12)} == {1.0}
 
 
 def test_noise_reaches_the_weights_at_every_step_and_is_never_repeated():

@@ -3,16 +3,48 @@
 from __future__ import annotations
 
 from dpft.config import Adapt
+from dpft.errors import ModelError
 from dpft.models.load import LoadedModel, Needs
+from dpft.models.select import select
 
 
 def adapt(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> LoadedModel:
     """The model with ``requires_grad`` set, or wrapped, as ``conf/adapt`` says.
 
+    A new classification head is trained whatever the method. See docs/adaptation.md.
+
     Args:
-        loaded: as `load_model` made it, every parameter trainable.
+        loaded: as `load_model` made it, every parameter trainable. It is changed.
         settings: ``conf/adapt``.
-        needs: what the task's objective works with: a new classification head is always trained.
+        needs: what the task's objective works with.
         seed: for drawn weights.
+
+    Raises:
+        ModelError: if the method does not fit the model.
     """
-    return loaded
+    match settings.name:
+        case "full":
+            return loaded
+        case "scratch":
+            if "random initialisation" not in loaded.labels:
+                raise ModelError(
+                    "adapt=scratch trains drawn weights, and the model has pretrained ones; "
+                    "expected model.init=scratch"
+                )
+            return loaded
+        # peft takes a second to import.
+        case "lora":
+            from dpft.models.lora import with_lora
+
+            return with_lora(loaded, settings, needs, seed)
+        case "prefix":
+            from dpft.models.prefix import with_prefix
+
+            return with_prefix(loaded, settings, needs, seed)
+        case "rgp":
+            from dpft.models.rgp import with_rgp
+
+            return with_rgp(loaded, settings, needs, seed)
+        case _:
+            select(loaded.model, settings, needs)
+            return loaded

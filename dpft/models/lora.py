@@ -1,0 +1,90 @@
+"""LoRA: a low-rank update beside the frozen projections of attention (Hu et al. 2021)."""
+
+from __future__ import annotations
+
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from dpft.config import Adapt
+from dpft.errors import ModelError
+from dpft.models.load import LoadedModel, Needs
+from dpft.models.select import attention_modules, has_new_head, head_modules
+from dpft.models.wrap import wrapped
+
+# What families call the projections to queries and values; GPT-2 has one for all three.
+_PROJECTIONS = (
+    ("c_attn",),
+    ("q_proj", "v_proj"),
+    ("query", "value"),
+    ("query_proj", "value_proj"),
+    ("q_lin", "v_lin"),
+    ("query_key_value",),
+)
+
+
+def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> LoadedModel:
+    """The model with peft's LoRA layers in place of the projections; all else is frozen.
+
+    A new classification head is trained as a copy that peft keeps beside the frozen original.
+
+    Raises:
+        ModelError: if the model has no projections of the given names.
+    """
+    model = loaded.model
+    targets = list(settings.targets or targets_of(model))
+    layers = [
+        m
+        for name, m in model.named_modules()
+        if name.split(".")[-1] in targets and isinstance(m, nn.Linear | Conv1D)
+    ]
+    if not layers:
+        raise ModelError(
+            f"adapt.targets is {targets}, and {type(model).__name__} has no linear layer of these "
+            f"names; expected names such as {', '.join(_linear_names(model)) or 'none: no LoRA'}"
+        )
+    assert settings.rank is not None
+    assert settings.alpha is not None
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout or 0.0,
+        target_modules=targets,
+        # Conv1D keeps its weight transposed.
+        fan_in_fan_out=isinstance(layers[0], Conv1D),
+        modules_to_save=list(head_modules(model, needs)) if has_new_head(needs) else None,
+    )
+    torch.manual_seed(seed)
+    return wrapped(loaded, lambda model: get_peft_model(model, config))
+
+
+def targets_of(model: nn.Module) -> tuple[str, ...]:
+    """Names of the projections that LoRA adapts: queries and values, as Hu et al. choose.
+
+    Raises:
+        ModelError: if there is no attention, or its layers have other names.
+    """
+    attention = attention_modules(model).values()
+    inside = {
+        name.split(".")[-1]
+        for module in attention
+        for name, m in module.named_modules()
+        if isinstance(m, nn.Linear | Conv1D)
+    }
+    for names in _PROJECTIONS:
+        if inside.issuperset(names):
+            return names
+    if not attention:
+        raise ModelError(
+            f"adapt=lora adapts attention, and {type(model).__name__} has none; type adapt=full"
+        )
+    raise ModelError(
+        f"the attention of {type(model).__name__} has the layers {', '.join(sorted(inside))}, none "
+        "of which is known as the projection to queries or values; type adapt.targets=[NAME,...]"
+    )
+
+
+def _linear_names(model: nn.Module) -> list[str]:
+    layers = [name for name, m in model.named_modules() if isinstance(m, nn.Linear | Conv1D)]
+    return sorted({name.split(".")[-1] for name in layers})

@@ -1,0 +1,147 @@
+"""Prefix tuning: trained keys and values before every record (Li & Liang 2021).
+
+The model is frozen. Each of its attention layers sees ``length`` keys and values that come out of
+a small network instead of a text. They belong to no record, so every record has the same ones.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import (
+    PeftConfig,
+    PeftModelForCausalLM,
+    PrefixTuningConfig,
+    load_peft_weights,
+    set_peft_model_state_dict,
+)
+from torch import Tensor
+
+from dpft.config import Adapt
+from dpft.errors import ModelError
+from dpft.models.load import LoadedModel, Needs
+from dpft.models.wrap import wrapped
+
+
+class PrefixModel(PeftModelForCausalLM):
+    """A causal language model with a trained prefix; its inputs are those of the plain model.
+
+    The prefix takes positions ``0 .. n - 1``, and token ``k`` of a record has position ``n + k``,
+    however much padding stands before it.
+
+    Guarantee: with ``position_ids`` counted from the first real token, the logits of a record
+    depend on that record alone. Some versions of peft drop ``position_ids`` in their own forward
+    and count columns, which with padding on the left depend on the longest record of the batch.
+    """
+
+    @property
+    def length(self) -> int:
+        """Positions that the prefix takes, ``n``."""
+        n: int = self.active_peft_config.num_virtual_tokens
+        return n
+
+    def forward(  # type: ignore[override]
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, **options: Any
+    ) -> Any:
+        """The plain model's output for ``(B, T)`` inputs.
+
+        Args:
+            input_ids: ``(B, T)``.
+            attention_mask: ``(B, T)``, zero at padding.
+            position_ids: ``(B, T)``, counted from each record's first token.
+            options: for the plain model.
+
+        Raises:
+            ModelError: if prefix and text are longer than the model reads.
+        """
+        rows, width = input_ids.shape
+        self._check_room(width)
+        return self.base_model(
+            input_ids=input_ids,
+            attention_mask=self._with_prefix(attention_mask, 1),
+            position_ids=position_ids + self.length,
+            past_key_values=self.get_prompt(rows),
+            **options,
+        )
+
+    def generate(
+        self,
+        *,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        max_new_tokens: int,
+        num_beams: int = 1,
+        **options: Any,
+    ) -> Tensor:
+        """Prompts and what is written after them, as of the plain model: ``(B, T + new)``."""
+        rows, width = input_ids.shape
+        most = self._check_room(width + 1)
+        if most is not None:
+            max_new_tokens = min(max_new_tokens, most - self.length - width)
+        # A cache that is filled already stands for the first columns, whose ids are not read.
+        # Positions are counted along the mask, so the prefix comes first and padding counts for
+        # nothing.
+        model: Any = self.base_model
+        output: Tensor = model.generate(
+            input_ids=self._with_prefix(input_ids, 0),
+            attention_mask=self._with_prefix(attention_mask, 1),
+            past_key_values=self.get_prompt(rows * num_beams),
+            max_new_tokens=max_new_tokens,
+            num_beams=num_beams,
+            **options,
+        )
+        return output[:, self.length :]
+
+    def _with_prefix(self, tensor: Tensor, value: int) -> Tensor:
+        return torch.cat([tensor.new_full((len(tensor), self.length), value), tensor], dim=1)
+
+    def _check_room(self, width: int) -> int | None:
+        most: int | None = getattr(self.base_model.config, "max_position_embeddings", None)
+        if most is not None and self.length + width > most:
+            raise ModelError(
+                f"a prefix of {self.length} and a text of {width} tokens take "
+                f"{self.length + width} positions; the model has {most}: type "
+                f"task.max_length={most - self.length} or less, or a smaller adapt.length"
+            )
+        return most
+
+
+def with_prefix(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> LoadedModel:
+    """The frozen model behind a trained prefix.
+
+    Raises:
+        ModelError: if it is not a causal language model, or one that takes no keys and values.
+    """
+    if needs.kind != "causal":
+        raise ModelError(
+            f"adapt=prefix is for models that write text, and this task needs a {needs.kind} "
+            "model: transformers makes the attention mask of an encoder without regard to a "
+            "prefix; type adapt=lora"
+        )
+    if "past_key_values" not in inspect.signature(loaded.model.forward).parameters:
+        raise ModelError(
+            f"adapt=prefix gives a model keys and values, and {type(loaded.model).__name__} takes "
+            "none; type adapt=lora"
+        )
+    sizes: dict[str, Any] = {
+        "num_virtual_tokens": settings.length,
+        "prefix_projection": settings.hidden is not None,
+        "encoder_hidden_size": settings.hidden,
+    }
+    config = PrefixTuningConfig(task_type="CAUSAL_LM", **sizes)
+    torch.manual_seed(seed)
+    return wrapped(loaded, lambda model: PrefixModel(model, config))
+
+
+def load_prefix(loaded: LoadedModel, folder: Path) -> LoadedModel:
+    """The model behind the prefix that `PrefixModel.save_pretrained` wrote to ``folder``.
+
+    The saved prefix is keys and values themselves; the network that they came from is gone.
+    """
+    config = PeftConfig.from_pretrained(str(folder))
+    prefixed = wrapped(loaded, lambda model: PrefixModel(model, config))
+    set_peft_model_state_dict(prefixed.model, load_peft_weights(str(folder), device="cpu"))
+    return prefixed

@@ -1,0 +1,82 @@
+"""Saving a trained model so that others can load it, and loading it again.
+
+The folder of a run's model holds an ordinary model in ``save_pretrained`` form, whatever the
+adaptation: LoRA is merged into it, RGP has moved its weights. With prefix tuning it is the frozen
+model, which the prefix in ``adapter/`` belongs to.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from dpft.config import Model
+from dpft.models.load import LoadedModel, Needs, load_model
+
+ADAPTER = "adapter"
+_CARD = """# Adapter
+
+In peft's format. LoRA belongs to the base model named in `adapter_config.json`, and is merged into
+the model in the folder above. A prefix belongs to the model in the folder above, which is the base
+model as it was; without the prefix that model has learned nothing.
+
+    from peft import PeftModel
+    from transformers import AutoModel  # or the class of the task
+
+    model = PeftModel.from_pretrained(AutoModel.from_pretrained("BASE"), "adapter")
+
+What it was trained on, and with which guarantee, says the card of the folder above.
+"""
+
+
+def save_model(loaded: LoadedModel, folder: Path) -> None:
+    """Write model and tokenizer in ``save_pretrained`` form, and an adapter beside them.
+
+    The model in memory stays as it is.
+    """
+    if hasattr(loaded.model, "peft_config"):
+        _save_adapted(loaded.model, folder)
+    elif loaded.reparametrisation is not None:
+        from dpft.models.rgp import LowRank
+
+        assert isinstance(loaded.reparametrisation, LowRank)
+        with loaded.reparametrisation.plain():
+            loaded.model.save_pretrained(folder)
+    else:
+        loaded.model.save_pretrained(folder)
+    if loaded.tokenizer is not None:
+        loaded.tokenizer.save_pretrained(folder)
+
+
+def load_saved(settings: Model, needs: Needs, seed: int, folder: Path) -> LoadedModel:
+    """Load what `save_model` wrote.
+
+    Args:
+        settings: ``conf/model`` of the run.
+        needs: what the task's objective works with.
+        seed: of the run.
+        folder: where the model was saved.
+    """
+    trained = dataclasses.replace(settings, path=str(folder), init="pretrained", tied=None)
+    loaded = load_model(trained, needs, seed)
+    config = folder / ADAPTER / "adapter_config.json"
+    if not config.is_file() or json.loads(config.read_text())["peft_type"] != "PREFIX_TUNING":
+        return loaded
+    from dpft.models.prefix import load_prefix
+
+    return load_prefix(loaded, folder / ADAPTER)
+
+
+def _save_adapted(model: Any, folder: Path) -> None:
+    config = model.peft_config["default"]
+    config.base_model_name_or_path = model.name_or_path
+    # Neither of the methods changes embeddings; left to itself, peft asks the hub about them.
+    model.save_pretrained(str(folder / ADAPTER), save_embedding_layers=False)
+    (folder / ADAPTER / "README.md").write_text(_CARD, encoding="utf-8")
+    if config.is_prompt_learning:
+        model.get_base_model().save_pretrained(folder)
+    else:
+        copy.deepcopy(model).merge_and_unload().save_pretrained(folder)

@@ -1,0 +1,160 @@
+"""Selection: which of a model's own parameters are trained, the others being frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+from torch import nn
+
+from dpft.config import Adapt
+from dpft.errors import ModelError
+from dpft.models.load import Needs
+from dpft.privacy.groups import find_blocks
+
+_FULL = "type adapt=full"
+
+
+def select(model: nn.Module, settings: Adapt, needs: Needs) -> None:
+    """Freeze what ``settings.name`` does not train; a new classification head is always trained.
+
+    Raises:
+        ModelError: if the model has nothing of the kind.
+    """
+    chosen = {id(p) for p in _CHOICES[settings.name](model, settings, needs)}
+    if has_new_head(needs):
+        chosen |= {id(p) for p in own_head_parameters(model, needs)}
+    for parameter in model.parameters():
+        if id(parameter) not in chosen:
+            parameter.requires_grad_(False)
+
+
+def has_new_head(needs: Needs) -> bool:
+    """Whether the model's head was made for this task, with drawn weights."""
+    return needs.kind in ("classifier", "image")
+
+
+def head_modules(model: nn.Module, needs: Needs) -> dict[str, nn.Module]:
+    """What a model has beside its body, by name: ``lm_head``, ``classifier``.
+
+    The body is what transformers calls the base model. In other networks the head is the last
+    linear layer. A new classification head takes the body's pooler along: it was pretrained for
+    another head, or drawn anew as well.
+    """
+    children = dict(model.named_children())
+    body = getattr(model, "base_model_prefix", "")
+    if body in children:
+        outside = {name: m for name, m in children.items() if name != body and list(m.parameters())}
+        if outside and has_new_head(needs):
+            outside |= {n: m for n, m in model.named_modules() if n == f"{body}.pooler"}
+        if outside:
+            return outside
+    linear = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
+    if not linear:
+        raise ModelError(f"{type(model).__name__} has no linear layer as its head; {_FULL}")
+    return dict(linear[-1:])
+
+
+def own_head_parameters(model: nn.Module, needs: Needs) -> list[nn.Parameter]:
+    """The head's parameters, without one that is the input embedding as well (a tied head)."""
+    heads = {id(m) for head in head_modules(model, needs).values() for m in head.modules()}
+    body = [m for m in model.modules() if id(m) not in heads]
+    elsewhere = {id(p) for m in body for p in m.parameters(recurse=False)}
+    found = {
+        id(p): p
+        for m in model.modules()
+        if id(m) in heads
+        for p in m.parameters(recurse=False)
+        if id(p) not in elsewhere
+    }
+    return list(found.values())
+
+
+def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """The outermost attention modules, by name; empty for a network without attention."""
+    found: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        if "Attention" in type(module).__name__ and not _within(name, found):
+            found[name] = module
+    return found
+
+
+def transformer_blocks(model: nn.Module) -> dict[str, nn.Module]:
+    """The blocks that attend, in order; empty for a network without attention."""
+    return {name: b for name, b in find_blocks(model).items() if attention_modules(b)}
+
+
+def _linear(model: nn.Module, settings: Adapt, needs: Needs) -> list[nn.Parameter]:
+    head = own_head_parameters(model, needs)
+    if not head:
+        raise ModelError(
+            f"adapt=linear trains the head alone, and the head of {type(model).__name__} is its "
+            "input embedding; expected one of its own: type model.tied=false, or another adaptation"
+        )
+    return head
+
+
+def _bias(model: nn.Module, settings: Adapt, needs: Needs) -> list[nn.Parameter]:
+    found = [p for name, p in model.named_parameters() if name.split(".")[-1] == "bias"]
+    if not found:
+        raise ModelError(
+            f"adapt=bias trains biases, and {type(model).__name__} has none; type adapt=lora or "
+            "adapt=full"
+        )
+    return found
+
+
+def _attention(model: nn.Module, settings: Adapt, needs: Needs) -> list[nn.Parameter]:
+    found = attention_modules(model)
+    if not found:
+        raise ModelError(
+            f"adapt=attention trains self-attention layers, and {type(model).__name__} has none; "
+            f"{_FULL}"
+        )
+    return _parameters(found.values())
+
+
+def _top(model: nn.Module, settings: Adapt, needs: Needs) -> list[nn.Parameter]:
+    assert settings.blocks is not None
+    blocks = transformer_blocks(model)
+    if not blocks:
+        raise ModelError(
+            f"adapt=top2 trains the last transformer blocks, and {type(model).__name__} has none; "
+            f"{_FULL}"
+        )
+    if settings.blocks > len(blocks):
+        raise ModelError(
+            f"adapt.blocks is {settings.blocks}; expected 1 to {len(blocks)}, the blocks of "
+            f"{type(model).__name__}"
+        )
+    last = list(blocks)[-settings.blocks :]
+    trained = [*(blocks[name] for name in last), *_norms_above(model, blocks, needs)]
+    return [*_parameters(trained), *own_head_parameters(model, needs)]
+
+
+def _norms_above(
+    model: nn.Module, blocks: Mapping[str, nn.Module], needs: Needs
+) -> list[nn.Module]:
+    """The final norm: what comes after the blocks, and is no part of the head."""
+    heads = head_modules(model, needs)
+    final = list(blocks)[-1]
+    found, reached = [], False
+    for name, module in model.named_modules():
+        if _within(name, blocks):
+            reached = reached or name == final
+        elif reached and not _within(name, heads) and "Norm" in type(module).__name__:
+            found.append(module)
+    return found
+
+
+def _within(name: str, parents: Iterable[str]) -> bool:
+    return any(name == parent or name.startswith(f"{parent}.") for parent in parents)
+
+
+def _parameters(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+    return [p for module in modules for p in module.parameters()]
+
+
+_CHOICES: Mapping[str, Callable[[nn.Module, Adapt, Needs], list[nn.Parameter]]] = MappingProxyType(
+    {"linear": _linear, "bias": _bias, "attention": _attention, "top2": _top}
+)

@@ -1,0 +1,50 @@
+"""Small models with an adaptation, for the tests."""
+
+import yaml
+
+from dpft.config import Adapt, build, conf_dir
+from dpft.models import LoadedModel, Needs, adapt
+from tests.privacy.small_models import build as build_case
+
+CLASSES = ("a", "b", "c")
+NEEDS = {
+    "gpt2": Needs("causal"),
+    "llama": Needs("causal"),
+    "roberta_mlm": Needs("masked"),
+    "roberta_classifier": Needs("classifier", CLASSES),
+    "vit": Needs("image", CLASSES),
+    "wrn": Needs("image", CLASSES),
+}
+# Small, for models of two blocks with 12 dimensions and 16 positions.
+SMALL = {
+    "full": Adapt("full"),
+    "scratch": Adapt("scratch"),
+    "linear": Adapt("linear"),
+    "bias": Adapt("bias"),
+    "attention": Adapt("attention"),
+    "top2": Adapt("top2", blocks=1),
+    "lora": Adapt("lora", rank=2, alpha=4),
+    "prefix": Adapt("prefix", length=3, hidden=5),
+    "rgp": Adapt("rgp", rank=2, follow="update"),
+}
+
+
+def adapted(model, name, tied=True, settings=None, seed=0):
+    """A case of `small_models` and its model as it is trained, in float64."""
+    case = build_case(model, tied)
+    loaded = LoadedModel(case.model, None, ("random initialisation",))
+    settings = settings or SMALL[name]
+    result = adapt(loaded, settings, NEEDS[model], seed)
+    result.model.double()
+    case.model = result.model.train()
+    return case, result
+
+
+def shipped(name):
+    text = (conf_dir() / "adapt" / f"{name}.yaml").read_text()
+    raw = yaml.safe_load(text)
+    return build(Adapt, raw.get("adapt", raw), "adapt")
+
+
+def trained(model):
+    return {name for name, p in model.named_parameters() if p.requires_grad}

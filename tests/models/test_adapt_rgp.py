@@ -1,0 +1,232 @@
+"""RGP: the value unchanged, the gradient projected, the right weights moved and resumed."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from dpft.config import Adapt, Optim
+from dpft.models.rgp import CarriedLinear
+from dpft.objectives.causal import CausalExample, collate, token_nll
+from dpft.optim import make_optimizer
+from dpft.privacy import Mechanism, make_clipper
+from dpft.train import train
+from dpft.units import Records
+from tests.models.adapted import adapted, trained
+from tests.privacy.small_models import build
+
+MODELS = [("gpt2", True), ("gpt2", False), ("llama", True), ("roberta_classifier", False),
+          ("roberta_mlm", True), ("vit", False)]  # fmt: skip
+
+
+def layer(kind, p=5, d=7, rank=2, follow="update"):
+    torch.manual_seed(0)
+    base = Conv1D(p, d) if kind == "conv1d" else nn.Linear(d, p)
+    carried = CarriedLinear(base.double(), rank, follow)
+    with torch.no_grad():  # an update to follow
+        base.weight.add_(0.1 * torch.randn_like(base.weight))
+    carried.begin("name", 0, 3)
+    return carried
+
+
+@pytest.mark.parametrize(("model", "tied"), MODELS)
+def test_the_value_is_that_of_the_model(model, tied):
+    plain = build(model, tied).all_losses()
+    case, loaded = adapted(model, "rgp", tied)
+    loaded.reparametrisation.begin(5)
+    assert torch.equal(case.all_losses(), plain)
+    with torch.no_grad():
+        assert torch.equal(case.all_losses(), plain)
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv1d"])
+@pytest.mark.parametrize("follow", ["update", "weight"])
+def test_carriers_are_orthonormal_and_span_what_they_follow(kind, follow):
+    carried = layer(kind, rank=5, follow=follow)
+    L, R = carried.left.weight, carried.right.weight
+    torch.testing.assert_close(L.T @ L, torch.eye(5).double())
+    torch.testing.assert_close(R @ R.T, torch.eye(5).double())
+    followed = carried.weight - (carried.start if follow == "update" else 0)
+    # Of full rank, one power iteration finds all of it.
+    torch.testing.assert_close(L @ (L.T @ followed @ R.T) @ R, followed)
+
+
+def test_one_power_iteration_follows_the_largest_direction():
+    """Of a matrix of rank one nothing is left over; the update is found, not the weight."""
+    torch.manual_seed(0)
+    base = nn.Linear(7, 5, dtype=torch.float64)
+    carried = CarriedLinear(base, 1, "update")
+    u, v = torch.randn(5).double(), torch.randn(7).double()
+    with torch.no_grad():
+        base.weight.add_(torch.outer(u, v))
+    carried.begin("name", 0, 1)
+    L, R = carried.left.weight[:, 0], carried.right.weight[0]
+    assert abs(L @ u / u.norm()).item() == pytest.approx(1.0)
+    assert abs(R @ v / v.norm()).item() == pytest.approx(1.0)
+
+
+def test_the_random_start_differs_by_step_matrix_and_seed():
+    carried = layer("linear", p=30, d=40)
+
+    def left(name, seed, step):
+        carried.begin(name, seed, step)
+        return carried.left.weight.detach().clone()
+
+    one = left("a", 0, 1)
+    assert torch.equal(one, left("a", 0, 1))
+    for other in (("b", 0, 1), ("a", 1, 1), ("a", 0, 2)):
+        assert not torch.allclose(one, left(*other))
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv1d"])
+def test_gradients_of_carriers_and_inputs_are_those_of_the_written_out_product(kind):
+    """Against autograd on ``x (W_res + L R)^T`` itself, ``W_res`` a constant."""
+    carried = layer(kind)
+    x = torch.randn(4, 3, 7, dtype=torch.float64, requires_grad=True)
+    out = carried(x)
+    g = torch.randn_like(out)
+    mine = torch.autograd.grad(out, [x, carried.left.weight, carried.right.weight], g)
+    L, R = (
+        p.detach().clone().requires_grad_() for p in (carried.left.weight, carried.right.weight)
+    )
+    W_res = (carried.weight - L @ R).detach()
+    product = x @ (W_res + L @ R).T + carried.base_layer.bias
+    torch.testing.assert_close(out, product)
+    for ours, theirs in zip(mine, torch.autograd.grad(product, [x, L, R], g), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv1d"])
+def test_transfer_projects_the_gradient_onto_the_carriers_spaces(kind):
+    """Brute force: from the full gradient ``G``, ``G - (I - L L^T) G (I - R^T R)``."""
+    carried = layer(kind)
+    x = torch.randn(4, 7, dtype=torch.float64)
+    g = torch.randn(4, 5, dtype=torch.float64)
+    carried(x).backward(g)
+    carried.transfer()
+    L, R = carried.left.weight, carried.right.weight
+    G = g.T @ x
+    left_over = (torch.eye(5).double() - L @ L.T) @ G @ (torch.eye(7).double() - R.T @ R)
+    found = carried.base_layer.weight.grad
+    found = found.T if kind == "conv1d" else found
+    torch.testing.assert_close(found, G - left_over, rtol=1e-10, atol=1e-10)
+
+
+def test_carriers_of_full_rank_give_the_whole_gradient():
+    carried = layer("linear", rank=99)
+    assert carried.right.out_features == 5
+    x, g = torch.randn(4, 7).double(), torch.randn(4, 5).double()
+    carried(x).backward(g)
+    carried.transfer()
+    torch.testing.assert_close(carried.base_layer.weight.grad, g.T @ x)
+
+
+@pytest.mark.parametrize(("model", "tied"), MODELS)
+def test_the_matrices_of_the_blocks_and_a_new_head_move(model, tied):
+    plain = build(model, tied).model
+    blocks = (".h.", ".layer.", ".layers.")
+    matrices = {
+        name
+        for name, p in plain.named_parameters()
+        if p.dim() == 2 and any(part in name for part in blocks)
+    }
+    head = {n for n, p in plain.named_parameters() if n.startswith("classifier.")}
+    case, loaded = adapted(model, "rgp", tied)
+    assert set(loaded.reparametrisation.moved()) == matrices | head
+    carriers = {n for n in trained(case.model) if n.endswith((".left.weight", ".right.weight"))}
+    assert trained(case.model) == carriers | head
+    assert len(carriers) == 2 * len(matrices)
+    assert not any("bias" in name for name in matrices)
+
+
+OPTIM = Optim(name="adam", lr=1e-2, batch_size=4, epochs=1, microbatch_tokens=40)
+EXAMPLES = [
+    CausalExample(
+        tuple(1 + (3 * i + j) % 20 for j in range(2 + i % 3)), (1 + i % 7, 9, 1 + i % 5, 0)
+    )
+    for i in range(16)
+]
+
+
+class Objective:
+    def collate(self, examples):
+        return collate(examples)
+
+    def losses(self, model, batch):
+        return token_nll(model, batch).mean(1)
+
+
+def run(steps, start=0, weights=None, state=None, sigma=0.5, log=None):
+    """Private steps from the pretrained weights, or on from a checkpoint."""
+    case, loaded = adapted("gpt2", "rgp")
+    lowrank = loaded.reparametrisation
+    moved = lowrank.moved()
+    if weights is not None:
+        with torch.no_grad():
+            for name, p in moved.items():
+                p.copy_(weights[name])
+    clipper = make_clipper(case.model, "bk", threshold=0.5)
+    optimizer = make_optimizer(OPTIM, iter(moved.values()))
+    if state is not None:
+        optimizer.load_state_dict(state)
+    train(
+        model=case.model,
+        data=Records(Objective(), EXAMPLES),
+        clipper=clipper,
+        mechanism=Mechanism(len(EXAMPLES), 4, steps, sigma, (0.5,), 1e-3),
+        optimizer=optimizer,
+        settings=OPTIM,
+        key=b"key",
+        start=start,
+        reparametrisation=lowrank,
+        after_step=lambda step, statistics: (
+            log is not None
+            and log.append({n: p.detach().clone() for n, p in case.model.named_parameters()})
+        ),
+    )
+    clipper.close()
+    return {n: p.detach().clone() for n, p in moved.items()}, optimizer.state_dict(), case.model
+
+
+def test_exactly_the_matrices_move_and_all_of_them():
+    log = []
+    before = {n: p.detach().clone() for n, p in adapted("gpt2", "rgp")[0].model.named_parameters()}
+    run(2, log=log)
+    still = {n for n, p in log[-1].items() if torch.equal(p, before[n])}
+    matrices = {n for n in before if n.endswith("base_layer.weight")}
+    carriers = {n for n in before if ".left." in n or ".right." in n}
+    assert still == set(before) - matrices - carriers
+    # At the second step the carriers follow the first update.
+    assert not any(torch.equal(log[0][n], log[1][n]) for n in carriers)
+
+
+def test_continuing_equals_an_unbroken_run_bit_for_bit():
+    whole, _, _ = run(6)
+    half, state, _ = run(3)
+    resumed, _, _ = run(6, start=3, weights=half, state=copy.deepcopy(state))
+    for name in whole:
+        assert torch.equal(whole[name], resumed[name]), name
+
+
+def test_a_step_of_sgd_moves_along_the_projection_of_the_clipped_sum():
+    """One step without noise, against per-record autograd of the written-out product."""
+    from tests.privacy.reference import reference_clip
+
+    case, loaded = adapted("gpt2", "rgp", settings=Adapt("rgp", rank=3, follow="weight"))
+    loaded.reparametrisation.begin(0)
+    clipper = make_clipper(case.model, "bk", threshold=0.05)
+    _, sums = reference_clip(
+        case.model, case.record_loss, case.batch, lambda n: (0.05 / n).clamp(max=1)
+    )
+    clipper.reset()
+    clipper.backward(case.all_losses())
+    loaded.reparametrisation.transfer()
+    clipper.close()
+    for name, m in case.model.named_modules():
+        if isinstance(m, CarriedLinear):
+            L, R = m.left.weight, m.right.weight
+            dL, dR = sums[f"{name}.left.weight"], sums[f"{name}.right.weight"]
+            dW = dL @ R + L @ dR - L @ L.T @ dL @ R
+            torch.testing.assert_close(m.base_layer.weight.grad, dW.T, rtol=1e-9, atol=1e-12)
