@@ -1,0 +1,181 @@
+"""Text classification with a new head: the loss is the cross entropy of the record's class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from dpft.config import Decode
+from dpft.errors import ConfigError
+from dpft.objectives.base import Batch, Instance, Prediction, in_batches
+from dpft.objectives.records import LabelledText
+
+
+@dataclass(frozen=True)
+class ClassExample:
+    """An encoded record.
+
+    Attributes:
+        ids: tokens, special ones included.
+        types: which of two texts each token is of; None where the model does not ask for it.
+        label: index of the class.
+    """
+
+    ids: tuple[int, ...]
+    types: tuple[int, ...] | None
+    label: int
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """One or two texts in, a class out, by a model with a classification head.
+
+    Args:
+        tokenizer: the model's, with a padding token.
+        max_length: tokens of a record, special ones included; of two texts the longer is cut first.
+        classes: their names, in the order of the head's outputs.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+    classes: tuple[str, ...]
+
+    def encode(self, record: LabelledText) -> ClassExample:
+        encoded = self.tokenizer(
+            *record.texts, truncation="longest_first", max_length=self.max_length
+        )
+        types = encoded.get("token_type_ids")
+        return ClassExample(
+            tuple(encoded["input_ids"]), None if types is None else tuple(types), record.label
+        )
+
+    def collate(self, examples: Sequence[ClassExample]) -> Batch:
+        return Batch(
+            {
+                **pad_right([(e.ids, e.types) for e in examples], self.tokenizer.pad_token_id),
+                "labels": torch.tensor([e.label for e in examples]),
+            }
+        )
+
+    def scores(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Logits of the classes, ``(B, K)``."""
+        inputs = {name: x for name, x in batch.tensors.items() if name != "labels"}
+        logits: Tensor = model(**inputs).logits
+        return logits
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        labels = batch.tensors["labels"]
+        return F.cross_entropy(self.scores(model, batch), labels, reduction="none")
+
+    def predict(
+        self,
+        model: Any,
+        instances: Sequence[Instance],
+        settings: Decode,
+        seed: int,
+        advance: Callable[[int], None],
+    ) -> list[Prediction]:
+        return classify(self, model, instances, settings.batch_size, advance)
+
+
+def pad_right(
+    rows: Sequence[tuple[Sequence[int], Sequence[int] | None]], padding: int
+) -> dict[str, Tensor]:
+    """Tokens, and their types where there are any, padded on the right.
+
+    Encoders count positions from the first column (BERT) or over what is not padding (RoBERTa):
+    with the padding on the right, no record's positions depend on the length of another.
+
+    Returns:
+        ``input_ids`` and ``attention_mask``, and ``token_type_ids`` where rows have types:
+        ``(B, T)``.
+    """
+    width = max(len(ids) for ids, _ in rows)
+    ids = torch.full((len(rows), width), padding, dtype=torch.long)
+    mask, types = torch.zeros_like(ids), torch.zeros_like(ids)
+    for row, (tokens, kinds) in enumerate(rows):
+        ids[row, : len(tokens)] = torch.tensor(tokens)
+        mask[row, : len(tokens)] = 1
+        if kinds is not None:
+            types[row, : len(tokens)] = torch.tensor(kinds)
+    padded = {"input_ids": ids, "attention_mask": mask}
+    if rows[0][1] is not None:
+        padded["token_type_ids"] = types
+    return padded
+
+
+class _Classifying(Protocol):
+    """What `classify` asks of an objective."""
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    def encode(self, record: Any) -> Any: ...
+
+    def collate(self, examples: Sequence[Any]) -> Batch: ...
+
+    def scores(self, model: nn.Module, batch: Batch) -> Tensor: ...
+
+
+@torch.no_grad()
+def classify(
+    objective: _Classifying,
+    model: nn.Module,
+    instances: Sequence[Instance],
+    batch_size: int,
+    advance: Callable[[int], None],
+) -> list[Prediction]:
+    """The most likely class of each instance, in order; of equal ones the first.
+
+    Returns:
+        Predictions whose ``nll`` is that of the true class, in nats, and whose ``tokens`` is 1.
+    """
+    training = model.training
+    model.eval()
+    device = next(model.parameters()).device
+    examples = [objective.encode(instance.record) for instance in instances]
+    order = sorted(range(len(examples)), key=lambda i: -examples[i].length)
+    found: list[tuple[str, float]] = [("", math.nan)] * len(examples)
+    for run in in_batches(len(order), batch_size):
+        chosen = [order[i] for i in run]
+        batch = objective.collate([examples[i] for i in chosen]).to(device)
+        logits = objective.scores(model, batch).double()
+        nll = F.cross_entropy(logits, batch.tensors["labels"], reduction="none")
+        best = logits.argmax(1)
+        for i, index, value in zip(chosen, best.tolist(), nll.tolist(), strict=True):
+            found[i] = objective.classes[index], value
+        advance(len(chosen))
+    model.train(training)
+    return [
+        Prediction(i.record.source, name, i.references, i.subset, value, 1)
+        for i, (name, value) in zip(instances, found, strict=True)
+    ]
+
+
+def check_positions(model: nn.Module, max_length: int) -> None:
+    """Refuse records that may be longer than the model has positions for.
+
+    Raises:
+        ConfigError: naming the largest ``task.max_length``.
+    """
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            # RoBERTa's positions begin after that of the padding.
+            first = 0 if module.padding_idx is None else module.padding_idx + 1
+            if max_length > module.num_embeddings - first:
+                raise ConfigError(
+                    f"task.max_length is {max_length}, but the model has positions for "
+                    f"{module.num_embeddings - first} tokens; type "
+                    f"task.max_length={module.num_embeddings - first}"
+                )

@@ -1,0 +1,111 @@
+"""Tasks whose answers are classes of texts: by a new head, or by a word that fills a blank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+from dpft.checks import one_of
+from dpft.errors import ConfigError, DataError
+from dpft.metrics import classification
+from dpft.models import LoadedModel, Needs
+from dpft.objectives.base import Instance, Prediction
+from dpft.objectives.classifier import Classifier, check_positions
+from dpft.objectives.infill import Infilling, check_words
+from dpft.objectives.records import LabelledText
+from dpft.objectives.template import parse_template
+from dpft.tasks.base import Task
+
+
+class Row(NamedTuple):
+    """A labelled row of a file.
+
+    Attributes:
+        texts: one or two.
+        label: index into the task's classes.
+        subset: the part of the split that it belongs to, where parts are scored by themselves.
+    """
+
+    texts: tuple[str, ...]
+    label: int
+    subset: str = ""
+
+
+@dataclass(frozen=True)
+class Classification(Task):
+    """Settings that all of these tasks share.
+
+    A subclass names its classes, in the order of labels, and says how many texts a record has. Its
+    rows are `Row`.
+    """
+
+    max_length: int = 256
+    mode: str = "head"
+    template: str = ""
+    label_words: Mapping[str, str] = field(default_factory=dict)
+
+    classes: ClassVar[tuple[str, ...]]
+    texts: ClassVar[int]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("task.mode", self.mode, ("head", "infill"))
+        if self.mode == "infill":
+            check_words(self.label_words, self.classes)
+            pieces = parse_template(self.template)
+            if self.texts == 1 and any(piece.text == 1 for piece in pieces):
+                raise ConfigError(
+                    f"task.template is {self.template!r}, but records of {self.name} have one "
+                    "text; leave <S2> out"
+                )
+
+    @property
+    def needs(self) -> Needs:
+        return Needs("classifier", self.classes) if self.mode == "head" else Needs("masked")
+
+    def objective(self, loaded: LoadedModel) -> Classifier | Infilling:
+        check_positions(loaded.model, self.max_length)
+        tokenizer = loaded.text_tokenizer
+        if self.mode == "head":
+            return Classifier(tokenizer, self.max_length, self.classes)
+        return Infilling(tokenizer, self.max_length, self.template, self.label_words, self.classes)
+
+    def record(self, row: Row) -> LabelledText:
+        return LabelledText(row.texts, row.label)
+
+    def instances(self, split: str) -> list[Instance]:
+        rows = self.rows(split)[: self.limit_eval]
+        return [self.instance(self.record(row), row.subset) for row in rows]
+
+    def instance(self, record: Any, subset: str = "") -> Instance:
+        """A record as a question, with the name of its class as the reference."""
+        return Instance(record, (self.classes[record.label],), subset)
+
+    def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
+        """``accuracy``, in each subset by itself where there are any: ``accuracy_SUBSET``."""
+        scores: dict[str, float | None] = {}
+        for subset in dict.fromkeys(p.subset for p in predictions):
+            chosen = [p for p in predictions if p.subset == subset]
+            name = f"accuracy_{subset}" if subset else "accuracy"
+            scores[name] = classification.accuracy(*self._names(chosen))
+        return scores
+
+    def signature(self) -> str:
+        return classification.SIGNATURE
+
+    def _names(self, predictions: Sequence[Prediction]) -> tuple[list[str], list[str]]:
+        """Predicted and true classes.
+
+        Raises:
+            DataError: for what is no name of a class.
+        """
+        answers = [(p.prediction, p.references[0]) for p in predictions]
+        for number, pair in enumerate(answers, 1):
+            for name in pair:
+                if name not in self.classes:
+                    raise DataError(
+                        f"prediction {number} has the class {name!r}; expected one of "
+                        f"{', '.join(self.classes)}"
+                    )
+        return [p for p, _ in answers], [r for _, r in answers]

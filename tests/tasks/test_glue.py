@@ -1,0 +1,323 @@
+"""Reading, settings and scores of the GLUE tasks."""
+
+import itertools
+import math
+import subprocess
+import sys
+from collections import Counter, defaultdict
+
+import pytest
+
+from dpft.compose import compose
+from dpft.config import Decode
+from dpft.errors import ConfigError, DataError
+from dpft.models import LoadedModel, Needs
+from dpft.objectives.base import Prediction
+from dpft.objectives.records import LabelledText
+from dpft.tasks import load_task
+from dpft.tasks.glue import MNLI, QNLI, QQP, SST2, Columns, read_hub, read_tsv
+from dpft.tasks.glue_sample import write
+from dpft.tasks.sources import hub_rows
+from tests.objectives.encoders import build
+
+TASKS = {"sst2": SST2, "qnli": QNLI, "qqp": QQP, "mnli": MNLI}
+SENTENCE = Columns(("sentence",), "label", ("0", "1"))
+QQP_HEADER = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+QQP_ROW = '1\t2\t3\tWhat is "love?\tWho am I?\t0\n'
+
+
+def put(path, text):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_quotes_mean_nothing_and_texts_are_stripped(tmp_path):
+    text = 'sentence\tlabel\n"good" , and "fine \t1\r\n bad\t0\n'
+    rows = read_tsv(put(tmp_path / "train.tsv", text), SENTENCE)
+    assert rows == [(('"good" , and "fine',), 1, ""), (("bad",), 0, "")]
+
+
+def test_columns_are_found_by_name(tmp_path):
+    header = "index\tpromptID\tsentence1_parse\tsentence1\tsentence2\tlabel1\tgold_label\n"
+    row = "0\t7\t(ROOT)\tHe ran.\tHe moved.\tneutral\tentailment\n"
+    for name in ("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"):
+        put(tmp_path / name, header + row)
+    task = MNLI(data_dir=str(tmp_path))
+    assert task.records("train") == [LabelledText(("He ran.", "He moved."), 0)]
+    assert [i.subset for i in task.instances("dev")] == ["matched", "mismatched"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1: got no header; expected sentence, label"),
+        ("sentence\tlabel\n", "a header but no rows"),
+        (
+            "index\tsentence\n0\ta\n",
+            "line 1: got columns index, sentence; expected sentence, label",
+        ),
+        ("sentence\tlabel\na\t1\nb\n", r"line 3: got 1 tab-separated fields \('b'\); expected 2"),
+        ("sentence\tlabel\na\tb\t1\n", "line 2: got 3 tab-separated fields"),
+        ("sentence\tlabel\na\t2\n", "line 2: got label '2'; expected one of 0, 1"),
+        ("sentence\tlabel\n \t1\n", "line 2: got an empty text"),
+        (b"sentence\tlabel\n\xff\t1\n", "not UTF-8"),
+    ],
+)
+def test_a_malformed_file_is_refused_with_its_line(tmp_path, text, message):
+    with pytest.raises(DataError, match=rf"bad\.tsv.*{message}"):
+        read_tsv(put(tmp_path / "bad.tsv", text), SENTENCE)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"cannot read .*none\.tsv.*columns sentence, label"):
+        read_tsv(tmp_path / "none.tsv", SENTENCE)
+
+
+def test_qqps_broken_lines_are_left_out_and_empty_questions_kept(tmp_path):
+    # One record over two lines, as a line break inside a question makes it.
+    broken = '4\t5\t6\t"What is\nlove?\tWho?\t1\n'
+    empty = "7\t8\t9\tWhat?\t\t0\n"
+    put(tmp_path / "train.tsv", QQP_HEADER + QQP_ROW * 3000 + broken + empty)
+    rows = QQP(data_dir=str(tmp_path)).rows("train")
+    assert len(rows) == 3001
+    assert rows[0] == (('What is "love?', "Who am I?"), 0, "")
+    assert rows[-1] == (("What?", ""), 0, "")
+
+
+def test_a_qqp_file_with_many_broken_lines_is_refused(tmp_path):
+    put(tmp_path / "train.tsv", QQP_HEADER + QQP_ROW * 100 + "x\ny\n" + QQP_ROW)
+    with pytest.raises(DataError, match=r"line 102: this and 1 other lines .* not 6 tab-separated"):
+        QQP(data_dir=str(tmp_path)).rows("train")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_test_split_has_no_labels(name):
+    task = TASKS[name](source="sample")
+    for ask in (task.records, task.instances):
+        with pytest.raises(
+            DataError, match=rf"no labels of {name}'s test split.*decode\.split=dev"
+        ):
+            ask("test")
+
+
+def test_rows_in_the_hubs_format():
+    row = {"question1": "A? ", "question2": "B?", "label": 1, "idx": 0}
+    assert hub_rows(QQP.dataset.hub, [row]) == [(("A?", "B?"), 1, "")]
+    with pytest.raises(DataError, match="columns sentence, label; expected question1, question2"):
+        hub_rows(QQP.dataset.hub, [{"sentence": "A", "label": 1}])
+    with pytest.raises(DataError, match="row 2 of the hub's copy has the label -1"):
+        read_hub([row, {**row, "label": -1}], ("question1",), 2)
+
+
+def mnli_rows(count):
+    return [{"premise": "p", "hypothesis": "h", "label": 2, "idx": i} for i in range(count)]
+
+
+def test_mismatched_rows_of_the_hub_are_those_that_number_anew():
+    rows = hub_rows(MNLI.dataset.hub, mnli_rows(3) + mnli_rows(2))
+    assert [row.subset for row in rows] == ["matched"] * 3 + ["mismatched"] * 2
+
+
+def test_mnlis_parquet_files_are_read_as_the_hub_and_as_we_write_them(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    def save(name, rows):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / name)
+
+    save("hub/validation_matched-00000-of-00001.parquet", mnli_rows(3))
+    save("hub/validation_mismatched-00000-of-00001.parquet", mnli_rows(2))
+    save("ours/validation_matched.parquet", mnli_rows(3) + mnli_rows(2))
+    for folder in ("hub", "ours"):
+        subsets = [i.subset for i in MNLI(data_dir=str(tmp_path / folder)).instances("dev")]
+        assert subsets == ["matched"] * 3 + ["mismatched"] * 2
+
+
+def test_a_part_of_mnli_has_one_dev_file_and_no_subsets(tmp_path):
+    header = "index\tsentence1\tsentence2\tgold_label\n"
+    put(tmp_path / "train.tsv", header + "0\ta\tb\tneutral\n")
+    put(tmp_path / "dev.tsv", header + "0\ta\tb\tcontradiction\n")
+    (instance,) = MNLI(data_dir=str(tmp_path)).instances("dev")
+    assert (instance.subset, instance.references) == ("", ("contradiction",))
+
+
+# Settings.
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_config_is_the_class_and_a_head_is_the_default(name):
+    config = compose([f"task={name}", "task.source=sample"])
+    task = load_task(config["task"])
+    assert task == TASKS[name](source="sample")
+    assert config["decode"]["split"] == "dev"
+    assert task.needs == Needs("classifier", task.classes)
+    assert load_task({**config["task"], "mode": "infill"}).needs == Needs("masked")
+
+
+def test_the_words_of_classes_are_overridden_one_by_one_or_together():
+    config = compose(["task=sst2", "task.label_words={negative: bad, positive: good}"])
+    assert load_task(config["task"]).label_words == {"negative": "bad", "positive": "good"}
+    config = compose(["task=mnli", "task.label_words.entailment=Right", "task.mode=infill"])
+    words = load_task(config["task"]).label_words
+    assert words == {"entailment": "Right", "neutral": "Maybe", "contradiction": "No"}
+
+
+def test_templates_can_be_typed():
+    template = "<S1:open> ? [MASK] , <S2:lower>"
+    config = compose(["task=qnli", f'task.template="{template}"', "task.mode=infill"])
+    assert load_task(config["task"]).template == template
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mode": "span"}, "task.mode is 'span'; expected one of head, infill"),
+        ({"label_words": "great"}, "task.label_words is 'great'.*expected Mapping"),
+        ({"mode": "infill", "label_words": {"negative": "bad"}}, "no word for positive"),
+        ({"mode": "infill", "template": "<S1> <S2> [MASK]"}, "records of sst2 have one text"),
+        ({"mode": "infill", "template": "<S1>"}, r"with 0 \[MASK\]"),
+        ({"max_length": 1}, "task.max_length is 1"),
+    ],
+)
+def test_impossible_settings_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        load_task({"name": "sst2", **settings})
+
+
+# Scores.
+
+
+def answers(task, pairs, subset=""):
+    return [Prediction("", task.classes[p], (task.classes[r],), subset) for p, r in pairs]
+
+
+def test_mnli_is_scored_in_its_parts():
+    task = MNLI()
+    predictions = answers(task, [(0, 0), (1, 2)], "matched") + answers(task, [(2, 2)], "mismatched")
+    assert task.score(predictions) == {"accuracy_matched": 0.5, "accuracy_mismatched": 1.0}
+    assert task.score(answers(task, [(0, 1)])) == {"accuracy": 0.0}
+
+
+def test_qqp_has_accuracy_and_f1_of_duplicates():
+    # One hit, one false alarm, two right rejections.
+    scores = QQP().score(answers(QQP, [(1, 1), (1, 0), (0, 0), (0, 0)]))
+    assert scores == {"accuracy": 0.75, "f1": pytest.approx(2 / 3)}
+
+
+def test_what_is_no_class_is_refused():
+    predictions = [*answers(SST2, [(1, 1)]), Prediction("", "1", ("positive",))]
+    with pytest.raises(DataError, match="prediction 2 has the class '1'; expected one of negative"):
+        SST2().score(predictions)
+
+
+@pytest.mark.parametrize("mode", ["head", "infill"])
+def test_from_records_to_scores(mode):
+    task = SST2(source="sample", mode=mode, max_length=40, limit_eval=3)
+    model, tokenizer = build("bert", masked=mode == "infill")
+    loaded = LoadedModel(model, tokenizer, ())
+    objective = task.objective(loaded)
+    batch = objective.collate([objective.encode(record) for record in task.records("train")[:4]])
+    assert objective.losses(model, batch).shape == (4,)
+    predictions = objective.predict(model, task.instances("dev"), Decode(), 0, lambda count: None)
+    assert task.score(predictions)["accuracy"] in {i / 3 for i in range(4)}
+    with pytest.raises(ConfigError, match=r"type task\.max_length=40"):
+        SST2(source="sample", mode=mode).objective(loaded)
+
+
+# The generated sample.
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_sample_is_complete_balanced_and_shares_no_record(name):
+    task = TASKS[name](source="sample")
+    train, dev = task.records("train"), task.instances("dev")
+    assert len(train) == 2000
+    assert len(dev) == (600 if name == "mnli" else 300)
+    assert {i.subset for i in dev} == ({"matched", "mismatched"} if name == "mnli" else {""})
+    texts = [record.texts for record in (*train, *(i.record for i in dev))]
+    assert len(set(texts)) == len(texts)
+    shares = Counter(record.label for record in train)
+    assert set(shares) == set(range(len(task.classes)))
+    assert min(shares.values()) > 2000 * 0.7 / len(task.classes)
+    assert "generated sample data" in task.labels()
+    assert TASKS[name](source="sample", sample_seed=1).records("train") != train
+
+
+def test_the_sample_is_the_same_in_another_process(tmp_path):
+    for seed in (0, 1):
+        command = (
+            "from dpft.tasks.glue_sample import write; from pathlib import Path; import sys; "
+            "write('mnli', Path(sys.argv[1]), 3, train=50, dev=5)"
+        )
+        subprocess.run(
+            [sys.executable, "-c", command, str(tmp_path / str(seed))],
+            check=True,
+            env={"PYTHONHASHSEED": str(seed)},
+        )
+    write("mnli", tmp_path / "here", 3, train=50, dev=5)
+    for name in ("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"):
+        first = (tmp_path / "here" / name).read_bytes()
+        assert first == (tmp_path / "0" / name).read_bytes() == (tmp_path / "1" / name).read_bytes()
+
+
+def features(texts):
+    """Words, and for pairs which words stand in one text with which in the other."""
+    words = [text.lower().rstrip(".?").split() for text in texts]
+    found = {(w,) for ws in words for w in ws}
+    found |= {pair for ws in words for pair in itertools.pairwise(ws)}
+    if len(words) == 2:
+        found |= {(a, "|", b) for a in words[0] for b in words[1]}
+        found.add(("shared", str(len(set(words[0]) & set(words[1])))))
+    return found
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_sample_can_be_learnt(name):
+    """Naive Bayes on words and pairs of words is far above chance on dev, and not perfect."""
+    task = TASKS[name](source="sample")
+    counts, labels = defaultdict(Counter), Counter()
+    for record in task.records("train"):
+        labels[record.label] += 1
+        counts[record.label].update(features(record.texts))
+
+    def best(texts):
+        return max(
+            labels,
+            key=lambda label: (
+                math.log(labels[label])
+                + sum(
+                    math.log((counts[label][f] + 0.5) / (labels[label] + 1))
+                    for f in features(texts)
+                )
+            ),
+        )
+
+    dev = [i.record for i in task.instances("dev")]
+    share = sum(best(record.texts) == record.label for record in dev) / len(dev)
+    most = max(Counter(record.label for record in dev).values()) / len(dev)
+    assert most + 0.1 < share
+
+
+# Real files.
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "train", "dev"),
+    [
+        ("sst2", "sst2", 67349, 872),
+        ("qnli", "qnli", None, 5463),
+        ("qnli", "qnli_subset", 8999, 1000),
+        ("qqp", "qqp_subset", 8999, 1000),
+        ("mnli", "mnli_subset", 8999, 1000),
+    ],
+)
+def test_the_real_files_are_read_whole(data_root, name, folder, train, dev):
+    task = TASKS[name](data_dir=str(data_root / folder))
+    assert len(task.instances("dev")) == dev
+    assert all(text for i in task.instances("dev") for text in i.record.texts)
+    if train is None:
+        with pytest.raises(DataError, match=r"holds no train split"):
+            task.records("train")
+    else:
+        assert len(task.records("train")) == train
