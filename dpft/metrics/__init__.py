@@ -1,8 +1,14 @@
 """Official scores, one module per pipeline, equal to the published scorers.
 
 - `dpft.metrics.e2e`: BLEU, NIST, METEOR, ROUGE-L and CIDEr of the E2E NLG challenge.
+- `dpft.metrics.gem`: BLEU, METEOR, ROUGE, and with their weights BERTScore and BLEURT, of DART.
+- `dpft.metrics.parlai`: word F1 of Persona-Chat, as ParlAI and ConvAI2 compute it.
+- `dpft.metrics.rouge`: ROUGE of SAMSum.
+- `dpft.metrics.classification`: accuracy and F1 of GLUE and of images.
+- `dpft.metrics.perplexity`: per token, from likelihoods that predictions carry.
 
-Below it lie the parts that another pipeline may share: `nist` (mteval tokens, NIST), `coco` (PTB
-tokens, METEOR, ROUGE-L, CIDEr) and `java` (finds and runs a Java). Nothing is imported here, so
-that asking for one score does not load the libraries of the others.
+Below them lie the parts that pipelines share: `nist` (mteval tokens, NIST), `coco` (PTB
+tokens, METEOR, ROUGE-L, CIDEr), `neural` (BERTScore, BLEURT), `java` (finds and runs a Java) and
+`inputs` (refuses what cannot be scored). Nothing is imported here, so that asking for one score
+does not load the libraries of the others.
 """

@@ -17,6 +17,7 @@ from itertools import zip_longest
 import sacrebleu
 
 from dpft.metrics import coco, java
+from dpft.metrics.inputs import check_texts
 from dpft.metrics.nist import mteval_tokenize, nist
 
 SIGNATURE = (
@@ -56,7 +57,7 @@ def score(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> di
         TypeError: If a string stands where a sequence of strings is expected.
         JavaError: If Java is missing or fails.
     """
-    _check(predictions, references)
+    check_texts(predictions, references)
     tokens = [mteval_tokenize(text) for text in predictions]
     reference_tokens = [[mteval_tokenize(text) for text in refs] for refs in references]
     scores = {"BLEU": bleu(tokens, reference_tokens), "NIST": nist(tokens, reference_tokens)}
@@ -107,27 +108,3 @@ def bleu(
             log_precisions += math.log((matches or smoothing) / total)
     brevity = min(0.0, 1 - counts.ref_len / counts.sys_len)
     return math.exp(log_precisions / BLEU_ORDER + brevity)
-
-
-def _check(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> None:
-    if isinstance(predictions, str):
-        raise TypeError("expected a sequence of predictions, got one string; pass [prediction]")
-    if len(predictions) != len(references):
-        raise ValueError(
-            f"got {len(predictions)} predictions and references for {len(references)} items, "
-            "expected as many of one as of the other"
-        )
-    if not predictions:
-        raise ValueError("got no predictions, expected one or more")
-    for i, refs in enumerate(references):
-        if isinstance(refs, str):
-            raise TypeError(
-                f"references of item {i} are one string, expected a sequence of strings; "
-                "pass [reference]"
-            )
-        if not refs:
-            raise ValueError(f"item {i} has no references, expected one or more; leave it out")
-        if not any(ref.strip() for ref in refs):  # the official scorer divides by zero here
-            raise ValueError(
-                f"item {i} has only empty references, expected one with words; leave it out"
-            )

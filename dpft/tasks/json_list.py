@@ -1,0 +1,56 @@
+"""Files that are one JSON list, read so that a message can say where an entry stands."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dpft.errors import DataError
+from dpft.tasks.sources import text_lines
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+def entries(path: Path, expected: str) -> Iterator[tuple[str, Any]]:
+    """Where each entry begins (``FILE, line N, entry M``), and the entry.
+
+    Entries are decoded one after the other, because `json.loads` does not tell where each was.
+
+    Args:
+        path: the file.
+        expected: what it should hold, for messages.
+
+    Raises:
+        DataError: naming file and line, if it cannot be read or is no JSON list.
+    """
+    text = "\n".join(text_lines(path, expected))
+    decoder = json.JSONDecoder()
+    at = _skip(text, 0)
+    if not text.startswith("[", at):
+        raise DataError(f"{path}, line 1: got {text[:40]!r}; expected {expected}")
+    at = _skip(text, at + 1)
+    line, counted, number = 1, 0, 0
+    try:
+        while number or not text.startswith("]", at):
+            line, counted, number = line + text.count("\n", counted, at), at, number + 1
+            entry, at = decoder.raw_decode(text, at)
+            yield f"{path}, line {line}, entry {number}", entry
+            at = _skip(text, at)
+            if text.startswith("]", at):
+                break
+            if not text.startswith(",", at):
+                raise json.JSONDecodeError("Expecting ',' or ']'", text, at)
+            at = _skip(text, at + 1)
+        at = _skip(text, at + 1)
+        if at < len(text):
+            raise json.JSONDecodeError("Extra data", text, at)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}, line {error.lineno}: {error.msg}; expected {expected}") from error
+
+
+def _skip(text: str, at: int) -> int:
+    space = _SPACE.match(text, at)
+    return space.end() if space else at
