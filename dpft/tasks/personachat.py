@@ -1,0 +1,303 @@
+"""Persona-Chat (Zhang et al. 2018) as in ConvAI2: reply in a dialogue, given one's own persona."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from dpft.errors import ConfigError, DataError
+from dpft.models import LoadedModel
+from dpft.objectives.base import Prediction
+from dpft.objectives.causal import Causal
+from dpft.objectives.records import TextRecord
+from dpft.tasks.generation import Generation
+from dpft.tasks.sources import Dataset, Form, Hub, text_lines
+
+_PERSONA = "your persona:"
+_TEXT = "Persona-Chat in ParlAI's text format"
+_JSON = '{"train": [{"personality": [...], "utterances": [...]}, ...], "valid": [...]}'
+# What stands where the partner has said nothing yet; some copies have spaces in it.
+_SILENCE = "__SILENCE__"
+# No reply of the validation file has more than 28 tokens of GPT-2, the end token included.
+LONGEST_REPLY = 32
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One reply of the persona's owner.
+
+    Attributes:
+        dialogue: number of its dialogue in the file, from 0.
+        persona: sentences about the owner.
+        history: turns before it, oldest first, the partner's last; empty where the owner begins.
+        text: the reply.
+    """
+
+    dialogue: int
+    persona: tuple[str, ...]
+    history: tuple[str, ...]
+    text: str
+
+
+def read_text(path: Path) -> list[Reply]:
+    """Replies of a file of ParlAI, with or without candidates, which are ignored.
+
+    Lines are numbered from 1 in each dialogue: first those of the persona, then
+    ``NUMBER utterance<TAB>reply``, followed by an empty field and candidates where there are any.
+
+    Raises:
+        DataError: naming file and line.
+    """
+    replies: list[Reply] = []
+    persona: list[str] = []
+    history: list[str] = []
+    dialogue, previous, said = -1, 0, True
+    for number, line in enumerate(text_lines(path, _TEXT), 1):
+        where = f"{path}, line {number}"
+        if not line.strip():
+            continue
+        index, _, text = line.partition(" ")
+        if index not in ("1", str(previous + 1)):
+            raise DataError(
+                f"{where}: got {line[:60]!r} after number {previous}; expected {previous + 1}, or "
+                "1 where a dialogue begins"
+            )
+        previous = int(index)
+        if previous == 1:
+            _refuse_silent(where, dialogue, said)
+            dialogue, persona, history, said = dialogue + 1, [], [], False
+        fields = [field.strip() for field in text.split("\t")]
+        if len(fields) == 1:
+            fact = fields[0].removeprefix(_PERSONA).strip()
+            if said or not fields[0].startswith(_PERSONA) or not fact:
+                raise DataError(
+                    f"{where}: got {line[:60]!r}; expected '{_PERSONA} ...' at the start of a "
+                    "dialogue, then an utterance and a reply with a tab between them"
+                )
+            persona.append(fact)
+            continue
+        if not persona or not fields[0] or not fields[1]:
+            missing = "reply or utterance" if persona else "persona before the first utterance"
+            raise DataError(f"{where}: got no {missing} in {line[:60]!r}; expected {_TEXT}")
+        said = True
+        history += _turns([fields[0]])
+        replies.append(Reply(dialogue, tuple(persona), tuple(history), fields[1]))
+        history.append(fields[1])
+    _refuse_silent(f"{path}, last line", dialogue, said)
+    return replies
+
+
+def read_json(path: Path, split: str) -> list[Reply]:
+    """Replies of one split of Hugging Face's file, which holds both.
+
+    Args:
+        path: of the file.
+        split: ``train`` or ``valid``.
+
+    Raises:
+        DataError: naming the file, and the line where it is not JSON, else the dialogue.
+    """
+    try:
+        content = json.loads("\n".join(text_lines(path, _JSON)))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}, line {error.lineno}: {error.msg}; expected {_JSON}") from error
+    dialogues = content.get(split) if isinstance(content, dict) else None
+    if not isinstance(dialogues, list):
+        raise DataError(f"{path}, line 1: got no list {split!r}; expected {_JSON}")
+    return _replies(dialogues, f"{path}, {split}")
+
+
+def _replies(dialogues: Iterable[Any], where: str) -> list[Reply]:
+    """Replies of dialogues as Hugging Face writes them: the last candidate is the true reply."""
+    replies = []
+    for number, dialogue in enumerate(dialogues):
+        place = f"{where}, dialogue {number + 1}"
+        persona = _strings(dialogue, "personality", place)
+        utterances = dialogue.get("utterances")
+        if not isinstance(utterances, Sequence) or not utterances:
+            raise DataError(f"{place}: got no utterances; expected one or more")
+        for turn in utterances:
+            history = _turns(_strings(turn, "history", place))
+            reply = _strings(turn, "candidates", place)[-1]
+            replies.append(Reply(number, persona, tuple(history), reply))
+    return replies
+
+
+def _strings(item: Any, name: str, where: str) -> tuple[str, ...]:
+    values = item.get(name) if isinstance(item, Mapping) else None
+    if (
+        not isinstance(values, Sequence)
+        or isinstance(values, str)
+        or not values
+        or not all(isinstance(value, str) and value.strip() for value in values)
+    ):
+        raise DataError(f"{where}: got {name} {str(values)[:60]}; expected texts, one or more")
+    return tuple(value.strip() for value in values)
+
+
+def _turns(texts: Iterable[str]) -> list[str]:
+    return [text for text in texts if text.replace(" ", "") != _SILENCE]
+
+
+def _refuse_silent(where: str, dialogue: int, said: bool) -> None:
+    if not said:
+        raise DataError(
+            f"{where}: dialogue {dialogue + 1} ended without a reply; expected one or more, with a "
+            "tab between utterance and reply"
+        )
+
+
+def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Reply]:
+    return _replies(rows, "the hub's copy")
+
+
+def _write_sample(folder: Path, seed: int) -> None:
+    from dpft.tasks.personachat_sample import write_files
+
+    write_files(folder, seed=seed)
+
+
+_HF_FILE = "personachat_self_original.json"
+
+
+@dataclass(frozen=True)
+class PersonaChat(Generation):
+    """Chit-chat with a persona; see ``conf/task/personachat.yaml``.
+
+    The persona is one segment of the prompt and every turn another, each followed by the end
+    token. A prompt that is too long loses its oldest turns, and keeps the persona.
+    """
+
+    max_length: int = 256
+    split_by_dialogue: float | None = None
+
+    name = "personachat"
+    written_as = _HF_FILE
+    record_is = "one reply of the persona's owner, with the persona and the dialogue so far"
+    dataset = Dataset(
+        forms=(
+            Form(
+                {"train": "train_self_original.txt", "dev": "valid_self_original.txt"},
+                read_text,
+            ),
+            Form(
+                {
+                    "train": "train_self_original_no_cands.txt",
+                    "dev": "valid_self_original_no_cands.txt",
+                },
+                read_text,
+            ),
+            # One file for both splits: a form for each, as only the reader knows which is meant.
+            Form({"train": _HF_FILE}, partial(read_json, split="train")),
+            Form({"dev": _HF_FILE}, partial(read_json, split="valid")),
+        ),
+        hub=Hub(
+            "AlekseyKorshuk/persona-chat",
+            {"train": "train", "dev": "validation"},
+            _from_hub,
+        ),
+        write_sample=_write_sample,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        share = self.split_by_dialogue
+        if share is not None and not 0 < share < 1:
+            raise ConfigError(
+                f"task.split_by_dialogue is {share}; expected a share between 0 and 1, such as 0.8"
+            )
+
+    def rows(self, split: str) -> list[Reply]:
+        if split == "test":
+            raise DataError(
+                "Persona-Chat has no test split: that of ConvAI2 was never published. Type "
+                "decode.split=dev for the validation file"
+            )
+        if split == "train" and self.synthetic is not None:
+            return super().rows(split)
+        if self.split_by_dialogue is None:
+            self._refuse_validation_alone(split)
+            return super().rows(split)
+        by_dialogue = groupby(super().rows("dev"), key=lambda row: (row.dialogue, row.persona))
+        dialogues = [list(run) for _, run in by_dialogue]
+        first = round(self.split_by_dialogue * len(dialogues))
+        chosen = dialogues[:first] if split == "train" else dialogues[first:]
+        if not chosen:
+            raise DataError(
+                f"task.split_by_dialogue={self.split_by_dialogue} leaves no dialogue of "
+                f"{len(dialogues)} for {split}; expected one or more"
+            )
+        return [row for dialogue in chosen for row in dialogue]
+
+    def write_records(
+        self, rows: Sequence[Reply] | None, targets: Sequence[str], path: Path
+    ) -> None:
+        """A file that `read_json` reads, each record a dialogue of its own.
+
+        ParlAI's text format has no place for a history whose replies are not records.
+        """
+        assert rows is not None
+        content = [
+            {
+                "personality": row.persona,
+                "utterances": [{"candidates": [target], "history": row.history or [_SILENCE]}],
+            }
+            for row, target in zip(rows, targets, strict=True)
+        ]
+        with path.open("w", encoding="utf-8") as file:
+            json.dump({"train": content, "valid": []}, file, ensure_ascii=False)
+
+    def record(self, row: Reply) -> TextRecord:
+        return TextRecord((" ".join(row.persona), *row.history), row.text)
+
+    def objective(self, loaded: LoadedModel) -> Causal:
+        return Causal(
+            loaded.text_tokenizer,
+            self.max_length,
+            self.loss,
+            cut="source",
+            keep=1,
+            room=LONGEST_REPLY,
+            perplexity=True,
+        )
+
+    def score(self, predictions: Sequence[Prediction]) -> dict[str, float | None]:
+        from dpft.metrics import parlai
+        from dpft.metrics.perplexity import token_perplexity
+
+        f1 = parlai.corpus_f1(
+            [p.prediction for p in predictions], [p.references for p in predictions]
+        )
+        perplexity = token_perplexity([p.nll for p in predictions], [p.tokens for p in predictions])
+        return {"F1": f1, "token_perplexity": perplexity}
+
+    def signature(self) -> str:
+        from dpft.metrics import parlai, perplexity
+
+        return f"{parlai.SIGNATURE}+{perplexity.SIGNATURE}"
+
+    def labels(self) -> list[str]:
+        labels = super().labels()
+        if self.split_by_dialogue is not None:
+            share = 100 * self.split_by_dialogue
+            labels.append(f"dialogues of the validation file split {share:g}/{100 - share:g}")
+        return labels
+
+    def details(self, split: str) -> list[str]:
+        return [f"{len({(row.dialogue, row.persona) for row in self.rows(split)}):,} dialogues"]
+
+    def _refuse_validation_alone(self, split: str) -> None:
+        kind, folder = self.location
+        if split != "train" or kind != "files" or folder is None:
+            return
+        if not any(form.found(folder, "train") for form in self.dataset.all_forms()):
+            raise DataError(
+                f"{folder} holds the validation file of Persona-Chat but no training file, such as "
+                "train_self_original.txt. Put it there, or type task.split_by_dialogue=0.8 to "
+                "train on the first 80% of the validation file's dialogues"
+            )

@@ -1,0 +1,143 @@
+"""SAMSum (Gliwa et al. 2019): a chat in, a summary out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpft.errors import DataError
+from dpft.models import LoadedModel
+from dpft.objectives.base import Prediction
+from dpft.objectives.causal import Causal
+from dpft.objectives.records import TextRecord
+from dpft.tasks.generation import Generation
+from dpft.tasks.json_list import entries
+from dpft.tasks.sources import Dataset, Form, Hub, text_lines
+
+# The prompt of He et al. 2022, appendix C.2. Where lines end is not printed there.
+INSTRUCTION = "Summarize the following dialogue\n"
+DELIMITER = "\nTL;DR"
+
+_ENTRY = '{"id": ..., "dialogue": "...", "summary": "..."}'
+Row = tuple[str, str]
+
+
+def read_json(path: Path) -> list[Row]:
+    """Rows ``(dialogue, summary)`` of a published file, which is one JSON list.
+
+    Raises:
+        DataError: naming file and line.
+    """
+    return [_row(entry, where) for where, entry in entries(path, f"a JSON list of {_ENTRY}")]
+
+
+def read_lines(path: Path) -> list[Row]:
+    """Rows ``(dialogue, summary)`` of a file of JSON lines.
+
+    Raises:
+        DataError: naming file and line.
+    """
+    rows = []
+    for number, line in enumerate(text_lines(path, f"lines of {_ENTRY}"), 1):
+        where = f"{path}, line {number}"
+        if not line.strip():
+            continue
+        try:
+            rows.append(_row(json.loads(line), where))
+        except json.JSONDecodeError as error:
+            raise DataError(f"{where}: {error.msg}; expected {_ENTRY}") from error
+    return rows
+
+
+def _row(entry: Any, where: str) -> Row:
+    """The texts of an entry, with plain line ends and without space around them.
+
+    A dialogue may be empty: one of the published training file is.
+    """
+    if not isinstance(entry, Mapping) or not {"dialogue", "summary"} <= set(entry):
+        raise DataError(f"{where}: got {str(entry)[:60]}; expected {_ENTRY}")
+    # Copies in CSV have nothing where the published dialogue is empty.
+    dialogue, summary = entry["dialogue"], entry["summary"]
+    dialogue = "" if dialogue is None else dialogue
+    if not isinstance(dialogue, str) or not isinstance(summary, str) or not summary.strip():
+        raise DataError(
+            f"{where}: got dialogue {str(dialogue)[:40]!r}, summary {str(summary)[:40]!r}; "
+            "expected two texts, the summary not empty"
+        )
+    return dialogue.replace("\r\n", "\n").strip(), summary.strip()
+
+
+def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
+    return [_row(row, f"the hub's copy, row {number}") for number, row in enumerate(rows, 1)]
+
+
+def _write_sample(folder: Path, seed: int) -> None:
+    from dpft.tasks.samsum_sample import write_files
+
+    write_files(folder, seed=seed)
+
+
+@dataclass(frozen=True)
+class SAMSum(Generation):
+    """Summaries of chats; see ``conf/task/samsum.yaml``."""
+
+    max_length: int = 512
+
+    name = "samsum"
+    written_as = "train.json"
+    record_is = "one dialogue with its summary"
+    dataset = Dataset(
+        forms=(
+            Form({"train": "train.json", "dev": "val.json", "test": "test.json"}, read_json),
+            Form(
+                {"train": "train.jsonl", "dev": "validation.jsonl", "test": "test.jsonl"},
+                read_lines,
+            ),
+        ),
+        hub=Hub(
+            "knkarthick/samsum",
+            {"train": "train", "dev": "validation", "test": "test"},
+            _from_hub,
+        ),
+        write_sample=_write_sample,
+    )
+
+    def record(self, row: Row) -> TextRecord:
+        dialogue, summary = row
+        return TextRecord((dialogue,), summary)
+
+    def write_records(self, rows: Sequence[Row] | None, targets: Sequence[str], path: Path) -> None:
+        """A file that `read_json` reads."""
+        assert rows is not None
+        entries = [
+            {"id": str(number), "dialogue": dialogue, "summary": target}
+            for number, ((dialogue, _), target) in enumerate(zip(rows, targets, strict=True))
+        ]
+        with path.open("w", encoding="utf-8") as file:
+            json.dump(entries, file, ensure_ascii=False, indent=1)
+
+    def objective(self, loaded: LoadedModel) -> Causal:
+        # A small model may have fewer positions than the task allows tokens.
+        positions = getattr(loaded.model.config, "max_position_embeddings", self.max_length)
+        return Causal(
+            loaded.text_tokenizer,
+            min(self.max_length, positions),
+            self.loss,
+            before=INSTRUCTION,
+            after=DELIMITER,
+            ends=False,
+            cut="source",
+        )
+
+    def score(self, predictions: Sequence[Prediction]) -> dict[str, float]:
+        from dpft.metrics import rouge
+
+        return rouge.score([p.prediction for p in predictions], [p.references for p in predictions])
+
+    def signature(self) -> str:
+        from dpft.metrics import rouge
+
+        return rouge.SIGNATURE

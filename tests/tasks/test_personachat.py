@@ -1,0 +1,405 @@
+"""Persona-Chat: both published forms, prompts that keep the persona, losses, scores."""
+
+import dataclasses
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from dpft.config import Decode, Model
+from dpft.errors import ConfigError, DataError
+from dpft.models import Needs, load_model
+from dpft.objectives.base import Prediction
+from dpft.tasks import load_task
+from dpft.tasks.personachat import LONGEST_REPLY, PersonaChat, Reply, read_json, read_text
+from dpft.tasks.personachat_sample import SILENCE, TOPICS, dialogues, write_files
+from dpft.tasks.sources import hub_rows
+
+CANDIDATES = (
+    "1 your persona: i have a dog.\n"
+    "2 your persona: i am tall.\n"
+    "3 hi !\thello .\t\tno .|maybe .|hello .\n"
+    "4 any pets ?\tone dog .\t\tyes .|one dog .\n"
+    "1 your persona: i sing.\n"
+    "2 __SILENCE__\twho is there ?\t\tme .|who is there ?\n"
+    "3 me .\twho is me ?\t\tnobody .|who is me ?\n"
+)
+PLAIN = "".join(line.split("\t\t")[0].rstrip("\n") + "\n" for line in CANDIDATES.splitlines())
+REPLIES = [
+    Reply(0, ("i have a dog.", "i am tall."), ("hi !",), "hello ."),
+    Reply(0, ("i have a dog.", "i am tall."), ("hi !", "hello .", "any pets ?"), "one dog ."),
+    Reply(1, ("i sing.",), (), "who is there ?"),
+    Reply(1, ("i sing.",), ("who is there ?", "me ."), "who is me ?"),
+]
+DIALOGUES = [
+    {
+        "personality": ["i have a dog.", "i am tall."],
+        "utterances": [
+            {"candidates": ["no .", "hello ."], "history": ["hi !"]},
+            {"candidates": ["one dog ."], "history": ["hi !", "hello .", "any pets ?"]},
+        ],
+    },
+    {
+        "personality": ["i sing."],
+        "utterances": [
+            {"candidates": ["me .", "who is there ?"], "history": ["__ SILENCE __"]},
+            {
+                "candidates": ["who is me ?"],
+                "history": ["__ SILENCE __", "who is there ?", "me ."],
+            },
+        ],
+    },
+]
+
+
+def write(path, content):
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return load_model(Model("tiny", "bundled:tiny"), Needs("causal"), seed=0)
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return PersonaChat(source="sample")
+
+
+# Reading.
+
+
+@pytest.mark.parametrize("text", [CANDIDATES, PLAIN, CANDIDATES.replace("\n", "\r\n")])
+def test_parlais_text_is_read_with_and_without_candidates(tmp_path, text):
+    assert read_text(write(tmp_path / "a.txt", text)) == REPLIES
+
+
+def test_hugging_faces_file_gives_the_same_replies_and_holds_both_splits(tmp_path):
+    content = {"train": DIALOGUES, "valid": DIALOGUES[1:]}
+    file = write(tmp_path / "personachat_self_original.json", content)
+    assert read_json(file, "train") == REPLIES
+    task = PersonaChat(data_dir=str(tmp_path))
+    assert task.rows("train") == REPLIES
+    assert [row.text for row in task.rows("dev")] == ["who is there ?", "who is me ?"]
+
+
+def test_the_hubs_rows_and_parquet_files_give_the_same_replies(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    assert hub_rows(PersonaChat.dataset.hub, DIALOGUES) == REPLIES
+    table = pyarrow.Table.from_pylist(DIALOGUES)
+    pyarrow.parquet.write_table(table, tmp_path / "train-00000-of-00001.parquet")
+    assert PersonaChat(data_dir=str(tmp_path)).rows("train") == REPLIES
+
+
+@pytest.mark.parametrize("kind", ["candidates", "plain", "json"])
+def test_the_form_of_the_files_does_not_change_the_records(tmp_path, kind):
+    suffix = {"candidates": "", "plain": "_no_cands"}
+    if kind == "json":
+        both = {"train": DIALOGUES, "valid": DIALOGUES}
+        write(tmp_path / "personachat_self_original.json", both)
+    else:
+        for split in ("train", "valid"):
+            name = f"{split}_self_original{suffix[kind]}.txt"
+            write(tmp_path / name, CANDIDATES if kind == "candidates" else PLAIN)
+    task = PersonaChat(data_dir=str(tmp_path))
+    for split in ("train", "dev"):
+        assert [record.source for record in task.records(split)] == [
+            "i have a dog. i am tall.\nhi !",
+            "i have a dog. i am tall.\nhi !\nhello .\nany pets ?",
+            "i sing.",
+            "i sing.\nwho is there ?\nme .",
+        ]
+
+
+def test_a_folder_with_both_files_of_a_split_is_not_read_twice(tmp_path):
+    write(tmp_path / "train_self_original.txt", CANDIDATES)
+    write(tmp_path / "train_self_original_no_cands.txt", PLAIN)
+    assert len(PersonaChat(data_dir=str(tmp_path)).records("train")) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hello\n", "line 1: got 'hello' after number 0"),
+        (CANDIDATES.replace("4 any", "5 any"), "line 4: .*after number 3; expected 4, or 1"),
+        (CANDIDATES.replace("2 your persona", "2 partner's persona"), "line 2: .*expected 'your"),
+        (CANDIDATES.replace("i am tall.", ""), "line 2: .*expected 'your persona"),
+        (CANDIDATES.replace("hi !\t", "hi !"), "line 3: got no reply or utterance"),
+        (CANDIDATES.replace("\tone dog .\t", "\t\t"), "line 4: got no reply or utterance"),
+        (PLAIN.replace("any pets ?\t", ""), "line 4: got '4 one dog .'"),
+        ("1 hi\tyou\n", "line 1: got no persona"),
+        (PLAIN + "1 your persona: i am late.\n", "last line: dialogue 3 ended without a reply"),
+        ("1 your persona: a.\n" + PLAIN, "line 2: dialogue 1 ended without a reply"),
+    ],
+)
+def test_a_malformed_text_is_refused_with_its_line(tmp_path, text, message):
+    with pytest.raises(DataError, match=rf"bad\.txt, {message}"):
+        read_text(write(tmp_path / "bad.txt", text))
+
+
+def _changed(change):
+    content = json.loads(json.dumps({"train": DIALOGUES, "valid": DIALOGUES}))
+    change(content["train"][1])
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"train":\n[}', "line 2: "),
+        ({"valid": []}, "line 1: got no list 'train'"),
+        ([], "line 1: got no list 'train'"),
+        (_changed(lambda d: d.pop("personality")), "train, dialogue 2: got personality None"),
+        (_changed(lambda d: d.update(personality="x")), "dialogue 2: got personality x"),
+        (_changed(lambda d: d.pop("utterances")), "dialogue 2: got no utterances"),
+        (_changed(lambda d: d.update(utterances=[3])), "dialogue 2: got history None"),
+        (_changed(lambda d: d["utterances"][0].update(candidates=[])), "got candidates"),
+        (_changed(lambda d: d["utterances"][1].update(history=["", "a"])), "got history"),
+    ],
+)
+def test_a_malformed_json_file_is_refused_with_its_place(tmp_path, content, message):
+    with pytest.raises(DataError, match=rf"bad\.json.*{message}"):
+        read_json(write(tmp_path / "bad.json", content), "train")
+
+
+def test_there_is_no_test_split():
+    with pytest.raises(DataError, match=r"never published.*decode\.split=dev"):
+        PersonaChat(source="sample").records("test")
+
+
+def test_synthetic_replies_are_written_and_read_back(tmp_path):
+    task = PersonaChat(data_dir=str(tmp_path))
+    task.write_records(REPLIES, ["a", "b", "c", "d"], tmp_path / task.written_as)
+    made = PersonaChat(synthetic=str(tmp_path / task.written_as), split_by_dialogue=0.5)
+    expected = [
+        dataclasses.replace(row, dialogue=number, text=text)
+        for number, (row, text) in enumerate(zip(REPLIES, "abcd", strict=True))
+    ]
+    assert made.rows("train") == expected
+    assert made.details("train") == ["4 dialogues"]
+
+
+# The validation file alone.
+
+
+@pytest.fixture
+def validation(tmp_path):
+    one = "1 your persona: i am {0}.\n2 hi {0}\tyes {0}\n3 and {0}\tno {0}\n"
+    text = "".join(one.format(number) for number in range(10))
+    write(tmp_path / "valid_self_original_no_cands.txt", text)
+    return str(tmp_path)
+
+
+def test_the_validation_file_alone_says_how_to_train_on_it(validation):
+    with pytest.raises(DataError, match=r"no training file.*task\.split_by_dialogue=0\.8"):
+        PersonaChat(data_dir=validation).records("train")
+    assert len(PersonaChat(data_dir=validation).records("dev")) == 20
+
+
+def test_its_first_dialogues_train_and_the_others_evaluate(validation):
+    task = PersonaChat(data_dir=validation, split_by_dialogue=0.8)
+    train, dev = task.records("train"), task.records("dev")
+    assert (len(train), len(dev)) == (16, 4)
+    personas = [{record.segments[0] for record in records} for records in (train, dev)]
+    assert personas == [{f"i am {i}." for i in range(8)}, {"i am 8.", "i am 9."}]
+    assert task.labels() == ["dialogues of the validation file split 80/20"]
+    assert task.instances("dev")[0].references == ("yes 8",)
+    assert "split" not in "".join(PersonaChat(data_dir=validation).labels())
+
+
+def test_a_share_that_leaves_nothing_is_refused(validation):
+    with pytest.raises(DataError, match="leaves no dialogue of 10 for dev"):
+        PersonaChat(data_dir=validation, split_by_dialogue=0.99).records("dev")
+    for share in (0.0, 1.0, 80):
+        with pytest.raises(ConfigError, match=r"task\.split_by_dialogue is"):
+            load_task({"name": "personachat", "split_by_dialogue": share})
+
+
+# Prompts.
+
+
+def letters(**settings):
+    """The task's objective over a tokenizer of letters, whose end token is ``|``."""
+    tokenizer = SimpleNamespace(
+        eos_token_id=ord("|"), encode=lambda text, add_special_tokens: [ord(c) for c in text]
+    )
+    return PersonaChat(**settings).objective(SimpleNamespace(text_tokenizer=tokenizer))
+
+
+def spelled(ids):
+    return "".join(map(chr, ids))
+
+
+RECORD = PersonaChat().record(Reply(0, ("i am x.",), ("one one", "two two", "three"), "ok"))
+
+
+@pytest.mark.parametrize(
+    ("max_length", "prompt"),
+    [
+        (34, "i am x.|one one|two two|three|"),
+        (28, "i am x.|e|two two|three|"),
+        (20, "i am x.|o|three|"),
+        (16, "i am x.|ree|"),
+    ],
+)
+def test_the_oldest_turns_are_cut_and_the_persona_stays(max_length, prompt):
+    example = letters(max_length=max_length).encode(RECORD)
+    assert example.length <= max_length
+    assert spelled(example.prompt) == prompt
+    assert spelled(example.target) == " ok|"
+
+
+def test_an_endless_persona_leaves_half_to_the_reply():
+    record = PersonaChat().record(Reply(0, ("p" * 50,), ("hello",), "fine"))
+    example = letters(max_length=20).encode(record)
+    assert (spelled(example.prompt), spelled(example.target)) == ("p" * 10 + "llo|", " fine|")
+    prompt = letters(max_length=20).encode_prompt(record, room=10)
+    assert spelled(prompt) == "p" * 10
+
+
+def test_a_prompt_to_answer_leaves_room_for_a_reply_not_for_all_that_decoding_may_write(
+    monkeypatch,
+):
+    objective = dataclasses.replace(letters(max_length=100), perplexity=False)
+    long = PersonaChat().record(Reply(0, ("i am x.",), ("h" * 200,), "ok"))
+    prompts = []
+
+    def fake(model, tokenizer, given, settings, seed, advance):
+        prompts.extend(given)
+        return [""] * len(given)
+
+    monkeypatch.setattr("dpft.objectives.causal.decode", fake)
+    instances = [PersonaChat().instance(long)]
+    objective.predict(None, instances, Decode(max_new_tokens=90), 0, lambda count: None)
+    assert len(prompts[0]) == 100 - LONGEST_REPLY
+    assert spelled(prompts[0]).startswith("i am x.|h")
+
+
+# Losses and scores.
+
+
+def test_the_loss_of_a_reply_depends_on_no_other_record(tiny, sample):
+    objective = dataclasses.replace(sample.objective(tiny), max_length=80)
+    records = sorted(sample.records("train")[:60], key=lambda record: len(record.source))[::10]
+    examples = [objective.encode(record) for record in records]
+    assert max(example.length for example in examples) == 80  # some are cut
+    model = tiny.model.eval()
+    with torch.no_grad():
+        together = objective.losses(model, objective.collate(examples))
+        for example, loss in zip(examples, together, strict=True):
+            alone = objective.losses(model, objective.collate([example]))
+            torch.testing.assert_close(loss, alone[0], rtol=1e-4, atol=1e-5)
+
+    captured = []
+    embedding = model.get_input_embeddings()
+    handle = embedding.register_forward_hook(lambda m, a, out: captured.append(out))
+    losses = objective.losses(model, objective.collate(examples))
+    handle.remove()
+    for i in range(len(examples)):
+        (g,) = torch.autograd.grad(losses[i], captured, retain_graph=True)
+        others = torch.arange(len(examples)) != i
+        assert g[i].abs().sum() > 0
+        assert g[others].abs().sum() == 0
+
+
+def test_predictions_are_scored_by_f1_and_token_perplexity(tiny, sample):
+    task = dataclasses.replace(sample, limit_eval=3)
+    settings = Decode(beams=1, max_new_tokens=4, batch_size=2)
+    instances = task.instances("dev")
+    predictions = task.objective(tiny).predict(tiny.model, instances, settings, 0, lambda n: None)
+    scores = task.score(predictions)
+    assert list(scores) == ["F1", "token_perplexity"]
+    nll, tokens = sum(p.nll for p in predictions), sum(p.tokens for p in predictions)
+    assert scores["token_perplexity"] == pytest.approx(math.exp(nll / tokens))
+    ends = [len(tiny.tokenizer.encode(" " + i.references[0])) + 1 for i in instances]
+    assert [p.tokens for p in predictions] == ends
+
+
+def test_predictions_of_another_program_have_f1_alone(sample):
+    predictions = [Prediction("", "The cat sat on a mat!", ("a cat is on the mat",))]
+    assert sample.score(predictions) == {"F1": pytest.approx(0.75), "token_perplexity": None}
+    assert "parlai" in sample.signature()
+    assert "end token" in sample.signature()
+
+
+# The generated sample.
+
+
+def test_the_sample_is_reproducible_and_shares_no_persona(tmp_path, sample):
+    assert dialogues(50, seed=1) == dialogues(50, seed=1) != dialogues(50, seed=2)
+    for name in ("a", "b"):
+        write_files(tmp_path / name, seed=3)
+    for file in (tmp_path / "a").iterdir():
+        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
+    rows = {split: sample.rows(split) for split in ("train", "dev")}
+    count = {split: len({row.dialogue for row in rows[split]}) for split in rows}
+    assert count == {"train": 800, "dev": 100}
+    personas = [{frozenset(row.persona) for row in rows[split]} for split in rows]
+    assert not personas[0] & personas[1]
+    assert {len(persona) for persona in personas[0]} == {3, 4, 5}
+    assert any(not row.history for row in rows["train"])
+
+
+def test_the_true_reply_is_the_last_candidate_and_once(tmp_path):
+    write_files(tmp_path, seed=0)
+    lines = (tmp_path / "valid_self_original.txt").read_text().splitlines()
+    turns = [line.split("\t") for line in lines if "\t" in line]
+    assert any(SILENCE in fields[0] for fields in turns)
+    for fields in turns:
+        candidates = fields[3].split("|")
+        assert (len(fields), fields[2], candidates[-1]) == (4, "", fields[1])
+        assert len(candidates) == len(set(candidates)) == 5
+
+
+def test_replies_of_the_sample_follow_from_the_persona(sample):
+    """All but greetings and goodbyes tell a value of the persona's."""
+    values = [value for topic in TOPICS for value in topic.values]
+    told = 0
+    for row in sample.rows("dev"):
+        own = [value for value in values if any(f" {value}" in fact for fact in row.persona)]
+        spoken = [
+            value
+            for topic in TOPICS
+            for value in topic.values
+            if any(answer.format(value) in row.text for answer in topic.answers)
+            or topic.fact.format(value).replace(".", " .") in row.text
+        ]
+        told += bool(spoken)
+        assert not spoken or set(spoken) & set(own), row
+    assert told > 0.7 * len(sample.rows("dev"))
+
+
+# Real data.
+
+
+@pytest.mark.realdata
+def test_the_real_validation_file_has_its_published_size(data_root):
+    task = PersonaChat(data_dir=str(data_root / "personachat"))
+    rows = task.rows("dev")
+    assert len(rows) == len(task.instances("dev")) == 7801
+    assert len({row.dialogue for row in rows}) == 1000
+    assert {len(row.persona) for row in rows} == {4, 5}
+
+
+@pytest.mark.realdata
+def test_no_real_dialogue_is_on_both_sides_of_the_split(data_root):
+    task = PersonaChat(data_dir=str(data_root / "personachat"), split_by_dialogue=0.8)
+    train, dev = ({row.dialogue for row in task.rows(split)} for split in ("train", "dev"))
+    assert (train, dev) == (set(range(800)), set(range(800, 1000)))
+    assert len(task.rows("train")) + len(task.rows("dev")) == 7801
+
+
+@pytest.mark.realdata
+def test_no_real_reply_is_longer_than_the_room_left_for_it(data_root):
+    from tokenizers import ByteLevelBPETokenizer
+
+    folder = data_root / "tokenizers" / "gpt2"
+    tokenizer = ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    rows = PersonaChat(data_dir=str(data_root / "personachat")).rows("dev")
+    lengths = [len(tokenizer.encode(" " + row.text).ids) + 1 for row in rows]
+    assert max(lengths) == 28 <= LONGEST_REPLY
