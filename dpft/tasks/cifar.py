@@ -1,0 +1,212 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 32 by 32 pixels, in the authors' Python files."""
+
+from __future__ import annotations
+
+import tarfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from dpft.errors import DataError
+from dpft.objectives.images import LabelledImage
+from dpft.tasks import unpickle
+from dpft.tasks.images import Images, Rows, hub_images, names
+from dpft.tasks.sources import Dataset, Form, Hub
+
+SIDE = 32
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the official archive holds.
+
+    Attributes:
+        archive: its name.
+        folder: what it unpacks to.
+        train: files of the training split, in order.
+        meta: the file that names the classes.
+        names: the key of the names there.
+        labels: the key of the classes in the other files.
+        classes: the names that are expected.
+    """
+
+    archive: str
+    folder: str
+    train: tuple[str, ...]
+    test: str
+    meta: str
+    names: str
+    labels: str
+    classes: tuple[str, ...]
+
+    def forms(self) -> tuple[Form, ...]:
+        """Unpacked, or as the archive."""
+        first = {"train": self.train[0], "test": self.test}
+        return (
+            Form(
+                {split: f"{self.folder}/{name}" for split, name in first.items()}, self.read_folder
+            ),
+            *(
+                Form({split: self.archive}, partial(self.read_archive, split=split))
+                for split in first
+            ),
+        )
+
+    def read_folder(self, first: Path) -> Rows:
+        """The split whose first file is ``first``.
+
+        Raises:
+            DataError: naming a file of the split that is missing or malformed.
+        """
+        split = "test" if first.name == self.test else "train"
+        return self._read(split, lambda name: (first.parent / name).open("rb"), str(first.parent))
+
+    def read_archive(self, archive: Path, split: str) -> Rows:
+        """A split, read from the archive without unpacking it.
+
+        Raises:
+            DataError: as above, or if it is not such an archive.
+        """
+
+        def member(name: str) -> IO[bytes]:
+            try:
+                found = tar.extractfile(f"{self.folder}/{name}")
+            except KeyError:
+                found = None
+            if found is None:
+                raise FileNotFoundError(2, "No such file in the archive")
+            return found
+
+        try:
+            with tarfile.open(archive, "r:gz") as tar:
+                return self._read(split, member, f"{archive}:{self.folder}")
+        except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+            raise DataError(f"cannot read {archive}: {error}; expected {self.archive}") from error
+
+    def _read(self, split: str, opened: Callable[[str], IO[bytes]], where: str) -> Rows:
+        self._check_names(_load(opened, self.meta, where), f"{where}/{self.meta}")
+        rows: Rows = []
+        for name in self.train if split == "train" else (self.test,):
+            rows += self._images(_load(opened, name, where), f"{where}/{name}", name)
+        return rows
+
+    def _check_names(self, meta: dict[str, Any], where: str) -> None:
+        got = meta.get(self.names)
+        found = [n.decode() if isinstance(n, bytes) else n for n in got] if got else []
+        if tuple(found) != self.classes:
+            raise DataError(
+                f"{where}: got {self.names} {found}; expected {', '.join(self.classes)}"
+            )
+
+    def _images(self, batch: dict[str, Any], where: str, name: str) -> Rows:
+        data, labels = batch.get("data"), batch.get(self.labels)
+        if not isinstance(data, np.ndarray) or data.shape[1:] != (3 * SIDE * SIDE,):
+            shape = getattr(data, "shape", "nothing")
+            raise DataError(f"{where}: got data of shape {shape}; expected (N, {3 * SIDE * SIDE})")
+        if not isinstance(labels, list) or len(labels) != len(data):
+            count = len(labels) if isinstance(labels, list) else "no"
+            raise DataError(
+                f"{where}: got {count} {self.labels} for {len(data)} images; expected one each"
+            )
+        for number, label in enumerate(labels):
+            if not isinstance(label, int) or not 0 <= label < len(self.classes):
+                raise DataError(
+                    f"{where}: image {number} has {self.labels} {label!r}; expected 0 to "
+                    f"{len(self.classes) - 1}"
+                )
+        # Stored plane by plane: red, green, blue.
+        planes = data.reshape(-1, 3, SIDE, SIDE)
+        pixels = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
+        return [
+            LabelledImage(image, label, f"{name}, image {number}")
+            for number, (image, label) in enumerate(zip(pixels, labels, strict=True))
+        ]
+
+
+def _load(opened: Callable[[str], IO[bytes]], name: str, where: str) -> dict[str, Any]:
+    try:
+        with opened(name) as file:
+            return unpickle.load(file, f"{where}/{name}")
+    except OSError as error:
+        raise DataError(
+            f"cannot read {where}/{name}: {error.strerror}; expected all files of the official "
+            "archive"
+        ) from error
+
+
+TEN = Layout(
+    archive="cifar-10-python.tar.gz",
+    folder="cifar-10-batches-py",
+    train=tuple(f"data_batch_{number}" for number in range(1, 6)),
+    test="test_batch",
+    meta="batches.meta",
+    names="label_names",
+    labels="labels",
+    classes=names("airplane automobile bird cat deer dog frog horse ship truck"),
+)
+
+HUNDRED = Layout(
+    archive="cifar-100-python.tar.gz",
+    folder="cifar-100-python",
+    train=("train",),
+    test="test",
+    meta="meta",
+    names="fine_label_names",
+    labels="fine_labels",
+    classes=names(
+        """apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus
+        butterfly camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch
+        crab crocodile cup dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo
+        keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain
+        mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain
+        plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
+        skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone
+        television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman
+        worm"""
+    ),
+)
+
+
+def _write_sample(layout: Layout, folder: Path, seed: int) -> None:
+    from dpft.tasks.images_sample import write_cifar
+
+    write_cifar(layout, folder, seed)
+
+
+@dataclass(frozen=True)
+class CIFAR10(Images):
+    """Ten kinds of objects; see ``conf/task/cifar10.yaml``."""
+
+    name = "cifar10"
+    classes = TEN.classes
+    dataset = Dataset(
+        forms=TEN.forms(),
+        hub=Hub(
+            "uoft-cs/cifar10",
+            {"train": "train", "test": "test"},
+            hub_images("img", "label", decode=True),
+        ),
+        write_sample=partial(_write_sample, TEN),
+    )
+
+
+@dataclass(frozen=True)
+class CIFAR100(Images):
+    """A hundred kinds of objects, the fine labels; see ``conf/task/cifar100.yaml``."""
+
+    name = "cifar100"
+    classes = HUNDRED.classes
+    dataset = Dataset(
+        forms=HUNDRED.forms(),
+        hub=Hub(
+            "uoft-cs/cifar100",
+            {"train": "train", "test": "test"},
+            hub_images("img", "fine_label", decode=True),
+        ),
+        write_sample=partial(_write_sample, HUNDRED),
+    )

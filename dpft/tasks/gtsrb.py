@@ -1,0 +1,127 @@
+"""GTSRB (Stallkamp et al. 2012): German traffic signs of 15 to 250 pixels a side, in 43 classes."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpft.errors import DataError
+from dpft.objectives.images import LabelledImage
+from dpft.tasks.images import Images, Rows, hub_images, image_file
+from dpft.tasks.sources import Dataset, Form, Hub, text_lines
+
+_EXPECTED = "expected columns Filename;...;ClassId, separated by semicolons"
+_TEST_IMAGES = Path("GTSRB", "Final_Test", "Images")
+
+# The archives number the classes; the names are ours.
+CLASSES = (
+    "speed limit 20",
+    "speed limit 30",
+    "speed limit 50",
+    "speed limit 60",
+    "speed limit 70",
+    "speed limit 80",
+    "end of speed limit 80",
+    "speed limit 100",
+    "speed limit 120",
+    "no overtaking",
+    "no overtaking by lorries",
+    "priority at next crossing",
+    "priority road",
+    "give way",
+    "stop",
+    "no vehicles",
+    "no lorries",
+    "no entry",
+    "danger",
+    "bend to the left",
+    "bend to the right",
+    "double bend",
+    "uneven road",
+    "slippery road",
+    "road narrows",
+    "road works",
+    "traffic lights",
+    "pedestrians",
+    "children",
+    "bicycles",
+    "snow or ice",
+    "wild animals",
+    "end of all limits",
+    "turn right",
+    "turn left",
+    "straight on",
+    "straight on or right",
+    "straight on or left",
+    "keep right",
+    "keep left",
+    "roundabout",
+    "end of no overtaking",
+    "end of no overtaking by lorries",
+)
+
+
+def read_csv(path: Path) -> Rows:
+    """The images that an official annotation file lists, whole: the sign with its margin.
+
+    They lie beside it, or, for ``GT-final_test.csv``, where the archive of test images puts them.
+
+    Raises:
+        DataError: naming file and line, if the file is missing or malformed, or an image is not
+            there.
+    """
+    folder = path.parent / _TEST_IMAGES
+    if not folder.is_dir():
+        folder = path.parent
+    reader = csv.reader(text_lines(path, "an annotation file of GTSRB"), delimiter=";")
+    header = next(reader, [])
+    if "Filename" not in header or "ClassId" not in header:
+        raise DataError(f"{path}, line 1: got {';'.join(header) or 'nothing'}; {_EXPECTED}")
+    file_at, class_at = header.index("Filename"), header.index("ClassId")
+    rows: Rows = []
+    for row in reader:
+        where = f"{path}, line {reader.line_num}"
+        if not row:
+            continue
+        if len(row) != len(header):
+            raise DataError(f"{where}: got {len(row)} values; expected {len(header)}")
+        name, number = row[file_at], row[class_at]
+        if not number.isdecimal() or int(number) >= len(CLASSES):
+            raise DataError(
+                f"{where}: got class {number!r}; expected a number below {len(CLASSES)}"
+            )
+        if not name or Path(name).name != name:
+            raise DataError(f"{where}: got file {name!r}; expected the name of an image")
+        image = image_file(folder / name, where)
+        rows.append(LabelledImage(image, int(number), f"{folder.name}/{name}"))
+    return rows
+
+
+def _write_sample(folder: Path, seed: int) -> None:
+    from dpft.tasks.images_sample import write_gtsrb
+
+    write_gtsrb(folder, seed)
+
+
+@dataclass(frozen=True)
+class GTSRB(Images):
+    """Traffic signs; see ``conf/task/gtsrb.yaml``."""
+
+    name = "gtsrb"
+    classes = CLASSES
+    dataset = Dataset(
+        forms=(
+            Form(
+                {
+                    "train": "GTSRB/Final_Training/Images/*/GT-*.csv",
+                    "test": "GT-final_test.csv",
+                },
+                read_csv,
+            ),
+            # The smaller set of the competition's first stage, which torchvision downloads.
+            Form({"train": "GTSRB/Training/*/GT-*.csv", "test": "GT-final_test.csv"}, read_csv),
+        ),
+        hub=Hub("tanganke/gtsrb", {"train": "train", "test": "test"}, hub_images("image", "label")),
+        write_sample=_write_sample,
+    )

@@ -1,0 +1,151 @@
+"""Tasks that ask for the class of an image: what they share, and how their files are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import nn
+
+from dpft.checks import positive
+from dpft.errors import ConfigError, DataError, ModelError
+from dpft.models import LoadedModel, Needs
+from dpft.objectives.base import Instance, Prediction
+from dpft.objectives.image import ImageClassifier
+from dpft.objectives.images import LabelledImage
+from dpft.tasks.base import Task
+
+Rows = list[LabelledImage]
+
+# Up to this many bytes an encoded image is kept; of a larger one, where it is.
+KEPT = 1 << 14
+
+
+@dataclass(frozen=True)
+class Images(Task):
+    """Settings that all of these tasks share; rows are `LabelledImage`s."""
+
+    image_size: int | None = None
+
+    classes: ClassVar[tuple[str, ...]]
+    record_is = "one image of the training set with its class"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("task.image_size", self.image_size)
+
+    def rows(self, split: str) -> Rows:
+        if split not in ("train", "test"):
+            raise DataError(
+                f"{self.name} has no {split} split: its authors published train and test only; "
+                "type decode.split=test"
+            )
+        return super().rows(split)
+
+    def record(self, row: LabelledImage) -> LabelledImage:
+        if not 0 <= row.label < len(self.classes):
+            raise DataError(
+                f"{self.name}, {row.source}: got class {row.label}; expected 0 to "
+                f"{len(self.classes) - 1}"
+            )
+        return row
+
+    @property
+    def needs(self) -> Needs:
+        return Needs("image", self.classes)
+
+    def objective(self, loaded: LoadedModel) -> ImageClassifier:
+        image = loaded.image
+        if image is None:
+            raise ModelError("the model takes no images; expected one such as model=vit-base")
+        size = self.image_size or image.size
+        if size != image.size and _has_positions(loaded.model):
+            raise ConfigError(
+                f"task.image_size is {size}, but the model has positions for images of "
+                f"{image.size} pixels a side; type task.image_size=null"
+            )
+        return ImageClassifier(size, image.mean, image.std, image.patch, self.classes)
+
+    def instance(self, record: LabelledImage) -> Instance:
+        return Instance(record, (self.classes[record.label],))
+
+    def score(self, predictions: Sequence[Prediction]) -> dict[str, float]:
+        from dpft.metrics import classification
+
+        names = [prediction.prediction for prediction in predictions]
+        references = [prediction.references[0] for prediction in predictions]
+        return {"accuracy": classification.accuracy(names, references)}
+
+    def signature(self) -> str:
+        return f"accuracy:share of equal names|classes:{len(self.classes)}"
+
+
+def _has_positions(model: nn.Module) -> bool:
+    return any(name.endswith("position_embeddings") for name, _ in model.named_parameters())
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Class names, in order, from a text that holds them between spaces."""
+    return tuple(text.split())
+
+
+def image_file(file: Path, where: str) -> bytes | Path:
+    """What to keep of an encoded image: its bytes if there are few, else its path.
+
+    Args:
+        file: the image.
+        where: what names it, for the message: file and line.
+
+    Raises:
+        DataError: if it is not there.
+    """
+    try:
+        return file.read_bytes() if file.stat().st_size <= KEPT else file
+    except OSError as error:
+        raise DataError(
+            f"{where}: cannot read {file}: {error.strerror}; expected an image"
+        ) from error
+
+
+def hub_images(
+    image: str, label: str, *, decode: bool = False
+) -> Callable[[Iterable[Mapping[str, Any]]], Rows]:
+    """How rows of the hub's form are read: an encoded image and the index of its class.
+
+    Args:
+        image: the column of the image.
+        label: the column of its class.
+        decode: whether to keep pixels, which is right for images no larger than their encoding.
+            They are then the same records as those of the official files, where encoding is
+            lossless.
+    """
+
+    def read(rows: Iterable[Mapping[str, Any]]) -> Rows:
+        if hasattr(rows, "cast_column"):
+            from datasets import Image
+
+            # The library would decode every image as it goes by.
+            rows = rows.cast_column(image, Image(decode=False))
+        return [record(number, row) for number, row in enumerate(rows)]
+
+    def record(number: int, row: Mapping[str, Any]) -> LabelledImage:
+        for column in (image, label):
+            if column not in row:
+                raise DataError(
+                    f"image {number}: got columns {', '.join(row)}; expected {image} and {label}"
+                )
+        cell, index = row[image], row[label]
+        data = cell.get("bytes") if isinstance(cell, Mapping) else cell
+        if not isinstance(data, bytes) or not isinstance(index, int):
+            raise DataError(
+                f"image {number}: got {image} of type {type(cell).__name__} and {label} "
+                f"{index!r}; expected an encoded image and the number of a class"
+            )
+        path = cell.get("path") if isinstance(cell, Mapping) else None
+        name = f"image {number}" if path is None else f"image {number} ({Path(path).name})"
+        found = LabelledImage(data, index, name)
+        return LabelledImage(found.pixels(), index, name) if decode else found
+
+    return read

@@ -1,0 +1,72 @@
+"""SVHN (Netzer et al. 2011): cropped house-number digits of 32 by 32 pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dpft.errors import DataError
+from dpft.objectives.images import LabelledImage
+from dpft.tasks.images import Images, Rows, hub_images
+from dpft.tasks.sources import Dataset, Form, Hub
+
+
+def read_mat(path: Path) -> Rows:
+    """Images ``X`` ``(32, 32, 3, N)`` and classes ``y`` ``(N, 1)`` of an official MATLAB file.
+
+    The digit 0 is class 10 there; here every digit is its own class.
+
+    Raises:
+        DataError: if the file is missing, or not of that form.
+    """
+    from scipy.io import loadmat
+
+    expected = "expected X of shape (32, 32, 3, N) in uint8 and y of shape (N, 1) from 1 to 10"
+    try:
+        content = loadmat(path, variable_names=("X", "y"))
+    # A parser of a binary format: broken files raise almost anything.
+    except Exception as error:
+        raise DataError(f"cannot read {path} as a MATLAB file: {error}; {expected}") from error
+    images, classes = content.get("X"), content.get("y")
+    if images is None or classes is None:
+        raise DataError(f"{path} has no {'X' if images is None else 'y'}; {expected}")
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[:3] != (32, 32, 3):
+        raise DataError(f"{path}: got X of shape {images.shape} in {images.dtype}; {expected}")
+    if classes.shape != (images.shape[3], 1):
+        raise DataError(
+            f"{path}: got y of shape {classes.shape} for {images.shape[3]} images; {expected}"
+        )
+    labels = classes[:, 0]
+    for number in np.flatnonzero((labels < 1) | (labels > 10)):
+        raise DataError(f"{path}: y of image {number} is {labels[number]}; {expected}")
+    pixels = np.ascontiguousarray(images.transpose(3, 0, 1, 2))
+    return [
+        LabelledImage(image, int(label) % 10, f"{path.name}, image {number}")
+        for number, (image, label) in enumerate(zip(pixels, labels, strict=True))
+    ]
+
+
+def _write_sample(folder: Path, seed: int) -> None:
+    from dpft.tasks.images_sample import write_svhn
+
+    write_svhn(folder, seed)
+
+
+@dataclass(frozen=True)
+class SVHN(Images):
+    """House-number digits; see ``conf/task/svhn.yaml``."""
+
+    name = "svhn"
+    classes = tuple("0123456789")
+    dataset = Dataset(
+        forms=(Form({"train": "train_32x32.mat", "test": "test_32x32.mat"}, read_mat),),
+        hub=Hub(
+            "ufldl-stanford/svhn",
+            {"train": "train", "test": "test"},
+            hub_images("image", "label", decode=True),
+            config="cropped_digits",
+        ),
+        write_sample=_write_sample,
+    )

@@ -1,0 +1,559 @@
+"""The image tasks: published files, what is refused, generated samples, splits and scores."""
+
+import io
+import os
+import pickle
+import tarfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+import yaml
+from PIL import Image
+from scipy.io import savemat
+from torch import nn
+
+from dpft.config import conf_dir
+from dpft.errors import ConfigError, DataError, ModelError
+from dpft.models import LoadedModel
+from dpft.models.image_input import ImageInput
+from dpft.objectives.base import Prediction
+from dpft.objectives.images import LabelledImage
+from dpft.tasks import load_task
+from dpft.tasks.base import fingerprint
+from dpft.tasks.cifar import CIFAR10, CIFAR100, HUNDRED, TEN
+from dpft.tasks.food101 import Food101
+from dpft.tasks.food101 import read_list as read_food
+from dpft.tasks.gtsrb import GTSRB
+from dpft.tasks.gtsrb import read_csv as read_signs
+from dpft.tasks.images import KEPT, hub_images
+from dpft.tasks.sources import parquet
+from dpft.tasks.svhn import SVHN, read_mat
+
+TASKS = {task.name: task for task in (CIFAR10, CIFAR100, SVHN, GTSRB, Food101)}
+PUBLISHED = {"cifar10": 10, "cifar100": 100, "svhn": 10, "gtsrb": 43, "food101": 101}
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def noise(count, seed=0, side=32):
+    return np.random.default_rng(seed).integers(0, 256, (count, side, side, 3), np.uint8)
+
+
+def png(pixels):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+# CIFAR.
+
+
+def planes(images):
+    return images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+
+
+def write_cifar10(folder, images, labels, protocol=4):
+    """Every batch holds the same images."""
+    meta = {b"label_names": [name.encode() for name in TEN.classes]}
+    write(folder / TEN.folder / TEN.meta, pickle.dumps(meta, protocol))
+    batch = pickle.dumps({b"data": planes(images), b"labels": labels}, protocol)
+    for name in (*TEN.train, TEN.test):
+        write(folder / TEN.folder / name, batch)
+
+
+@pytest.mark.parametrize("protocol", range(1, 6))
+def test_official_pickles_are_read_in_every_protocol(tmp_path, protocol):
+    images = noise(3)
+    write_cifar10(tmp_path, images, [7, 0, 9], protocol)
+    task = CIFAR10(data_dir=str(tmp_path))
+    assert len(task.records("train")) == 15
+    records = task.records("test")
+    assert [record.label for record in records] == [7, 0, 9]
+    for record, image in zip(records, images, strict=True):
+        assert (record.pixels() == image).all()
+    assert records[2].source == "test_batch, image 2"
+    assert task.instances("test")[0].references == ("horse",)
+
+
+def python2_batch(row, label):
+    """One image as Python 2 and an old numpy pickled it, byte by byte."""
+    return (
+        b"\x80\x02}(U\x04datacnumpy.core.multiarray\n_reconstruct\n"
+        b"cnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01K\x01M\x00\x0c\x86"
+        b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xff"
+        b"K\x00tb\x89T\x00\x0c\x00\x00" + row.tobytes() + b"tb"
+        b"U\x06labels]K" + bytes([label]) + b"aU\x0bbatch_labelU\x01xu."
+    )
+
+
+def test_pickles_of_python_2_are_read(tmp_path):
+    images = noise(1, seed=4)
+    write_cifar10(tmp_path, images, [0])
+    write(tmp_path / TEN.folder / TEN.test, python2_batch(planes(images)[0], 6))
+    (record,) = CIFAR10(data_dir=str(tmp_path)).records("test")
+    assert record.label == 6
+    assert (record.pixels() == images[0]).all()
+
+
+def test_the_archive_is_read_as_its_folder_is(tmp_path):
+    write_cifar10(tmp_path / "a", noise(2), [1, 2])
+    (tmp_path / "b").mkdir()
+    with tarfile.open(tmp_path / "b" / TEN.archive, "w:gz") as archive:
+        archive.add(tmp_path / "a" / TEN.folder, TEN.folder)
+    unpacked, packed = (CIFAR10(data_dir=str(tmp_path / name)) for name in "ab")
+    for split in ("train", "test"):
+        assert fingerprint(unpacked.records(split)) == fingerprint(packed.records(split))
+
+
+def test_a_part_of_an_archive_is_refused(tmp_path):
+    write_cifar10(tmp_path, noise(1), [1])
+    (tmp_path / TEN.folder / "data_batch_4").unlink()
+    with pytest.raises(DataError, match=r"cannot read .*data_batch_4: No such file.*all files"):
+        CIFAR10(data_dir=str(tmp_path)).records("train")
+    with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / TEN.folder, TEN.folder)
+    with pytest.raises(DataError, match=r"data_batch_4: No such file in the archive"):
+        TEN.read_archive(tmp_path / "b.tar.gz", "train")
+    write(tmp_path / "c.tar.gz", "no archive")
+    with pytest.raises(DataError, match=r"cannot read .*c\.tar\.gz.*expected cifar-10-python"):
+        TEN.read_archive(tmp_path / "c.tar.gz", "train")
+
+
+class Call:
+    """Pickles as a call."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize(
+    ("payload", "named"),
+    [
+        (lambda file: Call(os.system, f"touch {file}"), "system"),
+        (lambda file: Call(eval, f"open({str(file)!r}, 'w')"), "eval"),
+        (lambda file: Call(getattr, "x", "upper"), "getattr"),
+        (lambda file: Call(np.save, str(file), [1]), "save"),
+        (lambda file: np.array([Call(os.system, f"touch {file}")], object), "system"),
+    ],
+)
+def test_a_malicious_pickle_is_refused_and_not_run(tmp_path, payload, named):
+    write_cifar10(tmp_path, noise(1), [1])
+    trap = tmp_path / "trap"
+    content = {b"data": planes(noise(1)), b"labels": [1], b"more": payload(trap)}
+    for protocol in range(6):
+        write(tmp_path / TEN.folder / TEN.test, pickle.dumps(content, protocol))
+        with pytest.raises(DataError, match=rf"test_batch is no pickle.*asks for .*{named}"):
+            CIFAR10(data_dir=str(tmp_path)).records("test")
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([1, 2], "test_batch is no pickle of plain values.*a list"),
+        ({b"labels": [1]}, "got data of shape nothing"),
+        ({b"data": planes(noise(1))[:, :-1], b"labels": [1]}, r"got data of shape \(1, 3071\)"),
+        ({b"data": planes(noise(1)).astype(float), b"labels": [1]}, "not of 8-bit numbers"),
+        ({b"data": np.array([object()]), b"labels": [1]}, "asks for"),
+        ({b"data": planes(noise(2)), b"labels": [1]}, "got 1 labels for 2 images"),
+        ({b"data": planes(noise(1))}, "got no labels for 1 images"),
+        ({b"data": planes(noise(2)), b"labels": [1, 10]}, "image 1 has labels 10; expected 0 to 9"),
+        ({b"data": planes(noise(1)), b"labels": [-1]}, "image 0 has labels -1"),
+        ({b"data": planes(noise(1)), b"labels": ["cat"]}, "image 0 has labels 'cat'"),
+    ],
+)
+def test_a_malformed_batch_is_named(tmp_path, content, message):
+    write_cifar10(tmp_path, noise(1), [1])
+    write(tmp_path / TEN.folder / TEN.test, pickle.dumps(content))
+    with pytest.raises(DataError, match=message):
+        CIFAR10(data_dir=str(tmp_path)).records("test")
+
+
+def test_a_pickle_cut_short_is_named(tmp_path):
+    write_cifar10(tmp_path, noise(1), [1])
+    file = tmp_path / TEN.folder / TEN.test
+    write(file, file.read_bytes()[:500])
+    with pytest.raises(DataError, match="test_batch is no pickle"):
+        CIFAR10(data_dir=str(tmp_path)).records("test")
+
+
+def test_classes_in_another_order_are_refused(tmp_path):
+    write_cifar10(tmp_path, noise(1), [1])
+    names = [name.encode() for name in reversed(TEN.classes)]
+    write(tmp_path / TEN.folder / TEN.meta, pickle.dumps({b"label_names": names}))
+    with pytest.raises(DataError, match=r"batches\.meta: got label_names \['truck'.*airplane"):
+        CIFAR10(data_dir=str(tmp_path)).records("test")
+
+
+def test_cifar100_takes_the_fine_labels(tmp_path):
+    meta = {b"fine_label_names": [n.encode() for n in HUNDRED.classes], b"coarse_label_names": []}
+    batch = {b"data": planes(noise(2)), b"fine_labels": [99, 3], b"coarse_labels": [5, 6]}
+    for name, content in (("meta", meta), ("train", batch), ("test", batch)):
+        write(tmp_path / HUNDRED.folder / name, pickle.dumps(content))
+    task = CIFAR100(data_dir=str(tmp_path))
+    assert [i.references for i in task.instances("test")] == [("worm",), ("bear",)]
+    assert len(task.records("train")) == 2
+
+
+# SVHN.
+
+
+def mat(tmp_path, **content):
+    savemat(tmp_path / "train_32x32.mat", content)
+    return tmp_path / "train_32x32.mat"
+
+
+def test_class_10_of_svhn_is_the_digit_0(tmp_path):
+    images = noise(3)
+    y = np.array([[10], [1], [9]], np.uint8)
+    records = read_mat(mat(tmp_path, X=images.transpose(1, 2, 3, 0), y=y))
+    assert [record.label for record in records] == [0, 1, 9]
+    assert [SVHN.classes[record.label] for record in records] == ["0", "1", "9"]
+    for record, image in zip(records, images, strict=True):
+        assert (record.pixels() == image).all()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"X": np.zeros((32, 32, 3, 2), np.uint8)}, "has no y"),
+        ({"X": np.zeros((32, 32, 3, 2)), "y": [[1], [2]]}, r"\(32, 32, 3, 2\) in float64"),
+        ({"X": np.zeros((2, 32, 32, 3), np.uint8), "y": [[1], [2]]}, "got X of shape"),
+        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": [[1], [2], [3]]}, "got y of shape"),
+        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": [[1], [0]]}, "y of image 1 is 0"),
+        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": [[11], [1]]}, "y of image 0 is 11"),
+    ],
+)
+def test_a_malformed_svhn_file_is_named(tmp_path, content, message):
+    with pytest.raises(DataError, match=message):
+        read_mat(mat(tmp_path, **content))
+
+
+def test_what_is_no_matlab_file_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"cannot read .*none\.mat"):
+        read_mat(tmp_path / "none.mat")
+    for content in (b"", b"text " * 100, mat(tmp_path, X=noise(1), y=[[1]]).read_bytes()[:300]):
+        with pytest.raises(DataError, match=r"cannot read .*bad\.mat as a MATLAB file"):
+            read_mat(write(tmp_path / "bad.mat", content))
+
+
+# GTSRB.
+
+SIGNS = "Filename;Width;Height;Roi.X1;Roi.Y1;Roi.X2;Roi.Y2;ClassId\n"
+
+
+def ppm(file, pixels):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(file, "PPM")
+
+
+def signs(tmp_path, training="GTSRB/Final_Training/Images"):
+    for label in (0, 42):
+        folder = tmp_path / training / f"{label:05d}"
+        ppm(folder / "00000_00000.ppm", noise(1, label, 20)[0])
+        write(folder / f"GT-{label:05d}.csv", f"{SIGNS}00000_00000.ppm;20;20;5;5;15;15;{label}\r\n")
+    ppm(tmp_path / "GTSRB/Final_Test/Images/00000.ppm", noise(1, 9, 20)[0])
+    write(tmp_path / "GT-final_test.csv", f"{SIGNS}00000.ppm;20;20;5;5;15;15;14\n")
+
+
+@pytest.mark.parametrize("training", ["GTSRB/Final_Training/Images", "GTSRB/Training"])
+def test_signs_are_read_from_the_folders_of_both_archives(tmp_path, training):
+    signs(tmp_path, training)
+    task = GTSRB(data_dir=str(tmp_path))
+    assert [record.label for record in task.records("train")] == [0, 42]
+    for record, seed in zip(task.records("train"), (0, 42), strict=True):
+        assert (record.pixels() == noise(1, seed, 20)[0]).all()
+    (instance,) = task.instances("test")
+    assert instance.references == ("stop",)
+    assert (instance.record.pixels() == noise(1, 9, 20)[0]).all()
+
+
+def test_the_final_training_set_comes_before_the_competitions(tmp_path):
+    signs(tmp_path)
+    signs(tmp_path, "GTSRB/Training")
+    assert len(GTSRB(data_dir=str(tmp_path)).records("train")) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1: got nothing; expected columns Filename"),
+        ("Filename,ClassId\na.ppm,1\n", "line 1: got Filename,ClassId"),
+        (SIGNS.replace(";ClassId", ""), "line 1"),
+        (f"{SIGNS}a.ppm;1;1;1;1;1;1;0\na.ppm;1\n", "line 3: got 2 values; expected 8"),
+        (f"{SIGNS}a.ppm;1;1;1;1;1;1;43\n", "line 2: got class '43'; expected a number below 43"),
+        (f"{SIGNS}a.ppm;1;1;1;1;1;1;x\n", "line 2: got class 'x'"),
+        (f"{SIGNS}../a.ppm;1;1;1;1;1;1;0\n", r"line 2: got file '\.\./a\.ppm'"),
+        (f"{SIGNS}b.ppm;1;1;1;1;1;1;0\n", r"line 2: cannot read .*b\.ppm: No such file"),
+    ],
+)
+def test_a_malformed_annotation_file_is_refused_with_its_line(tmp_path, text, message):
+    ppm(tmp_path / "a.ppm", noise(1, 0, 20)[0])
+    with pytest.raises(DataError, match=message):
+        read_signs(write(tmp_path / "GT-00000.csv", text))
+
+
+# Food-101.
+
+
+def dish(tmp_path, entry, side=8):
+    file = tmp_path / f"images/{entry}.jpg"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(noise(1, side, side)[0]).save(file)
+    return file
+
+
+def test_dishes_are_read_by_list_and_large_ones_stay_on_disk(tmp_path):
+    dish(tmp_path, "cheese_plate/1")
+    large = dish(tmp_path, "waffles/22", 300)
+    assert large.stat().st_size > KEPT
+    for split, entries in (("train", "cheese_plate/1\nwaffles/22\n"), ("test", "waffles/22")):
+        write(tmp_path / f"meta/{split}.txt", entries)
+    first, second = Food101(data_dir=str(tmp_path)).records("train")
+    assert [Food101.classes[r.label] for r in (first, second)] == ["cheese_plate", "waffles"]
+    assert isinstance(first.image, bytes)
+    assert second.image == large
+    assert second.pixels(8).shape == (8, 8, 3)
+    assert second.source == "waffles/22.jpg"
+    (tmp_path / "food-101").mkdir()
+    for name in ("meta", "images"):
+        (tmp_path / name).rename(tmp_path / "food-101" / name)
+    assert len(Food101(data_dir=str(tmp_path)).records("test")) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("waffles/1\nwaffles\n", "line 2: got 'waffles'; expected class/number"),
+        ("waffle/1\n", "line 1: got class 'waffle'; did you mean 'waffles'"),
+        ("waffles/../1\n", "line 1: got 'waffles/../1'"),
+        ("waffles/1\nwaffles/2\n", r"line 2: cannot read .*waffles/2\.jpg: No such file"),
+        (b"waffles/\xff\n", "not UTF-8"),
+    ],
+)
+def test_a_malformed_list_is_refused_with_its_line(tmp_path, text, message):
+    dish(tmp_path, "waffles/1")
+    with pytest.raises(DataError, match=message):
+        read_food(write(tmp_path / "meta/train.txt", text))
+
+
+# The hub's form.
+
+
+def test_parquet_files_hold_the_same_records_as_the_official_files(tmp_path):
+    images, labels = noise(3), [4, 0, 9]
+    cells = [{"bytes": png(image), "path": None} for image in images]
+    table = pa.table({"img": cells, "label": labels})
+    for split in ("train", "test"):
+        (tmp_path / "plain_text").mkdir(exist_ok=True)
+        pyarrow.parquet.write_table(table, tmp_path / f"plain_text/{split}-00000-of-00001.parquet")
+    hub = CIFAR10(data_dir=str(tmp_path))
+    assert hub.location == ("files", tmp_path)
+    write_cifar10(tmp_path / "official", images, labels)
+    official = CIFAR10(data_dir=str(tmp_path / "official"))
+    assert fingerprint(hub.records("test")) == fingerprint(official.records("test"))
+
+
+def test_the_hubs_library_does_not_decode_images_on_the_way():
+    from datasets import Dataset, Features, Value
+    from datasets import Image as ImageFeature
+
+    data = png(noise(1)[0])
+    features = Features({"image": ImageFeature(), "label": Value("int64")})
+    rows = Dataset.from_dict(
+        {"image": [{"bytes": data, "path": "a/b.png"}], "label": [3]}, features=features
+    )
+    (record,) = hub_images("image", "label")(rows)
+    assert record.image == data
+    assert (record.label, record.source) == (3, "image 0 (b.png)")
+    (decoded,) = hub_images("image", "label", decode=True)(rows)
+    assert (decoded.image == noise(1)[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"img": {"bytes": b""}, "label": 1}, "image 0: got columns img, label; expected image"),
+        ({"image": {"path": "x.png"}, "label": 1}, "image 0: got image of type dict"),
+        ({"image": {"bytes": b"x"}, "label": "cat"}, "label 'cat'; expected an encoded image"),
+    ],
+)
+def test_rows_of_another_form_are_refused(row, message):
+    with pytest.raises(DataError, match=message):
+        hub_images("image", "label")([row])
+
+
+def test_a_class_that_is_none_is_refused():
+    row = {"image": {"bytes": b"x", "path": "x.png"}, "label": -1}
+    (record,) = hub_images("image", "label")([row])
+    with pytest.raises(DataError, match=r"x\.png\): got class -1; expected 0 to 42"):
+        GTSRB().record(record)
+
+
+def test_columns_are_those_of_the_hubs_copies(tmp_path):
+    columns = {
+        "cifar10": ("img", "label"),
+        "cifar100": ("img", "fine_label"),
+        "svhn": ("image", "label"),
+        "gtsrb": ("image", "label"),
+        "food101": ("image", "label"),
+    }
+    for name, (image, label) in columns.items():
+        file = tmp_path / f"{name}.parquet"
+        cell = {"bytes": png(noise(1)[0]), "path": "a.png"}
+        pyarrow.parquet.write_table(pa.table({image: [cell], label: [5]}), file)
+        (record,) = TASKS[name].dataset.hub.rows(parquet(file))
+        assert record.label == 5
+        assert (record.pixels() == noise(1)[0]).all()
+
+
+# Tasks.
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_sample_is_complete_and_repeatable(name):
+    task = TASKS[name](source="sample")
+    train, test = task.records("train"), task.records("test")
+    assert len(task.classes) == PUBLISHED[name] == len(set(task.classes))
+    assert {record.label for record in train} == set(range(PUBLISHED[name]))
+    assert {record.label for record in test} == set(range(PUBLISHED[name]))
+    assert len(train) >= 4 * len(test) >= 400
+    if name in ("cifar10", "cifar100", "svhn"):
+        assert (len(train), len(test)) == (1000, 200)
+        assert train[0].pixels().shape == (32, 32, 3)
+    digests = {tuple(record.parts()) for record in (*train, *test)}
+    assert len(digests) == len(train) + len(test)
+    assert task.labels() == ["generated sample data"]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_sample_is_the_same_when_it_is_written_again(tmp_path, name):
+    TASKS[name].dataset.write_sample(tmp_path, 0)
+    again = TASKS[name](data_dir=str(tmp_path))
+    assert again.location == ("files", tmp_path)
+    for split in ("train", "test"):
+        sample = TASKS[name](source="sample").records(split)
+        assert fingerprint(again.records(split)) == fingerprint(sample)
+
+
+def test_another_seed_draws_other_images():
+    digests = [
+        fingerprint(CIFAR100(source="sample", sample_seed=seed).records("test")) for seed in (0, 1)
+    ]
+    assert digests[0] != digests[1]
+
+
+def test_the_sample_can_be_learned():
+    """Nearest class mean of the pixels' colours and coarse layout: far from chance."""
+    task = CIFAR10(source="sample")
+
+    def features(split):
+        records = task.records(split)
+        pixels = np.stack([record.pixels() for record in records]) / 255
+        coarse = pixels.reshape(-1, 8, 4, 8, 4, 3).mean((2, 4)).reshape(len(pixels), -1)
+        return coarse, np.array([record.label for record in records])
+
+    (train, labels), (test, answers) = features("train"), features("test")
+    means = np.stack([train[labels == k].mean(0) for k in range(10)])
+    found = np.square(test[:, None] - means).sum(2).argmin(1)
+    assert (found == answers).mean() > 0.5
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_shipped_settings_build_the_task(name):
+    settings = yaml.safe_load((conf_dir() / "task" / f"{name}.yaml").read_text())
+    task = load_task(settings)
+    assert isinstance(task, TASKS[name])
+    assert task == TASKS[name]()
+    assert settings["eval_split"] == "test"
+    assert task.needs.kind == "image"
+    assert task.needs.classes == task.classes
+
+
+def test_published_sizes_are_those_of_the_shipped_settings():
+    sizes = {
+        name: yaml.safe_load((conf_dir() / "task" / f"{name}.yaml").read_text())["train_size"]
+        for name in TASKS
+    }
+    assert sizes == {
+        "cifar10": 50000, "cifar100": 50000, "svhn": 73257, "gtsrb": 39209, "food101": 75750
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_dev_split_is_refused_with_what_to_type(name):
+    with pytest.raises(DataError, match=rf"{name} has no dev split.*decode\.split=test"):
+        TASKS[name](source="sample").instances("dev")
+
+
+class Positioned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.position_embeddings = nn.Parameter(torch.zeros(1, 65, 4))
+
+
+def loaded(image=True, model=None):
+    inputs = ImageInput(size=32, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), patch=4)
+    return LoadedModel(model or nn.Linear(1, 1), None, (), image=inputs if image else None)
+
+
+def test_the_objective_takes_its_numbers_from_the_model():
+    objective = SVHN().objective(loaded())
+    assert (objective.size, objective.patch, objective.classes) == (32, 4, SVHN.classes)
+    assert (objective.mean, objective.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    assert SVHN(image_size=64).objective(loaded()).size == 64
+    assert SVHN(image_size=32).objective(loaded(model=Positioned())).size == 32
+
+
+def test_models_that_do_not_fit_are_refused():
+    with pytest.raises(ModelError, match="takes no images"):
+        SVHN().objective(loaded(image=False))
+    with pytest.raises(ConfigError, match=r"image_size is 64.*of 32 pixels.*image_size=null"):
+        SVHN(image_size=64).objective(loaded(model=Positioned()))
+    with pytest.raises(ConfigError, match=r"task\.image_size is 0"):
+        SVHN(image_size=0)
+
+
+def test_the_score_is_the_share_of_right_names():
+    task = CIFAR10(source="sample")
+    predictions = [Prediction("", name, ("cat",)) for name in ("cat", "cat", "dog", "cat")]
+    assert task.score(predictions) == {"accuracy": 0.75}
+    assert task.signature() == "accuracy:share of equal names|classes:10"
+
+
+def test_limits_are_kept():
+    task = CIFAR10(source="sample", limit_train=7, limit_eval=3)
+    assert len(task.records("train")) == 7
+    assert len(task.instances("test")) == 3
+
+
+@pytest.mark.realdata
+def test_real_images_are_read_as_jpegs_and_as_pickles(data_root, tmp_path):
+    """The copy is of JPEGs; a few are put into the official files' form as well."""
+    with np.load(data_root / "cifar10" / "test_jpeg.npz") as held:
+        names = tuple(str(name) for name in held["class_names"])
+        blob, ends, labels = held["blob"], held["offsets"], held["labels"]
+    assert names == CIFAR10.classes
+    assert len(labels) == 10000
+    assert np.bincount(labels).tolist() == [1000] * 10
+    encoded = [
+        LabelledImage(blob[ends[i] : ends[i + 1]].tobytes(), int(labels[i]), str(i))
+        for i in range(40)
+    ]
+    images = np.stack([record.pixels() for record in encoded])
+    assert images.shape == (40, 32, 32, 3)
+    assert images.std() > 30
+    write_cifar10(tmp_path, images, [record.label for record in encoded])
+    records = CIFAR10(data_dir=str(tmp_path)).records("test")
+    for record, image in zip(records, images, strict=True):
+        assert (record.pixels() == image).all()
