@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dpft.objectives.base import Batch, Objective
-from dpft.privacy import keys
+from dpft.privacy import keys, microbatches
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class UnitBatch:
 
     Attributes:
         batch: ``B * m`` rows, the ``m`` rows of a unit next to each other.
-        weights: of each row in its unit's loss, ``(B, m)``; zero for a row that only fills up.
+        weights: of each row in its unit's loss, ``(B, m)`` in float64, which add up to 1 in each
+            unit; zero for a row that only fills up.
     """
 
     batch: Batch
@@ -49,9 +50,18 @@ class UnitBatch:
 class TrainingSet(Protocol):
     """The units to train on, and the loss of each."""
 
-    @property
-    def lengths(self) -> Sequence[int]:
-        """Positions that each unit takes in memory, by which microbatches are cut."""
+    def __len__(self) -> int:
+        """How many units there are: ``N``."""
+        ...
+
+    def microbatches(self, indices: Sequence[int], token_budget: int) -> list[list[int]]:
+        """Cut a logical batch into pieces that fit memory.
+
+        Args:
+            indices: units of the logical batch.
+            token_budget: most padded tokens that a piece may have; a unit beyond it is a piece by
+                itself.
+        """
         ...
 
     def batch(self, indices: Sequence[int], step: int) -> UnitBatch: ...
@@ -67,11 +77,17 @@ class Records:
     def __init__(self, objective: Objective, examples: Sequence[Any]) -> None:
         self._objective = objective
         self._examples = examples
-        self.lengths = [example.length for example in examples]
+        self._lengths = [example.length for example in examples]
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def microbatches(self, indices: Sequence[int], token_budget: int) -> list[list[int]]:
+        return microbatches(indices, self._lengths, token_budget)
 
     def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
         batch = self._objective.collate([self._examples[i] for i in indices])
-        return UnitBatch(batch, torch.ones(len(indices), 1))
+        return UnitBatch(batch, torch.ones(len(indices), 1, dtype=torch.float64))
 
     def losses(self, model: nn.Module, batch: UnitBatch) -> Tensor:
         return self._objective.losses(model, batch.batch)
@@ -86,6 +102,12 @@ class Users:
         owners: whose each one is.
         most: records of one user that take part in a step; those beyond are left out at random.
         key: decides which, with the step; secret.
+
+    Guarantee: a user's loss depends on that user's records and name, on the key and the step, and
+    on nothing of anybody else. A clipper that is told of the rows (``backward(losses, rows=m)``)
+    clips the gradient of the whole loss, so one user moves a step's sum by at most its sensitivity,
+    however many records there are. Which records are drawn is independent of which users are
+    sampled: for any draw the step is the subsampled Gaussian mechanism that is accounted for.
     """
 
     def __init__(
@@ -96,6 +118,8 @@ class Users:
         most: int,
         key: bytes,
     ) -> None:
+        if most < 1:
+            raise ValueError(f"{most} records of a user in a step; expected at least 1")
         by_owner: dict[str, list[Any]] = {}
         for owner, example in zip(owners, examples, strict=True):
             by_owner.setdefault(owner, []).append(example)
@@ -105,15 +129,35 @@ class Users:
         self._units = [by_owner[owner] for owner in self._owners]
         self._most = most
         self._key = key
-        self.lengths = [
-            min(len(unit), most) * max(example.length for example in unit) for unit in self._units
-        ]
+        self._rows = [min(len(unit), most) for unit in self._units]
+        self._longest = [max(example.length for example in unit) for unit in self._units]
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def microbatches(self, indices: Sequence[int], token_budget: int) -> list[list[int]]:
+        """Users with equally many records come together.
+
+        Every user of a piece gets as many rows as the one with the most, and every row is as long
+        as the longest: users of one record beside a user of eight would be computed eight times.
+        """
+        pieces: list[list[int]] = []
+        longest = 0
+        for i in sorted(indices, key=lambda i: (self._rows[i], self._longest[i], i)):
+            longest = max(longest, self._longest[i])
+            if pieces and (len(pieces[-1]) + 1) * self._rows[i] * longest <= token_budget:
+                pieces[-1].append(i)
+            else:
+                pieces.append([i])
+                longest = self._longest[i]
+        return pieces
 
     def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
         chosen = [self._chosen(i, step) for i in indices]
         width = max(len(unit) for unit in chosen)
-        rows, weights = [], torch.zeros(len(chosen), width)
+        rows, weights = [], torch.zeros(len(chosen), width, dtype=torch.float64)
         for number, unit in enumerate(chosen):
+            # Filled up with the user's own: another's row could spoil the loss if it is not finite.
             rows += [*unit, *[unit[0]] * (width - len(unit))]
             weights[number, : len(unit)] = 1 / len(unit)
         return UnitBatch(self._objective.collate(rows), weights)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -11,46 +12,65 @@ from dpft.config import parse
 from dpft.errors import ConfigError, DataError
 
 
-def main(action: str, task_name: str, to: Path | None) -> None:
+def main(action: str, task_name: str, overrides: Sequence[str], to: Path | None) -> None:
     """Run one of the actions: where, check, get, sample."""
     actions = {"where": _where, "check": _check, "get": _get, "sample": _sample}
     if action not in actions:
         raise ConfigError(f"got dpft data {action}; expected one of {', '.join(actions)}")
-    actions[action](task_name, to)
+    if "=" in task_name:
+        raise ConfigError(
+            f"got dpft data {action} {task_name}; expected the task first, as in dpft data "
+            f"{action} text2text {task_name}"
+        )
+    actions[action](task_name, overrides, to)
 
 
-def _where(task_name: str, to: Path | None) -> None:
-    task = _task(task_name, [])
-    kind, folder = task.location
+def _where(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
+    kind, folder = _task(task_name, overrides).location
     typer.echo(f"{task_name}: {folder if folder is not None else kind}")
 
 
-def _check(task_name: str, to: Path | None) -> None:
+def _check(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
+    """Read every split, and count.
+
+    Raises:
+        DataError: at the end, if there are no training records to be had.
+    """
     from dpft.tasks.base import SPLITS
 
-    task = _task(task_name, [])
+    task = _task(task_name, overrides)
+    unusable = None
     for split in SPLITS:
         try:
             records, instances = task.records(split), task.instances(split)
+            details = task.details(split)
         except DataError as error:
-            typer.echo(f"{task_name} {split}: {error}")
+            if split == "train":
+                unusable = error
+            else:
+                typer.echo(f"{task_name} {split}: {error}")
             continue
         typer.echo(f"{task_name} {split}: {len(records):,} records, {len(instances):,} instances")
+        for line in details:
+            typer.echo(f"  {line}")
+    if unusable is not None:
+        raise unusable
 
 
-def _get(task_name: str, to: Path | None) -> None:
+def _get(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
     """Fetch the hub's copy and keep it as parquet, a form that the task reads."""
     from dpft.tasks.sources import save_hub
 
     folder = _folder(task_name, to)
-    for file, rows in save_hub(_task(task_name, ["task.source=hub"]).dataset, task_name, folder):
+    task = _task(task_name, [*overrides, "task.source=hub"])
+    for file, rows in save_hub(task.dataset, task_name, folder):
         typer.echo(f"{file}: {rows:,} rows")
     _advise(task_name, folder)
 
 
-def _sample(task_name: str, to: Path | None) -> None:
+def _sample(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
     """Write the generated sample in the published form."""
-    task, folder = _task(task_name, ["task.source=sample"]), _folder(task_name, to)
+    task, folder = _task(task_name, [*overrides, "task.source=sample"]), _folder(task_name, to)
     try:
         task.dataset.write_sample(folder, task.sample_seed)
     except OSError as error:
@@ -72,7 +92,7 @@ def _advise(task_name: str, folder: Path) -> None:
     typer.echo(f"use it with: dpft train task={task_name} task.data_dir={folder}")
 
 
-def _task(name: str, overrides: list[str]):  # type: ignore[no-untyped-def]
+def _task(name: str, overrides: Sequence[str]):  # type: ignore[no-untyped-def]
     from dpft.tasks import load_task
 
     return load_task(parse(compose([f"task={name}", *overrides])).task)

@@ -44,9 +44,9 @@ CLIP_FUNCTIONS: Mapping[str, ClipFunction] = MappingProxyType(
 )
 
 
-# A sequence of layer calls, and whether several records were in the batch: only then can rows be
-# confused.
-Signature = tuple[tuple[tuple[str, bool], ...], bool]
+# A sequence of layer calls, and whether several records were in the batch, with several rows each:
+# only then can they be confused.
+Signature = tuple[tuple[tuple[str, bool], ...], bool, bool]
 
 # A sequence that was found right is looked at again after so many batches, and four times as many.
 _CHECK_AGAIN = 64
@@ -249,7 +249,7 @@ class Clipper:
         depend on its data and change with its weights.
         """
         kind = tuple((call.site.name, call.root) for call in calls)
-        seen = self._seen.setdefault((kind, len(losses) > 1), _Seen())
+        seen = self._seen.setdefault((kind, len(losses) > 1, rows > 1), _Seen())
         seen.batches += 1
         if seen.batches < seen.next_check:
             return None

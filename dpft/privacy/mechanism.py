@@ -72,8 +72,8 @@ class Mechanism:
             raise ValueError("the training set is empty; expected at least one record")
         if not 1 <= self.batch_size <= self.dataset_size:
             raise ValueError(
-                f"optim.batch_size is {self.batch_size} for {self.dataset_size} training records; "
-                f"expected between 1 and {self.dataset_size}"
+                f"optim.batch_size is {self.batch_size} for {self.dataset_size} training records "
+                f"(or users, where those are the unit); expected between 1 and {self.dataset_size}"
             )
         if self.steps < 0:
             raise ValueError(f"steps is {self.steps}; expected 0 or more")

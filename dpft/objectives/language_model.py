@@ -1,0 +1,44 @@
+"""Language modelling: every token of a text is predicted, and nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpft.config import Decode
+from dpft.objectives.base import Instance, Prediction
+from dpft.objectives.causal import Causal, CausalExample
+from dpft.objectives.records import TextRecord
+
+
+@dataclass(frozen=True)
+class LanguageModel(Causal):
+    """Write a whole text, given the end token alone.
+
+    A text that is longer than ``max_length`` is cut, and the end token with it. Predictions hold no
+    text: only how likely the reference is, over the tokens that were kept.
+    """
+
+    def encode(self, record: TextRecord) -> CausalExample:
+        end = self.tokenizer.eos_token_id
+        target = [*self._ids(record.target), end]
+        return CausalExample((end,), tuple(target[: self.max_length - 1]))
+
+    def encode_prompt(self, record: TextRecord, room: int = 0) -> tuple[int, ...]:
+        return (self.tokenizer.eos_token_id,)
+
+    def predict(
+        self,
+        model: Any,
+        instances: Sequence[Instance],
+        settings: Decode,
+        seed: int,
+        advance: Callable[[int], None],
+    ) -> list[Prediction]:
+        likelihoods = self.likelihoods(model, instances, settings.batch_size)
+        advance(len(instances))
+        return [
+            Prediction("", "", instance.references, instance.subset, nll, tokens)
+            for instance, (nll, tokens) in zip(instances, likelihoods, strict=True)
+        ]

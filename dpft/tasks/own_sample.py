@@ -1,0 +1,107 @@
+"""Generated data for the tasks on one's own files: notes from a repair shop that does not exist.
+
+Each visitor has habits of speech and favourite things, and some come far more often than others:
+what data of real people look like, as far as privacy of users is concerned. Users of the splits are
+different people. Nothing here is copied from anywhere.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from dpft.tasks.tables import write_lines
+
+CLASSES = ("repair", "spare part", "opening hours", "thanks")
+
+# Users of each split; in training some of them write much.
+_USERS = MappingProxyType({"train": 120, "dev": 16, "test": 16})
+_MOST = 40
+
+_THINGS = ("toaster", "kettle", "floor lamp", "bicycle", "radio", "sewing machine", "fan", "clock")
+_FAULTS = (
+    ("stays cold", "changed the fuse"),
+    ("rattles", "tightened two screws"),
+    ("smells burnt", "cleaned the motor"),
+    ("stops after a minute", "soldered a loose wire"),
+    ("leaks", "put in a new seal"),
+    ("is stuck", "oiled the axle"),
+)
+_PARTS = ("a belt", "a fuse", "a knob", "a hinge", "a spring", "a bulb", "a chain")
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
+_OPENINGS = ("Hello, ", "Dear team, ", "Good morning, ", "Sorry to ask, ", "Me again: ", "")
+_CLOSINGS = ("", " Many thanks.", " See you soon.", " Greetings from upstairs.")
+_YEARS = range(1961, 2024)
+
+
+class _Visitor:
+    """Somebody with habits."""
+
+    def __init__(self, name: str, rng: random.Random) -> None:
+        self.name = name
+        self.rng = rng
+        self.things = rng.sample(_THINGS, 3)
+        self.opening, self.closing = rng.choice(_OPENINGS), rng.choice(_CLOSINGS)
+        self.day = rng.choice(_DAYS)
+
+    def text2text(self) -> dict[str, str]:
+        """Keywords of a repair in, a note to the owner out."""
+        thing, (fault, cure) = self.rng.choice(self.things), self.rng.choice(_FAULTS)
+        year = self.rng.choice(_YEARS)
+        return {
+            "source": f"{thing} | {year} | {fault} | ready {self.day}",
+            "target": (
+                f"Your {thing} of {year} {fault} no more: we {cure}. "
+                f"You can fetch it on {self.day}.{self.closing}"
+            ),
+        }
+
+    def classification(self) -> dict[str, str]:
+        """A message, and what it is about."""
+        thing, fault = self.rng.choice(self.things), self.rng.choice(_FAULTS)[0]
+        label = self.rng.choice(CLASSES)
+        said = {
+            "repair": f"my {thing} {fault}, can you mend it?",
+            "spare part": f"do you have {self.rng.choice(_PARTS)} for a {thing}?",
+            "opening hours": f"until when are you open on {self.day}?",
+            "thanks": f"the {thing} has run since {self.day}, what a joy!",
+        }[label]
+        return {"text": f"{self.opening}{said}{self.closing}", "label": label}
+
+    def language_modeling(self) -> dict[str, str]:
+        """A page of a visitor's diary."""
+        lines = []
+        for day in self.rng.sample(_DAYS, self.rng.randint(1, 4)):
+            thing, (fault, cure) = self.rng.choice(self.things), self.rng.choice(_FAULTS)
+            lines.append(f"On {day} I brought a {thing} that {fault}. They {cure}.")
+        return {"text": f"{' '.join(lines)}{self.closing}"}
+
+
+KINDS: MappingProxyType[str, Callable[[_Visitor], dict[str, str]]] = MappingProxyType(
+    {
+        "text2text": _Visitor.text2text,
+        "classification": _Visitor.classification,
+        "language_modeling": _Visitor.language_modeling,
+    }
+)
+
+
+def rows(kind: str, split: str, seed: int) -> Sequence[dict[str, str]]:
+    """The rows of a split, a column ``user`` among theirs."""
+    found = []
+    for number in range(_USERS[split]):
+        name = f"{split}-visitor-{number:02}"
+        rng = random.Random(f"{seed} {kind} {name}")
+        visitor = _Visitor(name, rng)
+        times = min(_MOST, int(rng.paretovariate(0.6))) if split == "train" else 4
+        found += [{"user": name, **KINDS[kind](visitor)} for _ in range(times)]
+    random.Random(f"{seed} {kind} {split}").shuffle(found)
+    return found
+
+
+def write_sample(kind: str, folder: Path, seed: int) -> None:
+    """Write ``train.jsonl``, ``dev.jsonl`` and ``test.jsonl``."""
+    for split in _USERS:
+        write_lines(folder / f"{split}.jsonl", rows(kind, split, seed))

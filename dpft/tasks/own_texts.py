@@ -1,0 +1,260 @@
+"""The tasks on the user's own data: texts from texts, classes of texts, and plain texts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dpft.checks import one_of
+from dpft.errors import ConfigError, DataError
+from dpft.metrics import classification
+from dpft.metrics.perplexity import SIGNATURE as PERPLEXITY
+from dpft.metrics.perplexity import token_perplexity
+from dpft.models import LoadedModel, Needs
+from dpft.objectives.base import Instance, Objective, Prediction
+from dpft.objectives.causal import Causal
+from dpft.objectives.classifier import Classifier, check_positions
+from dpft.objectives.language_model import LanguageModel
+from dpft.objectives.records import LabelledText, TextRecord
+from dpft.tasks import own_sample
+from dpft.tasks.own import OwnData, own_dataset
+from dpft.tasks.tables import TableRow, write_lines
+
+FROM_DATA = "from_data"
+
+
+@dataclass(frozen=True)
+class TextToText(OwnData):
+    """A text to write, given another; see ``conf/task/text2text.yaml``."""
+
+    source_column: str = "source"
+    target_column: str = "target"
+    loss: str = "mean"
+    before: str = ""
+    after: str = ""
+    ends: bool = True
+    cut: str = "source"
+
+    name = "text2text"
+    dataset = own_dataset("text2text")
+    record_is = "one row of the training data: a source text with its target text"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("task.loss", self.loss, ("mean", "sum"))
+        one_of("task.cut", self.cut, ("source", "target"))
+
+    @property
+    def needs(self) -> Needs:
+        return Needs("causal")
+
+    def objective(self, loaded: LoadedModel) -> Objective:
+        _check_room(loaded, self.max_length)
+        frame = loaded.text_tokenizer.encode(self.before + self.after, add_special_tokens=False)
+        if len(frame) > self.max_length // 2:
+            raise ConfigError(
+                f"task.before and task.after have {len(frame)} tokens of the {self.max_length} of "
+                "task.max_length; expected half of them at most, since they are never cut"
+            )
+        return Causal(
+            loaded.text_tokenizer,
+            self.max_length,
+            self.loss,
+            before=self.before,
+            after=self.after,
+            ends=self.ends,
+            cut=self.cut,
+            perplexity=True,
+        )
+
+    def record(self, row: TableRow) -> TextRecord:
+        source, target = self.texts(row)
+        return TextRecord((source,), target)
+
+    def texts(self, row: TableRow) -> tuple[str, str]:
+        return (
+            row.text(self.source_column, "task.source_column"),
+            row.text(self.target_column, "task.target_column"),
+        )
+
+    def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
+        """JSON lines with the columns of the settings."""
+        assert rows is not None
+        write_lines(
+            path,
+            (
+                {self.source_column: self.texts(row)[0], self.target_column: target}
+                for row, target in zip(rows, targets, strict=True)
+            ),
+        )
+
+    def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
+        from dpft.metrics import bleu, rouge
+
+        written = [p.prediction for p in predictions]
+        references = [p.references for p in predictions]
+        return {
+            "BLEU": bleu.score(written, references),
+            "ROUGE_L": rouge.score(written, references)["ROUGE_L"],
+            "perplexity": _perplexity(predictions),
+        }
+
+    def signature(self) -> str:
+        from dpft.metrics import bleu, rouge
+
+        return f"{bleu.SIGNATURE}; {rouge.SIGNATURE}; {PERPLEXITY}"
+
+
+@dataclass(frozen=True)
+class TextClassification(OwnData):
+    """A class for a text, or for two; see ``conf/task/classification.yaml``."""
+
+    text_column: str = "text"
+    pair_column: str | None = None
+    label_column: str = "label"
+    classes: tuple[str, ...] | str | None = None
+
+    name = "classification"
+    dataset = own_dataset("classification")
+    record_is = "one row of the training data: a text, or two, with a label"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.classes, str) and self.classes != FROM_DATA:
+            raise ConfigError(
+                f"task.classes is {self.classes!r}; expected a list such as "
+                f"'task.classes=[yes,no]', or {FROM_DATA}"
+            )
+        if isinstance(self.classes, tuple):
+            names = [str(name) for name in self.classes]
+            if len(set(names)) < max(2, len(names)):
+                raise ConfigError(
+                    f"task.classes is {', '.join(names)}; expected two names at least, each once"
+                )
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """In the order of the head's outputs.
+
+        They are not collected from the data unless the user says so: that a class exists may be
+        known from a single record, and the number of outputs tells it to everybody.
+        """
+        if isinstance(self.classes, tuple):
+            return tuple(str(name) for name in self.classes)
+        if self.classes is None and self.location[0] == "sample":
+            return own_sample.CLASSES
+        if self.classes is None:
+            raise ConfigError(
+                "task.classes is not set. Type their names, as in 'task.classes=[yes,no]'; or "
+                f"task.classes={FROM_DATA} to collect them from the training data, which tells "
+                "everybody that each of them occurs and is not covered by the guarantee"
+            )
+        rows = self._read("train")
+        names = {row.name(self.label_column, "task.label_column") for row in rows}
+        if len(names) < 2:
+            raise DataError(
+                f"all labels of the training data are {', '.join(names)}; expected two classes at "
+                "least"
+            )
+        return tuple(sorted(names))
+
+    @property
+    def needs(self) -> Needs:
+        return Needs("classifier", self.class_names)
+
+    def objective(self, loaded: LoadedModel) -> Objective:
+        check_positions(loaded.model, self.max_length)
+        return Classifier(loaded.text_tokenizer, self.max_length, self.class_names)
+
+    def record(self, row: TableRow) -> LabelledText:
+        name = row.name(self.label_column, "task.label_column")
+        if name not in self.class_names:
+            raise DataError(
+                f"{row.place}: label {name!r} is no class; expected one of "
+                f"{', '.join(self.class_names)}"
+            )
+        return LabelledText(self.texts(row), self.class_names.index(name))
+
+    def texts(self, row: TableRow) -> tuple[str, ...]:
+        first = row.text(self.text_column, "task.text_column")
+        if self.pair_column is None:
+            return (first,)
+        return first, row.text(self.pair_column, "task.pair_column")
+
+    def instance(self, record: Any) -> Instance:
+        return Instance(record, (self.class_names[record.label],))
+
+    def labels(self) -> list[str]:
+        taken = ["class names taken from the training data, outside the guarantee"]
+        return super().labels() + (taken if self.classes == FROM_DATA else [])
+
+    def details(self, split: str) -> list[str]:
+        counts = Counter(self.class_names[self.record(row).label] for row in self.rows(split))
+        told = ", ".join(f"{name} {counts[name]:,}" for name in self.class_names)
+        return [*super().details(split), f"labels: {told}"]
+
+    def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
+        right = [p.references[0] for p in predictions]
+        return {"accuracy": classification.accuracy([p.prediction for p in predictions], right)}
+
+    def signature(self) -> str:
+        return classification.SIGNATURE
+
+
+@dataclass(frozen=True)
+class LanguageModeling(OwnData):
+    """A text to predict token by token; see ``conf/task/language_modeling.yaml``."""
+
+    text_column: str = "text"
+    loss: str = "mean"
+
+    name = "language_modeling"
+    unconditional = True
+    dataset = own_dataset("language_modeling")
+    record_is = "one row of the training data: a text, of which what exceeds max_length is cut"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("task.loss", self.loss, ("mean", "sum"))
+
+    @property
+    def needs(self) -> Needs:
+        return Needs("causal")
+
+    def objective(self, loaded: LoadedModel) -> Objective:
+        _check_room(loaded, self.max_length)
+        return LanguageModel(loaded.text_tokenizer, self.max_length, self.loss)
+
+    def record(self, row: TableRow) -> TextRecord:
+        return TextRecord((), *self.texts(row))
+
+    def texts(self, row: TableRow) -> tuple[str]:
+        return (row.text(self.text_column, "task.text_column"),)
+
+    def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
+        """JSON lines with the column of the settings."""
+        write_lines(path, ({self.text_column: target} for target in targets))
+
+    def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
+        return {"perplexity": _perplexity(predictions)}
+
+    def signature(self) -> str:
+        return f"{PERPLEXITY}|texts cut to {self.max_length} tokens"
+
+
+def _check_room(loaded: LoadedModel, max_length: int) -> None:
+    """Refuse records that may be longer than the model has positions for."""
+    positions = getattr(loaded.model.config, "max_position_embeddings", None)
+    if positions is not None and max_length > positions:
+        raise ConfigError(
+            f"task.max_length is {max_length}, but the model has positions for {positions} tokens; "
+            f"type task.max_length={positions}"
+        )
+
+
+def _perplexity(predictions: Sequence[Prediction]) -> float | None:
+    return token_perplexity([p.nll for p in predictions], [p.tokens for p in predictions])
