@@ -19,6 +19,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+study_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(study_app, name="study", help="Human ratings of several runs' texts: make, read.")
+
 # Everything behind these verbs goes to Hydra as it was typed, flags and overrides alike.
 _HYDRA = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 _OVERRIDES = {"allow_extra_args": True}
@@ -99,12 +102,15 @@ def data(
         str, typer.Argument(help="where (is it found?), check (read it all), get, or sample.")
     ] = "where",
     task: Annotated[str, typer.Argument(help="A task, such as e2e.")] = "e2e",
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Settings, such as task.train_file=FILE.")
+    ] = None,
     to: Annotated[Path | None, typer.Option(help="Folder to write to, for get and sample.")] = None,
 ) -> None:
     """Find, check, fetch or generate a task's data: dpft data check e2e"""
     from dpft.commands import data as verb
 
-    _run(lambda: verb.main(action, task, to), hub=True)
+    _run(lambda: verb.main(action, task, overrides or [], to), hub=True)
 
 
 @app.command()
@@ -128,6 +134,66 @@ def compare(
     from dpft.commands import compare as verb
 
     _run(lambda: verb.main(runs, markdown))
+
+
+@app.command()
+def generate(
+    run: Annotated[Path, typer.Argument(help="A run directory that was trained.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="n=1000; sources=dev, test, sample or FILE; out=FILE; seed=0; unique=true; "
+            "decode.top_p=0.9 and other settings of decode."
+        ),
+    ] = None,
+    not_private: Annotated[
+        bool, typer.Option("--not-private", help="Also from a run without any guarantee.")
+    ] = False,
+) -> None:
+    """Synthetic records from a private run: dpft generate RUN n=1000 sources=dev
+
+    Texts that a privately trained model writes have its guarantee; FILE.guarantee.md says so. Where
+    the model writes for a source (all tasks but language_modeling), sources are copied as they are
+    and are NOT covered: give public ones. Those of the training records are refused.
+    """
+    from dpft.commands import generate as verb
+
+    _run(lambda: verb.main(run, overrides or [], not_private), hub=True)
+
+
+@study_app.command("make")
+def study_make(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run directories, or predictions files (.jsonl).")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for sheet.csv, form.html and key.json.")],
+    items: Annotated[int, typer.Option(help="Contexts drawn.")] = 20,
+    raters: Annotated[int, typer.Option(help="People who rate.")] = 20,
+    per_rater: Annotated[int, typer.Option(help="Contexts for each; all systems' replies.")] = 5,
+    split: Annotated[str, typer.Option(help="Of the runs' generations.")] = "dev",
+    seed: Annotated[int, typer.Option(help="Of what is drawn, and of the order.")] = 0,
+    generations: Annotated[
+        str | None, typer.Option(help="Their name, where not the split's: see record.json.")
+    ] = None,
+) -> None:
+    """A blinded sheet of several runs' replies: dpft study make RUN RUN --out FOLDER"""
+    from dpft.commands import study as verb
+
+    options = {"items": items, "raters": raters, "per_rater": per_rater, "seed": seed}
+    _run(lambda: verb.make(runs, out, name=generations or split, **options))
+
+
+@study_app.command("read")
+def study_read(
+    files: Annotated[list[Path], typer.Argument(help="Filled sheets, or files of the form.")],
+    key: Annotated[Path, typer.Option(help="The key.json of the sheet.")],
+    partial: Annotated[bool, typer.Option("--partial", help="Though ratings are missing.")] = False,
+    json: Json = False,
+) -> None:
+    """Mean ratings with 95% intervals: dpft study read FILLED.csv --key FOLDER/key.json"""
+    from dpft.commands import study as verb
+
+    _run(lambda: verb.read(files, key, partial=partial, as_json=json))
 
 
 @app.command()

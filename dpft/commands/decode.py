@@ -9,23 +9,19 @@ from typing import Any
 
 import typer
 
-from dpft.config import Decode, build, parse
+from dpft.config import Decode, build
 from dpft.errors import ConfigError
 
 
 def main(path: Path, overrides: Sequence[str]) -> None:
     """Decode a trained run again and record where the texts lie."""
-    import yaml
-
     from dpft import runs
-    from dpft.models import load_model
     from dpft.predictions import predict, write_predictions
     from dpft.progress import Progress
-    from dpft.tasks import load_task
+    from dpft.trained import loaded_run
 
-    runs.read_record(path)
-    text = (path / "config.yaml").read_text()
-    run = parse(yaml.safe_load(text))
+    trained = loaded_run(path)
+    run = trained.run
     settings = build(Decode, {**dataclasses.asdict(run.decode), **_parsed(overrides)}, "decode")
     changed = "-".join(
         f"{field.name}={getattr(settings, field.name)}"
@@ -34,14 +30,13 @@ def main(path: Path, overrides: Sequence[str]) -> None:
         and getattr(settings, field.name) != getattr(run.decode, field.name)
     )
     name = "-".join(part for part in (settings.split, changed) if part)
-    task = load_task(run.task)
-    with runs.RunDirectory.open(path, run.identity(), text) as directory, Progress() as progress:
-        trained = dataclasses.replace(
-            run.model, path=str(directory.model), init="pretrained", tied=None
-        )
-        loaded = load_model(trained, task.needs, run.seed)
+    with (
+        runs.RunDirectory.open(path, run.identity(), trained.text) as directory,
+        Progress() as progress,
+    ):
         file = directory.generations(name)
-        write_predictions(file, predict(task, loaded, settings, run.seed, progress))
+        predictions = predict(trained.task, trained.loaded, settings, run.seed, progress)
+        write_predictions(file, predictions)
         relative = str(file.relative_to(directory.path))
         runs.update_record(directory, generations={name: relative})
     typer.echo(f"{file}\nscore it with: dpft score {path}")

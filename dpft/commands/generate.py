@@ -1,0 +1,153 @@
+"""``dpft generate``: synthetic records from a trained run, with their guarantee beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from dpft.checks import positive
+from dpft.config import Decode, build
+from dpft.errors import ConfigError, DataError, suggestion
+
+if TYPE_CHECKING:
+    from dpft.trained import TrainedRun
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked for.
+
+    Attributes:
+        n: how many texts to sample.
+        sources: what to write targets for, see `dpft.synthesis.find_sources`.
+        out: the file; None: ``synthetic/`` in the run's folder.
+        seed: of sources and sampling.
+        unique: leave out records that repeat another.
+    """
+
+    n: int
+    sources: str | None = None
+    out: str | None = None
+    seed: int = 0
+    unique: bool = False
+
+    def __post_init__(self) -> None:
+        positive("n", self.n)
+
+
+def main(path: Path, overrides: Sequence[str], not_private: bool) -> None:
+    """Sample records and write them, with ``.guarantee.json`` and ``.guarantee.md`` beside."""
+    from dpft import runs
+    from dpft.synthesis import as_markdown, find_sources, guarantee, is_private, keep, sample
+    from dpft.tasks.base import Task
+    from dpft.trained import loaded_run
+
+    plain, decoding = _split(overrides)
+    if "n" not in plain:
+        raise ConfigError("no n given; type dpft generate RUN n=1000 sources=dev")
+    settings = build(Settings, plain, "generate")
+    if not is_private(runs.read_record(path)) and not not_private:
+        raise ConfigError(
+            f"{path} was trained without privacy: what its model writes may repeat training "
+            "records word for word. Train with eps=3 first, or type --not-private if the records "
+            "are public or the texts stay where the records are"
+        )
+    trained = loaded_run(path)
+    task, how = trained.task, _decode(trained, decoding)
+    out = Path(settings.out) if settings.out else path / "synthetic" / task.written_as
+    if out.exists():
+        raise ConfigError(f"{out} exists; give another file with out=FILE")
+    sources = find_sources(task, settings.sources, settings.n, settings.seed)
+    if not how.sample and settings.n > max(1, sources.distinct):
+        raise ConfigError(
+            f"decode.sample=false writes the same text for the same source, and there are "
+            f"{max(1, sources.distinct)} sources for n={settings.n}; lower n, or leave it out"
+        )
+    from dpft.progress import Progress
+
+    with Progress() as progress, progress.phase("sampling", settings.n) as advance:
+        targets = sample(
+            task, trained.loaded, sources.rows, settings.n, how, settings.seed, advance
+        )
+    synthetic = keep(task, sources.rows, targets, settings.unique)
+    if not synthetic.targets:
+        raise DataError(
+            f"all {settings.n} texts are empty; expected some: is the model trained at all?"
+        )
+    sampling = {
+        **{k: v for k, v in dataclasses.asdict(how).items() if k not in ("split", "batch_size")},
+        **{"seed": settings.seed, "unique": settings.unique},
+    }
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        task.write_records(synthetic.rows, synthetic.targets, out)
+        digest = hashlib.sha256(out.read_bytes()).hexdigest()
+        content = guarantee(
+            trained.record, path.resolve().name, synthetic, sources, sampling, out.name, digest
+        )
+        beside = [out.with_name(f"{out.name}.guarantee.{kind}") for kind in ("json", "md")]
+        beside[0].write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        beside[1].write_text(as_markdown(content), "utf-8")
+    except OSError as error:
+        raise DataError(f"cannot write {out}: {error.strerror}") from error
+    _say(content, out, beside)
+    # What a task writes by itself it also reads.
+    own = type(task).write_records is not Task.write_records
+    again = f"{task.name} task.synthetic" if own else "text2text task.train_file"
+    typer.echo(f"train on it with: dpft train task={again}={out} clip=none")
+
+
+def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of this verb, and those of decode."""
+    import yaml
+
+    known = [field.name for field in dataclasses.fields(Settings)]
+    plain: dict[str, Any] = {}
+    decoding: dict[str, Any] = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if equals and key.startswith("decode."):
+            decoding[key.removeprefix("decode.")] = yaml.safe_load(value)
+        elif equals and key in known:
+            # File names are not to become numbers or dates.
+            plain[key] = value if key in ("sources", "out") else yaml.safe_load(value)
+        else:
+            raise ConfigError(
+                f"got {override!r}{suggestion(key, known)}; expected "
+                f"{', '.join(f'{name}=...' for name in known)} or decode.NAME=VALUE"
+            )
+    return plain, decoding
+
+
+def _decode(trained: TrainedRun, overrides: Mapping[str, Any]) -> Decode:
+    """Nucleus sampling with p = 0.9; texts as long as the run's answers, or as its records."""
+    nucleus = dataclasses.asdict(trained.run.decode) | {"beams": 1, "sample": True, "top_p": 0.9}
+    if trained.task.unconditional:
+        nucleus["max_new_tokens"] = getattr(trained.task, "max_length", nucleus["max_new_tokens"])
+    return build(Decode, nucleus | dict(overrides), "decode")
+
+
+def _say(content: Mapping[str, Any], out: Path, beside: Sequence[Path]) -> None:
+    records = content["records"]
+    left_out = ", ".join(
+        f"{records[key]} {word}"
+        for key, word in (("empty_left_out", "empty"), ("duplicates_left_out", "repeated"))
+        if records[key]
+    )
+    typer.echo(f"{out}: {records['written']} records" + (f" ({left_out})" if left_out else ""))
+    typer.echo(f"{beside[1]}: the guarantee, also as {beside[0].name}")
+    if content["private"]:
+        typer.echo(content["privacy"]["statement"])
+        for caveat in content["privacy"]["caveats"]:
+            typer.secho(f"note: {caveat}", fg=typer.colors.YELLOW)
+    else:
+        typer.secho("no privacy guarantee", fg=typer.colors.YELLOW)
+    if content["sources"]["distinct"]:
+        typer.echo(f"sources: {content['sources']['origin']}; {content['sources']['privacy']}")

@@ -1,0 +1,65 @@
+"""A run that was trained, as the verbs that use its model find it again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from dpft import runs
+from dpft.config import Run, parse
+from dpft.errors import ConfigError
+from dpft.models import LoadedModel
+from dpft.models.save import load_saved
+from dpft.tasks import load_task
+from dpft.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """What is read of a run's folder; task and model are made when they are first asked for.
+
+    Attributes:
+        path: the folder.
+        text: of ``config.yaml``, as `dpft.runs.RunDirectory.open` wants it.
+        run: the settings it was trained with.
+        record: its ``record.json``.
+    """
+
+    path: Path
+    text: str
+    run: Run
+    record: dict[str, Any]
+
+    @cached_property
+    def task(self) -> Task:
+        return load_task(self.run.task)
+
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        """The trained model, on the GPU if there is one and the run did not ask for the CPU."""
+        loaded = load_saved(self.run.model, self.task.needs, self.run.seed, self.path / "model")
+        if torch.cuda.is_available() and self.run.device != "cpu":
+            loaded.model.to("cuda")  # type: ignore[arg-type]
+        return loaded
+
+
+def loaded_run(path: Path) -> TrainedRun:
+    """The run in ``path``.
+
+    Raises:
+        RecordError: if nothing was trained there.
+        ConfigError: if its settings are not readable by this version.
+    """
+    record = runs.read_record(path)
+    try:
+        text = (path / "config.yaml").read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{path} holds no config.yaml; expected a run directory: give the folder itself"
+        ) from error
+    return TrainedRun(path, text, parse(yaml.safe_load(text)), record)

@@ -1,0 +1,302 @@
+"""Synthetic records: what is sampled, written, said and refused; and training on them."""
+
+import csv
+import hashlib
+import json
+import re
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from dpft import runs
+from dpft.cli import app
+from dpft.compose import compose
+from dpft.config import Decode, parse
+from dpft.errors import ConfigError, DataError
+from dpft.experiment import run_experiment
+from dpft.objectives.records import LabelledText
+from dpft.synthesis import find_sources, keep, sample
+from dpft.tasks.e2e import E2E, read_csv
+from dpft.tasks.own_texts import LanguageModeling
+from dpft.trained import loaded_run
+
+SMALL = [
+    "task.source=sample",
+    "task.limit_train=64",
+    "task.limit_eval=2",
+    "optim.batch_size=16",
+    "optim.steps=2",
+    "decode=greedy",
+    "decode.max_new_tokens=5",
+    "threads=1",
+]
+QUICK = ["decode.max_new_tokens=8"]
+
+
+def train(folder, *overrides):
+    return run_experiment(parse(compose([*SMALL, f"runs_dir={folder}", *overrides])))
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["generate", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def quick_scores():
+    """Scores without Java: the metric has tests of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpft.metrics.e2e.score", lambda predictions, references: {"BLEU": 0.5})
+        patch.setattr("dpft.metrics.e2e.signature", lambda: "quick")
+        yield
+
+
+@pytest.fixture(scope="module")
+def private(tmp_path_factory, quick_scores):
+    return train(tmp_path_factory.mktemp("runs"), "name=private", "privacy.noise_seed=1").path
+
+
+@pytest.fixture(scope="module")
+def made(private, tmp_path_factory):
+    out = tmp_path_factory.mktemp("made") / "trainset.csv"
+    result = invoke(private, "n=40", "sources=dev", f"out={out}", "seed=1", *QUICK)
+    assert result.exit_code == 0, result.output
+    return out, result.output
+
+
+@pytest.fixture
+def one_source(tmp_path):
+    file = tmp_path / "sources.csv"
+    file.write_text('mr,ref\n"name[Aromi], area[riverside]",unused\n')
+    return file
+
+
+def content(out):
+    return json.loads(out.with_name(f"{out.name}.guarantee.json").read_text())
+
+
+def test_records_are_in_the_tasks_own_form_with_sources_as_they_were(made):
+    out, _ = made
+    rows = read_csv(out)
+    dev = {mr for mr, _ in E2E(source="sample").rows("dev")}
+    assert len(rows) == content(out)["records"]["written"] <= 40
+    assert {mr for mr, _ in rows} <= dev
+    assert len({mr for mr, _ in rows}) > 30  # 40 of the sources, drawn without replacement
+    assert len({target for _, target in rows}) > 10
+
+
+def test_the_guarantee_is_the_runs(made, private):
+    out, said = made
+    side, record = content(out), runs.read_record(private)
+    assert side["private"] is True
+    assert side["privacy"] == record["privacy"]
+    assert side["mechanism"] == record["mechanism"]
+    assert side["sha256"] == hashlib.sha256(out.read_bytes()).hexdigest()
+    assert side["run"]["name"] == "private"
+    assert side["sampling"]["top_p"] == 0.9
+    assert side["sampling"]["seed"] == 1
+    assert "not covered by the guarantee" in side["sources"]["privacy"]
+    assert "generated sample data" in side["labels"]
+    text = out.with_name(f"{out.name}.guarantee.md").read_text()
+    for words in (
+        record["privacy"]["statement"],
+        "explicit seed 1",
+        "sampling costs no further privacy",
+        "the dev split of e2e",
+    ):
+        assert words in text
+    assert record["privacy"]["statement"] in said
+    assert f"train on it with: dpft train task=e2e task.synthetic={out} clip=none" in said
+    # Side files travel: they name no folder of this machine.
+    for path in out.parent.glob("*.guarantee.*"):
+        assert str(out.parent) not in path.read_text()
+
+
+def test_every_record_is_drawn_by_itself_and_follows_the_seed(private, one_source, tmp_path):
+    def texts(seed, name):
+        out = tmp_path / name
+        overrides = ["n=8", f"sources={one_source}", f"seed={seed}", f"out={out}", *QUICK]
+        assert invoke(private, *overrides).exit_code == 0
+        return read_csv(out)
+
+    first = texts(0, "a.csv")
+    assert {mr for mr, _ in first} == {"name[Aromi], area[riverside]"}
+    assert len({text for _, text in first}) > 1
+    assert first == texts(0, "b.csv")
+    assert first != texts(1, "c.csv")
+
+
+def test_a_model_trains_on_synthetic_records_and_says_so(made, tmp_path, quick_scores):
+    out, _ = made
+    overrides = [f"task.synthetic={out}", "task.limit_train=null", "clip=none", "name=again"]
+    outcome = train(tmp_path, *overrides)
+    assert outcome.record["training"]["steps"] == 2
+    assert outcome.record["dataset"]["counts"] == {"train": len(read_csv(out))}
+    assert "synthetic training records" in outcome.record["labels"]
+    # Evaluation is on the data itself.
+    task = E2E(source="sample", synthetic=str(out))
+    assert task.instances("test") == E2E(source="sample").instances("test")
+    assert task.rows("train") == read_csv(out)
+
+
+def test_a_folder_with_real_evaluation_files_beside_is_read_too(made, tmp_path):
+    out, _ = made
+    E2E.dataset.write_sample(tmp_path, 0)
+    shutil.copy(out, tmp_path / "trainset.csv")
+    task = E2E(data_dir=str(tmp_path))
+    assert task.rows("train") == read_csv(out)
+    assert task.rows("test") == E2E(source="sample").rows("test")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([], "no n given"),
+        (["n=0", "sources=dev"], "n is 0"),
+        (["n=many", "sources=dev"], "generate.n is 'many'"),
+        (["m=3"], "got 'm=3'"),
+        (["n=3", "source=dev"], "did you mean 'sources'"),
+        (["n=3"], "no sources given: .* are private themselves"),
+        (["n=3", "sources=train"], "would copy the sources of the training records"),
+        (["n=3", "sources=nowhere.csv"], "'nowhere.csv', and there is no such file"),
+        (["n=3", "sources=dev", "decode.top_q=1"], "unknown setting decode.top_q"),
+        (["n=999", "sources=dev", "decode.sample=false"], "writes the same text"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(private, overrides, message):
+    result = invoke(private, *overrides)
+    assert result.exit_code == 2
+    assert result.output.startswith("dpft: ")
+    assert re.search(message, result.output)
+    assert not (private / "synthetic").exists()
+
+
+def test_nothing_is_overwritten(made, private):
+    out, _ = made
+    result = invoke(private, "n=3", "sources=dev", f"out={out}")
+    assert result.exit_code == 2
+    assert "exists" in result.output
+
+
+def test_a_run_without_privacy_is_refused_or_said_to_have_none(private, one_source, tmp_path):
+    plain = shutil.copytree(private, tmp_path / "plain")
+    record = json.loads((plain / "record.json").read_text())
+    record["privacy"] = record["mechanism"] = None
+    (plain / "record.json").write_text(json.dumps(record))
+    wanted = [plain, "n=2", f"sources={one_source}", *QUICK]
+    result = invoke(*wanted)
+    assert result.exit_code == 2
+    assert "was trained without privacy" in result.output
+    result = invoke(*wanted, "--not-private")
+    assert result.exit_code == 0, result.output
+    assert "no privacy guarantee" in result.output
+    out = plain / "synthetic/trainset.csv"
+    side = content(out)
+    assert (side["private"], side["privacy"], side["mechanism"]) == (False, None, None)
+    text = out.with_name(f"{out.name}.guarantee.md").read_text()
+    assert "None. The model was trained without privacy" in text
+    assert "Epsilon" not in text
+
+
+def test_empty_texts_and_repeated_records_are_left_out_and_counted():
+    task = E2E(source="sample")
+    rows = [("name[A]", ""), ("name[A]", ""), ("name[B]", ""), ("name[A]", "")]
+    made = keep(task, rows, ["x", "x", "x", " \n"], unique=True)
+    assert (made.asked, made.empty, made.duplicates) == (4, 1, 1)
+    assert [(mr, text) for (mr, _), text in zip(made.rows, made.targets, strict=True)] == [
+        ("name[A]", "x"),
+        ("name[B]", "x"),
+    ]
+    assert keep(task, rows, ["x", "x", "x", ""], unique=False).duplicates == 0
+
+
+def test_writing_is_the_inverse_of_reading(tmp_path):
+    """The meaning representation is the one read, not one rebuilt from the prompt."""
+    rows = [('name[A "B"], near[C, D]', ""), ("name[E | F],food[x : y]", "")]
+    targets = ['One, "two"\nthree', "Ünïcode\rfour"]
+    E2E(source="sample").write_records(rows, targets, tmp_path / "a.csv")
+    assert read_csv(tmp_path / "a.csv") == [
+        (mr, target) for (mr, _), target in zip(rows, targets, strict=True)
+    ]
+
+
+def test_a_language_model_writes_whole_texts(tmp_path):
+    overrides = ["task=language_modeling", "decode.split=dev", "name=lm", "privacy.noise_seed=1"]
+    run = train(tmp_path, *overrides).path
+    result = invoke(run, "n=5", "decode.max_new_tokens=8")
+    assert result.exit_code == 0, result.output
+    out = run / "synthetic/train.jsonl"
+    side = content(out)
+    assert side["sources"]["distinct"] == 0
+    assert "no sources to protect" in side["sources"]["privacy"]
+    task = LanguageModeling(source="sample", synthetic=str(out))
+    texts = [record.target for record in task.records("train")]
+    assert len(texts) == side["records"]["written"] > 0
+    assert [json.loads(line)["text"] for line in out.read_text().splitlines()] == texts
+    result = invoke(run, "n=5", "sources=dev", f"out={tmp_path / 'b.jsonl'}")
+    assert "writes texts without a source" in result.output
+
+
+class Plain(E2E):
+    """A task without a form of its own to write."""
+
+    write_records = E2E.__mro__[2].write_records
+
+
+class Texts(Plain):
+    """A task whose records are texts alone."""
+
+    unconditional = True
+
+
+class Labels(Plain):
+    def record(self, row):
+        return LabelledText(("a",), 0)
+
+
+def test_tasks_without_a_writer_get_json_lines(tmp_path):
+    file = tmp_path / "a.jsonl"
+    Plain(source="sample").write_records([("name[A]", "")], ["x\u2028y"], file)
+    lines = file.read_text("utf-8").split("\n")
+    assert [json.loads(line) for line in lines[:-1]] == [
+        {"source": "name : A", "target": "x\u2028y"}
+    ]
+    Plain(source="sample").write_records(None, ["x"], file)
+    assert json.loads(file.read_text()) == {"text": "x"}
+    with pytest.raises(ConfigError, match="are no texts"):
+        Labels(source="sample").write_records([("name[A]", "")], ["x"], file)
+
+
+def test_texts_without_a_source_are_sampled_from_the_end_token(private):
+    task, loaded = Texts(source="sample"), loaded_run(private).loaded
+    sources = find_sources(task, None, 6, seed=0)
+    assert (sources.rows, sources.distinct) == (None, 0)
+    settings = Decode(beams=1, sample=True, top_p=0.9, max_new_tokens=8)
+    texts = sample(task, loaded, sources.rows, 6, settings, seed=0)
+    assert len(set(texts)) > 1
+    with pytest.raises(ConfigError, match="leave sources out"):
+        find_sources(task, "dev", 6, seed=0)
+
+
+def test_made_up_sources_are_not_those_of_the_training_records():
+    sources = find_sources(E2E(source="sample"), "sample", 50, seed=0)
+    assert "no private information" in sources.privacy
+    trained_on = {mr for mr, _ in E2E(source="sample").rows("train")}
+    assert len({mr for mr, _ in sources.rows} - trained_on) > 25
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(runs.RecordError, match=r"record\.json does not exist"):
+        loaded_run(tmp_path)
+
+
+def test_a_synthetic_file_that_is_missing_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"cannot read .*none\.csv"):
+        E2E(source="sample", synthetic=str(tmp_path / "none.csv")).rows("train")
+
+
+def test_a_sheet_editor_reads_what_is_written(made):
+    """Plain CSV: the header, then two fields a row."""
+    out, _ = made
+    with out.open(newline="", encoding="utf-8") as file:
+        assert {len(row) for row in csv.reader(file)} == {2}
