@@ -18,14 +18,15 @@ from dpft.errors import ConfigError
 from dpft.mechanisms import attach_clipper, make_mechanism
 from dpft.models import LoadedModel, adapt, load_model, save_model
 from dpft.objectives.base import encoded
+from dpft.optim import make_optimizer
 from dpft.predictions import predict, score_file, write_predictions
-from dpft.privacy import Clipper, UnsupportedLayerError, keys
+from dpft.privacy import Clipper, Mechanism, UnsupportedLayerError, keys
 from dpft.privacy.noise import Released
 from dpft.progress import Progress
 from dpft.recording import make_record
 from dpft.tasks import load_task
 from dpft.tasks.base import Task, fingerprint
-from dpft.train import StepStatistics, make_optimizer, train
+from dpft.train import StepStatistics, train
 from dpft.units import Records, TrainingSet, Users
 
 
@@ -46,7 +47,9 @@ def run_path(run: Run) -> Path:
         return Path(run.runs_dir) / run.name
     sigma = run.privacy.noise_multiplier
     budget = f"sigma{sigma:g}" if sigma else f"eps{run.privacy.epsilon:g}"
-    parts = [str(run.task["name"]), run.model.name, run.clip.style]
+    parts = [str(run.task["name"]).rpartition(":")[2], run.model.name]
+    parts += [run.adapt.name] if run.adapt.name != "full" else []
+    parts += [run.clip.style]
     parts += [budget] if run.clip.private else []
     parts += [f"s{run.seed}", runs.config_hash(run.identity())[:8]]
     return Path(run.runs_dir) / "-".join(parts)
@@ -78,17 +81,43 @@ def run_experiment(run: Run) -> Outcome:
         return Outcome(path, record)
 
 
+@dataclass(frozen=True)
+class Parts:
+    """A model ready to be trained, what clips its gradients, and what is guaranteed."""
+
+    loaded: LoadedModel
+    clipper: Clipper
+    mechanism: Mechanism
+
+
+def assemble(run: Run, task: Task, size: int, device: torch.device) -> Parts:
+    """Load and adapt the model, attach the clipper, and calibrate the noise for its groups.
+
+    Args:
+        run: the settings.
+        task: says what kind of model it needs.
+        size: how many units of privacy there are.
+        device: where the model goes.
+
+    Raises:
+        DpftError: if these settings do not go together.
+    """
+    make_mechanism(run, size)  # an impossible budget is told before a model is loaded
+    loaded = adapt(load_model(run.model, task.needs, run.seed), run.adapt, task.needs, run.seed)
+    model = loaded.model.to(device).train()  # type: ignore[arg-type]
+    clipper = attach_clipper(run.clip, model)
+    return Parts(loaded, clipper, make_mechanism(run, size, clipper))
+
+
 def _train_stage(
     run: Run, task: Task, directory: runs.RunDirectory, progress: Progress
 ) -> LoadedModel:
     records, owners = task.records("train"), task.owners()
     size = len(records) if owners is None else len(set(owners))
-    make_mechanism(run, size)  # an impossible budget is told before a model is loaded
+    task.instances(run.decode.split)  # what is missing at the end is told at the beginning
     device = _device(run.device)
-    loaded = adapt(load_model(run.model, task.needs, run.seed), run.adapt, task.needs, run.seed)
-    model = loaded.model.to(device).train()  # type: ignore[arg-type]
-    clipper = attach_clipper(run.clip, model)
-    mechanism = make_mechanism(run, size, clipper)
+    parts = assemble(run, task, size, device)
+    loaded, clipper, mechanism = parts.loaded, parts.clipper, parts.mechanism
     objective = task.objective(loaded)
     with progress.phase("encoding", len(records)) as advance:
         examples = encoded(objective, records, advance)
@@ -99,7 +128,7 @@ def _train_stage(
     units: TrainingSet = Records(objective, examples)
     if owners is not None:
         units = Users(objective, examples, owners, task.records_per_user, key)
-    data = runs.keyed_fingerprint(key, fingerprint(records))
+    data = runs.keyed_fingerprint(key, fingerprint(records, owners))
     ledger = None
     if mechanism.private:
         header = {
@@ -161,7 +190,7 @@ def _train_stage(
             runs.checkpoint.save(directory, step, moved, state)
 
         train(
-            model=model,
+            model=loaded.model,
             data=units,
             clipper=clipper,
             mechanism=mechanism,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,8 +65,17 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
     return {
         "metrics": dict(task.score(predictions)),
         "examples": len(predictions),
+        "references": _digest(predictions),
         "signature": task.signature(),
     }
+
+
+def _digest(predictions: Sequence[Prediction]) -> str:
+    """SHA-256 (16 hex) of the references: copies of a data set differ, and so do their scores."""
+    digest = hashlib.sha256()
+    for prediction in predictions:
+        digest.update(json.dumps(prediction.references).encode())
+    return digest.hexdigest()[:16]
 
 
 def _item(prediction: Prediction) -> dict[str, Any]:

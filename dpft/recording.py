@@ -43,6 +43,10 @@ def make_record(
     parameters = list(loaded.model.parameters())
     epsilon = mechanism.epsilons() if mechanism.private else None
     explicit = run.privacy.noise_seed
+    counts = {"train": len(records)}
+    if task.unit_noun != "record":
+        # How many records there are depends on one user by more than the guarantee covers.
+        counts = {f"training {task.unit_noun}s": mechanism.dataset_size}
     return {
         "stage": "trained",
         "dpft": runs.code_version(),
@@ -54,7 +58,7 @@ def make_record(
             "task": task.name,
             "source": task.location[0],
             "fingerprint": data,
-            "counts": {"train": len(records)},
+            "counts": counts,
         },
         "model": {
             "base_model": run.model.path,
@@ -65,7 +69,7 @@ def make_record(
         "mechanism": mechanism.to_dict() if mechanism.private else None,
         "privacy": {
             "unit": task.unit_in_words,
-            "neighbouring": "add or remove one record",
+            "neighbouring": f"add or remove one {task.unit_noun}",
             "delta": mechanism.delta,
             "epsilon": epsilon,
             "steps_taken": mechanism.steps,
@@ -89,10 +93,11 @@ def _statement(mechanism: Mechanism, task: Task, epsilon: dict[str, Any] | None)
     if mechanism.steps == 0:
         return "no training step was taken: the weights depend on no record"
     counts = "the noisy counts behind the thresholds included, " if mechanism.quantiles else ""
+    unit = task.unit_noun
     return (
         f"({math.ceil(epsilon['rdp'] * 1000) / 1000:g}, {mechanism.delta:.3g})-differential "
         f"privacy by Renyi accounting, {counts}"
-        f"for adding or removing one record; one record is {task.unit_in_words}"
+        f"for adding or removing one {unit}; one {unit} is {task.unit_in_words}"
     )
 
 

@@ -50,6 +50,8 @@ def test_help_names_every_verb():
         "train",
         "decode",
         "score",
+        "generate",
+        "study",
         "account",
         "ls",
         "data",

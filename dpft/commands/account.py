@@ -50,7 +50,8 @@ def main(overrides: Sequence[str], as_json: bool) -> None:
     if mechanism.target_epsilon is None:
         calibrated = "as given"
     print_pairs(
-        f"{run.task['name']}: {size:,} records, batches of {mechanism.batch_size:,}",
+        f"{run.task['name']}: {size:,} {run.task.get('unit', 'record')}s, "
+        f"batches of {mechanism.batch_size:,}",
         [
             ("noise multiplier", f"{sigma:.6g}", calibrated),
             *_rows(counts),

@@ -13,8 +13,8 @@ NOT_COVERED = (
     "that were thrown away. Epsilon above is this run's alone.",
     "**Other releases from the same data**: other models, statistics, earlier attempts. Their "
     "costs add up.",
-    "**The number of training records N** is treated as public, and so are the choices that "
-    "depend on it (sampling rate, delta, steps).",
+    "**The number of training records, or of users where those are the unit, N** is treated as "
+    "public, and so are the choices that depend on it (sampling rate, delta, steps).",
     "**Floating-point noise.** The analysis is for real numbers; noise and sums have finitely many "
     "digits, which attacks on exact bit patterns can exploit.",
     "**The pseudo-random generator.** Sampling and noise come from a statistical generator, "
@@ -149,7 +149,7 @@ def _exclusions(record: Mapping[str, Any], private: bool) -> str:
 
 def _scores(record: Mapping[str, Any]) -> str:
     rows = [
-        (split, name, _number(value), f"{score['examples']:,}", _plain(score["signature"]))
+        (split, name, _score(value), f"{score['examples']:,}", _plain(score["signature"]))
         for split, score in record.get("scores", {}).items()
         for name, value in score["metrics"].items()
     ]
@@ -248,6 +248,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _plain(text: Any) -> str:
     """Text that breaks neither a table nor a list."""
     return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def _score(value: float | None) -> str:
+    return "not computed" if value is None else _number(value)
 
 
 def _number(value: float | None) -> str:

@@ -18,7 +18,7 @@ SCHEMA_VERSION = 1
 
 
 class DatasetRecord(TypedDict):
-    """``fingerprint`` should be keyed if the data is private; ``counts``: records per split."""
+    """``fingerprint`` should be keyed if the data is private; ``counts``: records or users."""
 
     task: str
     source: str
@@ -44,7 +44,7 @@ class EpsilonRecord(TypedDict):
 
 
 class PrivacyRecord(TypedDict):
-    """The guarantee: what one record is, what is neighbouring, and what was really spent."""
+    """The guarantee: what one unit is, what is neighbouring, and what was really spent."""
 
     unit: str
     neighbouring: str
@@ -69,6 +69,7 @@ class ScoreRecord(TypedDict):
 
     metrics: dict[str, float | None]
     examples: int
+    references: NotRequired[str]
     signature: str
 
 

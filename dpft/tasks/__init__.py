@@ -16,6 +16,22 @@ if TYPE_CHECKING:
 TASKS: Mapping[str, str] = MappingProxyType(
     {
         "e2e": "dpft.tasks.e2e:E2E",
+        "dart": "dpft.tasks.dart:DART",
+        "personachat": "dpft.tasks.personachat:PersonaChat",
+        "samsum": "dpft.tasks.samsum:SAMSum",
+        "sst2": "dpft.tasks.glue:SST2",
+        "qnli": "dpft.tasks.glue:QNLI",
+        "qqp": "dpft.tasks.glue:QQP",
+        "mnli": "dpft.tasks.glue:MNLI",
+        "cifar10": "dpft.tasks.cifar:CIFAR10",
+        "cifar100": "dpft.tasks.cifar:CIFAR100",
+        "svhn": "dpft.tasks.svhn:SVHN",
+        "gtsrb": "dpft.tasks.gtsrb:GTSRB",
+        "food101": "dpft.tasks.food101:Food101",
+        # The user's own data.
+        "text2text": "dpft.tasks.own_texts:TextToText",
+        "classification": "dpft.tasks.own_texts:TextClassification",
+        "language_modeling": "dpft.tasks.own_texts:LanguageModeling",
     }
 )
 

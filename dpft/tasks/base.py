@@ -8,6 +8,7 @@ one record more. How records become losses and predictions is the matter of an *
 from __future__ import annotations
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any, ClassVar
 from dpft.errors import ConfigError
 from dpft.models import LoadedModel, Needs
 from dpft.objectives.base import Instance, Objective, Prediction
-from dpft.objectives.records import Record
+from dpft.objectives.records import Record, TextRecord
 from dpft.tasks.sources import Dataset, locate, read
 
 SPLITS = ("train", "dev", "test")
@@ -37,11 +38,16 @@ class Task(ABC):
     limit_train: int | None = None
     limit_eval: int | None = None
     sample_seed: int = 0
+    synthetic: str | None = None
 
     name: ClassVar[str]
     dataset: ClassVar[Dataset]
     record_is: ClassVar[str]
     """What one record is, in words for the model card."""
+    unconditional: ClassVar[bool] = False
+    """Whether records are texts without a source."""
+    written_as: ClassVar[str] = "train.jsonl"
+    """What `write_records` would call a training file."""
 
     def __post_init__(self) -> None:
         if self.source not in ("auto", "files", "hub", "sample"):
@@ -61,12 +67,52 @@ class Task(ABC):
         return locate(self.dataset, self.name, self.source, self.data_dir)
 
     def rows(self, split: str) -> list[Any]:
-        """Rows of a split as published.
+        """Rows of a split as published; those of ``train`` from the file ``synthetic``, if given.
 
         Raises:
             DataError: if the data is missing, empty or malformed.
         """
+        if split == "train" and self.synthetic is not None:
+            return self.read_file(Path(self.synthetic))
         return read(self.dataset, self.name, self.location, split, self.sample_seed)
+
+    def read_file(self, path: Path) -> list[Any]:
+        """Rows of one file, in the first form whose files end as it does.
+
+        Raises:
+            DataError: if it is missing or malformed.
+        """
+        forms = self.dataset.all_forms()
+        fitting = [
+            form
+            for form in forms
+            if path.suffix in {Path(pattern).suffix for pattern in form.files.values()}
+        ]
+        return [*fitting, forms[0]][0].read(path)
+
+    def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
+        """Write synthetic training records: the sources of ``rows``, each with another target.
+
+        Here as JSON lines of ``source`` and ``target``, or of ``text`` where rows are None: texts
+        without a source. A task that overrides this writes its first published form, the inverse
+        of reading.
+
+        Raises:
+            ConfigError: if the task's records are not texts.
+        """
+        if rows is None:
+            items = [{"text": target} for target in targets]
+        else:
+            records = [self.record(row) for row in rows]
+            if not all(isinstance(record, TextRecord) for record in records):
+                raise ConfigError(f"records of task {self.name} are no texts; none can be written")
+            items = [
+                {"source": record.source, "target": target}  # type: ignore[attr-defined]
+                for record, target in zip(records, targets, strict=True)
+            ]
+        path.write_text(
+            "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items), "utf-8"
+        )
 
     @abstractmethod
     def record(self, row: Any) -> Record:
@@ -87,6 +133,11 @@ class Task(ABC):
     def records_per_user(self) -> int:
         """How many records of one user take part in a step, at most."""
         return 1
+
+    @property
+    def unit_noun(self) -> str:
+        """What a unit of privacy is called: ``record``, or ``user`` where `owners` says so."""
+        return "record"
 
     @property
     def unit_in_words(self) -> str:
@@ -127,17 +178,33 @@ class Task(ABC):
         labels = []
         if self.location[0] == "sample":
             labels.append("generated sample data")
+        if self.synthetic is not None:
+            labels.append("synthetic training records")
         if self.limit_train is not None:
             labels.append(f"first {self.limit_train} training records only")
         if self.limit_eval is not None:
             labels.append(f"first {self.limit_eval} evaluation instances only")
         return labels
 
+    def details(self, split: str) -> Sequence[str]:
+        """What ``dpft data check`` says of a split beside the number of its records."""
+        return ()
 
-def fingerprint(records: Iterable[Record]) -> str:
-    """SHA-256 over the records in order: two runs saw the same data if and only if it is equal."""
+
+def fingerprint(records: Iterable[Record], owners: Sequence[str] | None = None) -> str:
+    """SHA-256 over the records in order: two runs saw the same data if and only if it is equal.
+
+    Args:
+        records: the records.
+        owners: whose each is, where users are the units: other owners are other units.
+    """
     digest = hashlib.sha256()
     for record in records:
         for part in record.parts():
+            digest.update(len(part).to_bytes(8, "big") + part)
+    if owners is not None:
+        digest.update(b"owners")
+        for owner in owners:
+            part = owner.encode()
             digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()

@@ -95,6 +95,7 @@ class E2E(Generation):
     max_length: int = 100
 
     name = "e2e"
+    written_as = "trainset.csv"
     record_is = "one row of the training file: a meaning representation with one reference sentence"
     dataset = Dataset(
         forms=(
@@ -115,6 +116,14 @@ class E2E(Generation):
     def record(self, row: Row) -> TextRecord:
         mr, reference = row
         return TextRecord((linearise(mr),), reference)
+
+    def write_records(self, rows: Sequence[Row] | None, targets: Sequence[str], path: Path) -> None:
+        """A file that `read_csv` reads: the meaning representations as they were read."""
+        assert rows is not None
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(("mr", "ref"))
+            writer.writerows((mr, target) for (mr, _), target in zip(rows, targets, strict=True))
 
     def instances(self, split: str) -> list[Instance]:
         """Runs of consecutive rows with one meaning representation, as the official scorer's."""

@@ -77,8 +77,9 @@ class Dataset:
         if self.hub is None:
             return self.forms
         hub = self.hub
+        # Of several splits of the hub that make one of ours, a folder's first is read.
         files = {split: f"**/{name.split('+')[0]}*.parquet" for split, name in hub.splits.items()}
-        return (*self.forms, Form(files, lambda path: hub.rows(parquet(path))))
+        return (*self.forms, Form(files, lambda path: hub_rows(hub, parquet(path))))
 
 
 def locate(dataset: Dataset, name: str, source: str, data_dir: str | None) -> Location:
