@@ -29,8 +29,11 @@ def test_record_and_ledger_agree(file):
     assert spent <= record["mechanism"]["target_epsilon"]
 
 
-def test_the_tiny_models_table_is_rendered_from_its_records():
-    folder = ROOT / "results" / "e2e-tiny"
-    paths = sorted(path.parent for path in folder.glob("*/record.json"))
+READMES = sorted({file.parents[1] / "README.md" for file in RESULTS})
+
+
+@pytest.mark.parametrize("readme", READMES, ids=lambda file: file.parent.name)
+def test_tables_are_rendered_from_their_records(readme):
+    paths = sorted(path.parent for path in readme.parent.glob("*/record.json"))
     table = as_markdown([row(path, runs.read_record(path)) for path in paths])
-    assert table in (folder / "README.md").read_text()
+    assert table in readme.read_text()

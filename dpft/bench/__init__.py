@@ -1,9 +1,10 @@
 """``dpft bench``: what clipping costs, against non-private training and against peers.
 
 Each variant (a clipping style or a peer) runs in a fresh process, round after round in rotated
-order, so that a slow drift of the machine hits all alike; the ratio to non-private training is
-formed within each round. The parent process imports no torch; `dpft.bench.worker` is what it
-starts, and `models`, `steps`, `peers`, `memory` and `explain` are what that is made of.
+order. Its steps alternate with those of a process that trains without privacy, so that a machine
+which others use, and whose speed changes from second to second, hits both alike. The parent
+process imports no torch; `dpft.bench.worker` is what it starts, and `models`, `steps`, `peers`,
+`memory` and `explain` are what that is made of.
 """
 
 from dpft.bench.catalog import MODELS, PEERS, STYLES

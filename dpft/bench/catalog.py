@@ -34,18 +34,18 @@ class ModelInfo:
 MODELS: Mapping[str, ModelInfo] = MappingProxyType(
     {
         "tiny": ModelInfo("the bundled GPT-2, 0.76 million parameters", 8, 64, 256, 30, True),
-        "gpt2": ModelInfo("GPT-2 small", 4, 100, 1024, 3, True),
-        "gpt2-medium": ModelInfo("GPT-2 medium", 4, 100, 1024, 3, True),
-        "gpt2-large": ModelInfo("GPT-2 large", 4, 100, 1024, 3, True),
-        "gpt2-xl": ModelInfo("GPT-2 XL", 4, 100, 1024, 3, True),
+        "gpt2": ModelInfo("GPT-2 small", 4, 100, 1024, 5, True),
+        "gpt2-medium": ModelInfo("GPT-2 medium", 4, 100, 1024, 5, True),
+        "gpt2-large": ModelInfo("GPT-2 large", 4, 100, 1024, 5, True),
+        "gpt2-xl": ModelInfo("GPT-2 XL", 4, 100, 1024, 5, True),
         "smollm2-135m": ModelInfo(
-            "SmolLM2-135M: Llama with grouped-query attention", 4, 100, 8192, 3, True
+            "SmolLM2-135M: Llama with grouped-query attention", 4, 100, 8192, 5, True
         ),
-        "roberta-base": ModelInfo("RoBERTa-base, two classes", 8, 128, 512, 3, False),
-        "roberta-base-mlm": ModelInfo("RoBERTa-base with its MLM head", 8, 128, 512, 3, True),
-        "vit-small": ModelInfo("ViT-small, patch 16, 224 pixels", 8, None, None, 3, False),
-        "vit-base": ModelInfo("ViT-base, patch 16, 224 pixels", 8, None, None, 3, False),
-        "wrn16-4": ModelInfo("Wide ResNet 16-4, 32 pixels", 32, None, None, 3, False),
+        "roberta-base": ModelInfo("RoBERTa-base, two classes", 8, 128, 512, 5, False),
+        "roberta-base-mlm": ModelInfo("RoBERTa-base with its MLM head", 8, 128, 512, 5, True),
+        "vit-small": ModelInfo("ViT-small, patch 16, 224 pixels", 8, None, None, 5, False),
+        "vit-base": ModelInfo("ViT-base, patch 16, 224 pixels", 8, None, None, 5, False),
+        "wrn16-4": ModelInfo("Wide ResNet 16-4, 32 pixels", 32, None, None, 5, False),
     }
 )
 

@@ -16,7 +16,7 @@ from dpft.bench.largest import PRECISION, Largest
 from dpft.bench.settings import Settings
 from dpft.bench.statistics import Spread, Summary
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 Cells = dict[str, str]
 # Text that a narrow terminal may fold; figures stay whole.
 _FOLDED = ("parameter", "group", "uses", "form")
@@ -128,8 +128,15 @@ def note(settings: Settings, load: Sequence[float] | None) -> str:
     text = (
         "One step is forward, backward and clipping, without noise and optimizer. Medians and "
         f"ranges over {settings.rounds} interleaved rounds in fresh processes, {settings.steps} "
-        "steps each; ratios to none, formed within each round."
+        "steps each. "
     )
+    if settings.device == "cuda":
+        text += "Ratios to none, of the medians of each round."
+    else:
+        text += (
+            "Steps alternate with those of a process of none; a ratio is that of a step to the "
+            "mean of the two around it, and a round's is the median of its steps'."
+        )
     if any(variant.marked for variant in settings.variants):
         text += " Peers run untied and are compared with none (untied)."
     if load:

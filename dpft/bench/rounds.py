@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpft.bench.processes import BenchError, Result, RunJob, code_fingerprint
+from dpft.bench.processes import BenchError, OpenSession, Result, Session, code_fingerprint
 from dpft.bench.settings import Settings, Variant
 from dpft.bench.statistics import rotated
 
@@ -78,16 +78,21 @@ def measurement_key(settings: Settings, facts: Mapping[str, Any], code: str | No
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def measure(settings: Settings, journal: Journal, run_job: RunJob, tell: Tell) -> list[Row]:
+def measure(
+    settings: Settings, journal: Journal, open_session: OpenSession, tell: Tell
+) -> list[Row]:
     """Run the rounds that are missing.
 
-    A round that was interrupted is measured again as a whole: ratios within a round must not
-    compare one hour with another.
+    In a round each variant has a fresh process, whose steps alternate with those of a process that
+    trains without privacy. A machine that others use changes its speed from one second to the
+    next; what is compared lies a step apart.
+
+    A round that was interrupted is measured again as a whole.
 
     Args:
         settings: with ``device`` resolved.
         journal: what is there already; results are added.
-        run_job: runs one worker.
+        open_session: starts one worker.
         tell: is told of progress.
 
     Returns:
@@ -105,27 +110,80 @@ def measure(settings: Settings, journal: Journal, run_job: RunJob, tell: Tell) -
     missing = [turn for turn in range(settings.rounds) if turn not in done]
     count = 0
     for turn in missing:
-        load = _load_average()
-        order = rotated(variants, turn)
+        round_ = {"session": session, "round": turn, "load": _load_average()}
         rows: list[Row] = []
-        for position, variant in enumerate(order):
-            tell(count, len(missing) * len(variants), f"round {turn + 1}: {variant.label}")
+        for variant, result in _one_round(settings, turn, given_up, open_session):
             if code_fingerprint() != code:
                 raise BenchError(
                     "dpft's code changed while it was being measured; what was measured so far is "
                     "of the old code: repeat the command when the code is at rest"
                 )
-            result = given_up.get(variant.label) or run_job(settings.job("measure", variant))
+            if result is None:
+                tell(count, len(missing) * len(variants), f"round {turn + 1}: {variant.label}")
+                continue
             if result["status"] in _FINAL:
                 given_up[variant.label] = result
             _check_baseline(settings, variant, result)
-            row = {"session": session, "round": turn, "position": position, "load": load}
-            journal.append({**row, "variant": variant.label, "result": result})
+            journal.append(
+                {**round_, "position": len(rows), "variant": variant.label, "result": result}
+            )
             rows.append(journal.rows[-1])
             count += 1
         done[turn] = rows
     tell(count, count, "done")
     return [row for turn in range(settings.rounds) for row in done[turn]]
+
+
+def _one_round(
+    settings: Settings, turn: int, given_up: Mapping[str, Result], open_session: OpenSession
+) -> Iterator[tuple[Variant, Result | None]]:
+    """Each variant as it begins, with None, and when it is measured, with its result.
+
+    A baseline lives as long as any variant is measured beside it, and comes last. Where the
+    device's memory is its own and so is its time, a GPU's, nothing is measured beside another.
+    """
+    beside = settings.device != "cuda"
+    baselines = [v for v in settings.variants if v == settings.baseline(v)]
+    for base in rotated(baselines, turn):
+        others = [v for v in settings.variants if v != base and settings.baseline(v) == base]
+        yield base, None
+        reference = open_session(settings.job("measure", base))
+        ready = reference.ready()
+        if not beside or not others:
+            _take(reference, settings.steps)
+        if not beside:
+            yield base, reference.finish()
+        for variant in rotated(others, turn) if ready else []:
+            yield variant, None
+            result = given_up.get(variant.label)
+            if result is None:
+                session = open_session(settings.job("measure", variant))
+                times = _alternate(reference, session, settings.steps) if beside else []
+                if not beside and session.ready():
+                    _take(session, settings.steps)
+                result = session.finish() | ({"beside": times} if times else {})
+            yield variant, result
+        if beside:
+            yield base, reference.finish()
+
+
+def _take(session: Session, steps: int) -> None:
+    for _ in range(steps):
+        session.step()
+
+
+def _alternate(reference: Session, session: Session, steps: int) -> list[float]:
+    """Steps of both in turn; seconds of the reference's, before, between and after."""
+    times: list[float] = []
+    if not session.ready():
+        return times
+    for _ in range(steps):
+        seconds = reference.step()
+        if seconds is None or session.step() is None:
+            return []
+        times.append(seconds)
+    seconds = reference.step()
+    return [*times, seconds] if seconds is not None else []
 
 
 def complete_rounds(rows: Sequence[Row], labels: set[str]) -> dict[int, list[Row]]:

@@ -1,9 +1,10 @@
-"""From measurements to ratios: formed within each round, then summarised over the rounds."""
+"""From measurements to ratios: formed step by step within each round, then over the rounds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Any, TypeVar
 
@@ -36,7 +37,7 @@ class Summary:
         baseline: label of what the ratios are to.
         rounds: how many rounds have a ratio.
         seconds: per step.
-        time_ratio: to the baseline of the same round.
+        time_ratio: to the baseline of the same round, by `time_ratio`.
         peak_bytes: highest memory in use in the steady state.
         memory_ratio: to the baseline of the same round.
         gradient_norm: L2 norm of what the last step left as gradient; equal for all exact flat
@@ -69,6 +70,22 @@ def rotated(items: Sequence[T], turn: int) -> list[T]:
     return [*items[start:], *items[:start]]
 
 
+def time_ratio(result: Mapping[str, Any], baseline: Mapping[str, Any]) -> float:
+    """The median over a round's steps of each to the mean of the two of the baseline around it.
+
+    Where nothing ran beside it, of one median to the other.
+
+    Args:
+        result: of a variant: ``seconds`` of its steps, and of those ``beside``, one more.
+        baseline: of non-private training in the same round.
+    """
+    beside = result.get("beside")
+    if not beside:
+        return float(median(result["seconds"]) / median(baseline["seconds"]))
+    around = [(before + after) / 2 for before, after in pairwise(beside)]
+    return float(median(own / other for own, other in zip(result["seconds"], around, strict=True)))
+
+
 def summarise(settings: Settings, rows: Sequence[Mapping[str, Any]]) -> list[Summary]:
     """One summary per variant, in the order of the settings.
 
@@ -94,19 +111,18 @@ def summarise(settings: Settings, rows: Sequence[Mapping[str, Any]]) -> list[Sum
         ]
         failures = [result for result in mine.values() if result["status"] != "ok"]
 
-        def ratios(key: str, pairs: list[Any] = paired) -> Spread | None:
-            return Spread.of([own[key] / other[key] for own, other in pairs])
-
         summaries.append(
             Summary(
                 label=variant.label,
                 peer=variant.peer,
                 baseline=base,
                 rounds=len(paired),
-                seconds=Spread.of([result["median_seconds"] for result in good.values()]),
-                time_ratio=ratios("median_seconds"),
+                seconds=Spread.of([median(result["seconds"]) for result in good.values()]),
+                time_ratio=Spread.of([time_ratio(own, other) for own, other in paired]),
                 peak_bytes=Spread.of([result["peak_bytes"] for result in good.values()]),
-                memory_ratio=ratios("peak_bytes"),
+                memory_ratio=Spread.of(
+                    [own["peak_bytes"] / other["peak_bytes"] for own, other in paired]
+                ),
                 gradient_norm=next((r["gradient_norm"] for r in good.values()), None),
                 message=failures[-1]["message"] if failures else None,
             )

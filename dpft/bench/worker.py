@@ -12,30 +12,35 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
-from statistics import median
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from dpft.bench.memory import meter
 from dpft.bench.models import Inputs, Workload, build
-from dpft.bench.processes import MARK
+from dpft.bench.processes import MARK, READY, STEP
 from dpft.bench.steps import Step, make_step, weights_dtype
 from dpft.errors import DpftError
+
+Tell = Callable[[float], None]
 
 # The clipper verifies itself on the first batch of its life; a small one does.
 _VERIFY_BATCH = 2
 
 
-def main(job: dict[str, Any]) -> dict[str, Any]:
+def main(job: dict[str, Any], asked: Iterator[Tell] | None = None) -> dict[str, Any]:
     """Do the job, whatever happens.
 
     Args:
         job: from `dpft.bench.settings.Settings.job`.
+        asked: yields once for each step that a measurement is to take, and what to tell its
+            seconds; default: ``job["steps"]`` in a row.
     """
     torch.set_num_threads(job["threads"])
     try:
+        if job["kind"] == "measure":
+            return {"status": "ok", **measure(job, asked)}
         return {"status": "ok", **_KINDS[job["kind"]](job)}
     except torch.OutOfMemoryError as error:
         return {"status": "oom", "message": _first_line(error)}
@@ -57,7 +62,7 @@ def environment(job: dict[str, Any]) -> dict[str, Any]:
     return {"device": device, "environment": {**facts(), "tf32": tf32}}
 
 
-def measure(job: dict[str, Any]) -> dict[str, Any]:
+def measure(job: dict[str, Any], asked: Iterator[Tell] | None = None) -> dict[str, Any]:
     """Seconds and peak memory of a variant's steps, after two that warm up."""
     workload, step = _prepare(job)
     inputs = workload.inputs(job["batch"])
@@ -69,15 +74,16 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     step.reset()
     memory.reset()
     _timed(job, step, inputs)
+    seconds: list[float] = []
     began = time.process_time()
-    seconds = [_timed(job, step, inputs) for _ in range(job["steps"])]
+    for tell in asked or [_nobody] * job["steps"]:
+        seconds.append(_timed(job, step, inputs))
+        tell(seconds[-1])
     cpu_seconds = time.process_time() - began
     peak = memory.peak()
     squares = [gradient.double().square().sum() for gradient in step.gradients()]
     return {
         "seconds": seconds,
-        "median_seconds": median(seconds),
-        "min_seconds": min(seconds),
         "cpu_seconds": cpu_seconds,
         "baseline_bytes": baseline,
         "peak_bytes": peak,
@@ -142,13 +148,23 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 
 
+def _nobody(seconds: float) -> None:
+    """Told the seconds of a step that nobody asked for."""
+
+
+def _requests() -> Iterator[Tell]:
+    """One for each line on standard input, which asks for a step; answered on standard output."""
+    print(READY, flush=True)
+    for _ in sys.stdin:
+        yield lambda seconds: print(f"{STEP}{seconds!r}", flush=True)
+
+
 _KINDS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "environment": environment,
-    "measure": measure,
     "fits": fits,
     "explain": explain,
 }
 
 
 if __name__ == "__main__":
-    print(MARK + json.dumps(main(json.loads(sys.argv[1]))), flush=True)
+    print(MARK + json.dumps(main(json.loads(sys.argv[1]), _requests())), flush=True)

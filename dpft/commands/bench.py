@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dpft.bench import report
 from dpft.bench.catalog import require_peers
 from dpft.bench.largest import largest_batches, require_cuda
-from dpft.bench.processes import BenchError, code_fingerprint, run_job
+from dpft.bench.processes import BenchError, Session, code_fingerprint, run_job
 from dpft.bench.rounds import Journal, Tell, measure, measurement_key
 from dpft.bench.settings import Settings
 from dpft.bench.statistics import summarise
@@ -72,7 +72,7 @@ def _measure(
     from dpft.bench.plot import plot
 
     with _progress() as tell:
-        rows = measure(settings, journal, run_job, tell)
+        rows = measure(settings, journal, Session, tell)
     summaries = summarise(settings, rows)
     table = [report.cells(summary) for summary in summaries]
     notes = [report.note(settings, rows[0]["load"]), *report.remarks(summaries)]

@@ -26,7 +26,7 @@ def test_measured_written_and_continued(tmp_path):
         f"mine.{suffix}" for suffix in ("json", "jsonl", "md", "png", "svg")
     }
     document = json.loads((tmp_path / "mine.json").read_text())
-    assert [row["variant"] for row in document["measurements"]] == ["none", "bk"]
+    assert [row["variant"] for row in document["measurements"]] == ["bk", "none"]
     assert document["environment"]["threads"] == 1
     assert document["settings"]["device"] == "cpu"
     assert str(tmp_path) not in (tmp_path / "mine.json").read_text()

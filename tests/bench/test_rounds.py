@@ -17,11 +17,39 @@ def test_rounds_are_interleaved(tmp_path):
     rows = measure(made, Journal(tmp_path / "x.jsonl", "k"), worker, silent)
     assert worker.names == [
         *("none", "bk", "ghost"),
-        *("bk", "ghost", "none"),
-        *("ghost", "none", "bk"),
+        *("none", "ghost", "bk"),
+        *("none", "bk", "ghost"),
     ]
     assert [row["round"] for row in rows] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert all("load" in row for row in rows)
+
+
+def test_steps_alternate_with_those_of_non_private_training(tmp_path):
+    worker = Worker()
+    rows = measure(
+        settings(steps=2, rounds=1, peers="opacus"), Journal(tmp_path / "x", "k"), worker, silent
+    )
+    assert worker.names == ["none", "bk", "none", "opacus"]
+    assert worker.steps == ["none", "bk"] * 2 + ["none"] + ["none", "opacus"] * 2 + ["none"]
+    assert [row["variant"] for row in rows] == [
+        *("bk", "none", "opacus (untied)", "none (untied)"),
+    ]
+    assert rows[0]["result"]["beside"] == [1.0] * 3
+
+
+def test_on_a_gpu_nothing_is_measured_beside_another(tmp_path):
+    worker = Worker()
+    made = settings(steps=2, rounds=1, device="cuda")
+    rows = measure(made, Journal(tmp_path / "x", "k"), worker, silent)
+    assert worker.steps == ["none", "none", "bk", "bk"]
+    assert all("beside" not in row["result"] for row in rows)
+
+
+def test_non_private_training_alone_is_measured_too(tmp_path):
+    worker = Worker()
+    made = settings(styles="none", steps=2, rounds=1)
+    assert len(measure(made, Journal(tmp_path / "x", "k"), worker, silent)) == 1
+    assert worker.steps == ["none"] * 2
 
 
 def test_a_finished_benchmark_is_not_measured_again(tmp_path):
@@ -51,12 +79,12 @@ def test_an_interrupted_round_is_measured_again_as_a_whole(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure(made, Journal(path, "k"), Worker({"bk": stop}), silent)
+        measure(made, Journal(path, "k"), Worker({"none": stop}), silent)
     assert len(path.read_text().splitlines()) == 1
-    worker = Worker({"none": result(7.0)})
+    worker = Worker({"bk": result(7.0)})
     rows = measure(made, Journal(path, "k"), worker, silent)
     assert len(worker.jobs) == 4
-    assert rows[0]["result"]["median_seconds"] == 7.0
+    assert rows[0]["result"]["seconds"] == [7.0] * 2
 
 
 def test_a_line_cut_off_by_a_kill_costs_one_measurement(tmp_path):

@@ -34,6 +34,13 @@ def test_ratios_are_of_the_same_round():
     assert (bk.rounds, bk.baseline, bk.message) == (3, "none", None)
 
 
+def test_a_step_is_divided_by_the_two_around_it():
+    """A machine that becomes slower in the middle of a round changes no ratio."""
+    bk = result() | {"seconds": [1.5, 3.0, 6.0], "beside": [1.0, 1.0, 3.0, 5.0]}
+    rows = [row(0, "none", result(9.0)), row(0, "bk", bk)]
+    assert summarise(settings(), rows)[1].time_ratio == Spread(1.5, 1.5, 1.5)
+
+
 def test_peers_are_divided_by_the_untied_baseline():
     rows = [
         row(0, "none", result(1.0)),

@@ -10,7 +10,7 @@ from dpft.bench import STYLES, worker
 from dpft.bench.memory import CpuMeter
 from dpft.bench.models import build
 from dpft.bench.peers import swap_conv1d
-from dpft.bench.processes import run_job
+from dpft.bench.processes import Session, run_job
 from dpft.bench.settings import Variant
 from dpft.bench.steps import style_options
 from dpft.commands import bench as verb
@@ -50,7 +50,7 @@ def test_a_result_holds_times_and_memory():
     result = work("none")
     assert result["status"] == "ok"
     assert len(result["seconds"]) == 1
-    assert result["median_seconds"] > 0
+    assert result["seconds"][0] > 0
     assert result["peak_bytes"] > 0
     assert result["memory"]
     json.dumps(result)
@@ -96,8 +96,8 @@ def test_failures_are_results(monkeypatch, error, status, message):
     def fail(job):
         raise error
 
-    monkeypatch.setitem(worker._KINDS, "measure", fail)
-    result = work("bk")
+    monkeypatch.setitem(worker._KINDS, "fits", fail)
+    result = work("bk", kind="fits")
     assert result["status"] == status
     assert result["message"].endswith(message)
 
@@ -142,6 +142,25 @@ def test_a_meter_that_cannot_be_reset_says_so(monkeypatch, tmp_path):
     meter.reset()
     assert meter.peak() > 0
     assert "verification included" in meter.method
+
+
+def test_two_sessions_take_steps_in_turn():
+    """Real processes: each is asked for its steps, and reports those and no others."""
+    made = settings(**SMALL)
+    sessions = [Session(made.job("measure", Variant(name))) for name in ("none", "bk")]
+    assert all(session.ready() for session in sessions)
+    times = [[session.step() for session in sessions] for _ in range(3)]
+    for session, seconds in zip(sessions, zip(*times, strict=True), strict=True):
+        result = session.finish()
+        assert result["status"] == "ok"
+        assert tuple(result["seconds"]) == seconds
+
+
+def test_a_session_that_fails_says_why_and_takes_no_steps():
+    session = Session(settings(**SMALL).job("measure", Variant("nothing")))
+    assert not session.ready()
+    assert session.step() is None
+    assert session.finish()["status"] == "refused"
 
 
 def test_a_worker_that_leaves_no_result_died():
