@@ -14,10 +14,11 @@ from omegaconf import OmegaConf
 
 from dpft import runs
 from dpft.config import Run
-from dpft.errors import ConfigError
+from dpft.errors import ConfigError, DpftError
 from dpft.mechanisms import attach_clipper, make_mechanism
 from dpft.models import LoadedModel, adapt, load_model, save_model
 from dpft.objectives.base import encoded
+from dpft.objectives.independence import check_independence
 from dpft.optim import make_optimizer
 from dpft.predictions import predict, score_file, write_predictions
 from dpft.privacy import Clipper, Mechanism, UnsupportedLayerError, keys
@@ -69,11 +70,15 @@ def run_experiment(run: Run) -> Outcome:
         if run.threads is not None:
             torch.set_num_threads(run.threads)
         with Progress() as progress:
-            task = load_task(run.task)
             try:
+                task = load_task(run.task)
                 loaded = _train_stage(run, task, directory, progress)
             except UnsupportedLayerError as error:
+                directory.discard_unused()
                 raise ConfigError(str(error)) from error
+            except DpftError:
+                directory.discard_unused()
+                raise
             _decode_stage(run, task, loaded, directory, progress)
         record = runs.read_record(path)
         (directory.model / "README.md").write_text(runs.model_card(record), encoding="utf-8")
@@ -121,6 +126,9 @@ def _train_stage(
     objective = task.objective(loaded)
     with progress.phase("encoding", len(records)) as advance:
         examples = encoded(objective, records, advance)
+    if mechanism.private:
+        with clipper.paused():
+            check_independence(objective, loaded.model, examples)
 
     key = keys.public_key(run.seed)
     if mechanism.noise_multiplier:

@@ -61,7 +61,7 @@ def make_record(
             "counts": counts,
         },
         "model": {
-            "base_model": run.model.path,
+            "base_model": runs.base_model(run.model.path),
             "adaptation": run.adapt.name,
             "parameters": sum(p.numel() for p in parameters),
             "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
@@ -74,7 +74,7 @@ def make_record(
             "epsilon": epsilon,
             "steps_taken": mechanism.steps,
             "statement": _statement(mechanism, task, epsilon),
-            "caveats": _caveats(mechanism, explicit),
+            "caveats": _caveats(mechanism, explicit, task),
         }
         if mechanism.private
         else None,
@@ -88,6 +88,10 @@ def make_record(
     }
 
 
+# Below so many units no delta is both small beside 1/N and as small as one would want.
+_FEW = 1000
+
+
 def _statement(mechanism: Mechanism, task: Task, epsilon: dict[str, Any] | None) -> str:
     assert epsilon is not None
     if mechanism.steps == 0:
@@ -95,14 +99,32 @@ def _statement(mechanism: Mechanism, task: Task, epsilon: dict[str, Any] | None)
     counts = "the noisy counts behind the thresholds included, " if mechanism.quantiles else ""
     unit = task.unit_noun
     return (
-        f"({math.ceil(epsilon['rdp'] * 1000) / 1000:g}, {mechanism.delta:.3g})-differential "
-        f"privacy by Renyi accounting, {counts}"
+        f"({math.ceil(epsilon['rdp'] * 1000) / 1000:g}, {runs.delta(mechanism.delta)})-"
+        f"differential privacy by Renyi accounting, {counts}"
         f"for adding or removing one {unit}; one {unit} is {task.unit_in_words}"
     )
 
 
-def _caveats(mechanism: Mechanism, noise_seed: int | None) -> list[str]:
-    caveats = []
+def _caveats(mechanism: Mechanism, noise_seed: int | None, task: Task) -> list[str]:
+    caveats: list[str] = []
+    if mechanism.steps == 0:
+        return caveats
+    if mechanism.delta >= 1 / mechanism.dataset_size:
+        caveats.append(
+            f"delta is {mechanism.delta:.3g} for {mechanism.dataset_size:,} {task.unit_noun}s: at "
+            f"1/N and above, publishing a random {task.unit_noun} would pass; the guarantee says "
+            "next to nothing"
+        )
+    elif mechanism.dataset_size < _FEW:
+        caveats.append(
+            f"only {mechanism.dataset_size:,} {task.unit_noun}s: delta is {mechanism.delta:.2g}, "
+            "large as a chance of failure"
+        )
+    if task.limit_train is not None:
+        caveats.append(
+            f"trained on the first {task.limit_train} records of a file: one record more before "
+            "them displaces another, so the guarantee is for these records as they were taken"
+        )
     if mechanism.sampling == "shuffle":
         caveats.append("epsilon computed for Poisson sampling, run with shuffled batches")
     if noise_seed is not None and mechanism.noise_multiplier:

@@ -20,6 +20,7 @@ from dpft.compose import compose
 from dpft.config import conf_dir, parse
 from dpft.errors import DpftError
 from dpft.objectives.base import encoded
+from dpft.objectives.independence import check_independence
 from dpft.optim import make_optimizer
 from dpft.tasks import load_task
 from dpft.train import train
@@ -128,6 +129,8 @@ def attempt(task, model, adapt, clip):
     except DpftError as error:
         return str(error)
     examples = encoded(objective, records, lambda count: None)
+    with parts.clipper.paused():
+        check_independence(objective, parts.loaded.model, examples)
     data = Records(objective, examples)
     if owners is not None:
         data = Users(objective, examples, owners, made.records_per_user, b"key")

@@ -156,6 +156,7 @@ def load_model(settings: Model, needs: Needs, seed: int) -> LoadedModel:
     else:
         model, missing = origin.pretrained(auto, config, new_head=bool(needs.classes))
         _check_missing(model, missing, settings, needs)
+    _check_dropout(model, settings)
     # A folder that came with a package has no name outside this machine.
     model.name_or_path = model.config._name_or_path = settings.path
     tokenizer, image = None, None
@@ -223,6 +224,19 @@ def _auto_class(settings: Model, needs: Needs, config: Any) -> Any:
             f"task needs; expected one such as model={example}"
         )
     return auto
+
+
+def _check_dropout(model: PreTrainedModel, settings: Model) -> None:
+    """Refuse a dropout that was asked for and that the model, by another name, does not have."""
+    if settings.dropout is None:
+        return
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Dropout) and module.p != settings.dropout:
+            raise ModelError(
+                f"model.dropout={settings.dropout}, but {name} of {type(model).__name__} has "
+                f"{module.p}; expected a model whose dropouts have the usual names. Take "
+                "model.dropout away, or change the model's config.json"
+            )
 
 
 def _check_missing(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config import Model
+from dpft.errors import ModelError
 from dpft.models.load import LoadedModel, Needs, load_model
 
 ADAPTER = "adapter"
@@ -59,7 +60,11 @@ def load_saved(settings: Model, needs: Needs, seed: int, folder: Path) -> Loaded
         needs: what the task's objective works with.
         seed: of the run.
         folder: where the model was saved.
+
+    Raises:
+        ModelError: if its classes are not those that are needed: a head would be drawn anew.
     """
+    _check_classes(folder, needs)
     trained = dataclasses.replace(settings, path=str(folder), init="pretrained", tied=None)
     loaded = load_model(trained, needs, seed)
     config = folder / ADAPTER / "adapter_config.json"
@@ -68,6 +73,19 @@ def load_saved(settings: Model, needs: Needs, seed: int, folder: Path) -> Loaded
     from dpft.models.prefix import load_prefix
 
     return load_prefix(loaded, folder / ADAPTER)
+
+
+def _check_classes(folder: Path, needs: Needs) -> None:
+    if not needs.classes:
+        return
+    stored = json.loads((folder / "config.json").read_text()).get("id2label", {})
+    names = tuple(str(stored[key]) for key in sorted(stored, key=int))
+    if names != needs.classes:
+        raise ModelError(
+            f"the model in {folder} tells {', '.join(names)} apart, the task "
+            f"{', '.join(needs.classes)}; expected the same classes in the same order: has the "
+            "training data changed since?"
+        )
 
 
 def _save_adapted(model: Any, folder: Path) -> None:

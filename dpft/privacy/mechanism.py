@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from dpft.checks import fitting_batch
 from dpft.privacy import accounting, groups
 from dpft.privacy.noise import ALLOCATIONS, GaussianNoise, allocate
 from dpft.privacy.quantiles import Quantiles, split_noise, total_noise
@@ -73,7 +74,8 @@ class Mechanism:
         if not 1 <= self.batch_size <= self.dataset_size:
             raise ValueError(
                 f"optim.batch_size is {self.batch_size} for {self.dataset_size} training records "
-                f"(or users, where those are the unit); expected between 1 and {self.dataset_size}"
+                f"(or users, where those are the unit); expected between 1 and "
+                f"{self.dataset_size}: type optim.batch_size={fitting_batch(self.dataset_size)}"
             )
         if self.steps < 0:
             raise ValueError(f"steps is {self.steps}; expected 0 or more")
@@ -288,7 +290,6 @@ class Mechanism:
             "sampling_rate": self.sampling_rate,
             "sensitivity": self.sensitivity if self.thresholds else None,
             "noise_std": self.noise_std,
-            "neighbouring": "add or remove one record",
         }
         # Runs of one fixed group are written as before there were others: old ledgers still match.
         if len(self.thresholds) > 1 or self.allocation != "global" or self.quantiles:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from dpft.runs.atomic import fsync_directory, write_atomic
 from dpft.runs.errors import START_OVER, RunError, RunMismatchError, disk_report
 from dpft.runs.identity import canonical, config_hash, differences
 from dpft.runs.ledger import read_ledger
-from dpft.runs.lock import DirectoryLock
+from dpft.runs.lock import LOCK_NAME, DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
 
 PRIVATE_README = """# Not covered by the privacy guarantee
@@ -43,6 +45,7 @@ class RunDirectory(Closing):
         self.config_hash = config_hash(config)
         self._text = text
         self._lock = lock
+        self._new = not self._started
 
     @classmethod
     def open(
@@ -205,6 +208,22 @@ class RunDirectory(Closing):
             return stored_key(self.noise_key_file, steps_spent=spent)
         except OSError as error:
             raise RunError(self._refused(self.noise_key_file, error)) from error
+
+    def discard_unused(self) -> None:
+        """Take the folder away again if this process began it and nothing came of it.
+
+        A run that was refused before its first step has no privacy to account for; what its
+        folder would tell later is an unfinished run.
+        """
+        kept = (self.ledger, self.record, self.metrics, self.done_marker, self.model)
+        if not self._new or any(path.exists() for path in kept) or any(self.checkpoints.iterdir()):
+            return
+        for file in (self.identity, self.config_file, self.path / LOCK_NAME):
+            file.unlink(missing_ok=True)
+        for folder in (self.checkpoints, self.private):
+            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # somebody's own files are in it
+            self.path.rmdir()
 
     def close(self) -> None:
         """Release the lock."""

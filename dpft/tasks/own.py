@@ -267,12 +267,16 @@ class OwnData(Task):
         One record more, or one user more, moves nobody else; equal records, or all records of one
         user, fall to the same split.
         """
-        who = fingerprint([self.record(row)]) if self.unit == "record" else self._owner(row)
+        who = self._content(row) if self.unit == "record" else self._owner(row)
         digest = hashlib.sha256(f"{self.split_seed} {who}".encode()).digest()
         point = int.from_bytes(digest[:8]) / 2**64
         if point < self.test_share:
             return "test"
         return "dev" if point < self.test_share + self.dev_share else "train"
+
+    def _content(self, row: TableRow) -> str:
+        """What a record says, whatever else the data says."""
+        return fingerprint([self.record(row)])
 
     def _owner(self, row: TableRow) -> str:
         assert self.user_column is not None

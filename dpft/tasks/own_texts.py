@@ -21,6 +21,7 @@ from dpft.objectives.classifier import Classifier, check_positions
 from dpft.objectives.language_model import LanguageModel
 from dpft.objectives.records import LabelledText, TextRecord
 from dpft.tasks import own_sample
+from dpft.tasks.base import fingerprint
 from dpft.tasks.own import OwnData, own_dataset
 from dpft.tasks.tables import TableRow, write_lines
 
@@ -175,9 +176,14 @@ class TextClassification(OwnData):
         if name not in self.class_names:
             raise DataError(
                 f"{row.place}: label {name!r} is no class; expected one of "
-                f"{', '.join(self.class_names)}"
+                f"{', '.join(self.class_names)}: correct the label, or add it to task.classes"
             )
         return LabelledText(self.texts(row), self.class_names.index(name))
+
+    def _content(self, row: TableRow) -> str:
+        # Not the number of its class, which one record of a new class would change.
+        name = row.name(self.label_column, "task.label_column")
+        return fingerprint([TextRecord(self.texts(row), name)])
 
     def texts(self, row: TableRow) -> tuple[str, ...]:
         first = row.text(self.text_column, "task.text_column")

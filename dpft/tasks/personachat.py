@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +174,7 @@ class PersonaChat(Generation):
     """
 
     max_length: int = 256
-    split_by_dialogue: float | None = None
+    split_by_persona: float | None = None
 
     name = "personachat"
     written_as = _HF_FILE
@@ -206,10 +206,10 @@ class PersonaChat(Generation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share = self.split_by_dialogue
+        share = self.split_by_persona
         if share is not None and not 0 < share < 1:
             raise ConfigError(
-                f"task.split_by_dialogue is {share}; expected a share between 0 and 1, such as 0.8"
+                f"task.split_by_persona is {share}; expected a share between 0 and 1, such as 0.8"
             )
 
     def rows(self, split: str) -> list[Reply]:
@@ -220,19 +220,26 @@ class PersonaChat(Generation):
             )
         if split == "train" and self.synthetic is not None:
             return super().rows(split)
-        if self.split_by_dialogue is None:
+        if self.split_by_persona is None:
             self._refuse_validation_alone(split)
             return super().rows(split)
-        by_dialogue = groupby(super().rows("dev"), key=lambda row: (row.dialogue, row.persona))
-        dialogues = [list(run) for _, run in by_dialogue]
-        first = round(self.split_by_dialogue * len(dialogues))
-        chosen = dialogues[:first] if split == "train" else dialogues[first:]
+        rows = super().rows("dev")
+        chosen = [row for row in rows if self._trains(row) == (split == "train")]
         if not chosen:
             raise DataError(
-                f"task.split_by_dialogue={self.split_by_dialogue} leaves no dialogue of "
-                f"{len(dialogues)} for {split}; expected one or more"
+                f"task.split_by_persona={self.split_by_persona} leaves no dialogue for {split}; "
+                "expected another share, or more personas"
             )
-        return [row for dialogue in chosen for row in dialogue]
+        return chosen
+
+    def _trains(self, row: Reply) -> bool:
+        """Whether a reply falls to training, which follows from its persona alone.
+
+        One reply more moves no other, and no persona is on both sides.
+        """
+        digest = hashlib.sha256("\n".join(sorted(row.persona)).encode()).digest()
+        assert self.split_by_persona is not None
+        return int.from_bytes(digest[:8]) / 2**64 < self.split_by_persona
 
     def write_records(
         self, rows: Sequence[Reply] | None, targets: Sequence[str], path: Path
@@ -283,9 +290,9 @@ class PersonaChat(Generation):
 
     def labels(self) -> list[str]:
         labels = super().labels()
-        if self.split_by_dialogue is not None:
-            share = 100 * self.split_by_dialogue
-            labels.append(f"dialogues of the validation file split {share:g}/{100 - share:g}")
+        if self.split_by_persona is not None:
+            share = 100 * self.split_by_persona
+            labels.append(f"validation file split by persona, about {share:g}/{100 - share:g}")
         return labels
 
     def details(self, split: str) -> list[str]:
@@ -298,6 +305,6 @@ class PersonaChat(Generation):
         if not any(form.found(folder, "train") for form in self.dataset.all_forms()):
             raise DataError(
                 f"{folder} holds the validation file of Persona-Chat but no training file, such as "
-                "train_self_original.txt. Put it there, or type task.split_by_dialogue=0.8 to "
+                "train_self_original.txt. Put it there, or type task.split_by_persona=0.8 to "
                 "train on the first 80% of the validation file's dialogues"
             )

@@ -9,7 +9,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, GPT2TokenizerFast, Roberta
 
 from dpft.config import Model
 from dpft.errors import ModelError
-from dpft.models import Needs, load_model, save_model
+from dpft.models import Needs, load_model, load_saved, save_model
+from dpft.models import load as load_module
 from dpft.models.image_input import ImageInput
 from dpft.models.load import BUNDLED as FOLDER
 from dpft.models.load import is_tied
@@ -226,3 +227,21 @@ def test_where_the_bundled_files_lie_is_not_in_what_is_saved(tmp_path):
     save_model(loaded, tmp_path)
     here = str(FOLDER)
     assert not [f.name for f in tmp_path.glob("*.json") if here in f.read_text(encoding="utf-8")]
+
+
+def test_a_dropout_that_the_model_has_not_is_refused():
+    asked = Model("tiny", "bundled:tiny", dropout=0.3)
+    loaded = load_model(asked, CAUSAL, seed=0)
+    loaded.model.transformer.drop.p = 0.1
+    with pytest.raises(ModelError, match=r"model\.dropout=0\.3, but transformer.drop .* has 0\.1"):
+        load_module._check_dropout(loaded.model, asked)
+
+
+def test_a_saved_model_of_other_classes_is_refused(tmp_path):
+    needs = Needs("classifier", ("no", "yes"))
+    settings = Model("r", "random:bert")
+    save_model(load_model(settings, needs, 0), tmp_path)
+    assert load_saved(settings, needs, 0, tmp_path).model.config.num_labels == 2
+    for classes in (("yes", "no"), ("no", "yes", "other")):
+        with pytest.raises(ModelError, match="expected the same classes in the same order"):
+            load_saved(settings, Needs("classifier", classes), 0, tmp_path)

@@ -194,3 +194,28 @@ def test_importing_the_package_does_not_import_torch() -> None:
     code = "import sys, dpft.runs; sys.exit('torch' in sys.modules)"
     root = str(Path(dpft.__file__).parent.parent)
     subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": root}, check=True)
+
+
+def test_a_run_that_was_refused_leaves_no_folder(tmp_path):
+    folder = tmp_path / "run"
+    with RunDirectory.open(folder, {"a": 1}, "a: 1\n") as run:
+        run.noise_key()
+        run.discard_unused()
+    assert not folder.exists()
+
+
+def test_what_was_there_before_or_was_spent_stays(tmp_path):
+    folder = tmp_path / "run"
+    with RunDirectory.open(folder, {"a": 1}, "a: 1\n"):
+        pass
+    with RunDirectory.open(folder, {"a": 1}, "a: 1\n") as run:
+        run.discard_unused()
+        assert run.identity.exists()
+    with RunDirectory.open(tmp_path / "other", {"a": 1}, "a: 1\n") as run:
+        run.ledger.write_text("spent")
+        (run.path / "notes.txt").write_text("mine")
+        run.discard_unused()
+        assert run.identity.exists()
+        run.ledger.unlink()
+        run.discard_unused()
+        assert [path.name for path in run.path.iterdir()] == ["notes.txt"]

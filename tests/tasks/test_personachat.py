@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -175,7 +176,7 @@ def test_there_is_no_test_split():
 def test_synthetic_replies_are_written_and_read_back(tmp_path):
     task = PersonaChat(data_dir=str(tmp_path))
     task.write_records(REPLIES, ["a", "b", "c", "d"], tmp_path / task.written_as)
-    made = PersonaChat(synthetic=str(tmp_path / task.written_as), split_by_dialogue=0.5)
+    made = PersonaChat(synthetic=str(tmp_path / task.written_as), split_by_persona=0.5)
     expected = [
         dataclasses.replace(row, dialogue=number, text=text)
         for number, (row, text) in enumerate(zip(REPLIES, "abcd", strict=True))
@@ -196,28 +197,42 @@ def validation(tmp_path):
 
 
 def test_the_validation_file_alone_says_how_to_train_on_it(validation):
-    with pytest.raises(DataError, match=r"no training file.*task\.split_by_dialogue=0\.8"):
+    with pytest.raises(DataError, match=r"no training file.*task\.split_by_persona=0\.8"):
         PersonaChat(data_dir=validation).records("train")
     assert len(PersonaChat(data_dir=validation).records("dev")) == 20
 
 
-def test_its_first_dialogues_train_and_the_others_evaluate(validation):
-    task = PersonaChat(data_dir=validation, split_by_dialogue=0.8)
+def test_personas_of_the_validation_file_train_or_evaluate(validation):
+    task = PersonaChat(data_dir=validation, split_by_persona=0.6)
     train, dev = task.records("train"), task.records("dev")
-    assert (len(train), len(dev)) == (16, 4)
+    assert len(train) + len(dev) == 20
     personas = [{record.segments[0] for record in records} for records in (train, dev)]
-    assert personas == [{f"i am {i}." for i in range(8)}, {"i am 8.", "i am 9."}]
-    assert task.labels() == ["dialogues of the validation file split 80/20"]
-    assert task.instances("dev")[0].references == ("yes 8",)
+    assert personas[0]
+    assert personas[1]
+    assert not personas[0] & personas[1]
+    assert task.labels() == ["validation file split by persona, about 60/40"]
     assert "split" not in "".join(PersonaChat(data_dir=validation).labels())
 
 
+def test_one_dialogue_more_moves_no_other(validation):
+    task = PersonaChat(data_dir=validation, split_by_persona=0.6)
+    before = task.rows("train")
+    (file,) = Path(validation).glob("valid*.txt")
+    first = "1 your persona: i am new.\n2 hello\tyes, new\t\tno|yes, new\n"
+    file.write_text(first + file.read_text())
+    after = task.rows("train")
+    texts = [(row.persona, row.history, row.text) for row in before]
+    old = [row for row in after if "i am new." not in row.persona]
+    kept = [(row.persona, row.history, row.text) for row in old]
+    assert kept == texts
+
+
 def test_a_share_that_leaves_nothing_is_refused(validation):
-    with pytest.raises(DataError, match="leaves no dialogue of 10 for dev"):
-        PersonaChat(data_dir=validation, split_by_dialogue=0.99).records("dev")
+    with pytest.raises(DataError, match="leaves no dialogue for dev"):
+        PersonaChat(data_dir=validation, split_by_persona=0.9999).records("dev")
     for share in (0.0, 1.0, 80):
-        with pytest.raises(ConfigError, match=r"task\.split_by_dialogue is"):
-            load_task({"name": "personachat", "split_by_dialogue": share})
+        with pytest.raises(ConfigError, match=r"task\.split_by_persona is"):
+            load_task({"name": "personachat", "split_by_persona": share})
 
 
 # Prompts.
@@ -388,9 +403,11 @@ def test_the_real_validation_file_has_its_published_size(data_root):
 
 @pytest.mark.realdata
 def test_no_real_dialogue_is_on_both_sides_of_the_split(data_root):
-    task = PersonaChat(data_dir=str(data_root / "personachat"), split_by_dialogue=0.8)
+    task = PersonaChat(data_dir=str(data_root / "personachat"), split_by_persona=0.8)
     train, dev = ({row.dialogue for row in task.rows(split)} for split in ("train", "dev"))
-    assert (train, dev) == (set(range(800)), set(range(800, 1000)))
+    assert not train & dev
+    assert len(train | dev) == 1000
+    assert 750 < len(train) < 850
     assert len(task.rows("train")) + len(task.rows("dev")) == 7801
 
 

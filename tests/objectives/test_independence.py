@@ -1,0 +1,111 @@
+"""Models in which records see each other are refused before the first step."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    FNetConfig,
+    LlamaConfig,
+)
+
+from dpft.config import Model
+from dpft.errors import ModelError
+from dpft.models import Needs, load_model
+from dpft.objectives.causal import Causal, CausalExample, collate, token_nll
+from dpft.objectives.classifier import Classifier
+from dpft.objectives.independence import check_independence
+from dpft.objectives.records import LabelledText
+
+EXAMPLES = [CausalExample(tuple(range(3, 3 + n)), (5, 6, 7)) for n in (2, 5, 40)]
+
+
+class Plain:
+    """Losses of a causal model, without a tokenizer."""
+
+    def collate(self, examples):
+        return collate(examples)
+
+    def losses(self, model, batch):
+        return token_nll(model, batch).mean(1)
+
+
+def llama(**rope):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=60,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=16,
+        rope_parameters={"rope_theta": 10000.0, **rope},
+        initializer_range=0.5,
+    )
+    return AutoModelForCausalLM.from_config(config)
+
+
+def test_an_ordinary_model_passes_and_keeps_its_mode():
+    model = llama(rope_type="default").train()
+    check_independence(Plain(), model, EXAMPLES)
+    assert model.training
+
+
+def test_one_example_is_enough_to_begin_with():
+    check_independence(Plain(), llama(rope_type="default"), EXAMPLES[:1])
+
+
+def test_positions_that_follow_the_longest_record_are_refused():
+    """Dynamic rotary scaling changes for everybody once one record is long."""
+    with pytest.raises(ModelError, match="depends on what else is in its batch"):
+        check_independence(Plain(), llama(rope_type="dynamic", factor=4.0), EXAMPLES)
+    short = EXAMPLES[:2]
+    check_independence(Plain(), llama(rope_type="dynamic", factor=4.0), short)
+
+
+def test_an_encoder_that_ignores_the_attention_mask_is_refused():
+    tokenizer = load_model(Model("r", "random:bert"), Needs("classifier", ("a", "b")), 0).tokenizer
+    config = FNetConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=2,
+        intermediate_size=16,
+        max_position_embeddings=64,
+        tpu_short_seq_length=64,
+    )
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_config(config)
+    objective = Classifier(tokenizer, 32, ("a", "b"))
+    texts = ("short", "a text of middling length", "a text that is longer than all the others")
+    examples = [objective.encode(LabelledText((text,), 0)) for text in texts]
+    with pytest.raises(ModelError, match="FNetForSequenceClassification"):
+        check_independence(objective, model, examples)
+
+
+def test_what_a_batch_leaves_behind_is_found():
+    model = llama(rope_type="default")
+    model.register_buffer("seen", torch.zeros(1))
+
+    def count(module, args, kwargs):
+        module.seen += len(kwargs["input_ids"])
+
+    model.register_forward_pre_hook(count, with_kwargs=True)
+    with pytest.raises(ModelError, match="its buffer seen changes"):
+        check_independence(Plain(), model, EXAMPLES)
+
+
+def test_records_that_are_mixed_on_purpose_are_found():
+    class Mixing(Plain):
+        def losses(self, model, batch):
+            losses = super().losses(model, batch)
+            return losses - 0.1 * losses.mean()
+
+    with pytest.raises(ModelError, match="losses differ"):
+        check_independence(Mixing(), llama(rope_type="default"), EXAMPLES)
+
+
+def test_it_works_with_the_tasks_objective():
+    loaded = load_model(Model("tiny", "bundled:tiny"), Needs("causal"), 0)
+    assert isinstance(loaded.model, nn.Module)
+    check_independence(Causal(loaded.tokenizer, 50), loaded.model, EXAMPLES)
