@@ -1,0 +1,55 @@
+#!/bin/sh
+# The runs on real data whose records are in results/. Each can be killed and continues when this is
+# run again; finished ones are skipped. Needs DPFT_DATA (see results/README.md for what lies there).
+#   DPFT_DATA=FOLDER SUBSETS=FOLDER sh scripts/real_runs.sh [NAME...]   all, or those that begin so
+# SUBSETS holds qnli/, qqp/ and mnli/ with 9,000 training and 1,000 dev records each.
+set -u
+: "${DPFT_DATA:?set DPFT_DATA to the folder that holds sst2/, dart/ and so on}"
+only="$*"
+data=$DPFT_DATA
+
+run() {
+    name=$1
+    shift
+    for prefix in ${only:-$name}; do
+        case $name in "$prefix"*)
+            echo "== $name: dpft train $* name=$name"
+            DPFT_DATA=$data dpft train "$@" name="$name" || echo "== $name failed"
+            ;;
+        esac
+    done
+}
+
+# DART, trained on its dev file (no train file here); the bundled tiny model.
+dart="task=dart task.train_split=dev model=tiny optim.batch_size=512 optim.epochs=10 optim.lr=2e-3"
+run dart-tiny-none $dart clip=none
+run dart-tiny-eps8 $dart clip=ghost eps=8
+run dart-tiny-eps3 $dart clip=ghost eps=3
+
+# SST-2, all of it, MiniLM's encoder; Li et al. 2022: three epochs, threshold 0.1.
+sst2="task=sst2 model=minilm optim.batch_size=1024 optim.epochs=3 optim.lr=1e-3"
+run sst2-minilm-eps8 $sst2 clip=bk eps=8
+run sst2-minilm-eps3 $sst2 clip=bk eps=3
+run sst2-minilm-none task=sst2 model=minilm clip=none optim.batch_size=128 optim.epochs=2 optim.lr=5e-5
+
+# Subsets of 9,000 records: batches of a quarter of them.
+data=${SUBSETS:-$DPFT_DATA}
+for task in qnli qqp mnli; do
+    glue="task=$task model=minilm"
+    run "$task-subset-minilm-eps8" $glue clip=bk eps=8 optim.batch_size=1024 optim.epochs=10 optim.lr=1e-3
+    run "$task-subset-minilm-none" $glue clip=none optim.batch_size=64 optim.epochs=3 optim.lr=5e-5
+done
+data=$DPFT_DATA
+
+# Persona-Chat: the validation file, split by persona; the bundled tiny model.
+persona="task=personachat task.split_by_persona=0.8 model=tiny optim.batch_size=512 optim.epochs=10 optim.lr=2e-3"
+run personachat-tiny-none $persona clip=none
+run personachat-tiny-eps8 $persona clip=ghost eps=8
+
+# SmolLM2-135M with LoRA: as many steps as a CPU takes in two hours.
+lora="model=smollm2-135m adapt=lora clip=bk optim.batch_size=256 optim.lr=1e-3 checkpoint_every=1"
+run samsum-smollm2-lora-eps8 task=samsum $lora eps=8 optim.steps=20 task.max_length=256 task.limit_eval=100 decode.max_new_tokens=40
+run e2e-smollm2-lora-eps8 task=e2e $lora eps=8 optim.steps=40 task.limit_eval=100 decode.max_new_tokens=60
+
+# CIFAR-10 with the wide residual network: two epochs of the papers' 300.
+run cifar10-wrn16-4-eps8 task=cifar10 model=wrn16-4 clip=bk eps=8 optim=sgd optim.lr=4 optim.batch_size=4096 optim.epochs=2
