@@ -13,6 +13,11 @@ def positive(name: str, value: float | None) -> None:
         raise ConfigError(f"{name} is {value}; expected a number > 0")
 
 
+def fitting_batch(records: int) -> int:
+    """A batch size to suggest for so few records: a quarter of them, down to a power of two."""
+    return 1 << max(0, (records // 4).bit_length() - 1)
+
+
 def one_of(name: str, value: str, known: Sequence[str]) -> None:
     """Refuse what is not in ``known``, with the nearest name."""
     if value not in known:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpft.config import conf_dir
-from dpft.errors import ConfigError
+from dpft.overrides import refusals_told
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
@@ -17,15 +17,10 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
     """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
-    from hydra.errors import HydraException
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        try:
-            config = hydra_compose("config", overrides=list(overrides))
-            resolved = OmegaConf.to_container(config, resolve=True)
-        except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError(f"{error}".strip()) from error
+    with refusals_told(), initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config = hydra_compose("config", overrides=list(overrides))
+        resolved = OmegaConf.to_container(config, resolve=True)
     assert isinstance(resolved, dict)
     return {str(key): value for key, value in resolved.items()}

@@ -111,13 +111,13 @@ def _caveats(mechanism: Mechanism, noise_seed: int | None, task: Task) -> list[s
         return caveats
     if mechanism.delta >= 1 / mechanism.dataset_size:
         caveats.append(
-            f"delta is {mechanism.delta:.3g} for {mechanism.dataset_size:,} {task.unit_noun}s: at "
+            f"delta is {runs.delta(mechanism.delta)} for {mechanism.dataset_size:,} {task.unit_noun}s: at "
             f"1/N and above, publishing a random {task.unit_noun} would pass; the guarantee says "
             "next to nothing"
         )
     elif mechanism.dataset_size < _FEW:
         caveats.append(
-            f"only {mechanism.dataset_size:,} {task.unit_noun}s: delta is {mechanism.delta:.2g}, "
+            f"only {mechanism.dataset_size:,} {task.unit_noun}s: delta is {runs.delta(mechanism.delta)}, "
             "large as a chance of failure"
         )
     if task.limit_train is not None:

@@ -95,12 +95,18 @@ def _print(rows: Sequence[Row], records: Sequence[tuple[Path, Mapping[str, Any]]
         table.add_row(name, *(r.get(name, "-") for r in rows))
     console.print(table)
     for path, record in records:
-        labels = ", ".join(record.get("labels", []))
-        guarantee = record["privacy"]
-        console.print(f"[bold]{path}[/bold]" + (f"  ({labels})" if labels else ""), highlight=False)
-        if guarantee is not None:
-            console.print(f"  {guarantee['statement']}", highlight=False)
-            for caveat in guarantee["caveats"]:
-                console.print(f"  note: {caveat}", highlight=False, style="yellow")
-        elif record["training"]["steps"] > 0:
-            console.print("  no privacy guarantee", highlight=False)
+        print_remarks(path, record)
+
+
+def print_remarks(path: Path, record: Mapping[str, Any]) -> None:
+    """What must stand below a run's figures: its labels, and its guarantee with caveats."""
+    console = Console()
+    labels = ", ".join(record.get("labels", []))
+    guarantee = record["privacy"]
+    console.print(f"[bold]{path}[/bold]" + (f"  ({labels})" if labels else ""), highlight=False)
+    if guarantee is not None:
+        console.print(f"  {guarantee['statement']}", highlight=False)
+        for caveat in guarantee["caveats"]:
+            console.print(f"  note: {caveat}", highlight=False, style="yellow")
+    elif record["training"]["steps"] > 0:
+        console.print("  no privacy guarantee", highlight=False)

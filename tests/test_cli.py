@@ -1,6 +1,8 @@
 """The commands as people type them."""
 
 import json
+import logging
+import os
 import re
 import subprocess
 import sys
@@ -245,3 +247,125 @@ def test_an_unreachable_hub_is_not_asked_again_and_again(tmp_path, monkeypatch):
         assert said in " ".join(result.stderr.split())
         assert "Retry" not in result.stderr
         assert "Traceback" not in result.stderr
+
+
+REFUSED = [
+    ("optim.step=5", "unknown setting optim.step; did you mean 'optim.steps'?"),
+    ("tsk=e2e", "unknown setting tsk; did you mean 'task'?"),
+    ("epsilon=3", "unknown setting epsilon; did you mean 'eps'?"),
+    ("privacy.eps=3", "unknown setting privacy.eps; did you mean 'eps'?"),
+    ("batch_size=3", "unknown setting batch_size; did you mean 'optim.batch_size'?"),
+    ("eps", "got 'eps' without a value; type eps=3"),
+    ("task=text2txt", "task is 'text2txt'; did you mean 'text2text'?; expected one of cifar10,"),
+    ("clip=Ghost", "clip is 'Ghost'; did you mean 'ghost'?"),
+    ("task.classes=3", "the task that was chosen has no setting task.classes"),
+    ("experiment=demo", "experiment has no choice by default; type +experiment=NAME"),
+    ("+task.name=x", "task.name is a setting already; type task.name=VALUE, without +"),
+    ("eps=1,2", "got several values in eps=1,2; for a run of each type dpft train -m eps=1,2"),
+    ("eps=[", "cannot read 'eps=['"),
+    ("eps=${nothing}", "Interpolation key 'nothing' not found"),
+]
+
+
+@pytest.mark.parametrize(("typed", "message"), REFUSED)
+def test_what_hydra_refuses_is_told_in_one_sentence(typed, message):
+    result = invoke("account", typed)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith(f"dpft: {message}")
+    assert "HYDRA" not in result.stderr
+
+
+def train(monkeypatch, *arguments):
+    """`dpft train` in this process, of which Hydra changes program name and logging."""
+    monkeypatch.setattr(sys, "argv", ["dpft"])
+    loggers = [logging.getLogger(name) for name in (None, "hydra")]
+    before = [(logger.handlers[:], logger.level) for logger in loggers]
+    result = invoke("train", *arguments)
+    for logger, (handlers, level) in zip(loggers, before, strict=True):
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+    assert "HYDRA_FULL_ERROR" not in result.output
+    assert "HYDRA_FULL_ERROR" not in os.environ
+    return result
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        *((typed, message) for typed, message in REFUSED[:3]),
+        ("-m clip=bk,Ghost", "clip is 'Ghost'; did you mean 'ghost'?"),
+        ("-m epsilon=1,3", "unknown setting epsilon; did you mean 'eps'?"),
+        ("--epsilon 3", "there is no flag --epsilon; did you mean 'eps'?"),
+        ("--batch-size=3", "there is no flag --batch-size; did you mean 'optim.batch_size'?"),
+        ("--cfg job tsk=e2e", "unknown setting tsk; did you mean 'task'?"),
+        ("eps=${nothing}", "Interpolation key 'nothing' not found"),
+    ],
+)
+def test_train_tells_the_same(monkeypatch, tmp_path, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    result = train(monkeypatch, *arguments.split())
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith(f"dpft: {message}")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "flags",
+    ["--cfg job", "--cfg=job -p optim", "-c job --resolve", "--info all", "--info defaults"],
+)
+def test_hydras_flags_are_left_to_hydra(monkeypatch, tmp_path, flags):
+    monkeypatch.chdir(tmp_path)
+    typed = ["hydra.job.name=a", "++optim.lr=1", "hydra/job_logging=none"]
+    result = train(monkeypatch, *flags.split(), *typed)
+    assert result.exit_code == 0, result.output
+
+
+def test_who_asks_for_hydras_own_error_gets_it(monkeypatch):
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    monkeypatch.setattr(sys, "argv", ["dpft"])
+    assert type(invoke("train", "tsk=e2e").exception).__name__ == "ConfigCompositionException"
+
+
+def test_validate_says_what_it_could_not_check():
+    assert "were not checked; type task.train_size=N" in invoke("validate", "task=text2text").output
+    typed = ["task=text2text", "task.train_size=5000", "privacy.noise_multiplier=1", "eps=null"]
+    assert invoke("validate", *typed).output == f"ok: {' '.join(typed)}\n"
+    result = invoke("validate", "task=text2text", "task.train_size=270")
+    assert "optim.batch_size is 1024 for 270" in result.stderr
+    assert "type optim.batch_size=64" in " ".join(result.stderr.split())
+
+
+RECORD = {
+    "config": {"clip": {"style": "ghost"}, "decode": {"split": "test"}},
+    "training": {"steps": 4, "seconds": 1.0},
+    "privacy": None,
+}
+
+
+def test_compare_leaves_out_what_is_not_finished(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    assert invoke("compare", str(tmp_path / "b")).exit_code == 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpft.runs.read_record", lambda path: RECORD)
+        (tmp_path / "a/record.json").write_text("{}")
+        result = invoke("compare", str(tmp_path / "a"), str(tmp_path / "b"))
+    assert result.exit_code == 0, result.output
+    assert result.stderr == f"skipped {tmp_path / 'b'}: not finished\n"
+    assert "no privacy guarantee" in result.stdout
+    result = invoke("compare", str(tmp_path / "b"), str(tmp_path / "nowhere"))
+    assert result.exit_code == 2
+    assert "nowhere" in result.stderr
+
+
+def test_score_prints_labels_and_guarantee(tmp_path, monkeypatch):
+    statement = "(3, 1e-05)-differential privacy"
+    private = {"epsilon": {}, "statement": statement, "caveats": ["few records"]}
+    record = {**RECORD, "privacy": private, "labels": ["generated sample data"]}
+    section = {"metrics": {"BLEU": 0.5}, "examples": 2}
+    monkeypatch.setattr("dpft.commands.score.score_run", lambda path: {"test": section})
+    monkeypatch.setattr("dpft.runs.read_record", lambda path: record)
+    said = " ".join(invoke("score", str(tmp_path)).output.split())
+    for words in ("0.5000", "generated sample data", statement, "note: few records"):
+        assert words in said
+    assert invoke("score", str(tmp_path), "--json").output == json.dumps(section, indent=2) + "\n"

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import re
+import shlex
 import shutil
 
 import pytest
@@ -11,14 +12,15 @@ from typer.testing import CliRunner
 
 from dpft import runs
 from dpft.cli import app
+from dpft.commands.again import training_command
 from dpft.compose import compose
 from dpft.config import Decode, parse
 from dpft.errors import ConfigError, DataError
 from dpft.experiment import run_experiment
 from dpft.objectives.records import LabelledText
-from dpft.synthesis import find_sources, keep, sample
+from dpft.synthesis import as_markdown, find_sources, keep, sample
 from dpft.tasks.e2e import E2E, read_csv
-from dpft.tasks.own_texts import LanguageModeling
+from dpft.tasks.own_texts import LanguageModeling, TextToText
 from dpft.trained import loaded_run
 
 SMALL = [
@@ -106,7 +108,15 @@ def test_the_guarantee_is_the_runs(made, private):
     ):
         assert words in text
     assert record["privacy"]["statement"] in said
-    assert f"train on it with: dpft train task=e2e task.synthetic={out} clip=none" in said
+    command = (
+        f"dpft train task=e2e task.source=sample task.limit_eval=2 task.synthetic={out} "
+        "optim.batch_size=8 clip=none"
+    )
+    assert f"train on it with: {command}\n" in said
+    assert "the noise came from an explicit seed." in text
+    # 1/(2N) for 64 records is 0.0078125: never rounded down.
+    assert ", 0.00782)-differential privacy" in record["privacy"]["statement"]
+    assert "| Delta | 0.00782 |" in text
     # Side files travel: they name no folder of this machine.
     for path in out.parent.glob("*.guarantee.*"):
         assert str(out.parent) not in path.read_text()
@@ -169,6 +179,65 @@ def test_what_cannot_be_done_is_refused(private, overrides, message):
     assert result.output.startswith("dpft: ")
     assert re.search(message, result.output)
     assert not (private / "synthetic").exists()
+
+
+def test_the_training_file_and_copies_of_it_are_no_sources(private, tmp_path):
+    folder = tmp_path / "data"
+    E2E.dataset.write_sample(folder, 0)
+    task = E2E(source="files", data_dir=str(folder))
+    own = tmp_path / "own.jsonl"
+    own.write_text('{"source": "a", "target": "b"}\n')
+    mine = TextToText(train_file=str(own))
+    copy, link = tmp_path / "copy.csv", tmp_path / "link.jsonl"
+    shutil.copy(folder / "trainset.csv", copy)
+    link.symlink_to(own)
+    for refused, by in ((folder / "trainset.csv", task), (copy, task), (own, mine), (link, mine)):
+        with pytest.raises(ConfigError, match="would copy the sources of the training records"):
+            find_sources(by, str(refused), 1, seed=0)
+    # Other files, and synthetic ones, are for the user to judge.
+    assert find_sources(task, str(folder / "devset.csv"), 1, seed=0).distinct > 1
+    again = TextToText(source="sample", synthetic=str(own))
+    assert find_sources(again, str(own), 1, seed=0).distinct == 1
+    # A source that is refused is told before a file that exists.
+    result = invoke(private, "n=3", "sources=train", f"out={own}")
+    assert "would copy the sources" in result.output
+
+
+def test_shuffled_batches_have_no_bounds_in_the_guarantee(made):
+    side = content(made[0])
+    assert "(upper bound)" in as_markdown(side)
+    side["mechanism"]["sampling"] = "shuffle"
+    text = as_markdown(side)
+    assert "upper bound" not in text
+    assert "for Poisson sampling, not a bound here" in text
+    assert "not proven for this run" in text
+
+
+def test_the_command_repeats_where_the_data_are(tmp_path):
+    file = tmp_path / "my rows.jsonl"
+    typed = [
+        "task=text2text",
+        f'task.train_file="{file}"',
+        "task.test_share=0.2",
+        'task.source_column="1"',
+        'task.before="say \\"x, y\\": "',
+        "task.limit_train=5",
+        "model=gpt2",
+        "model.path=here/gpt2",
+        "optim.batch_size=12",
+    ]
+    run = parse(compose(typed))
+    words = shlex.split(training_command(run, True, tmp_path / "a b.jsonl", 270))
+    assert words[:2] == ["dpft", "train"]
+    again = parse(compose(words[2:]))
+    changed = {"synthetic": str(tmp_path / "a b.jsonl"), "limit_train": None}
+    assert again.task == {**run.task, **changed}
+    assert again.task["before"] == 'say "x, y": '
+    assert again.model == run.model
+    assert (again.optim.batch_size, again.clip.private) == (64, False)
+    words = shlex.split(training_command(run, False, tmp_path / "a.jsonl", 5000))
+    task = parse(compose(words[2:])).task
+    assert (task["train_file"], task["test_share"]) == (str(tmp_path / "a.jsonl"), 0.1)
 
 
 def test_nothing_is_overwritten(made, private):

@@ -5,10 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import typer
+
 from dpft import runs
 from dpft.report import show
 
 
 def main(paths: Sequence[Path], markdown: bool) -> None:
-    """Print the runs side by side."""
-    show([(path, runs.read_record(path)) for path in paths], markdown=markdown)
+    """Print the runs side by side; folders without a record are named and left out.
+
+    Raises:
+        RecordError: if no path is a run that was trained, one does not exist, or its record is
+            damaged.
+    """
+    left_out = [path for path in paths if path.exists() and not _has_record(path)]
+    if len(left_out) == len(paths):
+        runs.read_record(paths[0])  # says what is missing
+    found = [(path, runs.read_record(path)) for path in paths if path not in left_out]
+    for path in left_out:
+        typer.echo(f"skipped {path}: not finished", err=True)
+    show(found, markdown=markdown)
+
+
+def _has_record(path: Path) -> bool:
+    # A file is read as a record.
+    return path.is_file() or (path / "record.json").exists()

@@ -45,6 +45,7 @@ class Settings:
 def main(path: Path, overrides: Sequence[str], not_private: bool) -> None:
     """Sample records and write them, with ``.guarantee.json`` and ``.guarantee.md`` beside."""
     from dpft import runs
+    from dpft.commands.again import training_command
     from dpft.synthesis import as_markdown, find_sources, guarantee, is_private, keep, sample
     from dpft.tasks.base import Task
     from dpft.trained import loaded_run
@@ -62,9 +63,9 @@ def main(path: Path, overrides: Sequence[str], not_private: bool) -> None:
     trained = loaded_run(path)
     task, how = trained.task, _decode(trained, decoding)
     out = Path(settings.out) if settings.out else path / "synthetic" / task.written_as
+    sources = find_sources(task, settings.sources, settings.n, settings.seed)
     if out.exists():
         raise ConfigError(f"{out} exists; give another file with out=FILE")
-    sources = find_sources(task, settings.sources, settings.n, settings.seed)
     if not how.sample and settings.n > max(1, sources.distinct):
         raise ConfigError(
             f"decode.sample=false writes the same text for the same source, and there are "
@@ -100,8 +101,8 @@ def main(path: Path, overrides: Sequence[str], not_private: bool) -> None:
     _say(content, out, beside)
     # What a task writes by itself it also reads.
     own = type(task).write_records is not Task.write_records
-    again = f"{task.name} task.synthetic" if own else "text2text task.train_file"
-    typer.echo(f"train on it with: dpft train task={again}={out} clip=none")
+    again = training_command(trained.run, own, out, len(synthetic.targets))
+    typer.echo(f"train on it with: {again}")
 
 
 def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:

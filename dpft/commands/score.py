@@ -16,15 +16,14 @@ from dpft.errors import ConfigError
 
 def main(arguments: Sequence[str], as_json: bool) -> None:
     """Print official scores, as a table or as JSON."""
-    if len(arguments) == 1 and "=" not in arguments[0]:
-        results = score_run(Path(arguments[0]))
-    else:
-        results = score_predictions(arguments)
+    run = Path(arguments[0]) if len(arguments) == 1 and "=" not in arguments[0] else None
+    results = score_run(run) if run is not None else score_predictions(arguments)
     if as_json:
         only = next(iter(results.values())) if len(results) == 1 else results
         typer.echo(json.dumps(only, indent=2))
         return
-    from dpft.report import print_pairs
+    from dpft import runs
+    from dpft.report import print_pairs, print_remarks
 
     for name, section in results.items():
         pairs = [
@@ -32,6 +31,8 @@ def main(arguments: Sequence[str], as_json: bool) -> None:
             for metric, value in section["metrics"].items()
         ]
         print_pairs(f"{name}: {section['examples']} instances", pairs)
+    if run is not None:
+        print_remarks(run, runs.read_record(run))
 
 
 def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:

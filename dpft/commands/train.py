@@ -11,6 +11,7 @@ import typer
 
 from dpft.config import conf_dir, parse
 from dpft.errors import ConfigError, DpftError
+from dpft.overrides import check_flags, explained, refusals_told
 
 # Hydra's flags that take a value, and --info, whose value is optional.
 _WITH_VALUE = (
@@ -45,15 +46,17 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
 
 def main(arguments: Sequence[str]) -> None:
     """Hand the arguments to Hydra, which calls the job once, or once per point of a sweep."""
+    words = flags_first(arguments)
+    check_flags(words)
     import hydra
-    from omegaconf import DictConfig, OmegaConf
+    from omegaconf import DictConfig
 
     @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
     def job(config: DictConfig) -> None:
         from hydra.core.hydra_config import HydraConfig
 
         try:
-            raw: Any = OmegaConf.to_container(config, resolve=True)
+            raw: Any = _resolved(config)
             if raw.get("resume") is not None:
                 raw = resumed(raw, list(HydraConfig.get().overrides.task))
             execute(raw)
@@ -62,8 +65,19 @@ def main(arguments: Sequence[str]) -> None:
             typer.secho(f"dpft: {error}", fg=typer.colors.RED, err=True)
             raise SystemExit(2) from error
 
-    sys.argv = ["dpft train", *flags_first(arguments)]
-    job()
+    sys.argv = ["dpft train", *words]
+    with refusals_told():
+        job()
+
+
+def _resolved(config: Any) -> Any:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        return OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:  # here, since Hydra would add a line of its own
+        raise ConfigError(explained(error)) from error
 
 
 def execute(raw: dict[str, Any]) -> None:

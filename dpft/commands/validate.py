@@ -9,12 +9,17 @@ import typer
 from dpft.compose import compose
 from dpft.config import conf_dir, parse
 
+_NO_SIZE = (
+    " (the number of records is not known, so batch size and noise were not checked; type "
+    "task.train_size=N)"
+)
+
 
 def main(overrides: Sequence[str]) -> None:
     """Check one configuration, or every shipped one."""
     for choice in [list(overrides)] if overrides else shipped():
-        check(choice)
-        typer.echo(f"ok: {' '.join(choice) or 'the defaults'}")
+        sized = check(choice)
+        typer.echo(f"ok: {' '.join(choice) or 'the defaults'}{'' if sized else _NO_SIZE}")
 
 
 def shipped() -> list[list[str]]:
@@ -26,13 +31,18 @@ def shipped() -> list[list[str]]:
     return choices
 
 
-def check(overrides: Sequence[str]) -> None:
-    """Raise ConfigError unless a run of these overrides could start, as far as can be told."""
+def check(overrides: Sequence[str]) -> bool:
+    """Whether the size of the training data was known, and what follows from it checked too.
+
+    Raises:
+        ConfigError: unless a run of these overrides could start, as far as can be told.
+    """
     run = parse(compose(overrides))
     from dpft.mechanisms import make_mechanism, published_size
-    from dpft.tasks import TASKS, load_task
+    from dpft.tasks import load_task
 
-    if run.task["name"] in TASKS or ":" in run.task["name"]:  # others have a size only, so far
-        load_task(run.task)
-    if run.task.get("train_size") is not None:  # null: data of one's own, of unknown size
-        make_mechanism(run, published_size(run))
+    load_task(run.task)
+    if run.task.get("train_size") is None:  # data of one's own
+        return False
+    make_mechanism(run, published_size(run))
+    return True

@@ -117,7 +117,7 @@ def with_prefix(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -
     """
     if needs.kind != "causal":
         raise ModelError(
-            f"adapt=prefix is for models that write text, and this task needs a {needs.kind} "
+            f"adapt=prefix is for models that write text, and this task needs {_a(needs.kind)} "
             "model: transformers makes the attention mask of an encoder without regard to a "
             "prefix; type adapt=lora"
         )
@@ -145,3 +145,7 @@ def load_prefix(loaded: LoadedModel, folder: Path) -> LoadedModel:
     prefixed = wrapped(loaded, lambda model: PrefixModel(model, config))
     set_peft_model_state_dict(prefixed.model, load_peft_weights(str(folder), device="cpu"))
     return prefixed
+
+
+def _a(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"

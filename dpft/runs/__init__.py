@@ -24,6 +24,7 @@ from dpft.runs.ledger import Ledger, LedgerContents, read_ledger
 from dpft.runs.metrics import MetricsLog
 from dpft.runs.noise_key import key_fingerprint, keyed_fingerprint
 from dpft.runs.record import SCHEMA_VERSION, RunRecord, read_record, update_record, write_record
+from dpft.runs.shown import base_model, delta
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -42,9 +43,11 @@ __all__ = [
     "RunLockedError",
     "RunMismatchError",
     "RunRecord",
+    "base_model",
     "checkpoint",
     "code_version",
     "config_hash",
+    "delta",
     "environment",
     "key_fingerprint",
     "keyed_fingerprint",

@@ -7,7 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SHUFFLED = "Epsilon computed for Poisson sampling, run with shuffled batches."
+from dpft.runs.shown import bounds, delta, down, number, up, warnings
+
 NOT_COVERED = (
     "**Hyperparameter search.** Each run on the same records spends its own budget, also those "
     "that were thrown away. Epsilon above is this run's alone.",
@@ -24,6 +25,11 @@ NOT_COVERED = (
     "**Validation and test records.** Scores are computed from them without noise, and generated "
     "texts may repeat their prompts or references.",
     "**Running time and memory use**, which depend on how many records a batch drew.",
+)
+
+HELD_OUT = (
+    "> **Mind:** a share of the data was held out, and no guarantee covers it: scores are computed "
+    "from held-out records without noise. Publish them only if those records may be spoken about."
 )
 
 
@@ -95,10 +101,10 @@ def _privacy(record: Mapping[str, Any], private: bool) -> str:
     rows = [
         ("Unit of privacy", _plain(privacy["unit"])),
         ("Neighbouring relation", _plain(privacy["neighbouring"])),
-        ("Delta", _number(privacy["delta"])),
+        ("Delta", delta(privacy["delta"])),
         *_epsilons(privacy["epsilon"], shuffled),
         ("Sampler", f"{mechanism.get('sampling', 'not recorded')}{' (!)' if shuffled else ''}"),
-        ("Sampling rate", _number(mechanism.get("sampling_rate"))),
+        ("Sampling rate", number(mechanism.get("sampling_rate"))),
         ("Steps", _steps(privacy, mechanism)),
         ("Noise multiplier", _noise(mechanism)),
         ("Clipping threshold", _thresholds(mechanism)),
@@ -107,34 +113,24 @@ def _privacy(record: Mapping[str, Any], private: bool) -> str:
         ("Noise drawn from", _source(record)),
     ]
     blocks = ["## Privacy", _plain(privacy["statement"])]
-    if shuffled:
-        blocks.append(f"> **Mind:** {SHUFFLED} The numbers below are not proven for this run.")
-    if _seed(record) is not None:
-        blocks.append(
-            "> **Warning: the noise came from an explicit seed.** Anyone who knows the seed, the "
-            "code and the parts that do not depend on the data can recompute the noise and remove "
-            "it. That is fine for research on public data, not for a release of private data: "
-            "train again without a noise seed."
-        )
+    blocks += warnings(mechanism, _seed(record))
     blocks.append(_table(("", ""), rows))
     return "\n\n".join(blocks)
 
 
 def _epsilons(epsilon: Mapping[str, Any], shuffled: bool) -> list[tuple[str, str]]:
-    bound = "for Poisson sampling, not a bound here" if shuffled else "upper bound"
     prv = epsilon.get("prv") or {}
     note = f"; {_plain(prv['note'])}" if prv.get("note") else ""
-    between = f"{_down(prv.get('lower'))} to {_up(prv.get('upper'))}"
+    between = f"{down(prv.get('lower'))} to {up(prv.get('upper'))}"
     return [
-        (f"Epsilon by RDP ({bound})", _up(epsilon.get("rdp"))),
-        (f"Epsilon by PRV ({bound})", _up(prv.get("upper"))),
+        *bounds(epsilon, shuffled),
         (
             "Epsilon by PRV (estimate)",
-            f"{_number(prv.get('estimate'))}, bounds {between}{note}",
+            f"{number(prv.get('estimate'))}, bounds {between}{note}",
         ),
         (
             "Epsilon by GDP-CLT (approximation, not a bound)",
-            _number(epsilon.get("gdp_clt")),
+            number(epsilon.get("gdp_clt")),
         ),
     ]
 
@@ -155,7 +151,9 @@ def _scores(record: Mapping[str, Any]) -> str:
     ]
     if not rows:
         return "## Scores\n\nNot scored yet."
-    return "## Scores\n\n" + _table(("Split", "Metric", "Score", "Examples", "Signature"), rows)
+    table = _table(("Split", "Metric", "Score", "Examples", "Signature"), rows)
+    held_out = any("held out" in label for label in record.get("labels", []))
+    return "\n\n".join(["## Scores", *([HELD_OUT] if held_out else []), table])
 
 
 def _provenance(record: Mapping[str, Any]) -> str:
@@ -175,12 +173,12 @@ def _steps(privacy: Mapping[str, Any], mechanism: Mapping[str, Any]) -> str:
 
 
 def _noise(mechanism: Mapping[str, Any]) -> str:
-    sigma = _number(mechanism.get("noise_multiplier"))
+    sigma = number(mechanism.get("noise_multiplier"))
     if not mechanism.get("quantiles"):
         return sigma
     return (
-        f"{_number(mechanism['total_noise_multiplier'])} in all: {sigma} on gradients, and noise "
-        f"of standard deviation {_number(mechanism['count_noise'])} on {mechanism['groups']} "
+        f"{number(mechanism['total_noise_multiplier'])} in all: {sigma} on gradients, and noise "
+        f"of standard deviation {number(mechanism['count_noise'])} on {mechanism['groups']} "
         "counts a step, which move the thresholds. Epsilon includes both"
     )
 
@@ -189,19 +187,19 @@ def _thresholds(mechanism: Mapping[str, Any]) -> str:
     thresholds: Sequence[float] | None = mechanism.get("thresholds")
     if not thresholds:
         return "not recorded"
-    least, most = _number(min(thresholds)), _number(max(thresholds))
+    least, most = number(min(thresholds)), number(max(thresholds))
     span = least if least == most else f"{least} to {most}"
     if quantiles := mechanism.get("quantiles"):
         rescaled = quantiles.get("rescale")
-        joint = f", scaled to {_number(rescaled)} together" if rescaled else ""
+        joint = f", scaled to {number(rescaled)} together" if rescaled else ""
         return (
-            f"adaptive: the private {_number(quantiles['target'])}-quantile of each group's norms"
+            f"adaptive: the private {number(quantiles['target'])}-quantile of each group's norms"
             f"{joint}; estimates begin at {span}"
         )
     if len(thresholds) == 1:
         return f"{least}, on the whole gradient"
     total = math.sqrt(sum(value * value for value in thresholds))
-    return f"{len(thresholds)} groups, {span}; together {_number(total)}"
+    return f"{len(thresholds)} groups, {span}; together {number(total)}"
 
 
 def _groups(mechanism: Mapping[str, Any], config: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -251,16 +249,4 @@ def _plain(text: Any) -> str:
 
 
 def _score(value: float | None) -> str:
-    return "not computed" if value is None else _number(value)
-
-
-def _number(value: float | None) -> str:
-    return "no finite number" if value is None else f"{value:.4g}"
-
-
-def _up(value: float | None) -> str:
-    return "no finite number" if value is None else f"{math.ceil(value * 1000) / 1000:.3f}"
-
-
-def _down(value: float | None) -> str:
-    return "no finite number" if value is None else f"{math.floor(value * 1000) / 1000:.3f}"
+    return "not computed" if value is None else number(value)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from dpft.runs import shown
 from dpft.synthesis.sampling import Synthetic
 from dpft.synthesis.sources import Sources
 
@@ -48,6 +48,7 @@ def guarantee(
         sha256: of that file.
     """
     private = is_private(record)
+    base = record.get("model", {}).get("base_model")
     return {
         "file": file_name,
         "sha256": sha256,
@@ -61,8 +62,9 @@ def guarantee(
             "name": run_name,
             "config_hash": record["config_hash"],
             "dpft": record["dpft"]["version"],
-            "base_model": record.get("model", {}).get("base_model"),
+            "base_model": shown.base_model(base) if base else None,
             "task": record["dataset"]["task"],
+            "noise_seed": record.get("seeds", {}).get("noise"),
         },
         "private": private,
         "privacy": record["privacy"] if private else None,
@@ -94,7 +96,7 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         "",
     ]
     if content["private"]:
-        lines += _bounds(content["privacy"])
+        lines += _bounds(content["privacy"], content["mechanism"], run["noise_seed"])
     lines += [content["post_processing"], ""]
     if content["private"]:
         lines += [f"- Mind: {caveat}" for caveat in content["privacy"]["caveats"]]
@@ -120,23 +122,22 @@ def as_markdown(content: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", f"SHA-256: `{content['sha256']}`", ""])
 
 
-def _bounds(privacy: Mapping[str, Any]) -> list[str]:
-    epsilon = privacy["epsilon"] or {}
-    prv = (epsilon.get("prv") or {}).get("upper")
+def _bounds(
+    privacy: Mapping[str, Any], mechanism: Mapping[str, Any], noise_seed: int | None
+) -> list[str]:
+    above = [f"{privacy['statement']}.", *shown.warnings(mechanism, noise_seed)]
+    shuffled = mechanism.get("sampling") == "shuffle"
+    rows = [
+        *shown.bounds(privacy["epsilon"] or {}, shuffled),
+        ("Delta", shown.delta(privacy["delta"])),
+        ("Unit of privacy", privacy["unit"]),
+        ("Neighbouring relation", privacy["neighbouring"]),
+        ("Steps", f"{privacy['steps_taken']:,}"),
+    ]
     return [
-        f"{privacy['statement']}.",
-        "",
+        *(line for paragraph in above for line in (paragraph, "")),
         "| | |",
         "| --- | --- |",
-        f"| Epsilon by RDP (upper bound) | {_up(epsilon.get('rdp'))} |",
-        f"| Epsilon by PRV (upper bound) | {_up(prv)} |",
-        f"| Delta | {privacy['delta']:.4g} |",
-        f"| Unit of privacy | {privacy['unit']} |",
-        f"| Neighbouring relation | {privacy['neighbouring']} |",
-        f"| Steps | {privacy['steps_taken']:,} |",
+        *(f"| {name} | {value} |" for name, value in rows),
         "",
     ]
-
-
-def _up(value: float | None) -> str:
-    return "no finite number" if value is None else f"{math.ceil(value * 1000) / 1000:.3f}"

@@ -6,13 +6,14 @@ record as it is: no noise protects it.
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpft.errors import ConfigError
+from dpft.errors import ConfigError, DataError
 from dpft.objectives.records import TextRecord
 from dpft.tasks.base import Task
 
@@ -45,8 +46,8 @@ def find_sources(task: Task, choice: str | None, count: int, seed: int) -> Sourc
     """``count`` rows drawn from ``choice``, each source as often as any other, up to one.
 
     Raises:
-        ConfigError: for no choice, an unknown one, the training split, or a task whose model writes
-            no text.
+        ConfigError: for no choice, an unknown one, the training split or a file of it, or a task
+            whose model writes no text.
         DataError: if the rows cannot be read.
     """
     if task.needs.kind != "causal":
@@ -65,15 +66,28 @@ def find_sources(task: Task, choice: str | None, count: int, seed: int) -> Sourc
             f"records are private themselves. Type {_CHOICES}"
         )
     if choice == "train":
-        raise ConfigError(
-            "sources=train would copy the sources of the training records into the output, where "
-            f"no guarantee covers them. Type {_CHOICES}"
-        )
+        raise _refused("sources=train")
     rows, origin, privacy = _rows(task, choice, seed)
     distinct = list({text_record(task, row).source: row for row in rows}.values())
     random.Random(f"dpft sources {seed}").shuffle(distinct)
     chosen = [distinct[i % len(distinct)] for i in range(count)]
     return Sources(chosen, len(distinct), origin, privacy)
+
+
+def training_files(task: Task) -> list[Path]:
+    """The files that hold the task's training records, as far as its settings still find them.
+
+    Not ``task.synthetic``: its records have the guarantee of the run that wrote them, or none.
+    """
+    if (file := getattr(task, "train_file", None)) is not None:
+        return [Path(file)]
+    try:
+        _, folder = task.location
+    except DataError:
+        return []
+    if folder is None or not folder.is_dir():
+        return []
+    return [file for form in task.dataset.all_forms() for file in form.found(folder, "train")]
 
 
 def text_record(task: Task, row: Any) -> TextRecord:
@@ -110,8 +124,31 @@ def _rows(task: Task, choice: str, seed: int) -> tuple[Sequence[Any], str, str]:
     path = Path(choice)
     if not path.is_file():
         raise ConfigError(f"sources is {choice!r}, and there is no such file; expected {_CHOICES}")
+    if any(_same(path, file) for file in training_files(task)):
+        raise _refused(f"sources={choice} is a file of the training records. It")
     return (
         task.read_file(path),
         f"the file {path.name}",
         f"copied as they are, and not covered by the guarantee; {user}",
     )
+
+
+def _refused(what: str) -> ConfigError:
+    return ConfigError(
+        f"{what} would copy the sources of the training records into the output, where no "
+        f"guarantee covers them. Type {_CHOICES}"
+    )
+
+
+def _same(first: Path, second: Path) -> bool:
+    """Whether two paths are one file, or files of equal bytes."""
+    if not second.is_file():
+        return False
+    if first.resolve() == second.resolve():
+        return True
+    return first.stat().st_size == second.stat().st_size and _digest(first) == _digest(second)
+
+
+def _digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()

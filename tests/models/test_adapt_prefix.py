@@ -149,9 +149,13 @@ def test_a_text_that_leaves_no_room_is_refused():
     assert short.shape == (1, 13)
 
 
-@pytest.mark.parametrize("model", ["roberta_mlm", "roberta_classifier", "vit"])
-def test_encoders_are_refused_with_a_reason(model):
-    with pytest.raises(ModelError, match=r"models that write text.*type adapt=lora"):
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [("roberta_mlm", "a masked"), ("roberta_classifier", "a classifier"), ("vit", "an image")],
+)
+def test_encoders_are_refused_with_a_reason(model, kind):
+    said = rf"models that write text.*needs {kind} model.*type adapt=lora"
+    with pytest.raises(ModelError, match=said):
         adapted(model, "prefix", tied=False)
 
 

@@ -222,3 +222,9 @@ def test_counts_are_never_released_without_noise(count_noise):
 def test_impossible_mechanisms_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         make(**changes)
+
+
+@pytest.mark.parametrize(("records", "fitting"), [(270, 64), (1, 1), (7, 1), (8, 2), (5000, 1024)])
+def test_a_batch_that_is_too_large_is_refused_with_one_that_fits(records, fitting):
+    with pytest.raises(ValueError, match=rf"for {records} training.*optim\.batch_size={fitting}$"):
+        Mechanism(records, records + 1, 5, 0.0, (), 1e-3)

@@ -1,9 +1,10 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from dpft.runs import model_card
+from dpft.runs import base_model, delta, model_card
 from tests.runs.example import example_record
 
 SEED_WARNING = "recompute the noise and remove"
@@ -71,6 +72,36 @@ def test_the_head_is_yaml_that_a_hub_reads(record: dict[str, Any]) -> None:
         "base_model": 'odd: "name"',
         "tags": ["dpft", "differential-privacy"],
     }
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (1 / (2 * 67349), "7.43e-06"),
+        (8e-6, "8e-06"),
+        (1e-5, "1e-05"),
+        (0.9996, "1"),
+        (0.00125, "0.00125"),
+        (0.0012501, "0.00126"),
+    ],
+)
+def test_delta_is_never_rounded_down(record: dict[str, Any], value: float, said: str) -> None:
+    record["privacy"]["delta"] = value
+    assert delta(value) == said
+    assert f"| Delta | {said} |" in model_card(record)
+
+
+def test_no_folder_of_a_model_is_named(tmp_path: Path) -> None:
+    assert base_model(str(tmp_path / "secret/mine")) == "mine"
+    assert base_model("openai-community/gpt2") == "openai-community/gpt2"
+    assert base_model("bundled:tiny") == "bundled:tiny"
+
+
+def test_scores_of_held_out_records_are_not_covered(record: dict[str, Any]) -> None:
+    assert "held out" not in model_card(record)
+    record["labels"].append("test split: about 0.1 of the records in the training data, held out")
+    scores = model_card(record).partition("## Scores")[2]
+    assert "Publish them only if those records may be spoken about" in scores
 
 
 def test_an_explicit_seed_is_warned_of(record: dict[str, Any]) -> None:

@@ -1,0 +1,76 @@
+"""How figures of a guarantee are shown: rounded to the safe side, and called what they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, Decimal
+from pathlib import Path
+from typing import Any
+
+SHUFFLED = "Epsilon computed for Poisson sampling, run with shuffled batches."
+
+
+def number(value: float | None) -> str:
+    """Four significant digits, to the nearest: for what promises nothing."""
+    return "no finite number" if value is None else f"{value:.4g}"
+
+
+def up(value: float | None) -> str:
+    """An upper bound on epsilon: three decimals, never less than the bound."""
+    return "no finite number" if value is None else f"{math.ceil(value * 1000) / 1000:.3f}"
+
+
+def down(value: float | None) -> str:
+    """A lower bound on epsilon: three decimals, never more than the bound."""
+    return "no finite number" if value is None else f"{math.floor(value * 1000) / 1000:.3f}"
+
+
+def delta(value: float) -> str:
+    """Delta with three significant digits, never less than it is: 7.42402e-06 is 7.43e-06."""
+    if value <= 0:
+        return f"{value:g}"
+    # In decimal, where 8e-06 is what was typed and not a number just above or below.
+    exact = Decimal(repr(float(value)))
+    unit = Decimal(1).scaleb(exact.adjusted() - 2)
+    return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.3g}"
+
+
+def bounds(epsilon: Mapping[str, Any], shuffled: bool) -> list[tuple[str, str]]:
+    """Epsilon by the two accountants that bound it, each under its name.
+
+    Args:
+        epsilon: of a record, by accountant.
+        shuffled: whether batches were shuffled, so that no number is a bound.
+    """
+    kind = "for Poisson sampling, not a bound here" if shuffled else "upper bound"
+    return [
+        (f"Epsilon by RDP ({kind})", up(epsilon.get("rdp"))),
+        (f"Epsilon by PRV ({kind})", up((epsilon.get("prv") or {}).get("upper"))),
+    ]
+
+
+def warnings(mechanism: Mapping[str, Any], noise_seed: int | None) -> list[str]:
+    """What voids the guarantee, or some of it, as Markdown paragraphs to stand above the figures.
+
+    Args:
+        mechanism: of a record.
+        noise_seed: the explicit seed of the noise, if there was one.
+    """
+    said = []
+    if mechanism.get("sampling") == "shuffle":
+        said.append(f"> **Mind:** {SHUFFLED} The numbers below are not proven for this run.")
+    if noise_seed is not None:
+        said.append(
+            "> **Warning: the noise came from an explicit seed.** Anyone who knows the seed, the "
+            "code and the parts that do not depend on the data can recompute the noise and remove "
+            "it. That is fine for research on public data, not for a release of private data: "
+            "train again without a noise seed."
+        )
+    return said
+
+
+def base_model(path: str) -> str:
+    """A model's name on the hub, or the last component of its folder: no other folder is told."""
+    folder = Path(path).expanduser()
+    return folder.resolve().name if folder.is_absolute() or folder.is_dir() else path
