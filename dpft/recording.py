@@ -109,16 +109,15 @@ def _caveats(mechanism: Mechanism, noise_seed: int | None, task: Task) -> list[s
     caveats: list[str] = []
     if mechanism.steps == 0:
         return caveats
+    unit, delta = task.unit_noun, runs.delta(mechanism.delta)
     if mechanism.delta >= 1 / mechanism.dataset_size:
         caveats.append(
-            f"delta is {runs.delta(mechanism.delta)} for {mechanism.dataset_size:,} {task.unit_noun}s: at "
-            f"1/N and above, publishing a random {task.unit_noun} would pass; the guarantee says "
-            "next to nothing"
+            f"delta is {delta} for {mechanism.dataset_size:,} {unit}s: at 1/N and above, publishing a "
+            f"random {unit} would pass; the guarantee says next to nothing"
         )
     elif mechanism.dataset_size < _FEW:
         caveats.append(
-            f"only {mechanism.dataset_size:,} {task.unit_noun}s: delta is {runs.delta(mechanism.delta)}, "
-            "large as a chance of failure"
+            f"only {mechanism.dataset_size:,} {unit}s: delta is {delta}, large as a chance of failure"
         )
     if task.limit_train is not None:
         caveats.append(
