@@ -112,12 +112,13 @@ def _caveats(mechanism: Mechanism, noise_seed: int | None, task: Task) -> list[s
     unit, delta = task.unit_noun, runs.delta(mechanism.delta)
     if mechanism.delta >= 1 / mechanism.dataset_size:
         caveats.append(
-            f"delta is {delta} for {mechanism.dataset_size:,} {unit}s: at 1/N and above, publishing a "
-            f"random {unit} would pass; the guarantee says next to nothing"
+            f"delta is {delta} for {mechanism.dataset_size:,} {unit}s: at 1/N and above, "
+            f"publishing a random {unit} would pass; the guarantee says next to nothing"
         )
     elif mechanism.dataset_size < _FEW:
         caveats.append(
-            f"only {mechanism.dataset_size:,} {unit}s: delta is {delta}, large as a chance of failure"
+            f"only {mechanism.dataset_size:,} {unit}s: delta is {delta}, large for a chance of "
+            "failure"
         )
     if task.limit_train is not None:
         caveats.append(

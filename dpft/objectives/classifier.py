@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from dpft.config import Decode
 from dpft.errors import ConfigError
-from dpft.objectives.base import Batch, Instance, Prediction, in_batches
+from dpft.objectives.base import Batch
+from dpft.objectives.choice import Choice
 from dpft.objectives.records import LabelledText
 
 
@@ -38,7 +35,7 @@ class ClassExample:
 
 
 @dataclass(frozen=True)
-class Classifier:
+class Classifier(Choice):
     """One or two texts in, a class out, by a model with a classification head.
 
     Args:
@@ -74,20 +71,6 @@ class Classifier:
         logits: Tensor = model(**inputs).logits
         return logits
 
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        labels = batch.tensors["labels"]
-        return F.cross_entropy(self.scores(model, batch), labels, reduction="none")
-
-    def predict(
-        self,
-        model: Any,
-        instances: Sequence[Instance],
-        settings: Decode,
-        seed: int,
-        advance: Callable[[int], None],
-    ) -> list[Prediction]:
-        return classify(self, model, instances, settings.batch_size, advance)
-
 
 def pad_right(
     rows: Sequence[tuple[Sequence[int], Sequence[int] | None]], padding: int
@@ -113,54 +96,6 @@ def pad_right(
     if rows[0][1] is not None:
         padded["token_type_ids"] = types
     return padded
-
-
-class _Classifying(Protocol):
-    """What `classify` asks of an objective."""
-
-    @property
-    def classes(self) -> tuple[str, ...]: ...
-
-    def encode(self, record: Any) -> Any: ...
-
-    def collate(self, examples: Sequence[Any]) -> Batch: ...
-
-    def scores(self, model: nn.Module, batch: Batch) -> Tensor: ...
-
-
-@torch.no_grad()
-def classify(
-    objective: _Classifying,
-    model: nn.Module,
-    instances: Sequence[Instance],
-    batch_size: int,
-    advance: Callable[[int], None],
-) -> list[Prediction]:
-    """The most likely class of each instance, in order; of equal ones the first.
-
-    Returns:
-        Predictions whose ``nll`` is that of the true class, in nats, and whose ``tokens`` is 1.
-    """
-    training = model.training
-    model.eval()
-    device = next(model.parameters()).device
-    examples = [objective.encode(instance.record) for instance in instances]
-    order = sorted(range(len(examples)), key=lambda i: -examples[i].length)
-    found: list[tuple[str, float]] = [("", math.nan)] * len(examples)
-    for run in in_batches(len(order), batch_size):
-        chosen = [order[i] for i in run]
-        batch = objective.collate([examples[i] for i in chosen]).to(device)
-        logits = objective.scores(model, batch).double()
-        nll = F.cross_entropy(logits, batch.tensors["labels"], reduction="none")
-        best = logits.argmax(1)
-        for i, index, value in zip(chosen, best.tolist(), nll.tolist(), strict=True):
-            found[i] = objective.classes[index], value
-        advance(len(chosen))
-    model.train(training)
-    return [
-        Prediction(i.record.source, name, i.references, i.subset, value, 1)
-        for i, (name, value) in zip(instances, found, strict=True)
-    ]
 
 
 def check_positions(model: nn.Module, max_length: int) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpft.config import Decode
-from dpft.objectives.base import Batch, Instance, Prediction
-from dpft.objectives.classifier import classify
+from dpft.objectives.base import Batch
+from dpft.objectives.choice import Choice
 from dpft.objectives.images import LabelledImage
 
 
@@ -31,7 +28,7 @@ class ImageExample:
 
 
 @dataclass(frozen=True)
-class ImageClassifier:
+class ImageClassifier(Choice):
     """An image in, a class out.
 
     Args:
@@ -73,17 +70,3 @@ class ImageClassifier:
         output = model(batch.tensors["pixels"])
         logits: Tensor = output if isinstance(output, Tensor) else output.logits
         return logits
-
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        labels = batch.tensors["labels"]
-        return F.cross_entropy(self.scores(model, batch), labels, reduction="none")
-
-    def predict(
-        self,
-        model: Any,
-        instances: Sequence[Instance],
-        settings: Decode,
-        seed: int,
-        advance: Callable[[int], None],
-    ) -> list[Prediction]:
-        return classify(self, model, instances, settings.batch_size, advance)

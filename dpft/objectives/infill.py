@@ -7,21 +7,20 @@ pretraining.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from dpft.config import Decode
 from dpft.errors import ConfigError, ModelError
-from dpft.objectives.base import Batch, Instance, Prediction
-from dpft.objectives.classifier import classify, pad_right
+from dpft.objectives.base import Batch
+from dpft.objectives.choice import Choice
+from dpft.objectives.classifier import pad_right
 from dpft.objectives.records import LabelledText
 from dpft.objectives.template import MASK, Piece, parse_template
 
@@ -49,7 +48,7 @@ class InfillExample:
 
 
 @dataclass(frozen=True)
-class Infilling:
+class Infilling(Choice):
     """One or two texts in, a class out: the class whose word is the most likely in the blank.
 
     The loss is the cross entropy over the words of the classes at the blank, not over the whole
@@ -152,20 +151,6 @@ class Infilling:
         if logits.shape[1] > 1:
             logits = _at(logits, blank)
         return logits[:, 0, list(self.words)]
-
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        labels = batch.tensors["labels"]
-        return F.cross_entropy(self.scores(model, batch), labels, reduction="none")
-
-    def predict(
-        self,
-        model: Any,
-        instances: Sequence[Instance],
-        settings: Decode,
-        seed: int,
-        advance: Callable[[int], None],
-    ) -> list[Prediction]:
-        return classify(self, model, instances, settings.batch_size, advance)
 
     @cached_property
     def _fixed(self) -> tuple[list[int], ...]:
