@@ -119,8 +119,3 @@ def encoded(
         examples.append(objective.encode(record))
         advance(1)
     return examples
-
-
-def in_batches(count: int, size: int) -> list[range]:
-    """``0 .. count - 1`` cut into runs of at most ``size``."""
-    return [range(start, min(start + size, count)) for start in range(0, count, size)]

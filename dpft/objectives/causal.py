@@ -15,7 +15,8 @@ from transformers import PreTrainedTokenizerBase
 
 from dpft.config import Decode
 from dpft.decode import decode
-from dpft.objectives.base import Batch, Instance, Prediction, in_batches
+from dpft.evaluation import evaluating, longest_first
+from dpft.objectives.base import Batch, Instance, Prediction
 from dpft.objectives.records import TextRecord
 
 
@@ -136,19 +137,15 @@ class Causal:
         self, model: nn.Module, instances: Sequence[Instance], batch_size: int
     ) -> list[tuple[float, int]]:
         """Negative log-likelihood of each first reference, and its number of tokens."""
-        training = model.training
-        model.eval()
         device = next(model.parameters()).device
         examples = [self.encode(TextRecord(i.record.segments, i.references[0])) for i in instances]
-        order = sorted(range(len(examples)), key=lambda i: -examples[i].length)
         out: list[tuple[float, int]] = [(math.nan, 0)] * len(examples)
-        for run in in_batches(len(order), batch_size):
-            chosen = [order[i] for i in run]
-            batch = self.collate([examples[i] for i in chosen]).to(device)
-            sums = token_nll(model, batch).double().sum(1).tolist()
-            for i, nll in zip(chosen, sums, strict=True):
-                out[i] = nll, len(examples[i].target)
-        model.train(training)
+        with evaluating(model):
+            for chosen in longest_first(examples, batch_size):
+                batch = self.collate([examples[i] for i in chosen]).to(device)
+                sums = token_nll(model, batch).double().sum(1).tolist()
+                for i, nll in zip(chosen, sums, strict=True):
+                    out[i] = nll, len(examples[i].target)
         return out
 
     def _pieces(self, record: TextRecord) -> tuple[list[int], list[int], list[int]]:

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpft.config import Decode
-from dpft.objectives.base import Batch, Instance, Prediction, in_batches
+from dpft.evaluation import evaluating, longest_first
+from dpft.objectives.base import Batch, Instance, Prediction
 
 
 class Choice(ABC):
@@ -54,22 +55,18 @@ class Choice(ABC):
         Returns:
             Predictions whose ``nll`` is that of the true class, in nats, and whose ``tokens`` is 1.
         """
-        training = model.training
-        model.eval()
         device = next(model.parameters()).device
         examples = [self.encode(instance.record) for instance in instances]
-        order = sorted(range(len(examples)), key=lambda i: -examples[i].length)
         found: list[tuple[str, float]] = [("", math.nan)] * len(examples)
-        for run in in_batches(len(order), settings.batch_size):
-            chosen = [order[i] for i in run]
-            batch = self.collate([examples[i] for i in chosen]).to(device)
-            logits = self.scores(model, batch).double()
-            nll = F.cross_entropy(logits, batch.tensors["labels"], reduction="none")
-            best = logits.argmax(1)
-            for i, index, value in zip(chosen, best.tolist(), nll.tolist(), strict=True):
-                found[i] = self.classes[index], value
-            advance(len(chosen))
-        model.train(training)
+        with evaluating(model):
+            for chosen in longest_first(examples, settings.batch_size):
+                batch = self.collate([examples[i] for i in chosen]).to(device)
+                logits = self.scores(model, batch).double()
+                nll = F.cross_entropy(logits, batch.tensors["labels"], reduction="none")
+                best = logits.argmax(1)
+                for i, index, value in zip(chosen, best.tolist(), nll.tolist(), strict=True):
+                    found[i] = self.classes[index], value
+                advance(len(chosen))
         return [
             Prediction(i.record.source, name, i.references, i.subset, value, 1)
             for i, (name, value) in zip(instances, found, strict=True)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dpft.errors import ModelError
+from dpft.evaluation import evaluating
 from dpft.objectives.base import Objective
 
 # What rounding explains: kernels differ with the shape of a batch.
@@ -42,16 +43,12 @@ def check_independence(objective: Objective, model: Any, examples: Sequence[Any]
     def losses(some: Sequence[Any]) -> Tensor:
         return objective.losses(model, objective.collate(some).to(device)).double()
 
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         buffers = {name: b.clone() for name, b in model.named_buffers()}
         alone = torch.cat([losses([example]) for example in chosen])
         among = losses(chosen)
         again = torch.cat([losses([example]) for example in chosen])
         changed = [n for n, b in model.named_buffers() if n in buffers and _differ(b, buffers[n])]
-    finally:
-        model.train(training)
     if _differ(alone, among) or _differ(alone, again) or changed:
         what = f"its buffer {changed[0]} changes with the batch" if changed else "losses differ"
         raise ModelError(
