@@ -17,6 +17,7 @@ from dpft.privacy.accounting.calibration import Accountant, calibrate_noise
 from dpft.privacy.accounting.gdp import epsilon_gdp_clt
 from dpft.privacy.accounting.prv import PRVEpsilon, epsilon_prv
 from dpft.privacy.accounting.rdp import Conversion, RDPCurve, epsilon_rdp, rdp_curve
+from dpft.privacy.accounting.selection import Trials, at_most, composed, whole_run
 from dpft.privacy.accounting.steps import steps_for
 
 __all__ = [
@@ -24,13 +25,17 @@ __all__ = [
     "Conversion",
     "PRVEpsilon",
     "RDPCurve",
+    "Trials",
     "all_epsilons",
+    "at_most",
     "calibrate_noise",
+    "composed",
     "epsilon_gdp_clt",
     "epsilon_prv",
     "epsilon_rdp",
     "rdp_curve",
     "steps_for",
+    "whole_run",
 ]
 
 
