@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from dpft.config import Run
 from dpft.errors import ConfigError, DpftError
 from dpft.mechanisms import attach_clipper, make_mechanism
 from dpft.models import LoadedModel, adapt, load_model, save_model
-from dpft.objectives.base import encoded
+from dpft.objectives.base import Instance, encoded
 from dpft.objectives.independence import check_independence
 from dpft.optim import make_optimizer
+from dpft.paths import run_path
 from dpft.predictions import predict, score_file, write_predictions
 from dpft.privacy import Clipper, Mechanism, UnsupportedLayerError, keys
 from dpft.privacy.noise import Released
@@ -40,22 +41,6 @@ class Outcome:
     already_done: bool = False
 
 
-def run_path(run: Run) -> Path:
-    """``runs_dir/name``; without a name, one made of the main choices and the config's hash."""
-    if run.resume is not None:
-        return Path(run.resume)
-    if run.name is not None:
-        return Path(run.runs_dir) / run.name
-    sigma = run.privacy.noise_multiplier
-    budget = f"sigma{sigma:g}" if sigma else f"eps{run.privacy.epsilon:g}"
-    parts = [str(run.task["name"]).rpartition(":")[2], run.model.name]
-    parts += [run.adapt.name] if run.adapt.name != "full" else []
-    parts += [run.clip.style]
-    parts += [budget] if run.clip.private else []
-    parts += [f"s{run.seed}", runs.config_hash(run.identity())[:8]]
-    return Path(run.runs_dir) / "-".join(parts)
-
-
 def run_experiment(run: Run) -> Outcome:
     """Train, decode, score and record; or say that it was done before.
 
@@ -72,14 +57,13 @@ def run_experiment(run: Run) -> Outcome:
         with Progress() as progress:
             try:
                 task = load_task(run.task)
-                loaded = _train_stage(run, task, directory, progress)
-            except UnsupportedLayerError as error:
+                loaded, instances = _train_stage(run, task, directory, progress)
+            except (DpftError, UnsupportedLayerError) as error:
                 directory.discard_unused()
-                raise ConfigError(str(error)) from error
-            except DpftError:
-                directory.discard_unused()
+                if isinstance(error, UnsupportedLayerError):
+                    raise ConfigError(str(error)) from error
                 raise
-            _decode_stage(run, task, loaded, directory, progress)
+            _decode_stage(run, task, loaded, instances, directory, progress)
         record = runs.read_record(path)
         (directory.model / "README.md").write_text(runs.model_card(record), encoding="utf-8")
         directory.mark_done()
@@ -116,13 +100,18 @@ def assemble(run: Run, task: Task, size: int, device: torch.device) -> Parts:
 
 def _train_stage(
     run: Run, task: Task, directory: runs.RunDirectory, progress: Progress
-) -> LoadedModel:
+) -> tuple[LoadedModel, Sequence[Instance]]:
+    """The trained model, and what it will be asked."""
     records, owners = task.records("train"), task.owners()
     size = len(records) if owners is None else len(set(owners))
-    task.instances(run.decode.split)  # what is missing at the end is told at the beginning
+    # What is missing at the end is told at the beginning; and files may change meanwhile.
+    instances = task.instances(run.decode.split)
     device = _device(run.device)
-    parts = assemble(run, task, size, device)
+    with progress.phase("loading", None, note=run.model.name):
+        parts = assemble(run, task, size, device)
     loaded, clipper, mechanism = parts.loaded, parts.clipper, parts.mechanism
+    if owners is not None:
+        clipper.check_rows(task.records_per_user)
     objective = task.objective(loaded)
     with progress.phase("encoding", len(records)) as advance:
         examples = encoded(objective, records, advance)
@@ -219,19 +208,20 @@ def _train_stage(
     record = make_record(run, task, directory, mechanism, loaded, records, data, seconds)
     (directory.model / "README.md").write_text(runs.model_card(record), encoding="utf-8")
     runs.write_record(directory, record)
-    return loaded
+    return loaded, instances
 
 
 def _decode_stage(
     run: Run,
     task: Task,
     loaded: LoadedModel,
+    instances: Sequence[Instance],
     directory: runs.RunDirectory,
     progress: Progress,
 ) -> None:
     split = run.decode.split
     file = directory.generations(split)
-    write_predictions(file, predict(task, loaded, run.decode, run.seed, progress))
+    write_predictions(file, predict(task, loaded, instances, run.decode, run.seed, progress))
     with progress.phase("scoring", None):
         scores = score_file(task, file)
     runs.update_record(

@@ -11,7 +11,7 @@ from typing import Any
 from dpft.config import Decode
 from dpft.errors import DataError
 from dpft.models import LoadedModel
-from dpft.objectives.base import Prediction
+from dpft.objectives.base import Instance, Prediction
 from dpft.progress import Progress
 from dpft.tasks.base import Task
 
@@ -20,10 +20,14 @@ _OPTIONAL = ("subset", "nll", "tokens")
 
 
 def predict(
-    task: Task, loaded: LoadedModel, settings: Decode, seed: int, progress: Progress
+    task: Task,
+    loaded: LoadedModel,
+    instances: Sequence[Instance],
+    settings: Decode,
+    seed: int,
+    progress: Progress,
 ) -> list[Prediction]:
-    """Answer every instance of ``settings.split`` with live progress."""
-    instances = task.instances(settings.split)
+    """Answer every instance, of ``settings.split``, with live progress."""
     objective = task.objective(loaded)
     with progress.phase("predicting", len(instances)) as advance:
         return objective.predict(loaded.model, instances, settings, seed, advance)

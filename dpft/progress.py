@@ -55,11 +55,14 @@ class Progress:
         self.console.print(f"warning: {text}", style="yellow", highlight=False)
 
     @contextmanager
-    def phase(self, name: str, total: int | None) -> Iterator[Callable[[int], None]]:
-        """A bar of ``total`` units; the value advances it."""
-        bar = self._bars.add_task(name, total=total, note="")
+    def phase(
+        self, name: str, total: int | None, note: str = ""
+    ) -> Iterator[Callable[[int], None]]:
+        """A bar of ``total`` units with a ``note`` beside it; the value advances it."""
+        bar = self._bars.add_task(name, total=total, note=note)
         if not self.console.is_terminal:
-            self.say(f"{name}{'' if total is None else f' {total}'} ...")
+            words = [name, note, "" if total is None else str(total), "..."]
+            self.say(" ".join(filter(None, words)))
         yield lambda count: self._bars.update(bar, advance=count)
         self._bars.update(bar, total=total or 1, completed=total or 1)
 

@@ -19,6 +19,7 @@ from dpft.errors import ConfigError, DataError, DpftError
 from dpft.experiment import release_digest, run_experiment, run_path
 from dpft.privacy import accounting
 from dpft.privacy.noise import Released
+from dpft.tasks.e2e import E2E
 
 SMALL = [
     "task.source=sample",
@@ -375,6 +376,49 @@ def test_what_cannot_run_says_why(tmp_path, monkeypatch, overrides, error, messa
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error, match=message):
         run_experiment(parse(config(tmp_path, "name=bad", *overrides)))
+
+
+USERS = [
+    "task=language_modeling",
+    "task.unit=user",
+    "task.user_column=user",
+    "task.limit_train=null",
+]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["adapt=prefix", "task.max_length=250"], "246 tokens behind a prefix of 10"),
+        (["task.max_length=300"], "type task.max_length=256"),
+        (USERS, r"wte \(Embedding\) cannot be clipped with 8 rows for each record"),
+    ],
+    ids=["no room behind the prefix", "no room", "rows of a user"],
+)
+def test_what_no_step_could_do_is_told_before_any_record_is_encoded(
+    tmp_path, monkeypatch, overrides, message
+):
+    def encoded(*arguments):
+        raise AssertionError("too late")
+
+    monkeypatch.setattr("dpft.experiment.encoded", encoded)
+    monkeypatch.setattr("dpft.privacy.layers.rules.EmbeddingRule.sums_over_positions", False)
+    with pytest.raises(ConfigError, match=message):
+        run_experiment(
+            parse(config(tmp_path, "name=bad", "privacy.noise_multiplier=1", *overrides))
+        )
+    assert not (tmp_path / "bad").exists()
+
+
+def test_each_split_is_read_once_and_loading_is_told(tmp_path, quick_scores, monkeypatch, capsys):
+    """What is predicted is what was found before training, though files change meanwhile."""
+    read, seen = E2E.rows, []
+    monkeypatch.setattr(E2E, "rows", lambda task, split: seen.append(split) or read(task, split))
+    run_experiment(parse(config(tmp_path, "name=once", "optim.steps=1", "clip=none")))
+    assert seen == ["train", "test"]
+    said = capsys.readouterr().err
+    phases = ["loading tiny ...", "encoding 64 ...", "step 1/1", "predicting 2 ...", "scoring ..."]
+    assert sorted(phases, key=said.index) == phases
 
 
 def test_default_names_tell_runs_apart(tmp_path):

@@ -19,6 +19,7 @@ from dpft.errors import ConfigError, DataError
 from dpft.experiment import run_experiment
 from dpft.objectives.records import LabelledText
 from dpft.synthesis import as_markdown, find_sources, keep, sample
+from dpft.tasks import load_task
 from dpft.tasks.e2e import E2E, read_csv
 from dpft.tasks.own_texts import LanguageModeling, TextToText
 from dpft.trained import loaded_run
@@ -238,6 +239,22 @@ def test_the_command_repeats_where_the_data_are(tmp_path):
     words = shlex.split(training_command(run, False, tmp_path / "a.jsonl", 5000))
     task = parse(compose(words[2:])).task
     assert (task["train_file"], task["test_share"]) == (str(tmp_path / "a.jsonl"), 0.1)
+
+
+def test_the_command_leaves_the_unit_out_and_holds_out_the_same_users(tmp_path):
+    typed = [
+        "task=text2text",
+        f"task.train_file={tmp_path}/a.jsonl",
+        "task.test_share=0.2",
+        "task.unit=user",
+        "task.user_column=author",
+        "task.records_per_user=3",
+    ]
+    words = shlex.split(training_command(parse(compose(typed)), True, tmp_path / "b.jsonl", 5000))
+    again = parse(compose(words[2:])).task
+    assert (again["unit"], again["user_column"], again["test_share"]) == ("record", "author", 0.2)
+    assert again["records_per_user"] == 8
+    load_task(again)
 
 
 def test_nothing_is_overwritten(made, private):

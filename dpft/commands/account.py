@@ -21,6 +21,9 @@ def main(overrides: Sequence[str], as_json: bool) -> None:
     run = parse(raw)
     if not run.clip.private:
         raise ConfigError("clip=none is not private: there is nothing to account for")
+    from dpft.tasks import load_task
+
+    load_task(run.task)  # refuses wrong settings; the rest of what it offers is not needed here
     from dpft.mechanisms import make_mechanism, published_size
 
     size = published_size(run)

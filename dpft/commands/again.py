@@ -13,10 +13,11 @@ import yaml
 from dpft.checks import fitting_batch
 from dpft.config import Run, conf_dir
 
-# Of the training records and of whose they are: synthetic ones are others, and nobody's.
+# Of the training records and of whose they are: synthetic ones are others, and nobody's. The column
+# of users stays, which decides who is held out of the real ones.
 _NOT_REPEATED = (
     *("name", "synthetic", "train_size", "limit_train"),
-    *("unit", "user_column", "records_per_user"),
+    *("unit", "records_per_user"),
 )
 
 

@@ -35,7 +35,8 @@ def main(path: Path, overrides: Sequence[str]) -> None:
         Progress() as progress,
     ):
         file = directory.generations(name)
-        predictions = predict(trained.task, trained.loaded, settings, run.seed, progress)
+        instances = trained.task.instances(settings.split)
+        predictions = predict(trained.task, trained.loaded, instances, settings, run.seed, progress)
         write_predictions(file, predictions)
         relative = str(file.relative_to(directory.path))
         runs.update_record(directory, generations={name: relative})

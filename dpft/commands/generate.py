@@ -103,6 +103,11 @@ def main(path: Path, overrides: Sequence[str], not_private: bool) -> None:
     own = type(task).write_records is not Task.write_records
     again = training_command(trained.run, own, out, len(synthetic.targets))
     typer.echo(f"train on it with: {again}")
+    if task.unit_noun == "user":
+        typer.secho(
+            "note: synthetic records belong to no user, so this command leaves task.unit=user out",
+            fg=typer.colors.YELLOW,
+        )
 
 
 def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,8 +1,9 @@
 """Models: loading by name, building from scratch, tying, adapting and saving."""
 
 from dpft.models.adapt import adapt
-from dpft.models.load import LoadedModel, Needs, load_model, load_tokenizer
+from dpft.models.load import LoadedModel, load_model, load_tokenizer
 from dpft.models.save import load_saved, save_model
+from dpft.needs import Needs
 
 __all__ = [
     "LoadedModel",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dpft.config import Adapt
 from dpft.errors import ModelError
-from dpft.models.load import LoadedModel, Needs
+from dpft.models.load import LoadedModel
 from dpft.models.select import select
+from dpft.needs import Needs
 
 
 def adapt(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> LoadedModel:

@@ -26,6 +26,7 @@ from dpft.models import packaged, standins, wrn
 from dpft.models.files import Files, Origin
 from dpft.models.image_input import ImageInput, image_input
 from dpft.models.tying import is_tied, settle_bias, untie
+from dpft.needs import Needs
 
 # Its bars for loading and writing a few files would break into those of the run.
 disable_progress_bar()
@@ -49,20 +50,6 @@ _DROPOUTS = (
     "attention_probs_dropout_prob",
     "classifier_dropout",
 )
-
-
-@dataclass(frozen=True)
-class Needs:
-    """The kind of model that a task's objective works with.
-
-    Attributes:
-        kind: ``causal`` (writes text), ``classifier`` (of text), ``masked`` (fills in words) or
-            ``image`` (classifier of images).
-        classes: names of the classes of a classifier.
-    """
-
-    kind: str
-    classes: tuple[str, ...] = ()
 
 
 # What transformers calls each kind, and an example of it.

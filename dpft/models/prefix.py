@@ -22,8 +22,9 @@ from torch import Tensor
 
 from dpft.config import Adapt
 from dpft.errors import ModelError
-from dpft.models.load import LoadedModel, Needs
+from dpft.models.load import LoadedModel
 from dpft.models.wrap import wrapped
+from dpft.needs import Needs
 
 
 class PrefixModel(PeftModelForCausalLM):
@@ -38,7 +39,7 @@ class PrefixModel(PeftModelForCausalLM):
     """
 
     @property
-    def length(self) -> int:
+    def prefix_length(self) -> int:
         """Positions that the prefix takes, ``n``."""
         n: int = self.active_peft_config.num_virtual_tokens
         return n
@@ -62,7 +63,7 @@ class PrefixModel(PeftModelForCausalLM):
         return self.base_model(
             input_ids=input_ids,
             attention_mask=self._with_prefix(attention_mask, 1),
-            position_ids=position_ids + self.length,
+            position_ids=position_ids + self.prefix_length,
             past_key_values=self.get_prompt(rows),
             **options,
         )
@@ -80,7 +81,7 @@ class PrefixModel(PeftModelForCausalLM):
         rows, width = input_ids.shape
         most = self._check_room(width + 1)
         if most is not None:
-            max_new_tokens = min(max_new_tokens, most - self.length - width)
+            max_new_tokens = min(max_new_tokens, most - self.prefix_length - width)
         # A cache that is filled already stands for the first columns, whose ids are not read.
         # Positions are counted along the mask, so the prefix comes first and padding counts for
         # nothing.
@@ -93,18 +94,18 @@ class PrefixModel(PeftModelForCausalLM):
             num_beams=num_beams,
             **options,
         )
-        return output[:, self.length :]
+        return output[:, self.prefix_length :]
 
     def _with_prefix(self, tensor: Tensor, value: int) -> Tensor:
-        return torch.cat([tensor.new_full((len(tensor), self.length), value), tensor], dim=1)
+        return torch.cat([tensor.new_full((len(tensor), self.prefix_length), value), tensor], dim=1)
 
     def _check_room(self, width: int) -> int | None:
         most: int | None = getattr(self.base_model.config, "max_position_embeddings", None)
-        if most is not None and self.length + width > most:
+        if most is not None and self.prefix_length + width > most:
             raise ModelError(
-                f"a prefix of {self.length} and a text of {width} tokens take "
-                f"{self.length + width} positions; the model has {most}: type "
-                f"task.max_length={most - self.length} or less, or a smaller adapt.length"
+                f"a prefix of {self.prefix_length} and a text of {width} tokens take "
+                f"{self.prefix_length + width} positions; the model has {most}: type "
+                f"task.max_length={most - self.prefix_length} or less, or a smaller adapt.length"
             )
         return most
 
@@ -125,6 +126,13 @@ def with_prefix(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -
         raise ModelError(
             f"adapt=prefix gives a model keys and values, and {type(loaded.model).__name__} takes "
             "none; type adapt=lora"
+        )
+    assert settings.length is not None
+    positions: int | None = getattr(loaded.model.config, "max_position_embeddings", None)
+    if positions is not None and settings.length + 2 > positions:
+        raise ModelError(
+            f"adapt.length is {settings.length}, and the model has {positions} positions for both "
+            "prefix and text; type a smaller adapt.length"
         )
     sizes: dict[str, Any] = {
         "num_virtual_tokens": settings.length,

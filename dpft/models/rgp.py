@@ -27,8 +27,9 @@ from transformers.pytorch_utils import Conv1D
 
 from dpft.config import Adapt
 from dpft.errors import ModelError
-from dpft.models.load import LoadedModel, Needs
+from dpft.models.load import LoadedModel
 from dpft.models.select import has_new_head, own_head_parameters, transformer_blocks
+from dpft.needs import Needs
 from dpft.privacy import keys
 
 

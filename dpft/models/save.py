@@ -15,7 +15,8 @@ from typing import Any
 
 from dpft.config import Model
 from dpft.errors import ModelError
-from dpft.models.load import LoadedModel, Needs, load_model
+from dpft.models.load import LoadedModel, load_model
+from dpft.needs import Needs
 
 ADAPTER = "adapter"
 _CARD = """# Adapter

@@ -9,7 +9,7 @@ from torch import nn
 
 from dpft.config import Adapt
 from dpft.errors import ModelError
-from dpft.models.load import Needs
+from dpft.needs import Needs
 from dpft.privacy.groups import find_blocks
 
 _FULL = "type adapt=full"

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dpft.config import Decode
 from dpft.objectives.records import Record
+
+if TYPE_CHECKING:  # tasks import this module, and their settings are checked before torch is loaded
+    import torch
+    from torch import Tensor, nn
 
 
 class Example(Protocol):

@@ -22,7 +22,7 @@ from dpft.objectives.base import Batch
 from dpft.objectives.choice import Choice
 from dpft.objectives.classifier import pad_right
 from dpft.objectives.records import LabelledText
-from dpft.objectives.template import MASK, Piece, parse_template
+from dpft.objectives.template import MASK, Piece, check_words, parse_template
 
 # The module with which transformers' masked language models begin what follows the encoder.
 _HEADS = ("lm_head", "cls", "predictions", "generator_predictions", "vocab_transform", "head")
@@ -171,29 +171,6 @@ class Infilling(Choice):
         )
         ids: list[int] = encoded["input_ids"]
         return ids
-
-
-def check_words(label_words: Mapping[str, Any], classes: Sequence[str]) -> None:
-    """Refuse words of other classes than there are, and a word that is none.
-
-    Raises:
-        ConfigError: naming the class.
-    """
-    for name in (*classes, *label_words):
-        if name not in label_words:
-            raise ConfigError(
-                f"task.label_words has no word for {name}; expected one for each of "
-                f"{', '.join(classes)}: type '++task.label_words.{name}=WORD'"
-            )
-        word = label_words[name]
-        if name not in classes:
-            raise ConfigError(
-                f"task.label_words.{name} is {word!r}, but there is no such class; expected "
-                f"{', '.join(classes)}"
-            )
-        if not isinstance(word, str) or not word.strip() or word != word.strip():
-            advice = "; a YAML file needs quotes: 'Yes', 'No'" if isinstance(word, bool) else ""
-            raise ConfigError(f"task.label_words.{name} is {word!r}; expected a word{advice}")
 
 
 @contextmanager

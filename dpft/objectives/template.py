@@ -1,10 +1,11 @@
-"""Templates of infilling: literal words, one blank, and places for a record's texts."""
+"""Templates of infilling: literal words, one blank, places for a record's texts; label words."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dpft.errors import ConfigError
 
@@ -94,3 +95,26 @@ def _placeholder(part: str, space: bool, template: str) -> Piece:
                 f"{', '.join(MODIFIERS)}, as in <S1:open>"
             )
     return Piece("", int(match[1]) - 1, modifiers, space)
+
+
+def check_words(label_words: Mapping[str, Any], classes: Sequence[str]) -> None:
+    """Refuse words of other classes than there are, and a word that is none.
+
+    Raises:
+        ConfigError: naming the class.
+    """
+    for name in (*classes, *label_words):
+        if name not in label_words:
+            raise ConfigError(
+                f"task.label_words has no word for {name}; expected one for each of "
+                f"{', '.join(classes)}: type '++task.label_words.{name}=WORD'"
+            )
+        word = label_words[name]
+        if name not in classes:
+            raise ConfigError(
+                f"task.label_words.{name} is {word!r}, but there is no such class; expected "
+                f"{', '.join(classes)}"
+            )
+        if not isinstance(word, str) or not word.strip() or word != word.strip():
+            advice = "; a YAML file needs quotes: 'Yes', 'No'" if isinstance(word, bool) else ""
+            raise ConfigError(f"task.label_words.{name} is {word!r}; expected a word{advice}")

@@ -24,7 +24,7 @@ from dpft.privacy.groups import Group
 from dpft.privacy.layers import Rule, UnsupportedLayerError, Use
 from dpft.privacy.passes import TWO_BACKWARDS, Pass, uses_of
 from dpft.privacy.quantiles import Quantiles
-from dpft.privacy.sites import find_sites
+from dpft.privacy.sites import check_joins, find_sites
 from dpft.privacy.verify import dominates, verify_sums, verify_uses
 
 
@@ -183,6 +183,15 @@ class Clipper:
         for parameter in self.parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
+
+    def check_rows(self, rows: int) -> None:
+        """Refuse now what `backward` would refuse of ``rows`` rows for each record.
+
+        Raises:
+            UnsupportedLayerError: naming a trained layer that cannot join several rows.
+        """
+        for site in self._capture.sites.values():
+            check_joins(site, rows)
 
     def explain(self) -> list[dict[str, Any]]:
         """How the norms of each parameter were computed in the last `backward`."""

@@ -32,13 +32,13 @@ from dpft.privacy.layers import (
     DirectUse,
     GramCache,
     SquaredNorm,
-    UnsupportedLayerError,
     Use,
     exact_squared_norm,
     joint_per_example,
     joint_squared_norm,
 )
 from dpft.privacy.layers.costs import MOMENT
+from dpft.privacy.sites import check_joins
 from dpft.privacy.verify import check_batch
 
 PLANS = ("none", "materialised", "lee_kifer", "ghost", "bk", "fused")
@@ -224,13 +224,8 @@ def uses_of(call: Call, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str,
         g = g.float()
     if a is not None and a.is_floating_point() and a.dtype != g.dtype:
         a = a.to(g.dtype)
+    check_joins(call.site, rows)
     if rows > 1:
-        if not call.site.rule.sums_over_positions:
-            raise UnsupportedLayerError(
-                f"{call.site.name} ({type(call.site.module).__name__}) cannot be clipped with "
-                f"{rows} rows for each record; expected layers of texts: linear, embedding and "
-                "layer norm"
-            )
         g = g.unflatten(0, (batch, rows))
         a = None if a is None else a.unflatten(0, (batch, rows))
     names = call.site.names

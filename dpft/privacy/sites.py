@@ -22,6 +22,19 @@ class Site:
     names: Mapping[str, str]
 
 
+def check_joins(site: Site, rows: int) -> None:
+    """Check that a layer can be clipped where a record has several rows of the model's batch.
+
+    Raises:
+        UnsupportedLayerError: if its rule does not sum over further positions.
+    """
+    if rows > 1 and not site.rule.sums_over_positions:
+        raise UnsupportedLayerError(
+            f"{site.name} ({type(site.module).__name__}) cannot be clipped with {rows} rows for "
+            "each record; expected layers of texts: linear, embedding and layer norm"
+        )
+
+
 def find_sites(
     model: nn.Module, parameters: Mapping[str, nn.Parameter], rules: Mapping[str, Rule]
 ) -> dict[str, Site]:

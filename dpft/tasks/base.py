@@ -14,13 +14,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpft.errors import ConfigError
-from dpft.models import LoadedModel, Needs
+from dpft.needs import Needs
 from dpft.objectives.base import Instance, Objective, Prediction
 from dpft.objectives.records import Record, TextRecord
 from dpft.tasks.sources import Dataset, locate, read
+
+if TYPE_CHECKING:  # a task's settings are checked before torch is loaded, which takes seconds
+    from dpft.models import LoadedModel
 
 SPLITS = ("train", "dev", "test")
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from dpft.checks import one_of
 from dpft.errors import ConfigError, DataError
 from dpft.metrics import classification
-from dpft.models import LoadedModel, Needs
+from dpft.needs import Needs
 from dpft.objectives.base import Instance, Prediction
-from dpft.objectives.classifier import Classifier, check_positions
-from dpft.objectives.infill import Infilling, check_words
 from dpft.objectives.records import LabelledText
-from dpft.objectives.template import parse_template
+from dpft.objectives.template import check_words, parse_template
 from dpft.tasks.base import Task
+
+if TYPE_CHECKING:
+    from dpft.models import LoadedModel
+    from dpft.objectives.classifier import Classifier
+    from dpft.objectives.infill import Infilling
 
 
 class Row(NamedTuple):
@@ -65,6 +68,9 @@ class Classification(Task):
         return Needs("classifier", self.classes) if self.mode == "head" else Needs("masked")
 
     def objective(self, loaded: LoadedModel) -> Classifier | Infilling:
+        from dpft.objectives.classifier import Classifier, check_positions
+        from dpft.objectives.infill import Infilling
+
         check_positions(loaded.model, self.max_length)
         tokenizer = loaded.text_tokenizer
         if self.mode == "head":

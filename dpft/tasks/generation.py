@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from dpft.checks import one_of
-from dpft.models import LoadedModel, Needs
-from dpft.objectives.causal import Causal
+from dpft.errors import ConfigError
+from dpft.needs import Needs
 from dpft.tasks.base import Task
+
+if TYPE_CHECKING:
+    from dpft.models import LoadedModel
+    from dpft.objectives.causal import Causal
 
 
 @dataclass(frozen=True)
@@ -26,4 +31,34 @@ class Generation(Task):
         return Needs("causal")
 
     def objective(self, loaded: LoadedModel) -> Causal:
+        from dpft.objectives.causal import Causal
+
+        check_room(loaded.model, self.max_length)
         return Causal(loaded.text_tokenizer, self.max_length, self.loss)
+
+
+def text_room(model: Any) -> int | None:
+    """Tokens of a text that a model has positions for, behind a trained prefix; None: no limit."""
+    positions: int | None = getattr(model.config, "max_position_embeddings", None)
+    return None if positions is None else positions - _prefix_length(model)
+
+
+def check_room(model: Any, max_length: int) -> None:
+    """Refuse texts that may be longer than the model has positions for.
+
+    Raises:
+        ConfigError: naming the largest ``task.max_length``.
+    """
+    room, prefix = text_room(model), _prefix_length(model)
+    if room is not None and max_length > room:
+        behind = f" behind a prefix of {prefix}" if prefix else ""
+        smaller = ", or a smaller adapt.length" if prefix else ""
+        raise ConfigError(
+            f"task.max_length is {max_length}, but the model has positions for {room} tokens"
+            f"{behind}; type task.max_length={room}{smaller}"
+        )
+
+
+def _prefix_length(model: Any) -> int:
+    length: int = getattr(model, "prefix_length", 0)
+    return length

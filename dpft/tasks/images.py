@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
-
-from torch import nn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpft.checks import positive
 from dpft.errors import ConfigError, DataError, ModelError
-from dpft.models import LoadedModel, Needs
+from dpft.needs import Needs
 from dpft.objectives.base import Instance, Prediction
-from dpft.objectives.image import ImageClassifier
 from dpft.objectives.images import LabelledImage
 from dpft.tasks.base import Task
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dpft.models import LoadedModel
+    from dpft.objectives.image import ImageClassifier
 
 Rows = list[LabelledImage]
 
@@ -57,6 +60,8 @@ class Images(Task):
         return Needs("image", self.classes)
 
     def objective(self, loaded: LoadedModel) -> ImageClassifier:
+        from dpft.objectives.image import ImageClassifier
+
         image = loaded.image
         if image is None:
             raise ModelError("the model takes no images; expected one such as model=vit-base")

@@ -102,7 +102,7 @@ class OwnData(Task):
             raise ConfigError(
                 "task.unit=user, but whose each record is was not told. Type task.user_column=NAME"
             )
-        if self.unit == "record" and self.user_column is not None:
+        if self.unit == "record" and self.user_column is not None and self.synthetic is None:
             raise ConfigError(
                 f"task.user_column={self.user_column} beside task.unit=record, which protects "
                 "single records; type task.unit=user to protect all records of a user together, "
@@ -111,7 +111,7 @@ class OwnData(Task):
         if self.unit == "user" and self.synthetic is not None:
             raise ConfigError(
                 "task.synthetic beside task.unit=user; expected task.unit=record, since synthetic "
-                "records are nobody's"
+                "records are nobody's. task.user_column may stay: it holds out the same users"
             )
         if self.unit == "user" and self.limit_train is not None:
             raise ConfigError(
@@ -175,7 +175,8 @@ class OwnData(Task):
     def labels(self) -> list[str]:
         shares = [(s, getattr(self, f"{s}_share")) for s in ("dev", "test")]
         return super().labels() + [
-            f"{split} split: about {share:.3g} of the {self.unit}s in the training data, held out"
+            f"{split} split: about {share:.3g} of the {self._held_out}s in the training data, "
+            "held out"
             for split, share in shares
             if share
         ]
@@ -185,7 +186,7 @@ class OwnData(Task):
         lines.append(f"columns: {', '.join(map(str, rows[0].values))}")
         lengths = [len(" ".join(self.texts(row))) for row in rows]
         lines.append(f"characters in a record: {_spread(lengths)}")
-        if self.user_column is not None:
+        if self.user_column is not None and not (split == "train" and self.synthetic is not None):
             users = Counter(self._owners_in(split))
             over = sum(number > self.records_per_user for number in users.values())
             lines.append(f"{len(users):,} users; records of one: {_spread(list(users.values()))}")
@@ -199,6 +200,15 @@ class OwnData(Task):
     def texts(self, row: TableRow) -> tuple[str, ...]:
         """All texts of a row, to be measured."""
         raise NotImplementedError
+
+    @property
+    def _held_out(self) -> str:
+        """What falls to a split as a whole: a record, or all of a user's.
+
+        A model that is trained on synthetic records, which are nobody's, is asked of the same
+        users as the one that wrote them.
+        """
+        return "record" if self.user_column is None else "user"
 
     @cached_property
     def _kept(self) -> dict[str, list[TableRow]]:
@@ -226,8 +236,8 @@ class OwnData(Task):
         if not rows:
             raise DataError(
                 f"no record fell to the {split} split: {self._share_words()} of too few "
-                f"{self.unit}s; expected at least one. Give it a file of its own, or choose other "
-                "shares"
+                f"{self._held_out}s; expected at least one. Give it a file of its own, or choose "
+                "other shares"
             )
         return rows
 
@@ -262,12 +272,12 @@ class OwnData(Task):
         return read(dataset, self.name, self.location, split, self.sample_seed)
 
     def _falls_to(self, row: TableRow) -> str:
-        """The split of a row of the training data, which follows from its unit alone.
+        """The split of a row of the training data, which follows from its record or user alone.
 
         One record more, or one user more, moves nobody else; equal records, or all records of one
         user, fall to the same split.
         """
-        who = self._content(row) if self.unit == "record" else self._owner(row)
+        who = self._content(row) if self._held_out == "record" else self._owner(row)
         digest = hashlib.sha256(f"{self.split_seed} {who}".encode()).digest()
         point = int.from_bytes(digest[:8]) / 2**64
         if point < self.test_share:

@@ -7,34 +7,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpft.checks import one_of
 from dpft.errors import ConfigError, DataError
 from dpft.metrics import classification
 from dpft.metrics.perplexity import SIGNATURE as PERPLEXITY
 from dpft.metrics.perplexity import token_perplexity
-from dpft.models import LoadedModel, Needs
-from dpft.objectives.base import Instance, Objective, Prediction
-from dpft.objectives.causal import Causal
-from dpft.objectives.classifier import Classifier, check_positions
-from dpft.objectives.language_model import LanguageModel
+from dpft.needs import Needs
+from dpft.objectives.base import Instance, Prediction
 from dpft.objectives.records import LabelledText, TextRecord
 from dpft.tasks import own_sample
 from dpft.tasks.base import fingerprint
+from dpft.tasks.generation import Generation, check_room
 from dpft.tasks.own import OwnData, own_dataset
 from dpft.tasks.tables import TableRow, write_lines
+
+if TYPE_CHECKING:
+    from dpft.models import LoadedModel
+    from dpft.objectives.causal import Causal
+    from dpft.objectives.classifier import Classifier
+    from dpft.objectives.language_model import LanguageModel
 
 FROM_DATA = "from_data"
 
 
 @dataclass(frozen=True)
-class TextToText(OwnData):
+class TextToText(Generation, OwnData):
     """A text to write, given another; see ``conf/task/text2text.yaml``."""
 
     source_column: str = "source"
     target_column: str = "target"
-    loss: str = "mean"
     before: str = ""
     after: str = ""
     ends: bool = True
@@ -46,15 +49,12 @@ class TextToText(OwnData):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("task.loss", self.loss, ("mean", "sum"))
         one_of("task.cut", self.cut, ("source", "target"))
 
-    @property
-    def needs(self) -> Needs:
-        return Needs("causal")
+    def objective(self, loaded: LoadedModel) -> Causal:
+        from dpft.objectives.causal import Causal
 
-    def objective(self, loaded: LoadedModel) -> Objective:
-        _check_room(loaded, self.max_length)
+        check_room(loaded.model, self.max_length)
         frame = loaded.text_tokenizer.encode(self.before + self.after, add_special_tokens=False)
         if len(frame) > self.max_length // 2:
             raise ConfigError(
@@ -167,7 +167,9 @@ class TextClassification(OwnData):
     def needs(self) -> Needs:
         return Needs("classifier", self.class_names)
 
-    def objective(self, loaded: LoadedModel) -> Objective:
+    def objective(self, loaded: LoadedModel) -> Classifier:
+        from dpft.objectives.classifier import Classifier, check_positions
+
         check_positions(loaded.model, self.max_length)
         return Classifier(loaded.text_tokenizer, self.max_length, self.class_names)
 
@@ -212,27 +214,20 @@ class TextClassification(OwnData):
 
 
 @dataclass(frozen=True)
-class LanguageModeling(OwnData):
+class LanguageModeling(Generation, OwnData):
     """A text to predict token by token; see ``conf/task/language_modeling.yaml``."""
 
     text_column: str = "text"
-    loss: str = "mean"
 
     name = "language_modeling"
     unconditional = True
     dataset = own_dataset("language_modeling")
     record_is = "one row of the training data: a text, of which what exceeds max_length is cut"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("task.loss", self.loss, ("mean", "sum"))
+    def objective(self, loaded: LoadedModel) -> LanguageModel:
+        from dpft.objectives.language_model import LanguageModel
 
-    @property
-    def needs(self) -> Needs:
-        return Needs("causal")
-
-    def objective(self, loaded: LoadedModel) -> Objective:
-        _check_room(loaded, self.max_length)
+        check_room(loaded.model, self.max_length)
         return LanguageModel(loaded.text_tokenizer, self.max_length, self.loss)
 
     def record(self, row: TableRow) -> TextRecord:
@@ -250,16 +245,6 @@ class LanguageModeling(OwnData):
 
     def signature(self) -> str:
         return f"{PERPLEXITY}|texts cut to {self.max_length} tokens"
-
-
-def _check_room(loaded: LoadedModel, max_length: int) -> None:
-    """Refuse records that may be longer than the model has positions for."""
-    positions = getattr(loaded.model.config, "max_position_embeddings", None)
-    if positions is not None and max_length > positions:
-        raise ConfigError(
-            f"task.max_length is {max_length}, but the model has positions for {positions} tokens; "
-            f"type task.max_length={positions}"
-        )
 
 
 def _perplexity(predictions: Sequence[Prediction]) -> float | None:

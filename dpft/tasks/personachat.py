@@ -8,15 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpft.errors import ConfigError, DataError
-from dpft.models import LoadedModel
 from dpft.objectives.base import Prediction
-from dpft.objectives.causal import Causal
 from dpft.objectives.records import TextRecord
-from dpft.tasks.generation import Generation
+from dpft.tasks.generation import Generation, check_room
 from dpft.tasks.sources import Dataset, Form, Hub, text_lines
+
+if TYPE_CHECKING:
+    from dpft.models import LoadedModel
+    from dpft.objectives.causal import Causal
 
 _PERSONA = "your persona:"
 _TEXT = "Persona-Chat in ParlAI's text format"
@@ -263,6 +265,9 @@ class PersonaChat(Generation):
         return TextRecord((" ".join(row.persona), *row.history), row.text)
 
     def objective(self, loaded: LoadedModel) -> Causal:
+        from dpft.objectives.causal import Causal
+
+        check_room(loaded.model, self.max_length)
         return Causal(
             loaded.text_tokenizer,
             self.max_length,

@@ -6,16 +6,18 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpft.errors import DataError
-from dpft.models import LoadedModel
 from dpft.objectives.base import Prediction
-from dpft.objectives.causal import Causal
 from dpft.objectives.records import TextRecord
-from dpft.tasks.generation import Generation
+from dpft.tasks.generation import Generation, text_room
 from dpft.tasks.json_list import entries
 from dpft.tasks.sources import Dataset, Form, Hub, text_lines
+
+if TYPE_CHECKING:
+    from dpft.models import LoadedModel
+    from dpft.objectives.causal import Causal
 
 # The prompt of He et al. 2022, appendix C.2. Where lines end is not printed there.
 INSTRUCTION = "Summarize the following dialogue\n"
@@ -120,11 +122,13 @@ class SAMSum(Generation):
             json.dump(entries, file, ensure_ascii=False, indent=1)
 
     def objective(self, loaded: LoadedModel) -> Causal:
+        from dpft.objectives.causal import Causal
+
         # A small model may have fewer positions than the task allows tokens.
-        positions = getattr(loaded.model.config, "max_position_embeddings", self.max_length)
+        room = text_room(loaded.model)
         return Causal(
             loaded.text_tokenizer,
-            min(self.max_length, positions),
+            self.max_length if room is None else min(self.max_length, room),
             self.loss,
             before=INSTRUCTION,
             after=DELIMITER,

@@ -6,9 +6,13 @@ from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel
 
 from dpft.config import Adapt, Decode
 from dpft.decode import decode
-from dpft.errors import ModelError
+from dpft.errors import ConfigError, ModelError
 from dpft.models import LoadedModel, Needs, adapt, load_model
 from dpft.objectives.causal import CausalExample, collate, token_nll
+from dpft.tasks.e2e import E2E
+from dpft.tasks.own_texts import LanguageModeling, TextToText
+from dpft.tasks.personachat import PersonaChat
+from dpft.tasks.samsum import SAMSum
 from tests.models.adapted import SMALL, adapted
 
 CAUSAL = Needs("causal")
@@ -147,6 +151,24 @@ def test_a_text_that_leaves_no_room_is_refused():
         eos_token_id=None, do_sample=False,
     )  # fmt: skip
     assert short.shape == (1, 13)
+
+
+def test_that_a_text_may_leave_no_room_is_told_before_any_is_encoded(tiny):
+    """Of 256 positions the prefix takes 4: a task is refused by its setting, or takes the rest."""
+    assert E2E(max_length=252).objective(tiny).max_length == 252
+    for task in (E2E, PersonaChat, TextToText, LanguageModeling):
+        with pytest.raises(
+            ConfigError,
+            match=r"max_length is 253, .* for 252 tokens behind a prefix of 4; type "
+            r"task.max_length=252, or a smaller adapt.length",
+        ):
+            task(max_length=253).objective(tiny)
+    assert SAMSum(max_length=512).objective(tiny).max_length == 252
+
+
+def test_a_prefix_as_long_as_the_model_reads_is_refused():
+    with pytest.raises(ModelError, match=r"adapt\.length is 15, and the model has 16 positions"):
+        adapted("gpt2", "prefix", settings=Adapt("prefix", length=15))
 
 
 @pytest.mark.parametrize(

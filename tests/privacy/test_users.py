@@ -293,6 +293,15 @@ def test_layers_that_cannot_join_rows_are_refused_by_name(name, frozen, named):
         clipper.backward(losses, rows=2)
 
 
+def test_such_layers_are_found_before_any_batch():
+    case = build("vit")
+    clipper = make_clipper(case.model, "bk", threshold=1.0)
+    clipper.check_rows(1)
+    with pytest.raises(UnsupportedLayerError, match="cannot be clipped with 8 rows"):
+        clipper.check_rows(8)
+    make_clipper(gpt2(), "bk", threshold=1.0).check_rows(8)
+
+
 def test_a_layer_of_ones_own_joins_no_rows_unless_it_says_so():
     from dpft.privacy.layers.rules import LinearRule
 

@@ -267,6 +267,22 @@ def test_equal_records_are_never_on_both_sides(tmp_path):
     assert sum(map(len, sides)) == 40
 
 
+def test_a_model_of_synthetic_records_is_asked_of_the_same_users(tmp_path):
+    rows = [{"text": f"text {n}", "user": f"u{n % 50}"} for n in range(500)]
+    made = lines(tmp_path / "made.jsonl", [{"text": "made up"}] * 3)
+    settings = {"train_file": lines(tmp_path / "a.jsonl", rows), "user_column": "user"}
+    shares = {"dev_share": 0.2, "test_share": 0.2}
+    first = LanguageModeling(unit="user", **settings, **shares)
+    second = LanguageModeling(synthetic=made, **settings, **shares)
+    for split in ("dev", "test"):
+        assert second.rows(split) == first.rows(split)
+        assert f"{split} split: about 0.2 of the users" in " ".join(second.labels())
+    assert (second.owners(), second.unit_noun) == (None, "record")
+    assert [record.target for record in second.records("train")] == ["made up"] * 3
+    assert not [line for line in second.details("train") if "users" in line]
+    assert any("users; records of one" in line for line in second.details("test"))
+
+
 def test_users_are_held_out_whole(tmp_path):
     rows = [{"text": f"text {n}", "user": f"u{n % 50}"} for n in range(500)]
     settings = {"unit": "user", "user_column": "user", "dev_share": 0.2, "test_share": 0.2}

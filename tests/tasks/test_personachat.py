@@ -243,7 +243,9 @@ def letters(**settings):
     tokenizer = SimpleNamespace(
         eos_token_id=ord("|"), encode=lambda text, add_special_tokens: [ord(c) for c in text]
     )
-    return PersonaChat(**settings).objective(SimpleNamespace(text_tokenizer=tokenizer))
+    model = SimpleNamespace(config=SimpleNamespace())
+    loaded = SimpleNamespace(text_tokenizer=tokenizer, model=model)
+    return PersonaChat(**settings).objective(loaded)
 
 
 def spelled(ids):

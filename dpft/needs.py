@@ -1,0 +1,19 @@
+"""What an objective needs of a model; apart from the models, so that to say it loads none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The kind of model that a task's objective works with.
+
+    Attributes:
+        kind: ``causal`` (writes text), ``classifier`` (of text), ``masked`` (fills in words) or
+            ``image`` (classifier of images).
+        classes: names of the classes of a classifier.
+    """
+
+    kind: str
+    classes: tuple[str, ...] = ()

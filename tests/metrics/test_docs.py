@@ -1,0 +1,12 @@
+"""The examples of docs/metrics.md."""
+
+import doctest
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+
+
+def test_the_examples_of_the_page_are_what_is_computed():
+    failed, tried = doctest.testfile(str(PAGE), module_relative=False, encoding="utf-8")
+    assert failed == 0  # the report is on standard output
+    assert tried >= 15
