@@ -37,7 +37,40 @@ def train(context: typer.Context) -> None:
     """
     from dpft.commands import train as verb
 
-    _run(lambda: verb.main(context.args), hub=True)
+    # Help asks no hub, and a name server may take seconds to say that there is none.
+    helps = not {"--help", "-h"}.isdisjoint(context.args)
+    _run(lambda: verb.main(context.args), hub=not helps)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def sweep(
+    context: typer.Context,
+    file: Annotated[
+        Path | None, typer.Option("--list", help="A file of points, one line of settings each.")
+    ] = None,
+    fail_fast: Annotated[
+        bool,
+        typer.Option("--fail-fast/--keep-going", help="Whether the first failure ends the sweep."),
+    ] = False,
+    name: Annotated[
+        str | None, typer.Option(help="Of its folder; default: made of what was typed.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check and show the points; run nothing.")
+    ] = False,
+    watch: Annotated[
+        str | None, typer.Option(help="Only show a sweep that runs elsewhere: name or folder.")
+    ] = None,
+) -> None:
+    """Many runs, with a live table: dpft sweep task=e2e eps=3,8 seed=1,2,3
+
+    Takes what dpft train -m takes: several values with commas, Hydra's sweepers and launchers.
+    Every point is checked before the first runs. The same command goes on after a kill.
+    """
+    from dpft.commands import sweep as verb
+
+    options = {"keep_going": not fail_fast, "dry_run": dry_run}
+    _run(lambda: verb.main(context.args, file=file, name=name, watch=watch, **options))
 
 
 @app.command()
@@ -134,6 +167,73 @@ def compare(
     from dpft.commands import compare as verb
 
     _run(lambda: verb.main(runs, markdown))
+
+
+@app.command()
+def table(
+    name: Annotated[
+        str | None, typer.Argument(help="PAPER/NUMBER, such as li2022/2; none: list all.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="scale=laptop; settings of every run, such as device=cuda or task.data_dir=DIR; "
+            "for --run also hydra/launcher=joblib."
+        ),
+    ] = None,
+    scale: Annotated[
+        str | None, typer.Option(help="paper (default), or laptop: small models and subsets.")
+    ] = None,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Print only the commands of the runs that lack.")
+    ] = False,
+    run: Annotated[
+        bool, typer.Option("--run", help="Make the runs that lack, by dpft sweep.")
+    ] = False,
+    form: Annotated[
+        str | None, typer.Option("--format", help="terminal, markdown, latex, csv or html.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; its suffix may tell the format.")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="0,1,2; default: as many as the paper, one at the laptop's.")
+    ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder with records; may be repeated. Default: runs and results."),
+    ] = None,
+    fail_fast: Annotated[
+        bool,
+        typer.Option("--fail-fast/--keep-going", help="Whether a failure ends what --run began."),
+    ] = False,
+) -> None:
+    """A paper's table beside your runs, and what lacks: dpft table li2022/2 scale=laptop
+
+    Without a name it lists every table. Each cell: printed number; ours with its deviation over
+    seeds; difference, verdict and marks; docs/tables.md defines them.
+
+    \b
+    dpft table li2022/2 --missing                      # the commands that would fill it
+    dpft table li2022/7 scale=laptop --run             # run them, then show the table
+    dpft table he2022/4 --seeds 0,1 --out table.tex    # or .md, .csv, .html
+    """  # noqa: D301
+    from dpft.commands import table as verb
+
+    _run(
+        lambda: verb.main(
+            name,
+            overrides or [],
+            scale=scale,
+            form=form,
+            out=out,
+            seeds=seeds,
+            folders=runs or [],
+            only_missing=missing,
+            run=run,
+            keep_going=not fail_fast,
+        )
+    )
 
 
 @app.command()

@@ -291,6 +291,25 @@ class Decode:
 
 
 @dataclass(frozen=True)
+class Sweep:
+    """What ``dpft sweep`` tells the jobs that it starts; no part of what a run computes.
+
+    Attributes:
+        folder: of the sweep; None: the run belongs to none.
+        keep_going: whether the other points run after one failed.
+        list: a file of points, one line of overrides each.
+        point: which of its lines, from 0.
+        metric: the score that a job returns to the sweeper; None: the first of the split.
+    """
+
+    folder: str | None = None
+    keep_going: bool = True
+    list: str | None = None
+    point: int | None = None
+    metric: str | None = None
+
+
+@dataclass(frozen=True)
 class Run:
     """Everything that one run is made of. ``raw`` is the resolved config as composed."""
 
@@ -310,13 +329,18 @@ class Run:
     resume: str | None
     force: bool
     raw: Mapping[str, Any]
+    sweep: Sweep = Sweep()
 
     def identity(self) -> dict[str, Any]:
         """The part of the config that decides what is computed: what the run's hash is taken of."""
-        beside = ("runs_dir", "name", "resume", "force", "device", "threads", "checkpoint_every")
+        beside = (*_WHERE_AND_HOW, "sweep")
         return {key: value for key, value in self.raw.items() if key not in beside}
 
 
+_WHERE_AND_HOW = (
+    *("runs_dir", "name", "resume", "force"),
+    *("device", "threads", "checkpoint_every"),
+)
 _PLAIN = ("seed", "name", "runs_dir", "device", "threads", "checkpoint_every", "resume", "force")
 _GROUPS: dict[str, type] = {
     "model": Model,
@@ -326,7 +350,7 @@ _GROUPS: dict[str, type] = {
     "optim": Optim,
     "decode": Decode,
 }
-_OTHER = ("task", "eps", "sampling")
+_OTHER = ("task", "eps", "sampling", "sweep")
 
 
 def parse(raw: Mapping[str, Any]) -> Run:
@@ -342,7 +366,9 @@ def parse(raw: Mapping[str, Any]) -> Run:
     groups: dict[str, Any] = {name: build(cls, raw[name], name) for name, cls in _GROUPS.items()}
     hints = typing.get_type_hints(Run)
     plain: dict[str, Any] = {name: _checked(raw[name], hints[name], name) for name in _PLAIN}
-    run = Run(task=raw["task"], raw=raw, **groups, **plain)
+    # Configs of runs that were made before there were sweeps have no such section.
+    sweep = build(Sweep, raw.get("sweep") or {}, "sweep")
+    run = Run(task=raw["task"], raw=raw, **groups, **plain, sweep=sweep)
     if run.clip.private and run.privacy.epsilon is None and run.privacy.noise_multiplier is None:
         raise ConfigError(
             "neither privacy.epsilon nor privacy.noise_multiplier is set; type eps=3, or clip=none "

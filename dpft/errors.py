@@ -14,6 +14,10 @@ class ConfigError(DpftError):
     """A setting is unknown, missing, or has an impossible value."""
 
 
+class NotInstalledError(ConfigError):
+    """A choice needs a package that is optional, and is not there."""
+
+
 class DataError(DpftError):
     """Data is missing or not in the expected format."""
 

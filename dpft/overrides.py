@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from dpft.config import conf_dir
-from dpft.errors import ConfigError, suggestion
+from dpft.errors import ConfigError, NotInstalledError, suggestion
+from dpft.presets import PRESETS
 
 # Hydra's own flags. The long ones may be abbreviated; a value may follow a short one at once.
 _LONG = (
@@ -18,6 +19,14 @@ _LONG = (
     *("--experimental-rerun", "--info"),
 )
 _SHORT = ("-h", "-c", "-p", "-r", "-m", "-s", "-i")
+# Choices of Hydra's own groups that optional packages bring, and the extra that installs them.
+_EXTRAS = {
+    "hydra/sweeper/optuna": "sweep",
+    "hydra/launcher/joblib": "joblib",
+    "hydra/launcher/submitit_local": "submitit",
+    "hydra/launcher/submitit_slurm": "submitit",
+    "hydra/launcher/ray": "ray",
+}
 # What people call a setting that has a shorter name here.
 _SHORTHAND = {"epsilon": "eps"}
 
@@ -62,7 +71,8 @@ def refusals_told() -> Iterator[None]:
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explained(error)) from error
+        absent = getattr(error, "missing_cfg_file", None) in _EXTRAS
+        raise (NotInstalledError if absent else ConfigError)(explained(error)) from error
     finally:
         if before is None:
             del os.environ["HYDRA_FULL_ERROR"]
@@ -79,6 +89,8 @@ def explained(error: Exception) -> str:
     missing = getattr(error, "missing_cfg_file", None)
     if missing is not None:
         group, _, name = missing.rpartition("/")
+        if missing in _EXTRAS:
+            return f"{group}={name} is not installed; type pip install 'dpft[{_EXTRAS[missing]}]'"
         choices = sorted(getattr(error, "options", None) or ())
         if not group or not choices:
             return f"there is no config {missing!r}; expected one that `dpft ls` shows"
@@ -115,7 +127,7 @@ def settings() -> list[str]:
     known = dict.fromkeys([*keys(conf_dir() / "config.yaml"), *_groups()])
     for group in _groups():
         for file in sorted((conf_dir() / group).glob("*.yaml")):
-            if group != "experiment":  # whose files set what the others define
+            if group not in PRESETS:
                 known |= dict.fromkeys(f"{group}.{key}" for key in keys(file))
     return list(known)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from dpft.errors import ConfigError, suggestion
+from dpft.presets import PRESETS
 
 
 def main(group: str | None) -> None:
@@ -24,7 +25,7 @@ def main(group: str | None) -> None:
             )
         groups = [name]
     for name in groups:
-        prefix = "+" if name == "experiment" else ""
+        prefix = "+" if name in PRESETS else ""
         typer.secho(f"{prefix}{name}=", bold=True)
         for file in sorted((root / name).glob("*.yaml")):
             typer.echo(f"  {file.stem:<19} {summary(file)}")

@@ -12,6 +12,7 @@ import typer
 from dpft.config import conf_dir, parse
 from dpft.errors import ConfigError, DpftError
 from dpft.overrides import check_flags, explained, refusals_told
+from dpft.sweep import lifeline
 
 # Hydra's flags that take a value, and --info, whose value is optional.
 _WITH_VALUE = (
@@ -48,22 +49,30 @@ def main(arguments: Sequence[str]) -> None:
     """Hand the arguments to Hydra, which calls the job once, or once per point of a sweep."""
     words = flags_first(arguments)
     check_flags(words)
+    lifeline.follow()
     import hydra
-    from omegaconf import DictConfig
+    from omegaconf import DictConfig, OmegaConf
 
     @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
-    def job(config: DictConfig) -> None:
+    def job(config: DictConfig) -> float | None:
         from hydra.core.hydra_config import HydraConfig
 
+        typed = HydraConfig.get().overrides
+        if OmegaConf.select(config, "sweep.folder") is not None:
+            from dpft.sweep.job import run_point
+
+            search = [word for word in typed.hydra if word.startswith("hydra.searchpath=")]
+            return run_point(_resolved(config), list(typed.task), search, execute)
         try:
             raw: Any = _resolved(config)
             if raw.get("resume") is not None:
-                raw = resumed(raw, list(HydraConfig.get().overrides.task))
+                raw = resumed(raw, list(typed.task))
             execute(raw)
         except DpftError as error:
             # SystemExit, since Hydra would wrap any other exception in a traceback of its own.
             typer.secho(f"dpft: {error}", fg=typer.colors.RED, err=True)
             raise SystemExit(2) from error
+        return None
 
     sys.argv = ["dpft train", *words]
     with refusals_told():
@@ -83,6 +92,9 @@ def _resolved(config: Any) -> Any:
 def execute(raw: dict[str, Any]) -> None:
     """Run one composed config and show what came of it."""
     run = parse(raw)
+    from dpft.tasks import load_task
+
+    load_task(run.task)  # a wrong setting is told at once: what follows imports torch
     from dpft.experiment import run_experiment
     from dpft.report import show
 
@@ -121,4 +133,4 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
         raise ConfigError(
             f"resume={path} holds no config.yaml; expected a run directory"
         ) from error
-    return stored | {key: raw[key] for key in given}
+    return stored | {key: raw[key] for key in (*given, "sweep")}

@@ -7,7 +7,7 @@ same ledger, bit for bit. ``docs/runs.md`` tells the layout and what may be publ
 from dpft.runs import checkpoint
 from dpft.runs.card import model_card
 from dpft.runs.checkpoint import Checkpoint
-from dpft.runs.directory import RunDirectory
+from dpft.runs.directory import RunDirectory, is_finished
 from dpft.runs.environment import CodeVersion, code_version, environment
 from dpft.runs.errors import (
     CheckpointError,
@@ -49,6 +49,7 @@ __all__ = [
     "config_hash",
     "delta",
     "environment",
+    "is_finished",
     "key_fingerprint",
     "keyed_fingerprint",
     "model_card",

@@ -19,6 +19,7 @@ from dpft.runs.ledger import read_ledger
 from dpft.runs.lock import LOCK_NAME, DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
 
+DONE = "DONE"
 PRIVATE_README = """# Not covered by the privacy guarantee
 
 Everything in this folder comes from the training records **without noise**, or is the secret that
@@ -30,6 +31,20 @@ the noise was drawn from. Do not publish, send or commit any of it.
 Keep the folder while the run may have to be continued: without the key it cannot be. Delete it
 when the run is done.
 """
+
+
+def is_finished(path: Path, digest: str) -> bool:
+    """Whether the configuration of this hash ran to its end in the folder; takes no lock.
+
+    Args:
+        path: a run's folder, which need not exist.
+        digest: see `config_hash`.
+    """
+    try:
+        marker = json.loads((path / DONE).read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    return isinstance(marker, dict) and marker.get("config_hash") == digest
 
 
 class RunDirectory(Closing):
@@ -140,7 +155,7 @@ class RunDirectory(Closing):
     @property
     def done_marker(self) -> Path:
         """There once the run is done, see `is_done`."""
-        return self.path / "DONE"
+        return self.path / DONE
 
     def generations(self, split: str) -> Path:
         """Where the generations of a split go; its folder exists."""
@@ -158,11 +173,7 @@ class RunDirectory(Closing):
     @property
     def is_done(self) -> bool:
         """Whether this very configuration ran to its end."""
-        try:
-            marker = json.loads(self.done_marker.read_text())
-        except (FileNotFoundError, ValueError):
-            return False
-        return isinstance(marker, dict) and marker.get("config_hash") == self.config_hash
+        return is_finished(self.path, self.config_hash)
 
     def mark_done(self) -> None:
         """Write the done-marker, last of all files."""

@@ -1,0 +1,233 @@
+"""``dpft table``: a paper's table beside recorded runs, and the runs that it lacks."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from dpft import papers
+from dpft.errors import ConfigError, suggestion
+from dpft.papers import PaperTable
+from dpft.tables.cells import Filled, fill
+from dpft.tables.composition import Composer
+from dpft.tables.epsilons import epsilons
+from dpft.tables.found import FOLDERS, Index, make_index
+from dpft.tables.missing import Missing, missing, sweep_list
+from dpft.tables.plan import SCALES, make_plan
+
+_FORMATS = ("terminal", "markdown", "latex", "csv", "html")
+_PIPED = 160
+
+
+def main(
+    name: str | None,
+    words: Sequence[str] = (),
+    *,
+    scale: str | None = None,
+    form: str | None = None,
+    out: Path | None = None,
+    seeds: str | None = None,
+    folders: Sequence[Path] = (),
+    only_missing: bool = False,
+    run: bool = False,
+    keep_going: bool = True,
+) -> None:
+    """Show a table, what it lacks, or all tables; or make the runs that it lacks.
+
+    Args:
+        name: ``PAPER/NUMBER``, or a paper for a list of its tables; None: a list of all.
+        words: ``scale=...``, overrides of every run, and Hydra's own for ``run``.
+        scale: ``paper`` or ``laptop``.
+        form: one of the formats; None: by the suffix of ``out``, else the terminal's.
+        out: file to write to.
+        seeds: numbers with commas.
+        folders: where records are looked for; none: ``runs`` and ``results``.
+        only_missing: print the commands that lack, and nothing else.
+        run: make the runs that lack by ``dpft sweep``, then show the table.
+        keep_going: whether the other runs go on after one failed.
+
+    Raises:
+        ConfigError: for what cannot be, before anything runs.
+    """
+    settings = [word for word in words if not word.startswith("scale=")]
+    typed = [word.partition("=")[2] for word in words if word.startswith("scale=")]
+    if scale is not None and any(value != scale for value in typed):
+        raise ConfigError(f"got --scale {scale} and scale={typed[-1]}; expected one of them")
+    scale = typed[-1] if typed else scale or "paper"
+    launcher = [word for word in settings if word.lstrip("+~").startswith(("hydra/", "hydra."))]
+    extra = [word for word in settings if word not in launcher]
+    form = _form(form, out)
+    if scale not in SCALES:
+        raise ConfigError(
+            f"scale is {scale!r}{suggestion(scale, SCALES)}; expected {' or '.join(SCALES)}"
+        )
+    if only_missing and run:
+        raise ConfigError("got --missing and --run; expected one of them")
+    if name is None or "/" not in name:
+        _list(name, folders, [*words] + ["--run"] * run + ["--missing"] * only_missing)
+        return
+    table = papers.load(*name.split("/", 1))
+    chosen = None if seeds is None else _seeds(seeds)
+    where = _folders(folders, extra)
+    index = make_index(where)
+    with Composer() as composer:
+        plan = make_plan(table, composer, scale, chosen, extra)
+        lacking = missing(plan, index)
+        if only_missing:
+            _print_missing(lacking, index)
+            return
+        # Before the runs are made, since Hydra is set up here.
+        printed = epsilons(table, plan.rows, composer)
+    failed: typer.Exit | None = None
+    if run:
+        failed = _run(table, scale, lacking, launcher, extra, keep_going)
+        index = make_index(where or _folders(folders, extra))
+    _show(fill(plan, index, printed), form, out, len(missing(plan, index)))
+    if failed is not None:
+        raise failed
+
+
+def _form(form: str | None, out: Path | None) -> str:
+    if form is not None:
+        if form not in _FORMATS:
+            raise ConfigError(
+                f"--format is {form!r}{suggestion(form, _FORMATS)}; expected one of "
+                f"{', '.join(_FORMATS)}"
+            )
+        return form
+    if out is None:
+        return "terminal"
+    from dpft.tables.render import SUFFIXES
+
+    if out.suffix not in SUFFIXES:
+        raise ConfigError(
+            f"--out is {str(out)!r}; expected a file ending in {', '.join(SUFFIXES)}, or --format"
+        )
+    return SUFFIXES[out.suffix]
+
+
+def _seeds(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
+        raise ConfigError(f"--seeds is {text!r}; expected different numbers: type --seeds 0,1,2")
+    return [int(part) for part in parts]
+
+
+def _folders(given: Sequence[Path], extra: Sequence[str]) -> list[Path] | None:
+    """Where to look: what was given, or the usual folders and where new runs go."""
+    if given:
+        return list(given)
+    own = _runs_dir(extra)
+    return [folder for folder in dict.fromkeys([*map(Path, FOLDERS), own]) if folder.is_dir()]
+
+
+def _runs_dir(extra: Sequence[str]) -> Path:
+    given = [word.partition("=")[2] for word in extra if word.startswith("runs_dir=")]
+    return Path(given[-1].strip("'\"") if given else "runs")
+
+
+def _list(paper: str | None, folders: Sequence[Path], beside: Sequence[str]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from dpft.tables.overview import overview
+
+    known = papers.names()
+    shown = [name for name in known if paper is None or name.startswith(f"{paper}/")]
+    if not shown:
+        some = dict.fromkeys([*(name.partition("/")[0] for name in known), *known])
+        raise ConfigError(
+            f"there is no table {paper!r}{suggestion(str(paper), some)}; type dpft table for all"
+        )
+    if beside:
+        raise ConfigError(
+            f"got {' '.join(beside)} without a table; type one, as in dpft table {shown[0]}"
+        )
+    index = make_index(_folders(folders, ()))
+    with Composer() as composer:
+        entries = overview([papers.load(*name.split("/", 1)) for name in shown], index, composer)
+    table = Table(box=box.SIMPLE_HEAD, caption_justify="left")
+    for heading in ("table", "scale=paper", "scale=laptop", "title"):
+        table.add_column(heading, justify="right" if "scale" in heading else "left")
+    for entry in entries:
+        counts = [entry.numbers.get(scale) for scale in SCALES]
+        told = ["-" if count is None else f"{count[0]}/{count[1]}" for count in counts]
+        table.add_row(entry.table.name, *told, Text(entry.table.title))
+    _console().print(table)
+    typer.echo("cells with a number / cells that a run can fill; type dpft table NAME for one")
+    _tell_damaged(index)
+
+
+def _print_missing(lacking: Sequence[Missing], index: Index) -> None:
+    for one in lacking:
+        typer.echo(one.command)
+    said = f"{len(lacking)} runs lack" if lacking else "nothing lacks"
+    typer.echo(f"{said}; --run makes them" if lacking else said, err=True)
+    _tell_damaged(index)
+
+
+def _tell_damaged(index: Index) -> None:
+    for line in index.damaged:
+        typer.secho(f"left out: {line}", fg=typer.colors.YELLOW, err=True)
+
+
+def _run(
+    table: PaperTable,
+    scale: str,
+    lacking: Sequence[Missing],
+    launcher: Sequence[str],
+    extra: Sequence[str],
+    keep_going: bool,
+) -> typer.Exit | None:
+    """Make what lacks; a sweep that did not finish is told after the table."""
+    if not lacking:
+        typer.echo("nothing lacks", err=True)
+        return None
+    from dpft.commands import sweep
+
+    folder = _runs_dir(extra) / "tables"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{table.paper}-{table.number}-{scale}.txt"
+    file.write_text(sweep_list(lacking), encoding="utf-8")
+    where = [word for word in extra if word.startswith("runs_dir=")]
+    typer.echo(f"{len(lacking)} runs lack; their settings are in {file}", err=True)
+    try:
+        sweep.main([*launcher, *where], file=file, keep_going=keep_going)
+    except typer.Exit as stopped:
+        return stopped
+    return None
+
+
+def _show(filled: Filled, form: str, out: Path | None, lacking: int) -> None:
+    from dpft.tables.render import FORMATS, show
+
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(FORMATS[form](filled), encoding="utf-8")
+        typer.echo(f"{out}", err=True)
+    elif form == "terminal":
+        show(filled, _console())
+    else:
+        typer.echo(FORMATS[form](filled), nl=False)
+    if form != "terminal" or out is not None:
+        for remark in filled.remarks:
+            typer.secho(f"record: {remark}", fg=typer.colors.YELLOW, err=True)
+    have, possible = filled.numbers
+    typer.echo(f"{have} of {possible} cells have a number", err=True)
+    if lacking:
+        typed = shlex.join(["dpft", "table", filled.table.name, f"scale={filled.scale}"])
+        typer.echo(
+            f"{lacking} runs lack: {typed} --missing shows their commands, --run makes them",
+            err=True,
+        )
+
+
+def _console() -> Console:
+    # What is piped into a file has no width of its own.
+    return Console() if sys.stdout.isatty() else Console(width=_PIPED)

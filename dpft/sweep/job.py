@@ -1,0 +1,121 @@
+"""One point of a sweep, inside a job that Hydra started: here, in a worker, or on another machine.
+
+Nothing heavy is imported before it is known that the run is not finished, so that a sweep that is
+started again passes over its finished points quickly.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from dpft.compose import compose_here
+from dpft.config import Run, Sweep, build, parse
+from dpft.errors import DpftError, TrainingError
+from dpft.paths import run_path
+from dpft.runs.directory import is_finished
+from dpft.runs.errors import RunLockedError
+from dpft.runs.identity import config_hash
+from dpft.runs.record import read_record
+from dpft.sweep import journal as events
+from dpft.sweep.folder import SweepFolder
+from dpft.sweep.journal import Event, Journal
+from dpft.sweep.scores import score
+from dpft.sweep.words import read_list
+
+# Seconds to wait for a run that is in use: a process that was killed may still be dying.
+_WAIT = 10.0
+
+
+def run_point(
+    raw: Mapping[str, Any],
+    typed: Sequence[str],
+    search: Sequence[str],
+    execute: Callable[[dict[str, Any]], None],
+) -> float | None:
+    """Make the run of one point, unless it is finished, and write down what happened.
+
+    Args:
+        raw: the composed config; ``raw["sweep"]["folder"]`` is set.
+        typed: the overrides that it was composed of, Hydra's own left out.
+        search: Hydra's overrides that say where configs are looked for.
+        execute: trains, decodes, scores and records.
+
+    Returns:
+        The score that the sweep compares; None if the run failed or was skipped. Optuna takes that
+        for a failed trial, whereas it would end the whole search over a nan.
+
+    Raises:
+        TrainingError: the run failed, and the sweep is to stop then. Of one sentence only: it may
+            have to travel from another process.
+    """
+    settings = build(Sweep, raw["sweep"], "sweep")
+    assert settings.folder is not None
+    folder = SweepFolder(Path(settings.folder))
+    journal = Journal(folder.journal)
+    overrides = tuple(word for word in typed if not word.lstrip("+~").startswith("sweep."))
+    known: dict[str, Any] = {"overrides": overrides}
+    try:
+        if settings.list is not None and settings.point is not None:
+            overrides = (*overrides, *read_list(Path(settings.list))[settings.point])
+            known["overrides"] = overrides
+            raw = compose_here([*search, *overrides])
+        # As if it had been typed by itself: a run does not depend on the sweep that it is part of.
+        run = parse({**raw, "sweep": asdict(Sweep())})
+        path, digest = run_path(run), config_hash(run.identity())
+        known |= {"run": folder.outside(path), "digest": digest}
+        if not settings.keep_going and _failed_before(journal):
+            journal.add(Event(events.SKIPPED, **known))
+            return None
+        if is_finished(path, digest):
+            journal.add(Event(events.DONE_BEFORE, **known))
+        else:
+            journal.add(Event(events.STARTED, **known))
+            journal.add(Event(_run(run, path, digest, execute), **known))
+        return score(read_record(path), settings.metric)[1]
+    except KeyboardInterrupt:
+        journal.add(Event(events.STOPPED, **known))
+        raise
+    except RunLockedError as error:
+        journal.add(Event(events.IN_USE, error=_sentence(error), **known))
+        return None
+    except Exception as error:
+        journal.add(Event(events.FAILED, error=_sentence(error), **known))
+        label = " ".join(overrides) or "the defaults"
+        if isinstance(error, DpftError):
+            typer.echo(f"dpft: {label}: {error}", err=True)
+        else:
+            traceback.print_exc()
+        if settings.keep_going:
+            return None
+        raise TrainingError(f"{label}: {_sentence(error)}") from None
+
+
+def _run(run: Run, path: Path, digest: str, execute: Callable[[dict[str, Any]], None]) -> str:
+    """Run it, waiting a moment where another process has it; what came of it, as an event."""
+    deadline = time.monotonic() + _WAIT
+    while True:
+        try:
+            execute(dict(run.raw))
+            return events.FINISHED
+        except RunLockedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+            if is_finished(path, digest):
+                return events.DONE_BEFORE
+
+
+def _failed_before(journal: Journal) -> bool:
+    return any(event.event == events.FAILED for event in journal.attempt())
+
+
+def _sentence(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, DpftError) else f"{type(error).__name__}: {text}".rstrip(": ")

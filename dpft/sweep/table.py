@@ -1,0 +1,129 @@
+"""A sweep on the terminal: redrawn while it runs, or lines where nothing can be redrawn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from dpft.runs.shown import up
+from dpft.sweep import state
+from dpft.sweep.state import Row
+
+_STYLES = {
+    state.RUNNING: "bold",
+    state.DONE: "green",
+    state.FAILED: "red",
+    state.STOPPED: "yellow",
+    state.SKIPPED: "yellow",
+    state.WAITING: "dim",
+}
+# Which rows are shown first where not all fit.
+_URGENCY = (state.RUNNING, state.FAILED, state.STOPPED, state.SKIPPED, state.DONE, state.WAITING)
+# Lines of a terminal that the table's head and frame take.
+_FRAME = 7
+
+
+class Display:
+    """Shows rows as they change, on standard error so that output can be piped."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._shown: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """Redraw the table, or print what is new."""
+        if self._console.is_terminal:
+            fitting = shortened(rows, self._console.height - _FRAME)
+            self._live.update(as_table(fitting, summary(rows)), refresh=True)
+            return
+        for row in rows:
+            before = self._shown.get(row.point.digest, state.WAITING)
+            if row.state != before:
+                self._shown[row.point.digest] = row.state
+                done = sum(r.state == state.DONE for r in rows)
+                self._console.print(
+                    f"[{done}/{len(rows)} done] {row.label}: {row.state}",
+                    highlight=False,
+                    markup=False,
+                    soft_wrap=True,
+                )
+
+
+def as_table(rows: Sequence[Row], title: str) -> Table:
+    """One row a point."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("point", overflow="fold")
+    table.add_column("state")
+    for name in ("step", "epsilon", _metric(rows), "time"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*cells(row), style=_STYLES[row.state])
+    return table
+
+
+def cells(row: Row) -> tuple[str, str, str, str, str, str]:
+    """Label, state, steps, epsilon so far, score and time of one point, as text."""
+    steps = "-" if row.step is None else f"{row.step}"
+    if row.step is not None and row.steps is not None:
+        steps = f"{row.step}/{row.steps}"
+    epsilon = "-" if row.epsilon is None else up(row.epsilon)
+    if row.epsilon is None and not row.point.private:
+        epsilon = "none"
+    value = "-" if row.score is None else f"{row.score:.4f}"
+    return row.label, row.state, steps, epsilon, value, clock(row.seconds)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """``12 points: 3 done, 1 running, 8 waiting``."""
+    counts = Counter(row.state for row in rows)
+    listed = [f"{counts[s]} {s}" for s in (state.DONE, *_URGENCY) if counts[s] and s != state.DONE]
+    done = [f"{counts[state.DONE]} {state.DONE}"]
+    noun = "point" if len(rows) == 1 else "points"
+    return f"{len(rows)} {noun}: {', '.join([*done, *listed])}"
+
+
+def shortened(rows: Sequence[Row], lines: int) -> list[Row]:
+    """The most urgent rows, in the sweep's order; among finished ones the latest."""
+    lines = max(1, lines)
+    ranked = sorted(
+        enumerate(rows),
+        key=lambda entry: (
+            _URGENCY.index(entry[1].state),
+            -entry[0] if entry[1].state == state.DONE else entry[0],
+        ),
+    )
+    return [row for _, row in sorted(ranked[:lines], key=lambda entry: entry[0])]
+
+
+def clock(seconds: float | None) -> str:
+    """``h:mm:ss``."""
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def _metric(rows: Sequence[Row]) -> str:
+    names = list(dict.fromkeys(row.metric for row in rows if row.metric is not None))
+    return names[0] if len(names) == 1 else "score"

@@ -1,0 +1,181 @@
+"""What Hydra calls for each point of a sweep, with runs that are made by hand."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dpft.compose import compose_here, initialised
+from dpft.config import parse
+from dpft.errors import DataError, TrainingError
+from dpft.paths import run_path
+from dpft.runs import RunLockedError, config_hash
+from dpft.sweep import job
+from dpft.sweep.folder import SweepFolder
+from dpft.sweep.job import run_point
+from dpft.sweep.journal import BEGUN, Event, Journal
+
+
+@pytest.fixture
+def hydra():
+    with initialised():
+        yield
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = SweepFolder(tmp_path / "runs/sweeps/mine")
+    made.path.mkdir(parents=True)
+    Journal(made.journal).add(Event(BEGUN))
+    return made
+
+
+def words(tmp_path, *overrides):
+    return [f"runs_dir={tmp_path / 'runs'}", *overrides]
+
+
+def typed(folder, *overrides, **settings):
+    own = {"folder": folder.path, "keep_going": True} | settings
+    return [*words(folder.path.parents[2], *overrides), *(f"sweep.{k}={v}" for k, v in own.items())]
+
+
+def point(overrides, execute):
+    return run_point(compose_here(overrides), overrides, [], execute)
+
+
+def finish(raw, bleu=0.25):
+    run = parse(raw)
+    path = run_path(run)
+    path.mkdir(parents=True)
+    record = {
+        "schema_version": 1,
+        "config": {"decode": {"split": run.decode.split}},
+        "scores": {run.decode.split: {"metrics": {"BLEU": bleu, "NIST": 3.0}}},
+    }
+    (path / "record.json").write_text(json.dumps(record))
+    (path / "DONE").write_text(json.dumps({"config_hash": config_hash(run.identity())}))
+
+
+def told(folder):
+    return [event.event for event in Journal(folder.journal).read()[1:]]
+
+
+def never(raw):
+    raise AssertionError("a finished run was run again")
+
+
+def test_a_point_runs_once(hydra, folder, tmp_path):
+    assert point(typed(folder, "seed=1"), finish) == 0.25
+    assert point(typed(folder, "seed=1"), never) == 0.25
+    assert point(typed(folder, "seed=1", metric="NIST"), never) == 3.0
+    assert told(folder) == ["started", "finished", "already done", "already done"]
+    event = Journal(folder.journal).read()[1]
+    assert event.overrides == tuple(words(tmp_path, "seed=1"))
+    assert folder.inside(event.run) == run_path(parse(compose_here(words(tmp_path, "seed=1"))))
+
+
+def test_a_run_does_not_know_of_the_sweep(hydra, folder, tmp_path):
+    seen = []
+    point(typed(folder, "seed=1"), lambda raw: (seen.append(raw), finish(raw)))
+    assert seen[0] == compose_here(words(tmp_path, "seed=1"))
+
+
+def test_a_line_of_a_list_is_composed_with_the_words(hydra, folder, tmp_path):
+    (tmp_path / "points.txt").write_text("# two\nseed=1\nseed=2 eps=8\n")
+    seen = []
+    overrides = typed(folder, "eps=5", list=tmp_path / "points.txt", point=1)
+    point(overrides, lambda raw: (seen.append(raw), finish(raw)))
+    assert seen[0] == compose_here(words(tmp_path, "seed=2", "eps=8"))
+    assert Journal(folder.journal).read()[1].overrides[-2:] == ("seed=2", "eps=8")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(DataError("there is\nno data"), "there is no data"), (KeyError("x"), "KeyError: 'x'")],
+)
+def test_keep_going_writes_a_failure_down(hydra, folder, capsys, error, said):
+    def fail(raw):
+        raise error
+
+    assert point(typed(folder, "seed=1"), fail) is None
+    assert told(folder) == ["started", "failed"]
+    assert Journal(folder.journal).read()[-1].error == said
+    assert ("Traceback" in capsys.readouterr().err) == isinstance(error, KeyError)
+    assert point(typed(folder, "seed=2"), finish) == 0.25
+
+
+def test_fail_fast_raises_and_later_points_are_skipped(hydra, folder):
+    def fail(raw):
+        raise DataError("no data")
+
+    fast = {"keep_going": False}
+    with pytest.raises(TrainingError, match="seed=1: no data"):
+        point(typed(folder, "seed=1", **fast), fail)
+    assert point(typed(folder, "seed=2", **fast), never) is None
+    assert told(folder) == ["started", "failed", "skipped"]
+    Journal(folder.journal).add(Event(BEGUN))  # the sweep is started again
+    assert point(typed(folder, "seed=2", **fast), finish) == 0.25
+
+
+def test_settings_that_are_impossible_are_a_failure_without_a_run(hydra, folder):
+    assert point(typed(folder, "eps=-1"), never) is None
+    event = Journal(folder.journal).read()[-1]
+    assert (event.event, event.digest) == ("failed", None)
+    assert "privacy.epsilon is -1" in event.error
+
+
+def test_a_wrong_metric_is_told_though_the_run_is_done(hydra, folder):
+    assert point(typed(folder, "seed=1", metric="bleu"), finish) is None
+    assert told(folder) == ["started", "finished", "failed"]
+    assert "expected one of BLEU, NIST" in Journal(folder.journal).read()[-1].error
+
+
+def test_a_run_that_is_in_use_is_waited_for_and_then_left(hydra, folder, monkeypatch):
+    tries = []
+
+    def locked(raw):
+        tries.append(raw)
+        if len(tries) < 3:
+            raise RunLockedError("in use")
+        finish(raw)
+
+    monkeypatch.setattr(job.time, "sleep", lambda seconds: None)
+    assert point(typed(folder, "seed=1"), locked) == 0.25
+    monkeypatch.setattr(job, "_WAIT", -1.0)
+    tries.clear()
+    assert point(typed(folder, "seed=2"), locked) is None
+    assert told(folder) == ["started", "finished", "started", "in use"]
+
+
+def test_a_run_that_another_job_finishes_meanwhile_is_done(hydra, folder, monkeypatch):
+    def finished_elsewhere(raw):
+        finish(raw)
+        raise RunLockedError("in use")
+
+    monkeypatch.setattr(job.time, "sleep", lambda seconds: None)
+    assert point(typed(folder, "seed=1"), finished_elsewhere) == 0.25
+    assert told(folder) == ["started", "already done"]
+
+
+def test_an_interrupt_is_written_down_and_goes_on_up(hydra, folder):
+    def stop(raw):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        point(typed(folder, "seed=1"), stop)
+    assert told(folder) == ["started", "stopped"]
+
+
+def test_finished_points_are_passed_over_before_torch_is_imported(hydra, folder):
+    """By Hydra's own multirun, in a process of its own."""
+    for seed in (1, 2):
+        finish(compose_here(typed(folder, f"seed={seed}")))
+    arguments = ["-m", *typed(folder, "seed=1,2"), f"hydra.sweep.dir={folder.path / 'hydra'}"]
+    code = (
+        f"import sys; from dpft.commands.train import main; main({arguments!r}); "
+        "print('torch' in sys.modules, 'transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "False False\n", done.stderr
+    assert told(folder) == ["already done", "already done"]

@@ -1,0 +1,208 @@
+"""States read from run directories made by hand."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from dpft.errors import ConfigError
+from dpft.runs import RunLockedError
+from dpft.sweep import journal as events
+from dpft.sweep.folder import SweepFolder, default_name, folder_of
+from dpft.sweep.journal import Event, Journal
+from dpft.sweep.points import Plan, Point
+from dpft.sweep.state import States
+from dpft.sweep.table import as_table, cells, clock, shortened, summary
+from dpft.sweep.words import Words
+
+NOBODY = 2**22 + 1  # no process has so high a number
+
+
+@pytest.fixture
+def folder(tmp_path):
+    found = folder_of(tmp_path / "runs", "mine")
+    found.path.mkdir(parents=True)
+    return found
+
+
+def point(tmp_path, seed, private=True):
+    path = tmp_path / "runs" / f"run-{seed}"
+    return Point(("task=e2e", f"seed={seed}"), f"hash-{seed}", path, private)
+
+
+def describe(folder, *points):
+    folder.describe(Words(("seed=1,2",)), (), Plan(points, 0, folder.path.parents[1]))
+
+
+def ledger(path, steps, total=8):
+    path.mkdir(parents=True)
+    lines = [{"header": {"mechanism": {"steps": total}}, "ledger": 1}]
+    lines += [{"step": s, "epsilon_rdp": 0.5 * (s + 1)} for s in range(steps)]
+    (path / "ledger.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def finished(path, digest, bleu=0.25):
+    path.mkdir(parents=True, exist_ok=True)
+    record = {
+        "schema_version": 1,
+        "config": {"decode": {"split": "test"}},
+        "training": {"steps": 8},
+        "privacy": {"epsilon": {"rdp": 2.9}},
+        "scores": {"test": {"metrics": {"BLEU": bleu, "NIST": 2.0}}},
+    }
+    (path / "record.json").write_text(json.dumps(record))
+    (path / "DONE").write_text(json.dumps({"config_hash": digest}))
+
+
+def started(folder, point, **fields):
+    return Event(events.STARTED, point.digest, folder.outside(point.path), **fields)
+
+
+def test_every_state_is_told(folder, tmp_path):
+    points = [point(tmp_path, seed) for seed in range(7)]
+    describe(folder, *points)
+    journal = Journal(folder.journal)
+    journal.add(started(folder, points[6]))  # of an earlier attempt
+    journal.add(Event(events.BEGUN))
+    finished(points[0].path, points[0].digest)
+    journal.add(Event(events.DONE_BEFORE, points[0].digest))
+    ledger(points[1].path, 3)
+    journal.add(started(folder, points[1], pid=os.getpid()))
+    ledger(points[2].path, 5)
+    journal.add(started(folder, points[2], pid=NOBODY))
+    journal.add(started(folder, points[3]))
+    journal.add(Event(events.FAILED, points[3].digest, error="no data"))
+    journal.add(Event(events.SKIPPED, points[4].digest))
+    journal.add(started(folder, points[5], pid=NOBODY, host="elsewhere"))
+    rows = States(folder).rows()
+    assert [row.state for row in rows] == [
+        *("done", "running", "stopped", "failed", "skipped", "running", "waiting")
+    ]
+    assert [row.label for row in rows[:2]] == ["seed=0", "seed=1"]
+    assert cells(rows[0])[2:5] == ("8/8", "2.900", "0.2500")
+    assert (rows[1].step, rows[1].steps, rows[1].epsilon) == (3, 8, 1.5)
+    assert (rows[2].step, rows[2].epsilon) == (5, 2.5)
+    assert rows[3].error == "no data"
+    assert rows[1].seconds is not None
+    assert summary(rows) == (
+        "7 points: 1 done, 2 running, 1 failed, 1 stopped, 1 skipped, 1 waiting"
+    )
+
+
+def test_a_marker_of_another_configuration_is_not_done(folder, tmp_path):
+    one = point(tmp_path, 1)
+    describe(folder, one)
+    finished(one.path, "another")
+    assert States(folder).rows()[0].state == "waiting"
+
+
+def test_a_torn_ledger_line_is_not_spent_and_an_empty_ledger_is_nothing(folder, tmp_path):
+    one, two = point(tmp_path, 1), point(tmp_path, 2)
+    describe(folder, one, two)
+    ledger(one.path, 2)
+    with (one.path / "ledger.jsonl").open("a") as file:
+        file.write('{"step": 2, "epsi')
+    ledger(two.path, 0)
+    rows = States(folder).rows()
+    assert [(row.step, row.epsilon) for row in rows] == [(2, 1.0), (0, 0.0)]
+
+
+def test_of_a_run_without_privacy_only_the_step_is_read(folder, tmp_path):
+    one = point(tmp_path, 1, private=False)
+    describe(folder, one)
+    (one.path / "private").mkdir(parents=True)
+    (one.path / "private/metrics.jsonl").write_text('{"step": 4, "loss": 9.5}\n')
+    (row,) = States(folder).rows()
+    assert (row.step, row.epsilon) == (5, None)
+    assert cells(row)[2:4] == ("5", "none")
+    assert "9.5" not in str(row)
+
+
+def test_a_second_job_for_a_run_in_use_does_not_change_its_state(folder, tmp_path):
+    one = point(tmp_path, 1)
+    describe(folder, one)
+    journal = Journal(folder.journal)
+    journal.add(started(folder, one))
+    journal.add(Event(events.IN_USE, one.digest, error="in use by process 1"))
+    assert States(folder).rows()[0].state == "running"
+
+
+def test_another_metric_may_be_shown_and_a_wrong_one_is_told(folder, tmp_path):
+    one = point(tmp_path, 1)
+    describe(folder, one)
+    finished(one.path, one.digest)
+    assert States(folder, "NIST").rows()[0].score == 2.0
+    (row,) = States(folder, "bleu").rows()
+    assert row.state == "done"
+    assert "sweep.metric is 'bleu'; expected one of BLEU, NIST" in row.error
+
+
+def test_points_that_a_sweeper_chooses_are_met_one_by_one(folder, tmp_path):
+    folder.describe(Words(("hydra/sweeper=optuna",)), (), Plan(None, 0, tmp_path))
+    assert States(folder).rows() == []
+    journal = Journal(folder.journal)
+    for seed in (3, 4):
+        one = point(tmp_path, seed)
+        run = folder.outside(one.path)
+        journal.add(Event(events.STARTED, one.digest, run, one.overrides))
+    rows = States(folder).rows()
+    assert [(row.label, row.state) for row in rows] == [
+        ("seed=3", "running"),
+        ("seed=4", "running"),
+    ]
+
+
+def test_a_sweep_may_be_moved_with_its_runs(folder, tmp_path):
+    one = point(tmp_path, 1)
+    describe(folder, one)
+    finished(one.path, one.digest)
+    (tmp_path / "runs").rename(tmp_path / "moved")
+    (row,) = States(SweepFolder(tmp_path / "moved/sweeps/mine")).rows()
+    assert row.state == "done"
+
+
+def test_a_folder_holds_one_sweep(folder, tmp_path):
+    one = point(tmp_path, 1)
+    describe(folder, one)
+    describe(folder, one)
+    with pytest.raises(ConfigError, match="holds another sweep"):
+        folder.describe(Words(("seed=1,3",)), (), Plan((one,), 0, tmp_path))
+    folder.description.write_text("{")
+    with pytest.raises(ConfigError, match=r"sweep.json is damaged"):
+        folder.points()
+
+
+def test_a_sweep_is_run_by_one_process(folder):
+    lock = folder.lock()
+    with pytest.raises(RunLockedError, match="dpft sweep --watch"):
+        folder.lock()
+    lock.release()
+    folder.lock().release()
+
+
+def test_the_same_words_are_the_same_sweep():
+    one = default_name(Words(("seed=1,2",)), (("eps=3",),))
+    assert one == default_name(Words(("seed=1,2",)), (("eps=3",),))
+    assert one != default_name(Words(("seed=1,2",)), (("eps=8",),))
+    with pytest.raises(ConfigError, match=r"--name is '\.\./x'"):
+        folder_of(Path("runs"), "../x")
+
+
+def test_a_table_fits_and_shows_what_is_urgent(folder, tmp_path):
+    points = [point(tmp_path, seed) for seed in range(6)]
+    describe(folder, *points)
+    finished(points[0].path, points[0].digest)
+    finished(points[1].path, points[1].digest)
+    Journal(folder.journal).add(started(folder, points[4], pid=os.getpid()))
+    rows = States(folder).rows()
+    assert [row.label for row in shortened(rows, 2)] == ["seed=1", "seed=4"]
+    assert [row.label for row in shortened(rows, 99)] == [row.label for row in rows]
+    console = Console(record=True, width=90, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
+    console.print(as_table(rows, summary(rows)))
+    shown = console.export_text()
+    console.file.close()
+    assert "6 points: 2 done, 1 running, 3 waiting" in shown
+    assert "BLEU" in shown
+    assert clock(3671) == "1:01:11"

@@ -1,0 +1,219 @@
+"""Whole sweeps, by the command as people type it."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dpft.cli import app
+from dpft.compose import compose
+from dpft.config import parse
+from dpft.runs import read_ledger, read_record
+from dpft.sweep import journal as events
+from dpft.sweep.folder import SweepFolder
+from dpft.sweep.journal import Journal
+
+STEPS = 12
+SMALL = [
+    *("task=sst2", "task.source=sample", "task.limit_train=32", "task.limit_eval=4"),
+    *("model=random-bert", "optim.batch_size=8", f"optim.steps={STEPS}", "checkpoint_every=2"),
+    *("threads=1", "privacy.noise_seed=1"),
+]
+
+
+def command(*words):
+    return [sys.executable, "-m", "dpft.cli", "sweep", *words]
+
+
+def start(cwd, *words):
+    """The sweep in a session of its own; nothing of it reaches this process."""
+    return subprocess.Popen(
+        command(*words),
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def spent(cwd):
+    """Steps in all ledgers together."""
+    files = cwd.glob("runs/*/ledger.jsonl")
+    return sum(max(0, file.read_bytes().count(b"\n") - 1) for file in files)
+
+
+def wait_for(condition, process, seconds=100):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, "the sweep does not get on"
+        time.sleep(0.005)
+
+
+def gone(pid):
+    """Whether a process has ended, asked about or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def journal(cwd, name):
+    return Journal(SweepFolder(cwd / "runs/sweeps" / name).journal)
+
+
+def kill_and_complete(cwd, name, words, kills):
+    """Kill the sweep each time its runs together have taken so many steps; then let it end."""
+    for steps in kills:
+        process = start(cwd, *words, "--name", name)
+        wait_for(lambda steps=steps: spent(cwd) >= steps, process)
+        pid = journal(cwd, name).read()[-1].pid
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        end = time.monotonic() + 10
+        while not gone(pid):  # its job, which nobody killed, follows it
+            assert time.monotonic() < end, "the job outlived the sweep"
+            time.sleep(0.01)
+    process = start(cwd, *words, "--name", name)
+    output, said = process.communicate(timeout=400)
+    assert process.returncode == 0, said
+    return output
+
+
+def check_complete(cwd, name, runs, kills):
+    happened = journal(cwd, name).read()
+    assert sum(event.event == events.BEGUN for event in happened) == kills + 1
+    finished = [event.digest for event in happened if event.event == events.FINISHED]
+    assert len(finished) == len(set(finished)) == runs
+    for digest in finished:
+        told = [event.event for event in happened if event.digest == digest]
+        assert set(told[told.index(events.FINISHED) + 1 :]) <= {events.DONE_BEFORE}
+    folders = sorted(path.parent for path in cwd.glob("runs/*/DONE"))
+    assert len(folders) == runs
+    for folder in folders:
+        record, ledger = read_record(folder), read_ledger(folder / "ledger.jsonl")
+        assert [entry["step"] for entry in ledger.entries] == list(range(STEPS))
+        assert ledger.entries[-1]["epsilon_rdp"] == record["privacy"]["epsilon"]["rdp"]
+    return folders
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_three_times_ends_complete(tmp_path):
+    from dpft.experiment import run_experiment
+
+    words = [*SMALL, "seed=1,2,3"]
+    kills = [STEPS // 3, STEPS + STEPS // 2, 2 * STEPS + 3]
+    output = kill_and_complete(tmp_path, "three", words, kills)
+    assert "3 points: 3 done" in output
+    assert "3 runs were trained with privacy on sst2" in output.replace("\n", " ")
+    folders = check_complete(tmp_path, "three", runs=3, kills=3)
+    settings = compose([*SMALL, "seed=1", f"runs_dir={tmp_path / 'unbroken'}"])
+    unbroken = run_experiment(parse(settings)).path
+    for name in ("ledger.jsonl", "model/model.safetensors"):
+        assert (folders[0] / name).read_bytes() == (unbroken / name).read_bytes()
+
+
+@pytest.mark.skipif("DPFT_LONG" not in os.environ, reason="takes minutes: DPFT_LONG=1 runs it")
+@pytest.mark.parametrize("seed", [0])
+def test_a_sweep_of_twelve_runs_killed_at_random_ends_complete(tmp_path, seed):
+    words = [*SMALL, "seed=range(1,7)", "clip=bk,per_layer"]
+    kills = sorted(random.Random(seed).sample(range(1, 12 * STEPS), 3))
+    kill_and_complete(tmp_path, "twelve", words, kills)
+    folders = check_complete(tmp_path, "twelve", runs=12, kills=3)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    done = subprocess.run(command(*words), cwd=whole, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for folder in folders:
+        for name in ("ledger.jsonl", "model/model.safetensors"):
+            unbroken = whole / folder.relative_to(tmp_path) / name
+            assert (folder / name).read_bytes() == unbroken.read_bytes()
+
+
+@pytest.mark.slow
+def test_an_interrupt_stops_the_jobs_and_says_how_to_go_on(tmp_path):
+    process = start(tmp_path, *SMALL, "seed=1,2", "--name", "two")
+    wait_for(lambda: spent(tmp_path) > 3, process)
+    job = journal(tmp_path, "two").read()[-1]
+    process.send_signal(signal.SIGINT)
+    output, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "the same command continues where it left off" in said
+    assert gone(job.pid)
+    assert "1 stopped, 1 waiting" in output
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_fail_fast_stops_at_the_first_failure(tmp_path):
+    words = [*SMALL, "task.source=files", "task.data_dir=none,nothing", "--fail-fast"]
+    process = start(tmp_path, *words, "--name", "bad")
+    output, said = process.communicate(timeout=100)
+    assert process.returncode == 1
+    assert "2 points: 0 done, 1 failed, 1 skipped" in output
+    assert "task.data_dir=none: " in said
+    assert "not every run is done" in said
+
+
+@pytest.mark.slow
+def test_optuna_chooses_by_the_score(tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
+    words = [*SMALL, "optim.steps=1", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=3"]
+    words += ["hydra.sweeper.sampler.seed=0", "hydra.sweeper.direction=maximize"]
+    words += ["optim.lr=tag(log,interval(0.0001,0.01))", "sweep.metric=accuracy"]
+    for attempt in ("started", "already done"):
+        process = start(tmp_path, *words, "--name", "search")
+        output, said = process.communicate(timeout=200)
+        assert process.returncode == 0, said
+        assert "3 points: 3 done" in output
+        told = [event.event for event in journal(tmp_path, "search").attempt()]
+        assert told.count(attempt) == 3
+    best = (tmp_path / "runs/sweeps/search/hydra/optimization_results.yaml").read_text()
+    scores = [read_record(path)["scores"] for path in tmp_path.glob("runs/sst2-*")]
+    assert f"best_value: {max(s['dev']['metrics']['accuracy'] for s in scores)}" in best
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["sweep", *arguments])
+
+
+def test_a_dry_run_shows_the_points_and_makes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = invoke("seed=1,2,2", "--dry-run", "--name", "two")
+    assert result.exit_code == 0, result.output
+    assert "merged 1 points" in result.stderr
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines[:2]] == ["seed=1", "seed=2"]
+    assert lines[2] == "runs/sweeps/two: 2 points, 0 done"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bad_point_is_told_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "points.txt").write_text("seed=1\nsede=2\n")
+    result = invoke("--list", "points.txt", "eps=3")
+    assert result.exit_code == 2
+    assert "point 2 of 2 (eps=3 sede=2): unknown setting sede" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["points.txt"]
+
+
+def test_a_sweep_elsewhere_is_shown_once_where_nothing_can_be_redrawn(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = SweepFolder(tmp_path / "out/sweeps/far")
+    folder.path.mkdir(parents=True)
+    entry = {"overrides": ["seed=1"], "digest": "x", "run": "../../one", "private": True}
+    content = {"version": 1, "words": [], "config_dir": None, "list": [], "points": [entry]}
+    folder.description.write_text(json.dumps(content))
+    for typed in (["--watch", "far", "runs_dir=out"], ["--watch", str(folder.path)]):
+        result = invoke(*typed)
+        assert result.exit_code == 0, result.output
+        assert "1 point: 0 done, 1 waiting" in result.output
+    assert invoke("--watch", "near").exit_code == 2
