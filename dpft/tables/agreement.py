@@ -1,0 +1,85 @@
+"""Whether the rows come in the paper's order: the claim that survives another scale."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dpft.papers.schema import Column
+from dpft.tables.verdicts import tolerance
+
+if TYPE_CHECKING:
+    from dpft.tables.cells import Cell
+
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Reversed:
+    """Two rows that the paper orders clearly and we order the other way.
+
+    Attributes:
+        higher: the row with the higher printed number.
+        lower: the other.
+        printed: both printed numbers, the higher row's first.
+        ours: ours of the same rows.
+    """
+
+    higher: str
+    lower: str
+    printed: tuple[float, float]
+    ours: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Order of the rows of one column.
+
+    Attributes:
+        column: which.
+        rows: how many have both numbers.
+        tau: Kendall's tau-b; None where one side is constant.
+        clear: pairs that the paper orders clearly.
+        reversed: those of them that we order the other way, by printed distance.
+    """
+
+    column: Column
+    rows: int
+    tau: float | None
+    clear: int
+    reversed: tuple[Reversed, ...]
+
+
+def agreement(column: Column, rows: Sequence[tuple[str, Cell]]) -> Agreement | None:
+    """Compare the order of the rows that have both numbers; None for fewer than two.
+
+    A pair is ordered clearly if its printed numbers lie further apart than the tolerance of a match
+    (`dpft.tables.verdicts`) for either.
+    """
+    both = [
+        (name, cell.printed, cell.ours, cell.printed_spread)
+        for name, cell in rows
+        if cell.printed is not None and cell.ours is not None
+    ]
+    if len(both) < 2:
+        return None
+    from scipy.stats import kendalltau
+
+    printed, ours = [x[1] for x in both], [x[2] for x in both]
+    tau = math.nan
+    if len(set(printed)) > 1 and len(set(ours)) > 1:
+        tau = float(kendalltau(printed, ours).statistic)
+    clear, against = 0, []
+    for one, other in itertools.combinations(both, 2):
+        high, low = (one, other) if one[1] > other[1] else (other, one)
+        apart = max(tolerance(x[1], x[3], column.decimals) for x in (high, low))
+        if high[1] - low[1] <= apart:
+            continue
+        clear += 1
+        if high[2] < low[2]:
+            against.append(Reversed(high[0], low[0], (high[1], low[1]), (high[2], low[2])))
+    against.sort(key=lambda pair: pair.printed[1] - pair.printed[0])
+    return Agreement(column, len(both), None if math.isnan(tau) else tau, clear, tuple(against))

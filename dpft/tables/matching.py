@@ -1,0 +1,68 @@
+"""When a recorded run is one that a table asks for.
+
+A run's own hash covers every setting, so that it is continued by exactly the same command. Whether
+its score stands for a cell is another question: where the data lay, how many rows fitted into
+memory, or which secret the noise was drawn from make no other experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from dpft.clip import Clip
+from dpft.config import Decode, Model, Optim, Privacy, build
+from dpft.runs.identity import config_hash
+
+# Without effect on what is computed, or (train_size, beams, eval_split) said elsewhere.
+_TASK = ("data_dir", "train_size", "beams", "eval_split")
+_PUBLISHED = ("auto", "files", "hub")
+
+
+def match_key(config: Mapping[str, Any]) -> str:
+    """A hash that is equal for configs whose scores stand for the same cells.
+
+    Left out: the seed (a cell averages over seeds), shorthands (``eps``, ``sampling``, whose values
+    stand in ``privacy``), where published data lie and whether they came from files or the hub,
+    memory (``optim.microbatch_tokens``, ``decode.batch_size``), which split was decoded (a score
+    says its split), the seed of the noise, where the model's files lie (shown as a mark where it
+    differs), settings of privacy of a run that has none, and settings that are null: a
+    record from before a setting existed is one that does not use it.
+
+    Args:
+        config: of a record, or `dpft.config.Run.raw`.
+
+    Raises:
+        ConfigError, KeyError, TypeError: if it is no config that this version can read.
+    """
+    clip = build(Clip, config["clip"], "clip")
+    groups: dict[str, Any] = {
+        "clip": asdict(clip),
+        "optim": asdict(build(Optim, config["optim"], "optim")) | {"microbatch_tokens": None},
+        "decode": asdict(build(Decode, config["decode"], "decode"))
+        | {"batch_size": None, "split": None},
+        "model": asdict(build(Model, config["model"], "model")) | {"path": None},
+        "adapt": dict(config["adapt"]),
+        "task": _task(config["task"]),
+    }
+    if clip.private:
+        privacy = asdict(build(Privacy, config["privacy"], "privacy"))
+        groups["privacy"] = privacy | {"noise_seed": None}
+        if privacy["noise_multiplier"] is not None:
+            groups["privacy"]["epsilon"] = None
+    return config_hash(_without_nulls(groups))
+
+
+def _task(task: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {key: value for key, value in task.items() if key not in _TASK}
+    if settings.get("source") in _PUBLISHED:
+        settings["source"] = "published"
+        settings.pop("sample_seed", None)
+    return settings
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return value

@@ -1,0 +1,222 @@
+"""From a table to its cells and the distinct runs behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpft.config import Run, parse
+from dpft.errors import ConfigError
+from dpft.papers.schema import Column, PaperError, PaperTable, Row
+from dpft.runs.identity import config_hash
+from dpft.tables.composition import Composer
+from dpft.tables.matching import match_key
+
+SCALES = ("paper", "laptop")
+# Two names of one setting: the later one must win under either.
+_SHORTHANDS = {"privacy.epsilon": "eps", "privacy.sampling": "sampling"}
+# Settings that the table decides, or that would send all its runs into one folder.
+_DECIDED = {
+    "seed": "--seeds 0,1,2",
+    "resume": "nothing: runs of a table continue by themselves",
+    "name": "runs_dir=FOLDER",
+    "force": "dpft train ... force=true for the one run that is meant",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRun:
+    """One configuration, to be run with each seed.
+
+    Attributes:
+        words: its overrides, without the seed.
+        run: the settings, with seed 0.
+        key: see `match_key`.
+        model_path: of the model that the table asks for, whatever the user's overrides chose.
+        altered: whether overrides of the user make another experiment of it than the table's.
+    """
+
+    words: tuple[str, ...]
+    run: Run
+    key: str
+    model_path: str
+    altered: bool
+
+    def config_hash(self, seed: int) -> str:
+        """The hash of the run with this seed, as its run directory has it."""
+        return config_hash({**self.run.identity(), "seed": seed})
+
+    def overrides(self, seed: int) -> tuple[str, ...]:
+        """What is typed after ``dpft train``."""
+        return (*self.words, f"seed={seed}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a table asks for.
+
+    Attributes:
+        table: the printed table.
+        scale: ``paper`` or ``laptop``.
+        seeds: those of each run.
+        any_seed: whether records of other seeds count too.
+        columns: those of this scale.
+        rows: those of this scale.
+        runs: by place (row, column); a printed dash and what is not run have none.
+        skipped: rows that this scale leaves out.
+        extra: the user's overrides.
+    """
+
+    table: PaperTable
+    scale: str
+    seeds: tuple[int, ...]
+    any_seed: bool
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    runs: dict[tuple[int, int], PlannedRun]
+    skipped: tuple[Row, ...]
+    extra: tuple[str, ...]
+
+    @property
+    def distinct(self) -> tuple[PlannedRun, ...]:
+        """Every run once, in the order of the rows."""
+        return tuple(dict.fromkeys(self.runs.values()))
+
+
+def key_of(word: str) -> str:
+    """What an override sets: ``optim.lr`` of ``++optim.lr=1``."""
+    key = word.lstrip("+~").partition("=")[0]
+    return _SHORTHANDS.get(key, key)
+
+
+def merged(*lists: Sequence[str]) -> tuple[str, ...]:
+    """Overrides in order; of several that set the same, the last."""
+    last: dict[str, str] = {}
+    for word in (word for words in lists for word in words):
+        last.pop(key_of(word), None)
+        last[key_of(word)] = word
+    return tuple(last.values())
+
+
+def words_at(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[str, ...]:
+    """The overrides of a cell's run at a scale, without a seed."""
+    own = (*column.run, *(row.run or ()))
+    if scale == "paper":
+        return merged(table.setting, own)
+    assert table.laptop is not None
+    swap = table.laptop.swap
+    return merged(table.laptop.setting, [w for word in own for w in swap.get(word, (word,))])
+
+
+def make_plan(
+    table: PaperTable,
+    composer: Composer,
+    scale: str = "paper",
+    seeds: Sequence[int] | None = None,
+    extra: Sequence[str] = (),
+) -> Plan:
+    """Compose and check what a table needs.
+
+    Args:
+        table: what is printed.
+        composer: within its ``with``.
+        scale: one of `SCALES`.
+        seeds: None: as many as the paper averages over (one, where it does not say, and at the
+            laptop's scale), and records of any seed count.
+        extra: the user's overrides of every run, over those of the table.
+
+    Raises:
+        ConfigError: for a scale that the table does not have, or an override that cannot be.
+        PaperError: for a cell whose run does not compose; names table and row.
+    """
+    if scale not in SCALES:
+        raise ConfigError(f"scale is {scale!r}; expected {' or '.join(SCALES)}: type scale=laptop")
+    if scale == "laptop" and table.laptop is None:
+        raise ConfigError(
+            f"{table.name} has no runs that fit a laptop; type dpft table {table.name} scale=paper"
+        )
+    for word in extra:
+        if key_of(word) in _DECIDED:
+            raise ConfigError(f"got {word}, which a table decides; type {_DECIDED[key_of(word)]}")
+    laptop = table.laptop if scale == "laptop" else None
+    rows = tuple(r for r in table.rows if laptop is None or not laptop.skips(r))
+    columns = tuple(c for c in table.columns if laptop is None or c.at_laptop)
+    known: dict[tuple[str, ...], PlannedRun] = {}
+    runs: dict[tuple[int, int], PlannedRun] = {}
+    for i, row in enumerate(rows):
+        for j, column in enumerate(columns):
+            if row.run is None or not column.metrics or row.printed.get(column.key) is None:
+                continue
+            words = words_at(table, column, row, scale)
+            try:
+                runs[i, j] = planned(words, column.split, composer, extra, table.unknown, known)
+            except ConfigError as error:
+                where = f"{table.name}, row {row.name!r}, column {column.key}, scale={scale}"
+                if extra:  # the user's words may be what is wrong
+                    raise ConfigError(f"{where}: {error}") from error
+                raise PaperError(f"{where}: {error}") from error
+    count = (table.seeds or 1) if scale == "paper" else 1
+    return Plan(
+        table=table,
+        scale=scale,
+        seeds=tuple(range(count)) if seeds is None else tuple(seeds),
+        any_seed=seeds is None,
+        columns=columns,
+        rows=rows,
+        runs=runs,
+        skipped=tuple(row for row in table.rows if row not in rows),
+        extra=tuple(extra),
+    )
+
+
+def planned(
+    words: Sequence[str],
+    split: str,
+    composer: Composer,
+    extra: Sequence[str] = (),
+    unknown: Sequence[str] = (),
+    known: dict[tuple[str, ...], PlannedRun] | None = None,
+) -> PlannedRun:
+    """A run whose decoded split is ``split``: `decode.split` is added where it must be.
+
+    Args:
+        words: overrides of the table.
+        split: which the cell's score is of.
+        composer: within its ``with``.
+        extra: overrides of the user.
+        unknown: settings that the paper does not print: who overrides them alters nothing.
+        known: earlier ones of the same table, by their words; added to.
+
+    Raises:
+        ConfigError: if the run does not compose, or ``words`` decode another split.
+    """
+    known = {} if known is None else known
+    together = merged(words, extra)
+    if together in known and known[together].run.decode.split == split:
+        return known[together]
+    raw = composer.compose(together)
+    if raw["decode"]["split"] != split:
+        if any(key_of(word) == "decode.split" for word in together):
+            raise ConfigError(
+                f"decode.split is {raw['decode']['split']}; expected {split}, the split of the "
+                "column: leave it out"
+            )
+        together = (*together, f"decode.split={split}")
+        if together in known:
+            return known[together]
+        raw = composer.compose(together)
+    run = _seeded(raw, 0)
+    key, path, altered = match_key(run.raw), run.model.path, False
+    if extra:
+        # Shuffled batches have a mark of their own; the papers' code shuffles too.
+        free = [word for word in extra if key_of(word) in (*unknown, "sampling")]
+        own = composer.compose(merged(words, free))
+        path, altered = str(own["model"]["path"]), match_key(own) != key
+    known[together] = PlannedRun(together, run, key, path, altered)
+    return known[together]
+
+
+def _seeded(raw: dict[str, Any], seed: int) -> Run:
+    # No setting is interpolated from the seed; a test holds the hash against composing with it.
+    return parse({**raw, "seed": seed})

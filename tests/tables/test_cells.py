@@ -1,0 +1,163 @@
+"""Verdicts, marks and order, by records written by hand."""
+
+import pytest
+
+from dpft.tables.cells import fill
+from dpft.tables.found import make_index
+from dpft.tables.marks import Mark
+from dpft.tables.verdicts import Verdict, compare, tolerance
+from tests.tables.example import plan, run_of, write_record
+
+
+def filled(tmp_path, the_plan=None):
+    return fill(the_plan or plan(), make_index([tmp_path]))
+
+
+def cell(tmp_path, method, epsilon=3, column="bleu", the_plan=None):
+    found = [
+        c
+        for row, col, c in filled(tmp_path, the_plan).cells
+        if row.row.labels == {"method": method, "epsilon": epsilon} and col.key == column
+    ]
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("ours", "spread", "verdict"),
+    [
+        (60.0, None, Verdict.MATCHES),
+        (60.605, None, Verdict.MATCHES),  # 1% and half a unit of the second decimal
+        (60.606, None, Verdict.ABOVE),
+        (59.394, None, Verdict.BELOW),
+        (61.0, 0.5, Verdict.MATCHES),
+        (61.01, 0.5, Verdict.ABOVE),
+        (60.2, 0.0, Verdict.ABOVE),  # a deviation of zero is known
+    ],
+)
+def test_a_match_is_within_two_deviations_or_one_per_cent(ours, spread, verdict):
+    assert compare(60.0, ours, spread, 2) is verdict
+
+
+def test_tolerance_ends_with_what_rounding_took():
+    assert tolerance(60, 0.5, 2) == pytest.approx(1.005)
+    assert tolerance(60, None, 0) == pytest.approx(0.6 + 0.5)
+
+
+def test_without_records_each_cell_says_why_it_is_empty(tmp_path):
+    assert cell(tmp_path, "full").verdict is Verdict.NOT_RUN
+    assert cell(tmp_path, "theirs").verdict is Verdict.COPIED
+    assert cell(tmp_path, "GPT-3").verdict is Verdict.CANNOT_RUN
+    assert cell(tmp_path, "full", column="human").verdict is Verdict.CANNOT_RUN
+    assert cell(tmp_path, "full", "none", "rouge_l").verdict is Verdict.NOT_PRINTED
+    assert filled(tmp_path).numbers == (0, 6)
+
+
+def test_mean_deviation_and_verdict_over_seeds(tmp_path):
+    one = run_of(plan(), "full")
+    write_record(tmp_path / "a", one, 0, {"BLEU": 0.600, "ROUGE_L": 0.70})
+    write_record(tmp_path / "b", one, 1, {"BLEU": 0.612, "ROUGE_L": 0.70})
+    bleu = cell(tmp_path, "full")
+    assert bleu.ours == pytest.approx(60.6)
+    assert bleu.deviation == pytest.approx(1.2 / 2**0.5)
+    assert bleu.spread == bleu.deviation  # larger than the printed 0.5
+    assert bleu.difference == pytest.approx(0.6)
+    assert (bleu.verdict, bleu.marks) == (Verdict.MATCHES, ())
+    assert [path.name for path in bleu.paths] == ["a", "b"]
+    rouge = cell(tmp_path, "full", column="rouge_l")
+    assert (rouge.verdict, rouge.deviation) == (Verdict.ABOVE, 0)
+
+
+def test_few_seeds_and_unknown_deviations_are_marked(tmp_path):
+    write_record(tmp_path / "a", run_of(plan(), "LoRA"), 5, {"BLEU": 0.50})
+    one = cell(tmp_path, "LoRA")  # a record of any seed counts
+    assert (one.found, one.wanted, one.verdict) == (1, 2, Verdict.BELOW)
+    assert one.marks == (Mark.FEWER, Mark.NO_SPREAD)
+    assert cell(tmp_path, "LoRA", the_plan=plan(seeds=(0, 1))).verdict is Verdict.NOT_RUN
+
+
+def test_a_printed_interval_is_a_deviation(tmp_path):
+    write_record(tmp_path / "a", run_of(plan(), "full", "none"), 0, {"BLEU": 0.70})
+    one = cell(tmp_path, "full", "none")
+    assert one.spread == pytest.approx(0.5)
+    assert (one.verdict, one.marks) == (Verdict.MATCHES, (Mark.FEWER,))
+
+
+@pytest.mark.parametrize(
+    ("extra", "sections", "mark"),
+    [
+        (("task.limit_train=9",), {}, Mark.SUBSET),
+        ((), {"labels": ["first 9 evaluation instances only"]}, Mark.SUBSET),
+        (("model=tiny",), {}, Mark.MODEL),
+        (("optim.epochs=1",), {}, Mark.OTHER),
+        ((), {"labels": ["bundled tiny model"]}, Mark.MODEL),
+        ((), {"model": {"base_model": "gpt2-large"}}, Mark.MODEL),
+        ((), {"labels": ["random stand-in model"]}, Mark.MODEL),
+        ((), {"labels": ["generated sample data"]}, Mark.GENERATED),
+    ],
+)
+def test_what_is_not_the_papers_setting_is_never_a_match(tmp_path, extra, sections, mark):
+    the_plan = plan(extra=extra)
+    write_record(tmp_path / "a", run_of(the_plan, "full"), 0, {"BLEU": 0.60}, **sections)
+    one = cell(tmp_path, "full", the_plan=the_plan)
+    assert one.verdict is Verdict.TREND
+    assert mark in one.marks
+
+
+def test_who_sets_what_the_paper_does_not_print_alters_nothing(tmp_path):
+    the_plan = plan(extra=("optim.lr=5e-3", "task.data_dir=D", "device=cpu"))  # lr is unknown
+    write_record(tmp_path / "a", run_of(the_plan, "full"), 0, {"BLEU": 0.60})
+    assert cell(tmp_path, "full", the_plan=the_plan).verdict is Verdict.MATCHES
+
+
+def test_shuffled_batches_are_marked_and_may_match(tmp_path):
+    the_plan = plan(extra=("sampling=shuffle",))
+    write_record(tmp_path / "a", run_of(the_plan, "full"), 0, {"BLEU": 0.60})
+    one = cell(tmp_path, "full", the_plan=the_plan)
+    assert (one.verdict, one.marks) == (Verdict.MATCHES, (Mark.SHUFFLED, Mark.FEWER))
+
+
+def test_weights_in_a_folder_of_the_models_name_are_the_model(tmp_path):
+    write_record(
+        tmp_path / "a",
+        run_of(plan(), "full"),
+        metrics={"BLEU": 0.60},
+        settings={"model.path": "/somewhere/gpt2"},
+        model={"base_model": "gpt2"},
+    )
+    assert cell(tmp_path, "full").verdict is Verdict.MATCHES
+
+
+def test_at_laptop_scale_nothing_matches(tmp_path):
+    the_plan = plan("laptop")
+    write_record(tmp_path / "a", run_of(the_plan, "full"), 0, {"BLEU": 0.60})
+    one = cell(tmp_path, "full", the_plan=the_plan)
+    assert one.verdict is Verdict.TREND
+    assert one.marks == (Mark.LAPTOP, Mark.SUBSET)
+
+
+def test_of_two_records_of_one_seed_the_score_does_not_choose(tmp_path):
+    one = run_of(plan(), "full")
+    write_record(tmp_path / "a", one, 0, {"BLEU": 0.9}, config_hash="elsewhere")
+    write_record(tmp_path / "b", one, 0, {"BLEU": 0.5})
+    assert cell(tmp_path, "full").ours == pytest.approx(50)
+    write_record(tmp_path / "0", one, 0, {"BLEU": 0.4})
+    assert cell(tmp_path, "full").ours == pytest.approx(40)
+
+
+def test_a_finished_run_without_the_metric_is_named(tmp_path):
+    write_record(tmp_path / "a", run_of(plan(), "LoRA"), 0, {"BLEU": 0.5})
+    assert any("has no ROUGE_L of test; type dpft score" in r for r in filled(tmp_path).remarks)
+
+
+def test_order_of_rows_and_reversed_pairs(tmp_path):
+    for method, epsilon, value in (("full", 3, 0.50), ("full", "none", 0.69), ("LoRA", 3, 0.55)):
+        write_record(
+            tmp_path / f"{method}{epsilon}", run_of(plan(), method, epsilon), 0, {"BLEU": value}
+        )
+    (bleu,) = filled(tmp_path).agreement
+    # Printed 60, 69, 58; ours 50, 69, 55: two pairs agree, one does not.
+    assert (bleu.rows, bleu.clear) == (3, 3)
+    assert bleu.tau == pytest.approx(1 / 3)
+    (pair,) = bleu.reversed
+    assert (pair.higher, pair.lower) == ("full, 3", "LoRA, 3")
+    assert pair.ours == pytest.approx((50, 55))
