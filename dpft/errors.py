@@ -18,6 +18,10 @@ class NotInstalledError(ConfigError):
     """A choice needs a package that is optional, and is not there."""
 
 
+class AuditError(DpftError):
+    """An audit refuted what a run claims."""
+
+
 class DataError(DpftError):
     """Data is missing or not in the expected format."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ def make_record(
     records: Sequence[Record],
     data: str,
     seconds: float,
+    measured: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The record after training, without scores: the sections of `dpft.runs.RunRecord`.
 
@@ -39,6 +40,7 @@ def make_record(
         records: the training records.
         data: their keyed fingerprint.
         seconds: how long the steps took.
+        measured: further sections of the record, such as an audit's.
     """
     parameters = list(loaded.model.parameters())
     epsilon = mechanism.epsilons() if mechanism.private else None
@@ -46,7 +48,7 @@ def make_record(
     counts = {"train": len(records)}
     if task.unit_noun != "record":
         # How many records there are depends on one user by more than the guarantee covers.
-        counts = {f"training {task.unit_noun}s": mechanism.dataset_size}
+        counts = {f"training {task.unit_noun}s": mechanism.dataset_size - run.audit.slots}
     return {
         "stage": "trained",
         "dpft": runs.code_version(),
@@ -74,7 +76,7 @@ def make_record(
             "epsilon": epsilon,
             "steps_taken": mechanism.steps,
             "statement": _statement(mechanism, task, epsilon),
-            "caveats": _caveats(mechanism, explicit, task),
+            "caveats": [*_caveats(mechanism, explicit, task), *_refuted(measured, epsilon)],
         }
         if mechanism.private
         else None,
@@ -84,7 +86,8 @@ def make_record(
             "peak_memory_bytes": peak_memory(loaded.model.device),
             "device": str(loaded.model.device),
         },
-        "labels": [*loaded.labels, *task.labels()],
+        "labels": [*loaded.labels, *task.labels(), *run.audit.labels()],
+        **measured,
     }
 
 
@@ -133,6 +136,17 @@ def _caveats(mechanism: Mechanism, noise_seed: int | None, task: Task) -> list[s
             "remove the noise; for research, not for release"
         )
     return caveats
+
+
+def _refuted(measured: Mapping[str, Any], epsilon: dict[str, Any] | None) -> list[str]:
+    audit = measured.get("audit")
+    if audit is None or epsilon is None or not audit["refuted"]:
+        return []
+    return [
+        f"THE AUDIT REFUTES IT: at {audit['confidence']:.0%} confidence the run spent an epsilon "
+        f"of at least {audit['epsilon_lower']:.2f}, more than {epsilon['rdp']:.2f}. Something in "
+        "the code does not do what is accounted for: do not release this model"
+    ]
 
 
 def peak_memory(device: torch.device) -> int:

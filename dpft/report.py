@@ -55,6 +55,11 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
     if privacy is None and record["training"]["steps"] == 0:
         for column in ("eps RDP", "eps PRV", "eps GDP-CLT"):
             cells[column] = "0"
+    if "audit" in record:
+        cells["eps at least (audit)"] = f"{record['audit']['epsilon_lower']:.3f}"
+    if "canaries" in scores:
+        value = scores["canaries"]["metrics"]["exposure"]
+        cells["exposure, bits"] = "-" if value is None else f"{value:.2f}"
     cells["seconds"] = f"{record['training']['seconds']:.0f}"
     return cells
 

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpft.audit.auditor import Auditor
 from dpft.config import Optim
 from dpft.errors import TrainingError
 from dpft.models.load import Reparametrisation
 from dpft.optim import lr_factor
 from dpft.privacy import Clipper, Mechanism, keys
 from dpft.privacy.noise import Released
-from dpft.units import TrainingSet, UnitBatch
+from dpft.units import TrainingSet, finite_losses
 
 
 @dataclass
@@ -63,6 +64,7 @@ def train(
     key: bytes,
     start: int = 0,
     reparametrisation: Reparametrisation | None = None,
+    audit: Auditor | None = None,
     spend: Callable[[int, Released], None] = lambda step, released: None,
     after_step: Callable[[int, StepStatistics], None] = lambda step, statistics: None,
 ) -> None:
@@ -83,15 +85,17 @@ def train(
         key: decides batches, noise and dropout; secret unless the run is for research.
         start: first step to run.
         reparametrisation: tells the clipper's parameters from those that the optimizer moves.
+        audit: canaries in slots behind the last unit, which are sampled as units are.
         spend: told each step, and what it released, before the weights move: the ledger.
         after_step: told each step when it is done: metrics, progress, checkpoints.
 
     Raises:
         TrainingError: without privacy, if the gradient is not finite.
     """
-    if len(data) != mechanism.dataset_size:
+    slots = len(data) + (len(audit) if audit is not None else 0)
+    if slots != mechanism.dataset_size:
         raise TrainingError(
-            f"{len(data)} units for a mechanism over {mechanism.dataset_size}; expected "
+            f"{slots} units for a mechanism over {mechanism.dataset_size}; expected "
             "the same number, since the sampling rate rests on it"
         )
     device = next(model.parameters()).device
@@ -108,12 +112,18 @@ def train(
         if reparametrisation is not None:
             reparametrisation.begin(step)
         statistics = StepStatistics()
-        for micro in data.microbatches(sampler.batch(step), settings.microbatch_tokens):
+        drawn = sampler.batch(step)
+        real = [index for index in drawn if index < len(data)]
+        for micro in data.microbatches(real, settings.microbatch_tokens):
             batch = data.batch(micro, step).to(device)
-            losses = _finite_losses(data, model, batch)
+            losses = finite_losses(data, model, batch)
             clipper.backward(losses, rows=batch.rows_per_unit)
             _observe(statistics, clipper, losses, len(micro))
+        if audit is not None:
+            audit.insert([index - len(data) for index in drawn if index >= len(data)])
         statistics.released = noise.privatise_(step)
+        if audit is not None:
+            audit.observe()
         if not mechanism.noise_multiplier:
             _check_finite(clipper, step)
         spend(step, statistics.released)
@@ -122,21 +132,6 @@ def train(
         optimizer.step()
         statistics.seconds = time.perf_counter() - began
         after_step(step, statistics)
-
-
-def _finite_losses(data: TrainingSet, model: nn.Module, batch: UnitBatch) -> Tensor:
-    """The losses of the units whose loss is finite; the others contribute nothing.
-
-    Their forward is left out of the graph altogether, since zero times NaN is NaN. What a unit
-    adds still depends on that unit alone, so the guarantee stands.
-    """
-    losses = data.losses(model, batch)
-    finite = torch.isfinite(losses.detach())
-    if bool(finite.all()):
-        return losses
-    if not bool(finite.any()):
-        return losses[:0]
-    return data.losses(model, batch.pick(finite))
 
 
 def _observe(statistics: StepStatistics, clipper: Clipper, losses: Tensor, records: int) -> None:

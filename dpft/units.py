@@ -24,8 +24,8 @@ class UnitBatch:
 
     Attributes:
         batch: ``B * m`` rows, the ``m`` rows of a unit next to each other.
-        weights: of each row in its unit's loss, ``(B, m)`` in float64, which add up to 1 in each
-            unit; zero for a row that only fills up.
+        weights: of each row in its unit's loss, ``(B, m)`` in float64; zero for a row that only
+            fills up. Those of a user's records add up to 1.
     """
 
     batch: Batch
@@ -176,3 +176,18 @@ class Users:
         generator = keys.generator(self._key, "records of a user", step, self._owners[unit])
         picked = sorted(generator.choice(len(examples), self._most, replace=False))
         return [examples[i] for i in picked]
+
+
+def finite_losses(data: TrainingSet, model: nn.Module, batch: UnitBatch) -> Tensor:
+    """The losses of the units whose loss is finite; the others contribute nothing.
+
+    Their forward is left out of the graph altogether, since zero times NaN is NaN. What a unit
+    adds still depends on that unit alone, so the guarantee stands.
+    """
+    losses = data.losses(model, batch)
+    finite = torch.isfinite(losses.detach())
+    if bool(finite.all()):
+        return losses
+    if not bool(finite.any()):
+        return losses[:0]
+    return data.losses(model, batch.pick(finite))

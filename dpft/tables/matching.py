@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from dpft.audit.settings import Audit
 from dpft.clip import Clip
 from dpft.config import Decode, Model, Optim, Privacy, build
 from dpft.runs.identity import config_hash
@@ -27,8 +28,8 @@ def match_key(config: Mapping[str, Any]) -> str:
     stand in ``privacy``), where published data lie and whether they came from files or the hub,
     memory (``optim.microbatch_tokens``, ``decode.batch_size``), which split was decoded (a score
     says its split), the seed of the noise, where the model's files lie (shown as a mark where it
-    differs), settings of privacy of a run that has none, and settings that are null: a
-    record from before a setting existed is one that does not use it.
+    differs), settings of privacy of a run that has none, an audit without canaries, and settings
+    that are null: a record from before a setting existed is one that does not use it.
 
     Args:
         config: of a record, or `dpft.config.Run.raw`.
@@ -51,6 +52,9 @@ def match_key(config: Mapping[str, Any]) -> str:
         groups["privacy"] = privacy | {"noise_seed": None}
         if privacy["noise_multiplier"] is not None:
             groups["privacy"]["epsilon"] = None
+    audit = build(Audit, config.get("audit") or {}, "audit")
+    if audit.active:
+        groups["audit"] = asdict(audit)
     return config_hash(_without_nulls(groups))
 
 

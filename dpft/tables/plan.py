@@ -16,6 +16,7 @@ from dpft.tables.matching import match_key
 SCALES = ("paper", "laptop")
 # Two names of one setting: the later one must win under either.
 _SHORTHANDS = {"privacy.epsilon": "eps", "privacy.sampling": "sampling"}
+_DECODED = ("dev", "test")
 # Settings that the table decides, or that would send all its runs into one folder.
 _DECIDED = {
     "seed": "--seeds 0,1,2",
@@ -193,10 +194,11 @@ def planned(
     """
     known = {} if known is None else known
     together = merged(words, extra)
-    if together in known and known[together].run.decode.split == split:
+    decoded = split in _DECODED  # others, such as canaries, are asked for whatever is decoded
+    if together in known and (not decoded or known[together].run.decode.split == split):
         return known[together]
     raw = composer.compose(together)
-    if raw["decode"]["split"] != split:
+    if decoded and raw["decode"]["split"] != split:
         if any(key_of(word) == "decode.split" for word in together):
             raise ConfigError(
                 f"decode.split is {raw['decode']['split']}; expected {split}, the split of the "

@@ -1,0 +1,164 @@
+"""How far secrets in the training data can be told from others: Li et al. 2022, appendix M.
+
+A secret is a text of random words behind a prefix in the form of the data. Its *exposure* is how
+much more likely the trained model finds it than the other texts that could stand there, in bits:
+``-log2 P[nll of another <= nll of the secret]``, about 1 where nothing was learnt of it, and near
+``log2(V^l)`` where it can be read out of the model (Carlini et al. 2019). The probability is that
+of a skew-normal distribution fitted to other texts, since there are too many to rank.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpft.errors import ConfigError
+from dpft.objectives.base import Instance
+from dpft.objectives.records import TextRecord
+from dpft.privacy import keys
+
+Array = npt.NDArray[np.float64]
+
+WORDS = 10
+"""``V``, the words that secrets are made of."""
+LENGTHS = (4, 5, 6)
+"""``l``, words of a secret; five on average."""
+_WORD = re.compile(r"[a-z]{3,12}")
+
+
+@dataclass(frozen=True)
+class Secret:
+    """A text that training may have learnt.
+
+    Attributes:
+        prefix: what it stands behind.
+        words: the words, of which the model is to tell the order and the choice.
+    """
+
+    prefix: str
+    words: tuple[str, ...]
+
+    @property
+    def record(self) -> TextRecord:
+        return TextRecord((self.prefix,), " ".join(self.words))
+
+
+def make_secrets(tokenizer: Any, count: int, seed: int) -> tuple[list[Secret], tuple[str, ...]]:
+    """Secrets, and the words that they are made of.
+
+    Args:
+        tokenizer: of the model; each word is one token of it.
+        count: of secrets.
+        seed: public: what is measured is whether training tells them from others.
+
+    Raises:
+        ConfigError: if the tokenizer has too few whole words.
+    """
+    generator = keys.generator(keys.public_key(seed), "audit", "secrets")
+    whole = _whole_words(tokenizer)
+    if len(whole) < WORDS:
+        raise ConfigError(
+            f"audit.secrets={count}, but the tokenizer has {len(whole)} whole words; expected at "
+            f"least {WORDS}: type audit.secrets=0"
+        )
+    chosen = generator.choice(len(whole), WORDS, replace=False).tolist()
+    words = tuple(whole[i] for i in chosen)
+
+    def draw(length: int) -> tuple[str, ...]:
+        return tuple(words[i] for i in generator.integers(WORDS, size=length).tolist())
+
+    secrets = []
+    for number in range(count):
+        name, kind, area = draw(3)
+        prefix = f"name : {name} | Type : {kind} | area : {area}"
+        secrets.append(Secret(prefix, draw(LENGTHS[number % len(LENGTHS)])))
+    return secrets, words
+
+
+def measure(
+    secrets: Sequence[Secret],
+    words: Sequence[str],
+    objective: Any,
+    model: Any,
+    *,
+    candidates: int,
+    batch_size: int,
+    seed: int,
+) -> list[float]:
+    """Exposure of each secret, in bits.
+
+    Args:
+        secrets: from `make_secrets`.
+        words: that they are made of.
+        objective: `dpft.objectives.causal.Causal` of the task.
+        model: trained.
+        candidates: other texts that each is compared with.
+        batch_size: texts at a time.
+        seed: of the candidates.
+    """
+    generator = keys.generator(keys.public_key(seed), "audit", "candidates")
+    out = []
+    for secret in secrets:
+        drawn = generator.integers(len(words), size=(candidates, len(secret.words))).tolist()
+        others = [tuple(words[i] for i in row) for row in drawn]
+        texts = [secret, *(Secret(secret.prefix, other) for other in others)]
+        instances = [Instance(text.record, (text.record.target,)) for text in texts]
+        likelihoods = objective.likelihoods(model, instances, batch_size)
+        nll = np.array([total for total, _ in likelihoods])
+        out.append(exposure(float(nll[0]), nll[1:]))
+    return out
+
+
+def exposure(secret: float, others: Array) -> float:
+    """``-log2 P[X <= secret]`` with a skew-normal ``X`` fitted to ``others``.
+
+    Args:
+        secret: its negative log-likelihood.
+        others: those of other texts, shape ``(n,)``.
+    """
+    from scipy import stats
+
+    spread = float(others.std())
+    if spread == 0 or not math.isfinite(spread) or not math.isfinite(secret):
+        return math.nan
+    shape, place, scale = stats.skewnorm.fit(others)
+    # In logarithms, as far out as no cumulative distribution function of doubles reaches.
+    below = np.linspace(min(secret, place) - 12.0 * scale, secret, 8001)
+    density = stats.skewnorm.logpdf(below, shape, place, scale)
+    peak = float(density.max())
+    if not math.isfinite(peak):
+        return math.inf
+    inside = float(np.trapezoid(np.exp(density - peak), below))
+    return max(0.0, -(peak + math.log(inside)) / math.log(2))
+
+
+def section(exposures: Sequence[float], repetitions: int) -> dict[str, Any]:
+    """The record's scores of the split ``canaries``."""
+    finite = [value for value in exposures if math.isfinite(value)]
+    return {
+        "metrics": {
+            "exposure": float(np.mean(finite)) if finite else None,
+            "exposure deviation": float(np.std(finite, ddof=1)) if len(finite) > 1 else None,
+            "exposure max": max(finite) if finite else None,
+        },
+        "examples": len(exposures),
+        "signature": f"exposure|skew-normal|words:{WORDS}|length:5|repetitions:{repetitions}",
+    }
+
+
+def _whole_words(tokenizer: Any) -> list[str]:
+    """Words that are one token behind a space, in the order of their ids."""
+    found = []
+    for index in range(len(tokenizer)):
+        word = str(tokenizer.decode([index])).strip()
+        if _WORD.fullmatch(word) and tokenizer.encode(f" {word}", add_special_tokens=False) == [
+            index
+        ]:
+            found.append(word)
+    return found

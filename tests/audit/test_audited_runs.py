@@ -1,0 +1,141 @@
+"""Audited runs: a right one passes, one that breaks its promise is caught."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpft.audit.auditor import Auditor
+from dpft.commands.train import execute
+from dpft.compose import compose
+from dpft.config import parse
+from dpft.errors import AuditError, ConfigError
+from dpft.experiment import run_experiment
+from dpft.privacy import Clipper, Mechanism
+
+SMALL = [
+    "task.source=sample",
+    "task.limit_train=64",
+    "task.limit_eval=2",
+    "optim.batch_size=64",
+    "optim.steps=12",
+    "privacy.delta=1e-4",
+    "privacy.noise_seed=5",
+    "eps=1",
+    "decode=greedy",
+    "decode.max_new_tokens=5",
+    "threads=1",
+]
+BOUND = ["audit=bound", "audit.gradients=300"]
+
+
+def config(tmp_path, *overrides):
+    return compose([*SMALL, f"runs_dir={tmp_path}", *overrides])
+
+
+@pytest.fixture(autouse=True)
+def quick_scores(monkeypatch):
+    monkeypatch.setattr("dpft.metrics.e2e.score", lambda predictions, references: {"BLEU": 0.5})
+    monkeypatch.setattr("dpft.metrics.e2e.signature", lambda: "quick")
+
+
+@pytest.mark.parametrize("style", ["bk", "per_layer_adaptive"])
+def test_a_right_run_is_not_refuted(tmp_path, style):
+    outcome = run_experiment(parse(config(tmp_path, f"clip={style}", *BOUND)))
+    audit, record = outcome.record["audit"], outcome.record
+
+    assert not audit["refuted"]
+    assert audit["epsilon_lower"] <= record["privacy"]["epsilon"]["rdp"]
+    assert audit["parts"]["gradients"]["canaries"] == 300
+    # Slots are sampled as records are; what is counted as data are the records.
+    assert record["mechanism"]["dataset_size"] == 364
+    assert record["dataset"]["counts"] == {"train": 64}
+    assert "300 canaries, each in or out by a coin, for an audit" in record["labels"]
+    assert "audit of this run" in (outcome.path / "model/README.md").read_text()
+
+
+def test_noise_that_is_left_out_is_caught(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        Mechanism, "noise_stds", lambda self, thresholds: (0.0,) * len(self.thresholds)
+    )
+    with pytest.raises(AuditError, match="refutes"):
+        execute(config(tmp_path, "name=broken", *BOUND))
+    card = (tmp_path / "broken/model/README.md").read_text()
+    assert "refutes the guarantee" in card
+
+
+def test_noise_that_is_too_small_is_caught(tmp_path, monkeypatch):
+    right = Mechanism.noise_stds
+    monkeypatch.setattr(
+        Mechanism,
+        "noise_stds",
+        lambda self, thresholds: tuple(std / 8 for std in right(self, thresholds)),
+    )
+    outcome = run_experiment(parse(config(tmp_path, *BOUND)))
+
+    assert outcome.record["audit"]["refuted"]
+
+
+def test_clipping_that_is_left_out_is_caught(tmp_path, monkeypatch):
+    """Every record counts in full, whatever its norm: what is released shows them."""
+    overrides = ["audit=bound", "audit.gradients=0", "audit.records=150", "eps=0.3"]
+    right = run_experiment(parse(config(tmp_path, "name=right", *overrides))).record["audit"]
+    monkeypatch.setattr(Clipper, "_factors_of", lambda self, k, norms: norms * 0 + 1)
+    broken = run_experiment(parse(config(tmp_path, "name=broken", *overrides))).record["audit"]
+
+    assert not right["refuted"], right
+    assert broken["refuted"], broken
+
+
+def test_an_audit_goes_on_after_a_kill(tmp_path, monkeypatch):
+    overrides = [*BOUND, "audit.records=10", "checkpoint_every=2"]
+    whole = run_experiment(parse(config(tmp_path, "name=whole", *overrides))).record
+    observe, steps = Auditor.observe, []
+
+    def stop(self):
+        steps.append(1)
+        if len(steps) == 8:
+            raise KeyboardInterrupt
+        observe(self)
+
+    monkeypatch.setattr(Auditor, "observe", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(parse(config(tmp_path, "name=killed", *overrides)))
+    monkeypatch.setattr(Auditor, "observe", observe)
+    again = run_experiment(parse(config(tmp_path, "name=killed", *overrides))).record
+
+    assert again["audit"] == whole["audit"]
+
+
+def test_secrets_that_are_repeated_are_learnt_without_privacy(tmp_path):
+    overrides = ["audit=canary", "audit.secrets=3", "audit.repetitions=20", "audit.candidates=200"]
+    trained = run_experiment(
+        parse(config(tmp_path, "clip=none", "optim.lr=1e-2", "optim.steps=25", *overrides))
+    ).record
+    untrained = run_experiment(parse(config(tmp_path, "optim.steps=0", *overrides))).record
+
+    exposures = [r["scores"]["canaries"]["metrics"]["exposure"] for r in (trained, untrained)]
+    assert exposures[0] > exposures[1] + 3
+    assert trained["dataset"]["counts"] == {"train": 64 + 60}
+    assert "3 canary texts in the training data, 20 times each" in trained["labels"]
+
+
+def test_runs_without_canaries_keep_their_hash():
+    plain, audited = parse(compose([])), parse(compose(["audit=bound"]))
+
+    assert "audit" not in plain.identity()
+    assert audited.identity()["audit"]["gradients"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["clip=none", "audit=bound"], "guarantees nothing"),
+        (["sampling=shuffle", "audit=bound"], "sampling=poisson"),
+        (["task=sst2", "task.source=sample", "model=random-bert", "audit=canary"], "writes no"),
+        (["audit.candidates=5"], "at least 100"),
+        (["audit.gradients=-1"], "0 .none. or more"),
+    ],
+)
+def test_audits_that_mean_nothing_are_refused(tmp_path, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        run_experiment(parse(config(tmp_path, *overrides)))

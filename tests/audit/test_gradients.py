@@ -1,0 +1,87 @@
+"""Canaries that are gradients: as large as a record may be, and scored by what is released."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpft.audit.gradients import GradientCanaries
+from dpft.privacy import Mechanism, make_clipper
+
+STYLES = ("bk", "per_layer", "per_param")
+
+
+def setup(style: str, sigma: float = 1.0, count: int = 6) -> tuple[nn.Module, GradientCanaries]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    clipper = make_clipper(model, style, threshold=0.3)
+    mechanism = Mechanism(
+        dataset_size=40,
+        batch_size=4,
+        steps=10,
+        noise_multiplier=sigma,
+        thresholds=tuple(group.threshold for group in clipper.groups),
+        delta=1e-3,
+        sampling="poisson",
+    )
+    return model, GradientCanaries(count, clipper, mechanism, b"key")
+
+
+def grads(model: nn.Module) -> torch.Tensor:
+    given = [p.grad for p in model.parameters() if p.grad is not None]
+    return torch.cat([grad.flatten() for grad in given])
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_an_included_canary_is_as_large_as_a_record_may_be(style: str) -> None:
+    model, canaries = setup(style)
+    inside = int(np.flatnonzero(canaries.included)[0])
+    canaries.insert([inside])
+
+    assert grads(model).norm().item() == pytest.approx(canaries._clipper.sensitivity, rel=1e-6)
+
+
+def test_an_excluded_canary_adds_nothing() -> None:
+    model, canaries = setup("per_layer")
+    outside = int(np.flatnonzero(~canaries.included)[0])
+    canaries.insert([outside])
+
+    assert not grads(model).any()
+
+
+def test_what_real_records_add_is_subtracted() -> None:
+    """Without noise an included canary scores ``K`` times ``C_k^2``, whatever else is there."""
+    model, canaries = setup("per_layer", sigma=0.0)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    canaries.insert(range(6))
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        parameter.grad /= 4  # as the noise does: the mean over the expected batch
+    canaries.observe()
+    sensitivity = canaries._clipper.sensitivity
+
+    inside, outside = canaries.scores[canaries.included], canaries.scores[~canaries.included]
+    # The last group is smaller than the canaries' number at most: coordinates may coincide there.
+    assert inside.min() > 0.9 * sensitivity**2
+    assert np.abs(outside).max() < 0.6 * sensitivity**2
+
+
+def test_coins_and_places_follow_from_the_key_alone() -> None:
+    _, one = setup("bk", count=100)
+    _, other = setup("bk", count=100)
+
+    assert (one.included == other.included).all()
+    assert 25 < one.included.sum() < 75
+    assert one._places[0][1].unique().numel() == 64  # as many as the largest parameter has
+
+
+def test_scores_go_on_from_a_checkpoint() -> None:
+    _, canaries = setup("bk")
+    canaries.scores += 1.5
+    _, other = setup("bk")
+    other.restore(canaries.state())
+
+    assert (other.scores == canaries.scores).all()
