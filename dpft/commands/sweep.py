@@ -33,6 +33,7 @@ def main(
     name: str | None = None,
     dry_run: bool = False,
     watch: str | None = None,
+    tell_cost: bool = True,
 ) -> None:
     """Run a sweep, show what it would run, or watch one that runs elsewhere.
 
@@ -43,6 +44,7 @@ def main(
         name: the sweep's folder below ``runs_dir/sweeps``; None: made of what was typed.
         dry_run: only check and show the points.
         watch: the name or the folder of a sweep to show.
+        tell_cost: say at the end what choosing among private runs costs.
 
     Raises:
         ConfigError: before anything runs, if any point could not.
@@ -64,12 +66,12 @@ def main(
     try:
         folder.describe(words, lines, plan)
         child_words = _words_of_child(words, lines, folder, keep_going, plan)
-        _run(child_words, States(folder), folder)
+        _run(child_words, States(folder), folder, tell_cost)
     finally:
         lock.release()
 
 
-def _run(words: Sequence[str], states: States, folder: SweepFolder) -> None:
+def _run(words: Sequence[str], states: States, folder: SweepFolder, tell_cost: bool) -> None:
     journal = Journal(folder.journal)
     journal.add(Event(BEGUN))
     typer.echo(f"sweep {folder.path}; its output goes to {folder.log}", err=True)
@@ -95,7 +97,8 @@ def _run(words: Sequence[str], states: States, folder: SweepFolder) -> None:
             said = log.read().decode(errors="replace").splitlines()
         typer.echo("\n".join(said[-_LAST_LINES:]), err=True)
         typer.secho(f"Hydra ended with status {status}; see {folder.log}", err=True)
-    _tell_cost(rows, states.searched)
+    if tell_cost:
+        _tell_cost(rows, states.searched)
     if status or failures or any(row.state != DONE for row in rows):
         typer.echo("not every run is done; the same command goes on with the others", err=True)
         raise typer.Exit(1)

@@ -13,7 +13,7 @@ _ADAPTIVE = (
     "Noise, batch size or steps of later runs were chosen by the scores of earlier ones: the total "
     "is then not proven, unless it had been fixed beforehand."
 )
-_WHERE = "docs/sweeps.md tells how to choose among private runs at a smaller price."
+_WHERE = "dpft select chooses among private runs at a smaller price: docs/sweeps.md."
 
 
 def remarks(records: Sequence[Mapping[str, Any]], searched: bool = False) -> list[str]:
