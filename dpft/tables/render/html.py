@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from dpft.pages.frame import page
 from dpft.papers.schema import Column
 from dpft.tables.cells import Cell, Filled
 from dpft.tables.shown import (
@@ -22,23 +23,10 @@ from dpft.tables.shown import (
 from dpft.tables.verdicts import Verdict
 
 _STYLE = """
-:root { color-scheme: light dark; --text: #1b1b1b; --paper: #ffffff; --line: #d0d0d0;
-  --quiet: #5c5c5c; --good: #10652d; --better: #0b5a80; --worse: #a02416; --trend: #7a5200; }
-@media (prefers-color-scheme: dark) { :root { --text: #e8e8e8; --paper: #161616; --line: #444;
-  --quiet: #a8a8a8; --good: #6fd08c; --better: #74c4ee; --worse: #ff9384; --trend: #e8bd5a; } }
-body { font: 15px/1.45 system-ui, sans-serif; color: var(--text); background: var(--paper);
-  margin: 2rem auto; max-width: 90rem; padding: 0 1rem; }
-h1 { font-size: 1.25rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .7rem; border-bottom: 1px solid var(--line); text-align: right;
-  vertical-align: top; }
-th.label, td.label { text-align: left; }
-thead th { border-bottom: 2px solid var(--text); }
 td span { display: block; white-space: nowrap; } td.empty span { display: inline; }
 .printed { color: var(--quiet); } .ours { font-weight: 600; }
 .matches { color: var(--good); } .better { color: var(--better); }
-.worse { color: var(--worse); } .trend { color: var(--trend); } .quiet { color: var(--quiet); }
+.worse { color: var(--worse); } .trend { color: var(--trend); }
 dt { font-weight: 600; margin-top: .5rem; } dd { margin-left: 1rem; }
 """
 
@@ -59,15 +47,13 @@ def as_html(filled: Filled) -> str:
     notes = "\n".join(
         f"<dt>{escape(heading)}</dt><dd>{escape(text)}</dd>" for heading, text in footnotes(filled)
     )
-    heading = escape(title(filled))
-    return (
-        "<!doctype html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
-        f"<title>{heading}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{heading}</h1>\n"
+    content = (
+        f"<h1>{escape(title(filled))}</h1>\n"
         f"<div class='wide'><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n"
         + "\n".join(body)
-        + f"\n</tbody>\n</table></div>\n<dl>\n{notes}\n</dl>\n</body>\n</html>\n"
+        + f"\n</tbody>\n</table></div>\n<dl>\n{notes}\n</dl>"
     )
+    return page(title(filled), content, _STYLE)
 
 
 def _kind(label: bool) -> str:

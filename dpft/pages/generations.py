@@ -1,0 +1,129 @@
+"""Samples of what a model wrote, and when prompts and references may stand beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One generation beside what was asked and what was expected."""
+
+    source: str
+    prediction: str
+    references: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Generations:
+    """Of the split that was decoded: some samples of ``total``, or why there are none."""
+
+    split: str
+    total: int = 0
+    samples: tuple[Sample, ...] = ()
+    left_out: str | None = None
+
+
+def read_generations(
+    path: Path,
+    record: Mapping[str, Any] | None,
+    config: Mapping[str, Any],
+    private: bool,
+    asked: int | None,
+    usual: int,
+) -> tuple[Generations | None, list[str]]:
+    """Samples that are spread evenly over the generations of the split that was decoded.
+
+    Args:
+        path: of the run.
+        record: says where they lie; None: where they usually do.
+        config: of the run.
+        private: whether what no guarantee covers may be shown.
+        asked: how many samples were asked for.
+        usual: how many to show where none were.
+
+    Returns:
+        None if there are no generations; and a line for each sample that is damaged.
+
+    Raises:
+        OSError, ValueError: the file cannot be read.
+    """
+    split = str(section(config, "decode").get("split", "test"))
+    name = str(section(record or {}, "generations").get(split, f"generations/{split}.jsonl"))
+    file = (path / name).resolve()
+    # A record may come from elsewhere: a file that it names elsewhere is not read.
+    if file.parent != (path / "generations").resolve() or not file.is_file():
+        return None, []
+    reason = None if private else withheld(record, config, asked)
+    if reason is not None:
+        return Generations(split, left_out=reason), []
+    # Not splitlines: texts may hold other line separators, unescaped in JSON.
+    lines = file.read_text(encoding="utf-8").split("\n")
+    filled = [number for number, line in enumerate(lines, 1) if line]
+    count = min(usual if asked is None else asked, len(filled))
+    chosen = [filled[place * len(filled) // count] for place in range(count)]
+    samples, problems = [], []
+    for number in chosen:
+        sample = _sample(lines[number - 1])
+        if sample is None:
+            problems.append(f"{name}, line {number}: no prediction with its references")
+        else:
+            samples.append(sample)
+    return Generations(split, len(filled), tuple(samples)), problems
+
+
+def withheld(
+    record: Mapping[str, Any] | None, config: Mapping[str, Any], asked: int | None
+) -> str | None:
+    """Why prompts and references of a run may not be shown; None if they may.
+
+    Args:
+        record: names held-out shares in its labels.
+        config: of the run.
+        asked: how many samples were asked for; a number is leave to show prompts of own data.
+    """
+    task = section(config, "task")
+    labels = [str(label) for label in (record or {}).get("labels") or ()]
+    shares = [task.get("dev_share"), task.get("test_share")]
+    if any("held out" in label for label in labels) or any(shares):
+        return (
+            "The prompts and references were held out from the private data, and no guarantee "
+            "covers them: --private shows some, on a page that must not be published."
+        )
+    own = "train_file" in task and task.get("source") != "sample"
+    if (own or ":" in str(task.get("name", ""))) and asked is None:
+        return (
+            "Whether prompts and references of your own data may be published is not known here: "
+            f"if they may, --samples {SAMPLES} shows some."
+        )
+    return None
+
+
+def section(mapping: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of a mapping; empty if it is not there or is no mapping."""
+    value = mapping.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def parsed(line: str | bytes) -> dict[str, Any] | None:
+    """A line of JSON; None if it is no mapping."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _sample(line: str) -> Sample | None:
+    value = parsed(line) or {}
+    prediction, references = value.get("prediction"), value.get("references")
+    if not isinstance(prediction, str) or not isinstance(references, Sequence):
+        return None
+    told = (references,) if isinstance(references, str) else tuple(map(str, references))
+    return Sample(str(value.get("source", "")), prediction, told)

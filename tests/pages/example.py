@@ -1,0 +1,205 @@
+"""Run directories written by hand, with numbers in private/ that stand nowhere else."""
+
+import html.parser
+import json
+import math
+
+DELTA = 1e-5
+LOSSES = [6.4336037, 5.5241913, 5.1730656, 4.9876543]
+NORMS = [18.1442928, 16.396041, 15.129548, 14.77123]
+
+
+def config(**changes):
+    found = {
+        "task": {
+            "name": "e2e",
+            "source": "auto",
+            "data_dir": "/home/me/secret/e2e",
+            "loss": "mean",
+        },
+        "model": {"name": "tiny", "path": "bundled:tiny", "init": "pretrained"},
+        "adapt": {"name": "full"},
+        "clip": {"style": "ghost", "threshold": 0.1},
+        "privacy": {"epsilon": 3, "delta": None, "noise_seed": None, "sampling": "poisson"},
+        "optim": {"name": "adam", "lr": 0.004, "epochs": 10, "batch_size": 1024},
+        "decode": {"beams": 5, "split": "test"},
+        "eps": 3,
+        "seed": 0,
+    }
+    for key, value in changes.items():
+        group, _, name = key.partition("__")
+        if name:
+            found[group][name] = value
+        else:
+            found[group] = value
+    return found
+
+
+def mechanism(**changes):
+    return {
+        "batch_size": 1024,
+        "dataset_size": 42061,
+        "delta": DELTA,
+        "noise_multiplier": 1.07,
+        "private": True,
+        "sampling": "poisson",
+        "sampling_rate": 0.0243,
+        "steps": 4,
+        "thresholds": [0.1],
+        **changes,
+    }
+
+
+def record(bleu=0.59, private=True, settings=None, **changes):
+    return {
+        "schema_version": 1,
+        "stage": "scored",
+        "dpft": {"version": "0.1.0", "commit": "abc123", "dirty": True},
+        "config": settings or config(),
+        "config_hash": "289919ffa4e6",
+        "environment": {
+            "cpu": "A Processor",
+            "cores": 2,
+            "packages": {"torch": "2.13.0"},
+            "python": "3.11.7",
+            "ram_bytes": 2**34,
+        },
+        "seeds": {"seed": 0, "noise": None},
+        "dataset": {
+            "task": "e2e",
+            "source": "files",
+            "fingerprint": "484b02cba9a223a2",
+            "counts": {"train": 42061},
+        },
+        "model": {
+            "base_model": "bundled:tiny",
+            "parameters": 757248,
+            "trainable_parameters": 757248,
+        },
+        "mechanism": mechanism() if private else None,
+        "privacy": {
+            "unit": "one row of the training file",
+            "neighbouring": "add or remove one record",
+            "delta": DELTA,
+            "epsilon": {
+                "rdp": 2.9998,
+                "gdp_clt": 2.32,
+                "prv": {"lower": 2.6, "estimate": 2.65, "upper": 2.7},
+            },
+            "steps_taken": 4,
+            "statement": "(3, 1e-05)-differential privacy by Renyi accounting",
+            "caveats": ["only 42 records"],
+        }
+        if private
+        else None,
+        "training": {"steps": 4, "seconds": 61.4, "peak_memory_bytes": 2**30, "device": "cpu"},
+        "scores": {
+            "test": {
+                "metrics": {"BLEU": bleu, "NIST": None},
+                "examples": 630,
+                "signature": "bleu|x",
+            }
+        },
+        "labels": ["bundled tiny model"],
+        **changes,
+    }
+
+
+def ledger(path, steps=4, groups=None, **header):
+    """Epsilon after step t is 0.75 (t + 1), the last one 2.9998; thresholds halve each step."""
+    lines = [
+        {
+            "header": {"mechanism": mechanism(), "unit": "one row", "key": "k3y", **header},
+            "ledger": 1,
+        }
+    ]
+    if groups:
+        lines[0]["header"]["groups"] = groups
+    for step in range(steps):
+        entry = {"step": step, "epsilon_rdp": 2.9998 if step == 3 else 0.75 * (step + 1)}
+        if groups:
+            entry["thresholds"] = [(k + 1) * 0.5**step for k in range(len(groups))]
+        lines.append(entry)
+    path.mkdir(parents=True, exist_ok=True)
+    write_lines(path / "ledger.jsonl", lines)
+
+
+def metrics(path, groups=1):
+    (path / "private").mkdir(parents=True, exist_ok=True)
+    lines = [
+        {
+            "step": step,
+            "lr": 0.004,
+            "records": 1045 + 7 * step,
+            "loss": loss,
+            "seconds": 5.08217721,
+            "norm_mean": [norm] * groups,
+            "norm_max": [norm * math.e] * groups,
+            "clipped": [0.98765432 - 0.01 * step] * groups,
+        }
+        for step, (loss, norm) in enumerate(zip(LOSSES, NORMS, strict=True))
+    ]
+    write_lines(path / "private/metrics.jsonl", lines)
+
+
+def generations(path, count=20):
+    (path / "generations").mkdir(parents=True, exist_ok=True)
+    lines = [
+        {"source": f"ask {i}", "prediction": f"say {i}", "references": [f"one {i}", f"two {i}"]}
+        for i in range(count)
+    ]
+    write_lines(path / "generations/test.jsonl", lines)
+
+
+def a_run(path, the_record=None, **of_ledger):
+    """A finished run with everything that a run leaves but its model."""
+    path.mkdir(parents=True, exist_ok=True)
+    the_record = the_record or record()
+    (path / "record.json").write_text(json.dumps(the_record))
+    identity = {"config": the_record["config"], "config_hash": the_record["config_hash"]}
+    (path / "identity.json").write_text(json.dumps(identity))
+    if the_record["privacy"] is not None:
+        ledger(path, **of_ledger)
+    metrics(path, len(of_ledger.get("groups") or [0]))
+    generations(path)
+    return path
+
+
+def write_lines(file, lines):
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+class Page(html.parser.HTMLParser):
+    """What stands on a page; fails if a tag is not closed, or if it asks for anything."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.words = [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        assert tag not in {"script", "link", "img", "iframe", "object"}
+        if tag != "meta":
+            self.open.append(tag)
+        for name, value in attrs:
+            assert name != "src"
+            assert not name.startswith("on")
+            assert name != "href" or value.startswith("#")
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not {"style"} & set(self.open):
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())

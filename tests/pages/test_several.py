@@ -1,0 +1,132 @@
+"""The page of several runs, of a folder and of a sweep."""
+
+import json
+
+import pytest
+
+from dpft.commands.report import build
+from dpft.errors import ConfigError
+from dpft.pages.find import find
+from dpft.pages.gather import Options
+from dpft.sweep import journal as events
+from dpft.sweep.folder import folder_of
+from dpft.sweep.journal import Event, Journal
+from dpft.sweep.points import Plan, Point
+from dpft.sweep.words import Words
+from tests.pages.example import LOSSES, Page, a_run, config, ledger, record
+
+
+def page_of(*paths, **options):
+    return Page(build(find(list(paths)), Options(**options)))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    folder = tmp_path / "runs"
+    a_run(folder / "worse", record(0.50))
+    a_run(folder / "best", record(0.61, settings=config(seed=1)))
+    a_run(folder / "plain", record(0.55, private=False, settings=config(clip={"style": "none"})))
+    a_run(folder / "best.old-1", record(0.99))
+    return folder
+
+
+def test_runs_are_sorted_by_score_and_their_differences_shown(runs):
+    page = page_of(runs)
+    rows = page.text[page.text.index("Sorted by BLEU, highest first.") :]
+    assert rows.index("best finished") < rows.index("plain finished") < rows.index("worse finished")
+    assert "best finished ghost 0.1 1 0.6100 – 3.000 4 0:01:01" in rows
+    assert "plain finished none – 0 0.5500 – none 4" in rows
+    assert "0.9900" not in page.text  # set aside
+    assert "1 of 3 runs have no privacy guarantee (plain)" in page.text
+    assert "optim.lr" not in rows.partition("Each run")[0]
+    assert str(runs.parent) not in page.text
+
+
+def test_choosing_among_private_runs_costs(runs):
+    text = page_of(runs).text
+    assert "2 runs were trained with privacy on e2e" in text
+    assert "the one that scored best, costs up to epsilon" in text
+
+
+def test_curves_are_laid_over_each_other(runs):
+    public, private = page_of(runs), page_of(runs, private=True)
+    assert public.text.count("Epsilon spent") == 1
+    assert f"{LOSSES[0]:.4g}" not in public.text
+    assert "Mean loss of the batch" in private.text
+    assert "Mean loss" not in public.text
+    assert "do not publish" in private.text
+
+
+def test_lower_perplexity_is_better_and_metrics_stand_together(tmp_path):
+    def scored(name, **metrics):
+        scores = {"test": {"metrics": metrics, "examples": 3, "signature": "s"}}
+        a_run(tmp_path / name, record(scores=scores))
+
+    scored("a", token_perplexity=20.0)
+    scored("b", BLEU=0.1)
+    scored("c", token_perplexity=10.0)
+    text = page_of(tmp_path).text
+    assert "token_perplexity, lowest first; then BLEU, highest first" in text
+    assert text.index("c finished") < text.index("a finished") < text.index("b finished")
+
+
+def test_names_tell_runs_of_equal_folders_apart(tmp_path):
+    one, two = a_run(tmp_path / "x" / "none"), a_run(tmp_path / "y" / "none")
+    found = find([one, two / "record.json"])
+    assert [target.name for target in found.targets] == ["x/none", "y/none"]
+    assert found.folder == tmp_path.resolve()
+    assert "Their settings are the same" in page_of(one, two).text
+    assert len(find([one, one]).targets) == 1
+
+
+def test_many_differences_get_a_table_of_their_own(tmp_path):
+    a_run(tmp_path / "a")
+    more = {f"key_{k}": k for k in range(9)}
+    a_run(tmp_path / "b", record(settings=config(task={"name": "other", **more})))
+    text = page_of(tmp_path).text
+    assert "What differs" in text
+    assert "task.key_8 – 8" in text
+
+
+def test_a_damaged_run_does_not_hide_the_others(runs):
+    (runs / "worse" / "record.json").write_text("{")
+    text = page_of(runs).text
+    assert "record.json is not JSON" in text
+    assert "best finished" in text
+
+
+def test_a_sweep_shows_every_point(tmp_path):
+    folder = folder_of(tmp_path / "runs", "mine")
+    folder.path.mkdir(parents=True)
+    points = [
+        Point(("task=e2e", f"optim.lr={lr}"), f"hash-{lr}", tmp_path / "runs" / f"lr-{lr}", True)
+        for lr in (1, 2, 3, 4)
+    ]
+    folder.describe(Words(("optim.lr=1,2,3,4",)), (), Plan(tuple(points), 0, tmp_path))
+    a_run(points[0].path, record(0.4, config_hash="hash-1"))
+    (points[0].path / "DONE").write_text(json.dumps({"config_hash": "hash-1"}))
+    ledger(points[1].path, steps=2)
+    journal = Journal(folder.journal)
+    journal.add(Event(events.FAILED, "hash-3", error="bad line: my secret"))
+    page = page_of(folder.path)
+    assert "Sweep mine" in page.text
+    assert "lr-1 finished" in page.text
+    assert "lr-3 unfinished: failed" in page.text
+    assert "lr-4 unfinished: waiting" in page.text
+    assert "1.500 2 of 4" in page.text
+    assert "optim.lr=3" in page.text
+    assert "my secret" not in page.text
+    assert "my secret" in page_of(folder.path, private=True).text
+    assert find([folder.path]).folder == folder.path
+    assert len(find([folder.path, points[0].path]).targets) == 2
+    folder.journal.write_text("{}\n")
+    assert "journal.jsonl, line 1" in page_of(folder.path).text
+
+
+def test_where_there_is_no_run_that_is_told(tmp_path):
+    with pytest.raises(ConfigError, match="there is no folder"):
+        find([tmp_path / "nothing"])
+    with pytest.raises(ConfigError, match="holds no runs; expected a run directory"):
+        find([tmp_path])
+    with pytest.raises(ConfigError, match="type dpft report RUN"):
+        find([])
