@@ -23,10 +23,12 @@ from dpft.runs.identity import config_hash
 from dpft.runs.ledger import Ledger, LedgerContents, read_ledger
 from dpft.runs.metrics import MetricsLog
 from dpft.runs.noise_key import key_fingerprint, keyed_fingerprint
+from dpft.runs.norms import NORMS, Norms, NormsLog, read_norms
 from dpft.runs.record import SCHEMA_VERSION, RunRecord, read_record, update_record, write_record
 from dpft.runs.shown import base_model, delta
 
 __all__ = [
+    "NORMS",
     "SCHEMA_VERSION",
     "Checkpoint",
     "CheckpointError",
@@ -37,6 +39,8 @@ __all__ = [
     "LedgerMismatchError",
     "MetricsLog",
     "NoiseKeyLostError",
+    "Norms",
+    "NormsLog",
     "RecordError",
     "RunDirectory",
     "RunError",
@@ -54,6 +58,7 @@ __all__ = [
     "keyed_fingerprint",
     "model_card",
     "read_ledger",
+    "read_norms",
     "read_record",
     "update_record",
     "write_record",

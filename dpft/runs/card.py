@@ -103,6 +103,7 @@ def _privacy(record: Mapping[str, Any], private: bool) -> str:
         ("Neighbouring relation", _plain(privacy["neighbouring"])),
         ("Delta", delta(privacy["delta"])),
         *_epsilons(privacy["epsilon"], shuffled),
+        *_audit(record),
         ("Sampler", f"{mechanism.get('sampling', 'not recorded')}{' (!)' if shuffled else ''}"),
         ("Sampling rate", number(mechanism.get("sampling_rate"))),
         ("Steps", _steps(privacy, mechanism)),
@@ -114,6 +115,11 @@ def _privacy(record: Mapping[str, Any], private: bool) -> str:
     ]
     blocks = ["## Privacy", _plain(privacy["statement"])]
     blocks += warnings(mechanism, _seed(record))
+    if record.get("audit", {}).get("refuted"):
+        blocks.append(
+            "> **An audit of this very run refutes the guarantee.** It spent more than is stated "
+            "here. Do not release this model."
+        )
     blocks.append(_table(("", ""), rows))
     return "\n\n".join(blocks)
 
@@ -133,6 +139,14 @@ def _epsilons(epsilon: Mapping[str, Any], shuffled: bool) -> list[tuple[str, str
             number(epsilon.get("gdp_clt")),
         ),
     ]
+
+
+def _audit(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    audit = record.get("audit")
+    if audit is None:
+        return []
+    bound = f"{down(audit['epsilon_lower'])} at {audit['confidence']:.0%} confidence"
+    return [("Epsilon spent at least, by an audit of this run", bound)]
 
 
 def _exclusions(record: Mapping[str, Any], private: bool) -> str:

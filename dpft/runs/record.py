@@ -102,6 +102,7 @@ class RunRecord(TypedDict):
     privacy: PrivacyRecord | None
     training: TrainingRecord
     scores: NotRequired[dict[str, ScoreRecord]]
+    audit: NotRequired[Mapping[str, Any]]
     generations: NotRequired[dict[str, str]]
     labels: NotRequired[list[str]]
     nulls: NotRequired[dict[str, str]]

@@ -1,0 +1,5 @@
+"""The papers' figures: computed, or measured by recorded runs and ``dpft bench``.
+
+`registry` names every figure; builders turn what is at hand into a `content.Content`, which `draw`
+draws and `files` writes as PNG, SVG and CSV. ``docs/figures.md`` says what each one needs.
+"""

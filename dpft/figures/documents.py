@@ -1,0 +1,121 @@
+"""What ``dpft bench`` wrote, as far as figures need it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dpft.errors import ConfigError
+
+FOLDERS = ("runs/bench", "results/bench")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A style in one benchmark; medians, None where it was not measured or failed.
+
+    Attributes:
+        time: seconds of a step relative to non-private training.
+        memory: peak relative to non-private training.
+        peak: bytes.
+        seconds: of a step.
+        batch: the largest that fits.
+        speed: records a second at that batch.
+    """
+
+    time: float | None = None
+    memory: float | None = None
+    peak: float | None = None
+    seconds: float | None = None
+    batch: float | None = None
+    speed: float | None = None
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One file.
+
+    Attributes:
+        path: where it lies.
+        model: name of the model.
+        labels: what its numbers must be read with: shapes, hardware, versions.
+        records: of a step.
+        styles: by label.
+    """
+
+    path: Path
+    model: str
+    labels: tuple[str, ...]
+    records: int
+    styles: Mapping[str, Measured] = field(default_factory=dict)
+
+    @property
+    def setting(self) -> tuple[str, ...]:
+        """What must agree for two models to stand in one panel: all labels but the model."""
+        return self.labels[1:]
+
+    @property
+    def largest(self) -> bool:
+        """Whether it searched for the largest batch."""
+        return any(one.batch is not None for one in self.styles.values())
+
+
+def read_benches(folders: Iterable[Path] | None = None) -> tuple[tuple[Bench, ...], list[str]]:
+    """Every benchmark below the folders, by path, and a line for each that cannot be read.
+
+    Args:
+        folders: None: those of `FOLDERS` that exist.
+
+    Raises:
+        ConfigError: for a folder that is not there.
+    """
+    if folders is None:
+        folders = [Path(name) for name in FOLDERS if Path(name).is_dir()]
+    found, damaged = [], []
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(
+                f"--bench {folder} is no folder; expected one with files of dpft bench"
+            )
+        for path in sorted(folder.rglob("*.json")):
+            try:
+                document = json.loads(path.read_text(encoding="utf-8"))
+                if "summary" in document or "largest_batch" in document:
+                    found.append(_bench(path, document))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                damaged.append(f"{path} cannot be read as a benchmark ({error!r})")
+    return tuple(found), damaged
+
+
+def _bench(path: Path, document: Mapping[str, Any]) -> Bench:
+    settings = document["settings"]
+    styles = {str(one["label"]): _summary(one) for one in document.get("summary", ())}
+    for one in document.get("largest_batch", ()):
+        if one.get("message") is None:
+            styles[str(one["label"])] = Measured(
+                batch=float(one["batch"]), speed=_number(one["examples_per_second"])
+            )
+    return Bench(
+        path,
+        str(settings["model"]),
+        tuple(str(label) for label in document["labels"]),
+        int(settings["batch"]),
+        styles,
+    )
+
+
+def _summary(one: Mapping[str, Any]) -> Measured:
+    def median(name: str) -> float | None:
+        spread = one.get(name)
+        return None if spread is None else _number(spread["median"])
+
+    return Measured(
+        median("time_ratio"), median("memory_ratio"), median("peak_bytes"), median("seconds")
+    )
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)

@@ -1,0 +1,69 @@
+"""Heat maps of two settings: what the paper prints, and ours beside it."""
+
+from __future__ import annotations
+
+from dpft.figures.content import Axis, Content, Heat, Origin
+from dpft.figures.materials import Materials, Part, Spot
+
+# Where the paper's red lines divide its Figure 2: usual batches and rates from large ones.
+_QUARTERS = {"li2022/figure-2": (("batch size", 64, 512), ("learning rate", 2.5e-4, 3.125e-5))}
+
+
+def heat_maps(name: str, title: str, source: str, at_hand: Materials) -> Content:
+    """Printed and ours of each part: its first label goes down, its second across."""
+    panels = []
+    letters = ""
+    for part in at_hand.parts:
+        spots = list(part.spots)
+        letters += "".join(spot.letters for spot in spots if spot.cell.ours is not None)
+        for origin in (Origin.PRINTED, Origin.OURS):
+            if any(_value(spot, origin) is not None for spot in spots):
+                panels.append(_map(part, spots, origin))
+    names = ", ".join(part.table.name for part in at_hand.parts)
+    caption = [f"What is inferred, and what disagrees: dpft table {names}."]
+    if any(_gaps(panel) for panel in panels):
+        caption.append("Dots are cells without a run.")
+    return Content(
+        *(name, title, source, tuple(panels)), at_hand.caption(caption, letters), columns=2
+    )
+
+
+def _value(spot: Spot, origin: Origin) -> float | None:
+    return spot.printed if origin is Origin.PRINTED else spot.cell.ours
+
+
+def _gaps(heat: Heat) -> bool:
+    return any(value is None for row in heat.values for value in row)
+
+
+def _map(part: Part, spots: list[Spot], origin: Origin) -> Heat:
+    table = part.table
+    down, across = table.label_names
+    ys = list(dict.fromkeys(spot.label(down) for spot in spots))
+    xs = list(dict.fromkeys(spot.label(across) for spot in spots))
+    cells = {(spot.label(down), spot.label(across)): spot for spot in spots}
+
+    def number(y: object, x: object) -> float | None:
+        spot = cells.get((y, x))
+        return None if spot is None else _value(spot, origin)
+
+    lines: tuple[list[float], list[float]] = ([], [])
+    for label, before, after in _QUARTERS.get(table.name, ()):
+        places = xs if label == across else ys
+        if before in places and after in places:
+            lines[0 if label == across else 1].append(
+                (places.index(before) + places.index(after)) / 2
+            )
+    ours = origin is Origin.OURS
+    return Heat(
+        title=f"{table.source.split(', ')[-1]}, {origin}",
+        x=Axis(across, names=tuple(f"{x:g}" for x in xs)),
+        y=Axis(down, names=tuple(f"{y:g}" for y in ys)),
+        label=table.columns[0].label,
+        values=tuple(tuple(number(y, x) for x in xs) for y in ys),
+        marks=tuple(
+            tuple(cells[y, x].letters if ours and (y, x) in cells else "" for x in xs) for y in ys
+        ),
+        origin=origin,
+        lines=(tuple(lines[0]), tuple(lines[1])),
+    )

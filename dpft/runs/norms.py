@@ -1,0 +1,98 @@
+"""Gradient norms of single records, for figures: noiseless, hence kept under ``private/``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpft.closing import Closing
+from dpft.runs.errors import RunError
+from dpft.runs.metrics import MetricsLog
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NORMS = "norms.jsonl"
+_DIGITS = 6
+
+
+class NormsLog(Closing):
+    """JSON lines with the norms ``(B, K)`` of every so many steps; nothing where not asked for.
+
+    Args:
+        folder: ``private/`` of a run.
+        every: how many steps; None: nothing is written.
+        groups: names of the ``K`` clipping groups.
+        resume_step: see `MetricsLog`.
+    """
+
+    def __init__(
+        self, folder: Path, every: int | None, groups: Sequence[str], resume_step: int = 0
+    ) -> None:
+        self._every, self._groups = every, list(groups)
+        self._log = None if every is None else MetricsLog(folder / NORMS, resume_step)
+
+    def append(self, step: int, norms: Sequence[Tensor]) -> None:
+        """Write a step's norms if it is its turn.
+
+        Args:
+            step: from 0.
+            norms: of each microbatch, ``(b, K)``; none for an empty batch.
+        """
+        if self._log is None or self._every is None or step % self._every or not norms:
+            return
+        listed = [
+            [float(f"{value:.{_DIGITS}g}") for value in row]
+            for micro in norms
+            for row in micro.tolist()
+        ]
+        self._log.append(step, groups=self._groups, norms=listed)
+
+    def sync(self) -> None:
+        """Make all lines durable."""
+        if self._log is not None:
+            self._log.sync()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._log is not None:
+            self._log.close()
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Norms of one step: ``values[i][k]`` of record ``i`` in group ``groups[k]``."""
+
+    step: int
+    groups: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+
+
+def read_norms(path: Path) -> list[Norms]:
+    """What `NormsLog` wrote, by step.
+
+    Raises:
+        RunError: naming the first line that is damaged.
+    """
+    found = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{path} cannot be read: {error}; expected norms of a run") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = json.loads(line)
+            groups = tuple(str(name) for name in entry["groups"])
+            values = tuple(tuple(float(x) for x in row) for row in entry["norms"])
+            if any(len(row) != len(groups) for row in values):
+                raise ValueError(f"{len(groups)} groups, but a record has another number of norms")
+            found.append(Norms(int(entry["step"]), groups, values))
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                f"{path}, line {number} is damaged ({error!r}); expected step, groups and norms: "
+                "delete that line"
+            ) from error
+    return sorted(found, key=lambda one: one.step)
