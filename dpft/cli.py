@@ -170,6 +170,37 @@ def compare(
 
 
 @app.command()
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Run directories, folders that hold some, or a sweep's folder."),
+    ],
+    private: Annotated[
+        bool,
+        typer.Option("--private", help="Also losses and norms, which no guarantee covers."),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The file; default: report.html in the folder, or in its private/."),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            help="Generations shown of each run; default: 8, of several 2, of own data 0."
+        ),
+    ] = None,
+) -> None:
+    """One HTML page of a run, of several or of a sweep: dpft report runs/NAME
+
+    Curves, scores, samples, the guarantee in plain words, cost, settings. Without --private the
+    page holds nothing that is computed from training records without noise.
+    """
+    from dpft.commands import report as verb
+
+    _run(lambda: verb.main(runs, private=private, out=out, samples=samples))
+
+
+@app.command()
 def table(
     name: Annotated[
         str | None, typer.Argument(help="PAPER/NUMBER, such as li2022/2; none: list all.")
@@ -229,6 +260,94 @@ def table(
             out=out,
             seeds=seeds,
             folders=runs or [],
+            only_missing=missing,
+            run=run,
+            keep_going=not fail_fast,
+        )
+    )
+
+
+@app.command()
+def claims(
+    name: Annotated[
+        str | None, typer.Argument(help="A paper, such as li2022, or a claim, such as li2022/c05.")
+    ] = None,
+    form: Annotated[str | None, typer.Option("--format", help="terminal, markdown or json.")] = (
+        None
+    ),
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; its suffix may tell the format.")
+    ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder with records; may be repeated. Default: runs and results."),
+    ] = None,
+    bench: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder with files of dpft bench. Default: runs/bench, results/bench."),
+    ] = None,
+) -> None:
+    """The papers' headline claims: do they hold, by print and by your runs? dpft claims li2022
+
+    Holds, fails, mixed, too close to tell, not yet testable (and by which command), or cannot be
+    tested here. With a claim's name: every number. docs/claims.md says what counts.
+    """
+    from dpft.commands import claims as verb
+
+    _run(lambda: verb.main(name, form=form, out=out, runs=runs or [], benches=bench or []))
+
+
+@app.command()
+def figure(
+    name: Annotated[
+        str | None, typer.Argument(help="PAPER/NUMBER, such as li2022/6; none: list all.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="scale=laptop; settings of every run; for --run also Hydra's."),
+    ] = None,
+    scale: Annotated[
+        str | None, typer.Option(help="paper (default), or laptop: small models and subsets.")
+    ] = None,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Print only the commands of the runs that lack.")
+    ] = False,
+    run: Annotated[
+        bool, typer.Option("--run", help="Make the runs that lack, by dpft sweep.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder of the files.")] = Path("runs/figures"),
+    seeds: Annotated[
+        str | None, typer.Option(help="0,1,2; default: as many as the paper, one at the laptop's.")
+    ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder with records, or a run; may be repeated."),
+    ] = None,
+    bench: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder with files of dpft bench; may be repeated."),
+    ] = None,
+    fail_fast: Annotated[
+        bool,
+        typer.Option("--fail-fast/--keep-going", help="Whether a failure ends what --run began."),
+    ] = False,
+) -> None:
+    """A paper's figure, as PNG and SVG with its data as CSV: dpft figure li2022/6
+
+    Without a name it lists every figure and what it is made from: computed, from recorded runs,
+    from files of dpft bench, or from what a run keeps under private/. docs/figures.md.
+    """
+    from dpft.commands import figure as verb
+
+    _run(
+        lambda: verb.main(
+            name,
+            overrides or [],
+            scale=scale,
+            out=out,
+            seeds=seeds,
+            folders=runs or [],
+            benches=bench or [],
             only_missing=missing,
             run=run,
             keep_going=not fail_fast,
@@ -344,6 +463,46 @@ def bench(
         **{"out": out, "name": name},
     }
     _run(lambda: verb.main(explain, largest_batch, threads, **options))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def select(
+    context: typer.Context,
+    metric: Annotated[str, typer.Option(help="The score that decides, such as BLEU.")],
+    trials: Annotated[float, typer.Option(help="Mean of the number of runs.")] = 10.0,
+    shape: Annotated[
+        float,
+        typer.Option(help="Of its distribution: 1 geometric, 0 logarithmic, inf Poisson."),
+    ] = 1.0,
+    lowest: Annotated[bool, typer.Option("--lowest", help="The lowest score is the best.")] = False,
+    name: Annotated[str | None, typer.Option(help="Of its folder.")] = None,
+) -> None:
+    """Choose settings on private data, accounted: dpft select optim.lr=1e-3,4e-3 --metric BLEU
+
+    Runs a random number of private trials with settings drawn from those given, and releases the
+    best, whose record states the price of the choice (Papernot & Steinke 2022; docs/sweeps.md).
+    """
+    from dpft.commands import select as verb
+
+    _run(
+        lambda: verb.main(
+            context.args, metric=metric, mean=trials, shape=shape, lowest=lowest, name=name
+        ),
+        hub=True,
+    )
+
+
+@app.command(context_settings=_HYDRA, add_help_option=False)
+def audit(context: typer.Context) -> None:
+    """Train with canaries, and ask what they prove: dpft audit bound task=e2e eps=3
+
+    bound: a lower bound on epsilon from this one run, beside what it claims. canary: how far
+    secrets in the data are given away (Li et al. 2022, table 9). The rest as for dpft train.
+    """
+    from dpft.commands import audit as verb
+
+    helps = not {"--help", "-h"}.isdisjoint(context.args)
+    _run(lambda: verb.main(context.args), hub=not helps)
 
 
 @app.command()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dpft.audit.settings import Audit
 from dpft.checks import one_of, positive
 from dpft.clip import Clip
 from dpft.errors import ConfigError, suggestion
@@ -330,16 +331,20 @@ class Run:
     force: bool
     raw: Mapping[str, Any]
     sweep: Sweep = Sweep()
+    audit: Audit = dataclasses.field(default_factory=Audit)
+    record_norms: int | None = None
 
     def identity(self) -> dict[str, Any]:
         """The part of the config that decides what is computed: what the run's hash is taken of."""
-        beside = (*_WHERE_AND_HOW, "sweep")
+        beside: tuple[str, ...] = (*_WHERE_AND_HOW, "sweep")
+        if not self.audit.active:
+            beside = (*beside, "audit")  # runs from before there were audits keep their hash
         return {key: value for key, value in self.raw.items() if key not in beside}
 
 
 _WHERE_AND_HOW = (
     *("runs_dir", "name", "resume", "force"),
-    *("device", "threads", "checkpoint_every"),
+    *("device", "threads", "checkpoint_every", "record_norms"),
 )
 _PLAIN = ("seed", "name", "runs_dir", "device", "threads", "checkpoint_every", "resume", "force")
 _GROUPS: dict[str, type] = {
@@ -350,7 +355,7 @@ _GROUPS: dict[str, type] = {
     "optim": Optim,
     "decode": Decode,
 }
-_OTHER = ("task", "eps", "sampling", "sweep")
+_OTHER = ("task", "eps", "sampling", "sweep", "audit", "record_norms")
 
 
 def parse(raw: Mapping[str, Any]) -> Run:
@@ -366,9 +371,20 @@ def parse(raw: Mapping[str, Any]) -> Run:
     groups: dict[str, Any] = {name: build(cls, raw[name], name) for name, cls in _GROUPS.items()}
     hints = typing.get_type_hints(Run)
     plain: dict[str, Any] = {name: _checked(raw[name], hints[name], name) for name in _PLAIN}
-    # Configs of runs that were made before there were sweeps have no such section.
+    # Configs of runs that were made before there were such sections have none.
     sweep = build(Sweep, raw.get("sweep") or {}, "sweep")
-    run = Run(task=raw["task"], raw=raw, **groups, **plain, sweep=sweep)
+    audit = build(Audit, raw.get("audit") or {}, "audit")
+    every = _checked(raw.get("record_norms"), int | None, "record_norms")
+    positive("record_norms", every)
+    run = Run(
+        task=raw["task"],
+        raw=raw,
+        **groups,
+        **plain,
+        sweep=sweep,
+        audit=audit,
+        record_norms=every,
+    )
     if run.clip.private and run.privacy.epsilon is None and run.privacy.noise_multiplier is None:
         raise ConfigError(
             "neither privacy.epsilon nor privacy.noise_multiplier is set; type eps=3, or clip=none "

@@ -13,6 +13,7 @@ import torch
 from omegaconf import OmegaConf
 
 from dpft import runs
+from dpft.audit import stage as audit
 from dpft.config import Run
 from dpft.errors import ConfigError, DpftError
 from dpft.mechanisms import attach_clipper, make_mechanism
@@ -106,6 +107,8 @@ def _train_stage(
     size = len(records) if owners is None else len(set(owners))
     # What is missing at the end is told at the beginning; and files may change meanwhile.
     instances = task.instances(run.decode.split)
+    audit.check(run, task)
+    size += audit.planted_records(run.audit) + run.audit.slots
     device = _device(run.device)
     with progress.phase("loading", None, note=run.model.name):
         parts = assemble(run, task, size, device)
@@ -113,6 +116,9 @@ def _train_stage(
     if owners is not None:
         clipper.check_rows(task.records_per_user)
     objective = task.objective(loaded)
+    planted = audit.plant(run.audit, loaded, run.seed)
+    if planted is not None:
+        records = [*records, *planted.records]
     with progress.phase("encoding", len(records)) as advance:
         examples = encoded(objective, records, advance)
     if mechanism.private:
@@ -126,6 +132,7 @@ def _train_stage(
     if owners is not None:
         units = Users(objective, examples, owners, task.records_per_user, key)
     data = runs.keyed_fingerprint(key, fingerprint(records, owners))
+    auditor = audit.make_auditor(run, task, objective, loaded, records[0], clipper, mechanism, key)
     ledger = None
     if mechanism.private:
         header = {
@@ -137,6 +144,8 @@ def _train_stage(
             # be a second release that nobody counted.
             "compute": {"device": device.type, "threads": torch.get_num_threads()},
         }
+        if clipper.adaptive is not None:  # whose the thresholds of each step are
+            header["groups"] = [group.name for group in clipper.groups]
         ledger = runs.Ledger(directory.ledger, header)
 
     reparametrisation = loaded.reparametrisation
@@ -155,10 +164,14 @@ def _train_stage(
                 "records in the same order. Restore them, or type force=true to start over"
             )
         start, seconds = saved.step, float(saved.state["seconds"])
+        if auditor is not None:
+            auditor.restore(saved.state["audit"])
         progress.say(f"continuing {directory.path} at step {start} of {mechanism.steps}")
 
+    names = [group.name for group in clipper.groups]
     with (
         runs.MetricsLog(directory.metrics, resume_step=start) as metrics,
+        runs.NormsLog(directory.private, run.record_norms, names, resume_step=start) as norms,
         progress.training(start, mechanism) as show,
     ):
 
@@ -167,6 +180,8 @@ def _train_stage(
                 entry: dict[str, Any] = {"epsilon_rdp": mechanism.epsilon_after(step + 1)}
                 if device.type == "cpu":  # elsewhere a replay may round differently
                     entry["update"] = release_digest(clipper.parameters, released)
+                    if released.thresholds:  # from the noisy counts of earlier steps: public
+                        entry["thresholds"] = [float(f"{c:.6g}") for c in released.thresholds]
                 ledger.spend(step, **entry)
 
         def after_step(step: int, statistics: StepStatistics) -> None:
@@ -174,16 +189,20 @@ def _train_stage(
             seconds += statistics.seconds
             summary = statistics.summary()
             metrics.append(step, lr=optimizer.param_groups[0]["lr"], **summary)
+            norms.append(step, statistics.norms)
             show(step, summary)
             done = step + 1
             if done % run.checkpoint_every == 0 and done < mechanism.steps:
                 metrics.sync()
+                norms.sync()
                 save(done)
 
         def save(step: int) -> None:
             state = {"optimizer": optimizer.state_dict(), "seconds": seconds, "data": data}
             if clipper.adaptive is not None:
                 state["estimates"] = list(clipper.estimates)
+            if auditor is not None:
+                state["audit"] = auditor.state()
             runs.checkpoint.save(directory, step, moved, state)
 
         train(
@@ -196,16 +215,29 @@ def _train_stage(
             key=key,
             start=start,
             reparametrisation=reparametrisation,
+            audit=auditor,
             spend=spend,
             after_step=after_step,
         )
         if start < mechanism.steps:
             save(mechanism.steps)
+    measured: dict[str, Any] = {}
+    if auditor is not None:
+        with progress.phase("auditing", None):
+            spent = mechanism.epsilon_after(mechanism.steps)
+            confidence = run.audit.confidence
+            measured["audit"] = auditor.result(
+                delta=mechanism.delta, confidence=confidence, epsilon=spent
+            )
     clipper.close()
     if ledger is not None:
         ledger.close()
     save_model(loaded, directory.model)
-    record = make_record(run, task, directory, mechanism, loaded, records, data, seconds)
+    if planted is not None:
+        with progress.phase("asking for secrets", None):
+            found = planted.scores(objective, loaded.model, run.decode.batch_size)
+            measured["scores"] = {"canaries": found}
+    record = make_record(run, task, directory, mechanism, loaded, records, data, seconds, measured)
     (directory.model / "README.md").write_text(runs.model_card(record), encoding="utf-8")
     runs.write_record(directory, record)
     return loaded, instances

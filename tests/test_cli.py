@@ -61,6 +61,7 @@ def test_help_names_every_verb():
         "bench",
         "demo",
         "table",
+        "report",
     ):
         assert re.search(rf"^  {verb} ", output, re.MULTILINE)
 

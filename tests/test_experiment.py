@@ -238,6 +238,10 @@ def test_adaptive_thresholds_go_on_from_a_checkpoint(tmp_path, quick_scores, mon
         for file in (tmp_path / name / "private/metrics.jsonl" for name in ("whole", "broken"))
     ]
     assert used[0] == used[1]
+    header, *entries = map(json.loads, (tmp_path / "whole/ledger.jsonl").read_text().splitlines())
+    noted = [[float(f"{c:.6g}") for c in thresholds] for thresholds in used[0]]
+    assert [entry["thresholds"] for entry in entries] == noted
+    assert len(header["header"]["groups"]) == len(noted[0])
     assert set(used[0][0]) == {0.01}
     assert len(set(map(tuple, used[0]))) == 4
     assert whole.record["privacy"]["epsilon"]["rdp"] <= 3

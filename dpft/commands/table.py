@@ -12,7 +12,6 @@ from rich.console import Console
 
 from dpft import papers
 from dpft.errors import ConfigError, suggestion
-from dpft.papers import PaperTable
 from dpft.tables.cells import Filled, fill
 from dpft.tables.composition import Composer
 from dpft.tables.epsilons import epsilons
@@ -54,26 +53,16 @@ def main(
     Raises:
         ConfigError: for what cannot be, before anything runs.
     """
-    settings = [word for word in words if not word.startswith("scale=")]
-    typed = [word.partition("=")[2] for word in words if word.startswith("scale=")]
-    if scale is not None and any(value != scale for value in typed):
-        raise ConfigError(f"got --scale {scale} and scale={typed[-1]}; expected one of them")
-    scale = typed[-1] if typed else scale or "paper"
-    launcher = [word for word in settings if word.lstrip("+~").startswith(("hydra/", "hydra."))]
-    extra = [word for word in settings if word not in launcher]
+    scale, launcher, extra = scale_and_settings(words, scale)
     form = _form(form, out)
-    if scale not in SCALES:
-        raise ConfigError(
-            f"scale is {scale!r}{suggestion(scale, SCALES)}; expected {' or '.join(SCALES)}"
-        )
     if only_missing and run:
         raise ConfigError("got --missing and --run; expected one of them")
     if name is None or "/" not in name:
         _list(name, folders, [*words] + ["--run"] * run + ["--missing"] * only_missing)
         return
     table = papers.load(*name.split("/", 1))
-    chosen = None if seeds is None else _seeds(seeds)
-    where = _folders(folders, extra)
+    chosen = None if seeds is None else chosen_seeds(seeds)
+    where = record_folders(folders, extra)
     index = make_index(where)
     with Composer() as composer:
         plan = make_plan(table, composer, scale, chosen, extra)
@@ -85,11 +74,35 @@ def main(
         printed = epsilons(table, plan.rows, composer)
     failed: typer.Exit | None = None
     if run:
-        failed = _run(table, scale, lacking, launcher, extra, keep_going)
-        index = make_index(where or _folders(folders, extra))
+        stem = f"tables/{table.paper}-{table.number}-{scale}"
+        failed = make_missing(stem, lacking, launcher, extra, keep_going)
+        index = make_index(where or record_folders(folders, extra))
     _show(fill(plan, index, printed), form, out, len(missing(plan, index)))
     if failed is not None:
         raise failed
+
+
+def scale_and_settings(words: Sequence[str], scale: str | None) -> tuple[str, list[str], list[str]]:
+    """What was typed beside a name: the scale, what goes to the sweep, overrides of every run.
+
+    Args:
+        words: as typed; ``scale=...`` may be among them.
+        scale: of the option.
+
+    Raises:
+        ConfigError: for two scales, or one that there is not.
+    """
+    settings = [word for word in words if not word.startswith("scale=")]
+    typed = [word.partition("=")[2] for word in words if word.startswith("scale=")]
+    if scale is not None and any(value != scale for value in typed):
+        raise ConfigError(f"got --scale {scale} and scale={typed[-1]}; expected one of them")
+    scale = typed[-1] if typed else scale or "paper"
+    if scale not in SCALES:
+        raise ConfigError(
+            f"scale is {scale!r}{suggestion(scale, SCALES)}; expected {' or '.join(SCALES)}"
+        )
+    launcher = [word for word in settings if word.lstrip("+~").startswith(("hydra/", "hydra."))]
+    return scale, launcher, [word for word in settings if word not in launcher]
 
 
 def _form(form: str | None, out: Path | None) -> str:
@@ -111,22 +124,24 @@ def _form(form: str | None, out: Path | None) -> str:
     return SUFFIXES[out.suffix]
 
 
-def _seeds(text: str) -> list[int]:
+def chosen_seeds(text: str) -> list[int]:
+    """The numbers of ``--seeds 0,1,2``."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
         raise ConfigError(f"--seeds is {text!r}; expected different numbers: type --seeds 0,1,2")
     return [int(part) for part in parts]
 
 
-def _folders(given: Sequence[Path], extra: Sequence[str]) -> list[Path] | None:
+def record_folders(given: Sequence[Path], extra: Sequence[str]) -> list[Path] | None:
     """Where to look: what was given, or the usual folders and where new runs go."""
     if given:
         return list(given)
-    own = _runs_dir(extra)
+    own = runs_dir(extra)
     return [folder for folder in dict.fromkeys([*map(Path, FOLDERS), own]) if folder.is_dir()]
 
 
-def _runs_dir(extra: Sequence[str]) -> Path:
+def runs_dir(extra: Sequence[str]) -> Path:
+    """Where new runs go, by overrides."""
     given = [word.partition("=")[2] for word in extra if word.startswith("runs_dir=")]
     return Path(given[-1].strip("'\"") if given else "runs")
 
@@ -149,7 +164,7 @@ def _list(paper: str | None, folders: Sequence[Path], beside: Sequence[str]) -> 
         raise ConfigError(
             f"got {' '.join(beside)} without a table; type one, as in dpft table {shown[0]}"
         )
-    index = make_index(_folders(folders, ()))
+    index = make_index(record_folders(folders, ()))
     with Composer() as composer:
         entries = overview([papers.load(*name.split("/", 1)) for name in shown], index, composer)
     table = Table(box=box.SIMPLE_HEAD, caption_justify="left")
@@ -177,23 +192,29 @@ def _tell_damaged(index: Index) -> None:
         typer.secho(f"left out: {line}", fg=typer.colors.YELLOW, err=True)
 
 
-def _run(
-    table: PaperTable,
-    scale: str,
+def make_missing(
+    stem: str,
     lacking: Sequence[Missing],
     launcher: Sequence[str],
     extra: Sequence[str],
     keep_going: bool,
 ) -> typer.Exit | None:
-    """Make what lacks; a sweep that did not finish is told after the table."""
+    """Make what lacks; a sweep that did not finish is returned, to be told at the end.
+
+    Args:
+        stem: of the file of settings below the runs' folder.
+        lacking: the runs.
+        launcher: words for Hydra.
+        extra: overrides of every run.
+        keep_going: whether the other runs go on after one failed.
+    """
     if not lacking:
         typer.echo("nothing lacks", err=True)
         return None
     from dpft.commands import sweep
 
-    folder = _runs_dir(extra) / "tables"
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{table.paper}-{table.number}-{scale}.txt"
+    file = runs_dir(extra) / f"{stem}.txt"
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(sweep_list(lacking), encoding="utf-8")
     where = [word for word in extra if word.startswith("runs_dir=")]
     typer.echo(f"{len(lacking)} runs lack; their settings are in {file}", err=True)

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from dpft.config import conf_dir, parse
-from dpft.errors import ConfigError, DpftError
+from dpft.errors import AuditError, ConfigError, DpftError
 from dpft.overrides import check_flags, explained, refusals_told
 from dpft.sweep import lifeline
 
@@ -107,6 +107,11 @@ def execute(raw: dict[str, Any]) -> None:
             err=True,
         )
     show([(outcome.path, outcome.record)])
+    if outcome.record.get("audit", {}).get("refuted"):
+        raise AuditError(
+            f"the audit refutes the guarantee of {outcome.path}; expected its lower bound below "
+            "epsilon. Do not release the model; please report this with the record"
+        )
 
 
 def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def strict_yaml(path: Path) -> Any:
         raise PaperError(f"{path} is not YAML: {told}; correct that line") from error
 
 
-class _Place:
+class Place:
     """A mapping of the file and where it stands, from which keys are taken one by one."""
 
     def __init__(self, content: Any, where: str) -> None:
@@ -87,7 +87,7 @@ def parse_table(content: Any, path: Path) -> PaperTable:
     Raises:
         PaperError: for the first place that does not follow the schema.
     """
-    top = _Place(content, str(path))
+    top = Place(content, str(path))
     title, source = top.take("title", values.text), top.take("source", values.text)
     split = top.take("split", values.text, "test")
     seeds = top.take("seeds", values.optional(values.count))
@@ -121,7 +121,7 @@ def parse_table(content: Any, path: Path) -> PaperTable:
 
 
 def _column(key: str, content: Any, split: str, where: str) -> Column:
-    place = _Place(content, where)
+    place = Place(content, where)
     column = Column(
         key=key,
         label=place.take("label", values.text),
@@ -139,7 +139,7 @@ def _column(key: str, content: Any, split: str, where: str) -> Column:
 
 
 def _row(content: Any, columns: tuple[Column, ...], where: str) -> Row:
-    place = _Place(content, where)
+    place = Place(content, where)
     labels = place.take("is", values.labels)
     place.where = where = f"{where} ({', '.join(map(str, labels.values()))})"
     row = Row(
@@ -179,7 +179,7 @@ def _row(content: Any, columns: tuple[Column, ...], where: str) -> Row:
 
 
 def _laptop(content: Any, where: str) -> Laptop:
-    place = _Place(content, where)
+    place = Place(content, where)
     skipped: list[Any] = place.take("skip", values.listed, [])
     laptop = Laptop(
         setting=place.take("setting", values.words),

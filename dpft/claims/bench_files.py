@@ -1,0 +1,138 @@
+"""Results of ``dpft bench`` as claims read them: ratios by style, and what they are of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpft.bench.catalog import BASELINE
+from dpft.bench.largest import PRECISION
+from dpft.bench.statistics import Spread
+from dpft.errors import ConfigError
+
+FOLDERS = (Path("runs/bench"), Path("results/bench"))
+_UNTIED = " (untied)"
+# One measurement of a speed, without a repetition that would tell its range.
+_SPEED = 0.05
+
+
+@dataclass(frozen=True)
+class BenchFile:
+    """One file of results.
+
+    Attributes:
+        path: of the JSON.
+        model: a name of `dpft.bench.catalog`.
+        length: tokens a record; None for images.
+        device: ``cpu`` or ``cuda``.
+        labels: what its numbers must be read with: model, shape, number type, device.
+        found: by quantity and style, relative to training without privacy in the same file.
+    """
+
+    path: Path
+    model: str
+    length: int | None
+    device: str
+    labels: tuple[str, ...]
+    found: Mapping[str, Mapping[str, Spread]]
+
+    def ratio(self, quantity: str, first: str, second: str) -> Spread | None:
+        """``first`` to ``second`` as median and range; None unless the file has both.
+
+        Of two styles that were each measured against the baseline the range is the widest that the
+        two ranges allow.
+        """
+        one, two = (self._relative(quantity, name) for name in (first, second))
+        if one is None or two is None or min(two.min, two.median) <= 0:
+            return None
+        return Spread(one.median / two.median, one.min / two.max, one.max / two.min)
+
+    def _relative(self, quantity: str, name: str) -> Spread | None:
+        styles = self.found.get(quantity, {})
+        if name == BASELINE:
+            return Spread(1.0, 1.0, 1.0) if styles else None
+        return styles.get(name)
+
+
+def bench_files(folders: Iterable[Path] | None = None) -> tuple[list[BenchFile], list[str]]:
+    """Every result below the folders, and a line for each file that is none.
+
+    Args:
+        folders: None: those of `FOLDERS` that exist.
+
+    Raises:
+        ConfigError: if a folder that was asked for is not there.
+    """
+    if folders is None:
+        folders = [folder for folder in FOLDERS if folder.is_dir()]
+    found, damaged = [], []
+    seen: set[Path] = set()
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(
+                f"--bench {folder} is no folder; expected one with results of dpft bench"
+            )
+        for path in sorted(folder.rglob("*.json")):
+            if path.resolve() in seen:
+                continue
+            seen.add(path.resolve())
+            try:
+                content = json.loads(path.read_text(encoding="utf-8"))
+                # Other data may lie there too.
+                if "summary" in content or "largest_batch" in content:
+                    found.append(_read(path, content))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                damaged.append(f"{path} is no result of dpft bench ({error!r})")
+    return found, damaged
+
+
+def _read(path: Path, content: Mapping[str, Any]) -> BenchFile:
+    settings = content["settings"]
+    if "largest_batch" in content:
+        found = _largest(content["largest_batch"])
+    else:
+        found = {
+            quantity: {
+                _plain(one["label"]): Spread(**one[key])
+                for one in content["summary"]
+                if one.get(key) is not None
+            }
+            for quantity, key in (("time", "time_ratio"), ("memory", "memory_ratio"))
+        }
+    length = settings["length"]
+    return BenchFile(
+        path=path,
+        model=str(settings["model"]),
+        length=None if length is None else int(length),
+        device=str(settings["device"]),
+        labels=tuple(map(str, content["labels"])),
+        found=found,
+    )
+
+
+def _largest(listed: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Spread]]:
+    ones = [one for one in listed if one.get("message") is None and one["batch"]]
+    base = {one["label"]: one for one in ones}
+    found: dict[str, dict[str, Spread]] = {"batch": {}, "speed": {}}
+    for one in ones:
+        label = str(one["label"])
+        marked = f"{BASELINE}{_UNTIED}"
+        other = base.get(marked if marked in base and label.endswith(_UNTIED) else BASELINE)
+        if other is None:
+            continue
+        batch = one["batch"] / other["batch"]
+        found["batch"][_plain(label)] = Spread(batch, batch * (1 - 1 / PRECISION), batch)
+        speeds = [x["examples_per_second"] for x in (one, other)]
+        if all(speeds):
+            speed = speeds[0] / speeds[1]
+            found["speed"][_plain(label)] = Spread(
+                speed, speed * (1 - _SPEED), speed * (1 + _SPEED)
+            )
+    return found
+
+
+def _plain(label: str) -> str:
+    return label.removesuffix(_UNTIED)

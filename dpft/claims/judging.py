@@ -1,0 +1,158 @@
+"""When a comparison counts, and what several of them say together: defined in one place.
+
+**Margin.** Two scores differ only if they lie further apart than ``max(2 s, r) + u/2``, as in
+`dpft.tables.verdicts`: ``s`` is the largest standard deviation over seeds that is known of either,
+``r`` is 1% of the larger number and counts only where no deviation is known, ``u`` is the unit of
+the last printed digit. For ours at a laptop's scale a printed deviation says nothing, so only ours
+count there.
+
+**Outcomes.** With ``d`` the amount by which the first number is better and ``m`` the margin:
+
+============== ===================== ==================== =====================
+expected       holds                 fails                too close to tell
+============== ===================== ==================== =====================
+above, best    ``d > m``             ``d < -m``           else
+not_below      ``d >= -m``           ``d < -m``           never
+on_par         ``|d| <= m``          ``|d| > m``          never
+a range        inside                outside by ``> m``   outside by at most m
+============== ===================== ==================== =====================
+
+A range that a paper states of its own printed numbers is arithmetic: there ``m`` is only what the
+last digits may have been rounded by.
+
+**Verdict.** Of the comparisons that came out: all hold, ``holds``; all fail, ``fails``; some of
+each, ``mixed``; all too close, ``too close to tell``. Counts stand beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dpft.claims.comparison import Comparison, Outcome
+from dpft.claims.schema import Expected
+from dpft.tables.verdicts import tolerance
+
+# Of two numbers at the edge, binary rounding must not decide.
+_EDGE = 1 + 1e-9
+
+
+def margin(
+    first: float, second: float, spread: float | None, decimals: int, *, arithmetic: bool = False
+) -> float:
+    """How far apart two scores must be to differ.
+
+    Args:
+        first: one score.
+        second: the other.
+        spread: the largest standard deviation known of either; None: none is.
+        decimals: printed digits after the point.
+        arithmetic: whether nothing but the rounding of printed digits stands in the way.
+    """
+    if arithmetic:
+        return float(10.0**-decimals)  # half a unit of each
+    return max(tolerance(number, spread, decimals) for number in (first, second))
+
+
+def ordered(kind: str, ahead: float, allowed: float) -> Outcome:
+    """``above``, ``best``, ``not_below`` or ``on_par``.
+
+    Args:
+        kind: of `Expected`.
+        ahead: by how much the first is better.
+        allowed: the margin.
+    """
+    allowed *= _EDGE
+    if kind == "on_par":
+        return Outcome.HOLDS if abs(ahead) <= allowed else Outcome.FAILS
+    if ahead < -allowed:
+        return Outcome.FAILS
+    if kind == "not_below" or ahead > allowed:
+        return Outcome.HOLDS
+    return Outcome.CLOSE
+
+
+def in_range(value: float, expected: Expected, allowed: float) -> Outcome:
+    """Whether a difference, ratio or value lies in the claim's range."""
+    low = expected.low if expected.low is not None else float("-inf")
+    high = expected.high if expected.high is not None else float("inf")
+    if low <= value <= high:
+        return Outcome.HOLDS
+    allowed *= _EDGE
+    return Outcome.CLOSE if low - allowed <= value <= high + allowed else Outcome.FAILS
+
+
+def spread_in_range(low: float, high: float, expected: Expected) -> Outcome:
+    """Whether a measured range lies inside the claim's, outside of it, or across its end."""
+    least = expected.low if expected.low is not None else float("-inf")
+    most = expected.high if expected.high is not None else float("inf")
+    if least <= low and high <= most:
+        return Outcome.HOLDS
+    return Outcome.FAILS if high < least or low > most else Outcome.CLOSE
+
+
+class Verdict(StrEnum):
+    """Of a claim, on one side."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    MIXED = "mixed"
+    CLOSE = "too close to tell"
+    NOT_YET = "not yet testable"
+    CANNOT = "cannot be tested here"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict with its counts.
+
+    Attributes:
+        verdict: see the module's text.
+        holds: comparisons that bear the claim out.
+        fails: those that contradict it.
+        close: those too close to tell.
+        lacking: those without numbers yet.
+        cannot: those that no run here can give.
+        ahead: of those with a better and a worse number, where the first is better, by any amount.
+        behind: where it is worse.
+    """
+
+    verdict: Verdict
+    holds: int
+    fails: int
+    close: int
+    lacking: int
+    cannot: int
+    ahead: int
+    behind: int
+
+    @property
+    def known(self) -> int:
+        """Comparisons with numbers."""
+        return self.holds + self.fails + self.close
+
+
+def judge(comparisons: Iterable[Comparison]) -> Judgement:
+    """What they say together."""
+    listed = list(comparisons)
+    count = {outcome: sum(c.outcome is outcome for c in listed) for outcome in Outcome}
+    holds, fails = count[Outcome.HOLDS], count[Outcome.FAILS]
+    if holds and fails:
+        verdict = Verdict.MIXED
+    elif holds or fails:
+        verdict = Verdict.HOLDS if holds else Verdict.FAILS
+    elif count[Outcome.CLOSE]:
+        verdict = Verdict.CLOSE
+    else:
+        verdict = Verdict.NOT_YET if count[Outcome.LACKING] else Verdict.CANNOT
+    return Judgement(
+        verdict=verdict,
+        holds=holds,
+        fails=fails,
+        close=count[Outcome.CLOSE],
+        lacking=count[Outcome.LACKING],
+        cannot=count[Outcome.CANNOT],
+        ahead=sum(c.ahead is True for c in listed if c.known),
+        behind=sum(c.ahead is False for c in listed if c.known),
+    )

@@ -1,0 +1,90 @@
+"""``dpft claims``: the papers' headline claims, by their printed numbers and by ours."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from dpft.claims import load
+from dpft.errors import ConfigError, suggestion
+
+_FORMATS = ("terminal", "markdown", "json")
+_SUFFIXES = {".txt": "terminal", ".md": "markdown", ".json": "json"}
+_PIPED = 160
+
+
+def main(
+    name: str | None,
+    *,
+    form: str | None = None,
+    out: Path | None = None,
+    runs: Sequence[Path] = (),
+    benches: Sequence[Path] = (),
+) -> None:
+    """Show all claims, a paper's, or one with every number.
+
+    Args:
+        name: ``li2022`` or ``li2022/c05``; None: all.
+        form: one of the formats; None: by the suffix of ``out``, else the terminal's.
+        out: file to write to.
+        runs: where records are looked for; none: ``runs`` and ``results``.
+        benches: where benchmarks are; none: ``runs/bench`` and ``results/bench``.
+
+    Raises:
+        ConfigError: for a claim, format or folder that is not there.
+    """
+    form = _form(form, out)
+    claims = load(name)
+    from dpft.claims.bench_files import bench_files
+    from dpft.claims.evaluate import evaluate
+    from dpft.claims.evidence import Evidence
+    from dpft.claims.render import as_markdown, as_text, show_list, show_one
+    from dpft.claims.shown import as_json
+    from dpft.tables.composition import Composer
+    from dpft.tables.found import make_index
+
+    index = make_index(runs or None)
+    found, damaged = bench_files(benches or None)
+    with Composer() as composer:
+        evidence = Evidence(index, found, composer)
+        results = [evaluate(claim, evidence) for claim in claims]
+    one = name is not None and "/" in name
+    if out is None and form == "terminal":
+        # What is piped into a file has no width of its own.
+        console = Console() if sys.stdout.isatty() else Console(width=_PIPED)
+        if one:
+            show_one(results[0], console)
+        else:
+            show_list(results, console)
+    else:
+        texts = {"terminal": as_text, "markdown": as_markdown}
+        text = as_json(results) if form == "json" else texts[form](results, one=one)
+        if out is None:
+            typer.echo(text, nl=False)
+        else:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(text, encoding="utf-8")
+            typer.echo(f"{out}", err=True)
+    for line in (*index.damaged, *damaged):
+        typer.secho(f"left out: {line}", fg=typer.colors.YELLOW, err=True)
+
+
+def _form(form: str | None, out: Path | None) -> str:
+    if form is not None:
+        if form not in _FORMATS:
+            raise ConfigError(
+                f"--format is {form!r}{suggestion(form, _FORMATS)}; expected one of "
+                f"{', '.join(_FORMATS)}"
+            )
+        return form
+    if out is None:
+        return "terminal"
+    if out.suffix not in _SUFFIXES:
+        raise ConfigError(
+            f"--out is {str(out)!r}; expected a file ending in {', '.join(_SUFFIXES)}, or --format"
+        )
+    return _SUFFIXES[out.suffix]

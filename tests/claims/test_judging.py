@@ -1,0 +1,51 @@
+"""What several comparisons say together."""
+
+import pytest
+
+from dpft.claims.comparison import Comparison, Outcome, Side
+from dpft.claims.judging import Verdict, judge, spread_in_range
+from dpft.claims.schema import Expected
+from dpft.claims.shown import counted
+
+H, F, C, L, N = (
+    Outcome.HOLDS,
+    Outcome.FAILS,
+    Outcome.CLOSE,
+    Outcome.LACKING,
+    Outcome.CANNOT,
+)
+
+
+def judged(*outcomes, ahead=None):
+    return judge(Comparison(Side.PAPER, "x", "y", one, ahead=ahead) for one in outcomes)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "verdict", "told"),
+    [
+        ((H, H), Verdict.HOLDS, "holds (2 of 2 hold)"),
+        ((H, C), Verdict.HOLDS, "holds (1 of 2 hold, 1 too close)"),
+        ((F, C), Verdict.FAILS, "fails (0 of 2 hold, 1 too close)"),
+        ((H, F, F), Verdict.MIXED, "mixed (1 of 3 hold)"),
+        ((C, C), Verdict.CLOSE, "too close to tell (0 of 2 hold)"),
+        ((H, L), Verdict.HOLDS, "holds so far (1 of 1 hold; 1 without numbers)"),
+        ((L, N), Verdict.NOT_YET, "not yet testable"),
+        ((N,), Verdict.CANNOT, "cannot be tested here"),
+        ((), Verdict.CANNOT, "cannot be tested here"),
+    ],
+)
+def test_verdicts(outcomes, verdict, told):
+    assert judged(*outcomes).verdict is verdict
+    assert counted(judged(*outcomes)) == told
+
+
+def test_directions_are_counted_whatever_the_margin():
+    both = judged(C, F, L, ahead=False)
+    assert (both.ahead, both.behind) == (0, 2)  # what has no numbers has no direction
+
+
+def test_a_measured_range_across_the_end_is_too_close():
+    at_most = Expected("ratio", None, 1.1)
+    assert spread_in_range(0.9, 1.1, at_most) is H
+    assert spread_in_range(1.0, 1.2, at_most) is C
+    assert spread_in_range(1.11, 1.2, at_most) is F
