@@ -5,27 +5,22 @@ from __future__ import annotations
 import math
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from dpft import runs
 from dpft.config import Run
-from dpft.models import LoadedModel
-from dpft.objectives.records import Record
+from dpft.preparation import Prepared
 from dpft.privacy import Mechanism
 from dpft.tasks.base import Task
 
 
 def make_record(
     run: Run,
-    task: Task,
+    prepared: Prepared,
     directory: runs.RunDirectory,
-    mechanism: Mechanism,
-    loaded: LoadedModel,
-    records: Sequence[Record],
-    data: str,
     seconds: float,
     measured: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -33,19 +28,17 @@ def make_record(
 
     Args:
         run: the settings.
-        task: what was trained on.
+        prepared: what was trained on what, and under which guarantee.
         directory: the run's folder.
-        mechanism: what was done to the data.
-        loaded: the trained model.
-        records: the training records.
-        data: their keyed fingerprint.
         seconds: how long the steps took.
         measured: further sections of the record, such as an audit's.
     """
+    task, loaded = prepared.task, prepared.parts.loaded
+    mechanism = prepared.parts.mechanism
     parameters = list(loaded.model.parameters())
     epsilon = mechanism.epsilons() if mechanism.private else None
     explicit = run.privacy.noise_seed
-    counts = {"train": len(records)}
+    counts = {"train": len(prepared.records)}
     if task.unit_noun != "record":
         # How many records there are depends on one user by more than the guarantee covers.
         counts = {f"training {task.unit_noun}s": mechanism.dataset_size - run.audit.slots}
@@ -59,7 +52,7 @@ def make_record(
         "dataset": {
             "task": task.name,
             "source": task.location[0],
-            "fingerprint": data,
+            "fingerprint": prepared.data,
             "counts": counts,
         },
         "model": {

@@ -15,7 +15,7 @@ import pytest
 import torch
 import yaml
 
-from dpft import experiment
+from dpft import preparation
 from dpft.compose import compose
 from dpft.config import conf_dir, parse
 from dpft.errors import DpftError
@@ -107,13 +107,13 @@ def original(model, needs, seed):
     return experiment_load(model, needs, seed)
 
 
-experiment_load = experiment.load_model
+experiment_load = preparation.load_model
 
 
 @pytest.fixture(autouse=True)
 def models_are_built_once(monkeypatch):
     monkeypatch.setattr(
-        experiment, "load_model", lambda *arguments: copy.deepcopy(original(*arguments))
+        preparation, "load_model", lambda *arguments: copy.deepcopy(original(*arguments))
     )
 
 
@@ -124,7 +124,7 @@ def attempt(task, model, adapt, clip):
         run = parse(raw)
         made, records, owners = some_records(*task)
         units = len(records) if owners is None else len(set(owners))
-        parts = experiment.assemble(run, made, units, torch.device("cpu"))
+        parts = preparation.assemble(run, made, units, torch.device("cpu"))
         objective = made.objective(parts.loaded)
     except DpftError as error:
         return str(error)

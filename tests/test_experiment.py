@@ -16,9 +16,11 @@ from dpft.commands.train import execute, resumed
 from dpft.compose import compose
 from dpft.config import conf_dir, parse
 from dpft.errors import ConfigError, DataError, DpftError
-from dpft.experiment import release_digest, run_experiment, run_path
+from dpft.experiment import run_experiment
+from dpft.paths import run_path
 from dpft.privacy import accounting
 from dpft.privacy.noise import Released
+from dpft.session import release_digest
 from dpft.tasks.e2e import E2E
 
 SMALL = [
@@ -405,7 +407,7 @@ def test_what_no_step_could_do_is_told_before_any_record_is_encoded(
     def encoded(*arguments):
         raise AssertionError("too late")
 
-    monkeypatch.setattr("dpft.experiment.encoded", encoded)
+    monkeypatch.setattr("dpft.preparation.encoded", encoded)
     monkeypatch.setattr("dpft.privacy.layers.rules.EmbeddingRule.sums_over_positions", False)
     with pytest.raises(ConfigError, match=message):
         run_experiment(

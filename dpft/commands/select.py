@@ -83,6 +83,7 @@ def main(
 
     made = make_plan(read_words(typed), lines)
     assert made.points is not None
+    assert all(selection.trials in point.path.parents for point in made.points)
     records = [read_record(point.path) for point in made.points]
     scores = [score(record, metric)[1] for record in records]
     ranked = [(value, i) for i, value in enumerate(scores) if value is not None]

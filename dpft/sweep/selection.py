@@ -138,7 +138,7 @@ def draw(key: bytes, candidates: Sequence[Candidate], trials: Trials) -> list[tu
     for trial in range(count):
         generator = keys.generator(key, "trial", trial)
         candidate = candidates[int(generator.integers(len(candidates)))]
-        words = [word for word in candidate.overrides if word.partition("=")[0] != "seed"]
+        words = [w for w in candidate.overrides if w.partition("=")[0] not in ("seed", "runs_dir")]
         # A seed of its own makes it a run of its own, with noise of its own.
         lines.append((*words, f"seed={int(generator.integers(2**31))}"))
     return lines

@@ -31,7 +31,7 @@ SMALL = [
 
 @pytest.fixture
 def candidates():
-    words = [("optim.lr=1e-3",), ("optim.lr=2e-3", "seed=3")]
+    words = [("optim.lr=1e-3",), ("optim.lr=2e-3", "seed=3", "runs_dir=elsewhere")]
     return [Candidate(w, parse(compose(w))) for w in words]
 
 
@@ -54,6 +54,7 @@ def test_each_trial_draws_a_candidate_and_a_seed_of_its_own(candidates):
     assert 0.35 < rates.count("optim.lr=1e-3") / len(rates) < 0.65
     assert len(seeds) == len(lines) == len(set(seeds))
     assert "seed=3" not in seeds
+    assert not any("runs_dir" in word for line in lines for word in line)
 
 
 def test_the_price_is_of_the_worst_candidate():
@@ -119,6 +120,7 @@ def test_the_best_trial_is_released_with_the_price_of_all(tmp_path, monkeypatch)
     best = max(trial["scores"]["dev"]["metrics"]["accuracy"] for trial in trials)
 
     assert len(trials) == 2
+    assert len(list(tmp_path.rglob("record.json"))) == 3  # none lies outside private/
     assert chosen["scores"]["dev"]["metrics"]["accuracy"] == best
     assert chosen["privacy"]["epsilon"]["rdp"] > trials[0]["privacy"]["epsilon"]["rdp"]
     assert chosen["privacy"]["epsilon"]["prv"] is None

@@ -1,0 +1,164 @@
+"""What stands before the first step of a run: data, model, clipper, guarantee, canaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dpft import runs
+from dpft.audit import stage as audits
+from dpft.audit.auditor import Auditor
+from dpft.config import Run
+from dpft.errors import ConfigError
+from dpft.mechanisms import attach_clipper, make_mechanism
+from dpft.models import LoadedModel, adapt, load_model
+from dpft.objectives.base import Instance, Objective, encoded
+from dpft.objectives.independence import check_independence
+from dpft.objectives.records import Record
+from dpft.privacy import Clipper, Mechanism, keys
+from dpft.progress import Progress
+from dpft.tasks.base import Task, fingerprint
+from dpft.units import Records, TrainingSet, Users
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A model ready to be trained, what clips its gradients, and what is guaranteed."""
+
+    loaded: LoadedModel
+    clipper: Clipper
+    mechanism: Mechanism
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that a run needs for its steps.
+
+    Attributes:
+        task: of the run.
+        parts: model, clipper and mechanism.
+        objective: of the task, for this model.
+        records: trained on, planted secrets included.
+        units: the same as units of privacy.
+        key: decides batches, noise and dropout; secret in a private run.
+        data: keyed fingerprint of the records.
+        instances: what the model is asked in the end.
+        planted: secrets among the records, if any.
+        auditor: canaries in slots behind the units, if any.
+    """
+
+    task: Task
+    parts: Parts
+    objective: Objective
+    records: Sequence[Record]
+    units: TrainingSet
+    key: bytes
+    data: str
+    instances: Sequence[Instance]
+    planted: audits.Planted | None
+    auditor: Auditor | None
+
+    def header(self) -> dict[str, Any]:
+        """What stands at the head of the ledger: the run cannot go on where any of it differs."""
+        clipper, mechanism = self.parts.clipper, self.parts.mechanism
+        header: dict[str, Any] = {
+            "mechanism": mechanism.to_dict(),
+            "data": self.data,
+            "key": runs.key_fingerprint(self.key),
+            "unit": self.task.unit_in_words,
+            # Another machine rounds differently: the same noise on a slightly different sum would
+            # be a second release that nobody counted.
+            "compute": {
+                "device": self.parts.loaded.model.device.type,
+                "threads": torch.get_num_threads(),
+            },
+        }
+        if clipper.adaptive is not None:  # whose the thresholds of each step are
+            header["groups"] = [group.name for group in clipper.groups]
+        return header
+
+
+def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progress) -> Prepared:
+    """Read, load, encode and check; what cannot work is told here and not an hour later.
+
+    Raises:
+        DpftError, UnsupportedLayerError: with a message for the user.
+    """
+    records, owners = task.records("train"), task.owners()
+    size = len(records) if owners is None else len(set(owners))
+    # What is missing at the end is told at the beginning; and files may change meanwhile.
+    instances = task.instances(run.decode.split)
+    audits.check(run, task)
+    size += audits.planted_records(run.audit) + run.audit.slots
+    with progress.phase("loading", None, note=run.model.name):
+        parts = assemble(run, task, size, device_of(run.device))
+    loaded, clipper, mechanism = parts.loaded, parts.clipper, parts.mechanism
+    if owners is not None:
+        clipper.check_rows(task.records_per_user)
+    objective = task.objective(loaded)
+    planted = audits.plant(run.audit, loaded, run.seed)
+    if planted is not None:
+        records = [*records, *planted.records]
+    with progress.phase("encoding", len(records)) as advance:
+        examples = encoded(objective, records, advance)
+    if mechanism.private:
+        with clipper.paused():
+            check_independence(objective, loaded.model, examples)
+    key = keys.public_key(run.seed)
+    if mechanism.noise_multiplier:
+        key = directory.noise_key(run.privacy.noise_seed)
+    units: TrainingSet = Records(objective, examples)
+    if owners is not None:
+        units = Users(objective, examples, owners, task.records_per_user, key)
+    return Prepared(
+        task=task,
+        parts=parts,
+        objective=objective,
+        records=records,
+        units=units,
+        key=key,
+        data=runs.keyed_fingerprint(key, fingerprint(records, owners)),
+        instances=instances,
+        planted=planted,
+        auditor=audits.make_auditor(
+            run, task, objective, loaded, records[0], clipper, mechanism, key
+        ),
+    )
+
+
+def assemble(run: Run, task: Task, size: int, device: torch.device) -> Parts:
+    """Load and adapt the model, attach the clipper, and calibrate the noise for its groups.
+
+    Args:
+        run: the settings.
+        task: says what kind of model it needs.
+        size: how many units of privacy there are.
+        device: where the model goes.
+
+    Raises:
+        DpftError: if these settings do not go together.
+    """
+    make_mechanism(run, size)  # an impossible budget is told before a model is loaded
+    loaded = adapt(load_model(run.model, task.needs, run.seed), run.adapt, task.needs, run.seed)
+    model = loaded.model.to(device).train()  # type: ignore[arg-type]
+    clipper = attach_clipper(run.clip, model)
+    return Parts(loaded, clipper, make_mechanism(run, size, clipper))
+
+
+def device_of(name: str) -> torch.device:
+    """The device that ``device=`` names; ``auto`` is the GPU if there is one.
+
+    Raises:
+        ConfigError: if it is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device is {name!r}, but there is no GPU here; type device=cpu")
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device is {name!r}; expected auto, cpu or cuda") from error
