@@ -49,6 +49,8 @@ CLIP_FUNCTIONS: Mapping[str, ClipFunction] = MappingProxyType(
 Signature = tuple[tuple[tuple[str, bool], ...], bool, bool]
 
 # A sequence that was found right is looked at again after so many batches, and four times as many.
+# Records of a batch that the rules are checked on, from its first to its last.
+_CHECKED = 4
 _CHECK_AGAIN = 64
 
 
@@ -218,17 +220,13 @@ class Clipper:
             heard += 1
             batch.arrived(call, g)
 
-        checked = self._check(losses, calls, rows)
+        self._check(losses, calls, rows)
         self._unfinished = True
-        if checked is not None:
-            for call, g in checked:
-                listen(call, g)
-        else:
-            if two and calls and dominates(calls[-1], losses, calls[:-1]):
-                gate = self._capture.open_gate(losses, calls[-1])
-            self._capture.backward(
-                losses, calls, listen, everywhere=everywhere, retain_graph=two, gate=gate
-            )
+        if two and calls and dominates(calls[-1], losses, calls[:-1]):
+            gate = self._capture.open_gate(losses, calls[-1])
+        self._capture.backward(
+            losses, calls, listen, everywhere=everywhere, retain_graph=two, gate=gate
+        )
         if heard != len(calls):
             raise UnsupportedLayerError(
                 f"{len(calls)} layer calls lie on the way to the losses, but a backward met "
@@ -249,38 +247,37 @@ class Clipper:
             self._second_backward(losses, calls, gate, rows)
         self._unfinished = False
 
-    def _check(
-        self, losses: Tensor, calls: Sequence[Call], rows: int
-    ) -> list[tuple[Call, Tensor]] | None:
-        """The output gradients of a batch whose rules were checked; None if it is not its turn.
+    def _check(self, losses: Tensor, calls: Sequence[Call], rows: int) -> None:
+        """Check the rules on some records of the batch, if it is its turn; nothing is clipped yet.
 
-        Nothing is clipped before the check. It is repeated ever more rarely: what a model does may
-        depend on its data and change with its weights.
+        It is repeated ever more rarely: what a model does may depend on its data and change with
+        its weights. Of the layers' inputs and output gradients only the rows of those records are
+        kept, so that a batch that is checked takes hardly more memory than any other.
         """
         kind = tuple((call.site.name, call.root) for call in calls)
         seen = self._seen.setdefault((kind, len(losses) > 1, rows > 1), _Seen())
         seen.batches += 1
-        if seen.batches < seen.next_check:
-            return None
-        heard: list[tuple[Call, Tensor]] = []
+        if seen.batches < seen.next_check or not bool(torch.isfinite(losses).all()):
+            return  # where a loss is not finite there is nothing to compare: the next is looked at
+        last = len(losses) - 1
+        chosen = sorted({round(last * part / (_CHECKED - 1)) for part in range(_CHECKED)})
+        index = torch.tensor(chosen, device=losses.device)
+        uses: dict[str, list[Use]] = {}
+        half = False
 
+        @torch.no_grad()
         def listen(call: Call, g: Tensor) -> None:
+            nonlocal half
+            half = half or g.dtype.itemsize < 4
             call.hold()
-            heard.append((call, g))
+            for name, use in uses_of(call, g, len(losses), rows):
+                uses.setdefault(name, []).append(use.rows(index.to(g.device)))
+            call.let_go()
 
         self._capture.backward(losses, calls, listen, everywhere=True, retain_graph=True)
-        if not bool(torch.isfinite(losses).all()):
-            return heard  # there is nothing to compare: the next batch is looked at
-        uses: dict[str, list[Use]] = {}
-        with torch.no_grad():
-            for call, g in heard:
-                for name, use in uses_of(call, g, len(losses), rows):
-                    uses.setdefault(name, []).append(use)
-        half = any(g.dtype.itemsize < 4 for _, g in heard)
         with self._capture.silent_backward():
-            told_apart = verify_sums(losses, uses, self.parameters, 3e-2 if half else 1e-3)
+            told_apart = verify_sums(losses[index], uses, self.parameters, 3e-2 if half else 1e-3)
         seen.checked(told_apart)
-        return heard
 
     def _second_backward(
         self, losses: Tensor, calls: Sequence[Call], gate: Gate | None, rows: int

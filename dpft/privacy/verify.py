@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,6 +12,9 @@ from torch.autograd.graph import Node
 
 from dpft.privacy.capture import Call
 from dpft.privacy.layers import UnsupportedLayerError, Use
+
+# Of the model's gradients, how large a share is held at a time by `verify_sums`.
+_PARTS = 4
 
 
 class Structure(NamedTuple):
@@ -86,8 +89,8 @@ def verify_sums(
     use was missed.
 
     Args:
-        losses: per-example losses, ``(B,)``.
-        uses: all uses of the batch, by parameter.
+        losses: per-example losses of some records, ``(n,)``.
+        uses: all uses of these records, by parameter.
         parameters: the trainable parameters.
         tolerance: relative difference that rounding explains.
 
@@ -99,39 +102,64 @@ def verify_sums(
     generator = torch.Generator().manual_seed(0)
     weights = 0.5 + torch.rand(len(losses), generator=generator, dtype=torch.float64)
     weights = weights.to(losses.device, torch.promote_types(losses.dtype, torch.float32))
-    true = dict(
-        zip(
-            parameters,
-            torch.autograd.grad(
-                (losses * weights).sum(),
-                list(parameters.values()),
-                retain_graph=True,
-                allow_unused=True,
-            ),
-            strict=True,
-        )
-    )
-    norms = {name: float(g.norm()) for name, g in true.items() if g is not None}
+    norms: dict[str, float] = {}
+    apart: dict[str, float] = {}
+
+    @torch.no_grad()
+    def compare(name: str, theirs: Tensor | None) -> None:
+        ours = torch.zeros_like(parameters[name])
+        for use in uses.get(name, []):
+            use.add_weighted_sum(weights.to(ours.device), ours)
+        norms[name] = 0.0 if theirs is None else float(theirs.norm())
+        apart[name] = float((ours if theirs is None else ours.sub_(theirs)).norm())
+
+    _each_gradient((losses * weights).sum(), parameters, compare)
+    taking_part = tuple(norms)
+    for name in parameters:
+        if name not in norms:
+            compare(name, None)
     if not all(math.isfinite(norm) for norm in norms.values()):
         return False  # some record's gradient overflows, which it will be dropped for
     largest = max(norms.values(), default=0.0)
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            ours = torch.zeros_like(parameter)
-            for use in uses.get(name, []):
-                use.add_weighted_sum(weights, ours)
-            theirs = true[name]
-            # A gradient that is zero but for rounding is measured against the largest one.
-            allowed = tolerance * norms.get(name, 0.0) + 1e-2 * tolerance * largest
-            apart = float((ours if theirs is None else ours - theirs).norm())
-            if not apart <= allowed:
-                raise UnsupportedLayerError(
-                    f"the rule for parameter {name!r} gives another gradient than autograd "
-                    f"(difference {apart:.3g}, expected at most {allowed:.3g}): its layer "
-                    "computes something else than its type says, its input was changed in "
-                    "place, or the losses are not in the order of the input's rows"
-                )
-    return all(norms.values())
+    for name, difference in apart.items():
+        # A gradient that is zero but for rounding is measured against the largest one.
+        allowed = tolerance * norms[name] + 1e-2 * tolerance * largest
+        if not difference <= allowed:
+            raise UnsupportedLayerError(
+                f"the rule for parameter {name!r} gives another gradient than autograd "
+                f"(difference {difference:.3g}, expected at most {allowed:.3g}): its layer "
+                "computes something else than its type says, its input was changed in "
+                "place, or the losses are not in the order of the input's rows"
+            )
+    return all(norms[name] for name in taking_part)
+
+
+def _each_gradient(
+    loss: Tensor,
+    parameters: Mapping[str, nn.Parameter],
+    compare: Callable[[str, Tensor], None],
+) -> None:
+    """Tell ``compare`` each parameter's gradient, a part of the model at a time.
+
+    All gradients at once would be held beside all activations, as in no other batch. Accumulating
+    them one by one would set off hooks that others left on the parameters.
+    """
+    most = sum(parameter.numel() for parameter in parameters.values()) / _PARTS
+    part: list[str] = []
+    size = 0
+    names = list(parameters)
+    for number, name in enumerate(names):
+        part.append(name)
+        size += parameters[name].numel()
+        if number + 1 < len(names) and size + parameters[names[number + 1]].numel() <= most:
+            continue
+        gradients = torch.autograd.grad(
+            loss, [parameters[n] for n in part], retain_graph=True, allow_unused=True
+        )
+        for n, gradient in zip(part, gradients, strict=True):
+            if gradient is not None:
+                compare(n, gradient)
+        part, size = [], 0
 
 
 def check_batch(call: Call, batch: int, g: Tensor) -> None:
