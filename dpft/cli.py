@@ -22,11 +22,34 @@ app = typer.Typer(
 study_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(study_app, name="study", help="Human ratings of several runs' texts: make, read.")
 
-# Everything behind these verbs goes to Hydra as it was typed, flags and overrides alike.
-_HYDRA = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-_OVERRIDES = {"allow_extra_args": True}
+# What a verb does not know itself it gets as it was typed; of Hydra's verbs that is everything.
+_AS_TYPED = {"allow_extra_args": True, "ignore_unknown_options": True}
+_HYDRA = {**_AS_TYPED, "help_option_names": []}
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+TrainedRun = Annotated[Path, typer.Argument(help="A run directory that was trained.")]
+OutFile = Annotated[
+    Path | None, typer.Option(help="File to write; its suffix may tell the format.")
+]
+Records = Annotated[
+    list[Path] | None,
+    typer.Option(help="Folder with records; may be repeated. Default: runs and results."),
+]
+# Of a paper's table or figure, and of the runs that it lacks.
+Scale = Annotated[
+    str | None, typer.Option(help="paper (default), or laptop: small models and subsets.")
+]
+Seeds = Annotated[
+    str | None, typer.Option(help="0,1,2; default: as many as the paper, one at the laptop's.")
+]
+Missing = Annotated[
+    bool, typer.Option("--missing", help="Print only the commands of the runs that lack.")
+]
+MakeRuns = Annotated[bool, typer.Option("--run", help="Make the runs that lack, by dpft sweep.")]
+FailFast = Annotated[
+    bool,
+    typer.Option("--fail-fast/--keep-going", help="Whether a failure ends what --run began."),
+]
 
 
 @app.command(context_settings=_HYDRA, add_help_option=False)
@@ -37,12 +60,10 @@ def train(context: typer.Context) -> None:
     """
     from dpft.commands import train as verb
 
-    # Help asks no hub, and a name server may take seconds to say that there is none.
-    helps = not {"--help", "-h"}.isdisjoint(context.args)
-    _run(lambda: verb.main(context.args), hub=not helps)
+    _run(lambda: verb.main(context.args), hub=not _asks_help(context))
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(context_settings=_AS_TYPED)
 def sweep(
     context: typer.Context,
     file: Annotated[
@@ -75,7 +96,7 @@ def sweep(
 
 @app.command()
 def decode(
-    run: Annotated[Path, typer.Argument(help="A run directory that was trained.")],
+    run: TrainedRun,
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Settings of decode, such as decode.beams=1.")
     ] = None,
@@ -212,32 +233,16 @@ def table(
             "for --run also hydra/launcher=joblib."
         ),
     ] = None,
-    scale: Annotated[
-        str | None, typer.Option(help="paper (default), or laptop: small models and subsets.")
-    ] = None,
-    missing: Annotated[
-        bool, typer.Option("--missing", help="Print only the commands of the runs that lack.")
-    ] = False,
-    run: Annotated[
-        bool, typer.Option("--run", help="Make the runs that lack, by dpft sweep.")
-    ] = False,
+    scale: Scale = None,
+    missing: Missing = False,
+    run: MakeRuns = False,
     form: Annotated[
         str | None, typer.Option("--format", help="terminal, markdown, latex, csv or html.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="File to write; its suffix may tell the format.")
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="0,1,2; default: as many as the paper, one at the laptop's.")
-    ] = None,
-    runs: Annotated[
-        list[Path] | None,
-        typer.Option(help="Folder with records; may be repeated. Default: runs and results."),
-    ] = None,
-    fail_fast: Annotated[
-        bool,
-        typer.Option("--fail-fast/--keep-going", help="Whether a failure ends what --run began."),
-    ] = False,
+    out: OutFile = None,
+    seeds: Seeds = None,
+    runs: Records = None,
+    fail_fast: FailFast = False,
 ) -> None:
     """A paper's table beside your runs, and what lacks: dpft table li2022/2 scale=laptop
 
@@ -275,13 +280,8 @@ def claims(
     form: Annotated[str | None, typer.Option("--format", help="terminal, markdown or json.")] = (
         None
     ),
-    out: Annotated[
-        Path | None, typer.Option(help="File to write; its suffix may tell the format.")
-    ] = None,
-    runs: Annotated[
-        list[Path] | None,
-        typer.Option(help="Folder with records; may be repeated. Default: runs and results."),
-    ] = None,
+    out: OutFile = None,
+    runs: Records = None,
     bench: Annotated[
         list[Path] | None,
         typer.Option(help="Folder with files of dpft bench. Default: runs/bench, results/bench."),
@@ -306,19 +306,11 @@ def figure(
         list[str] | None,
         typer.Argument(help="scale=laptop; settings of every run; for --run also Hydra's."),
     ] = None,
-    scale: Annotated[
-        str | None, typer.Option(help="paper (default), or laptop: small models and subsets.")
-    ] = None,
-    missing: Annotated[
-        bool, typer.Option("--missing", help="Print only the commands of the runs that lack.")
-    ] = False,
-    run: Annotated[
-        bool, typer.Option("--run", help="Make the runs that lack, by dpft sweep.")
-    ] = False,
+    scale: Scale = None,
+    missing: Missing = False,
+    run: MakeRuns = False,
     out: Annotated[Path, typer.Option(help="Folder of the files.")] = Path("runs/figures"),
-    seeds: Annotated[
-        str | None, typer.Option(help="0,1,2; default: as many as the paper, one at the laptop's.")
-    ] = None,
+    seeds: Seeds = None,
     runs: Annotated[
         list[Path] | None,
         typer.Option(help="Folder with records, or a run; may be repeated."),
@@ -327,10 +319,7 @@ def figure(
         list[Path] | None,
         typer.Option(help="Folder with files of dpft bench; may be repeated."),
     ] = None,
-    fail_fast: Annotated[
-        bool,
-        typer.Option("--fail-fast/--keep-going", help="Whether a failure ends what --run began."),
-    ] = False,
+    fail_fast: FailFast = False,
 ) -> None:
     """A paper's figure, as PNG and SVG with its data as CSV: dpft figure li2022/6
 
@@ -357,7 +346,7 @@ def figure(
 
 @app.command()
 def generate(
-    run: Annotated[Path, typer.Argument(help="A run directory that was trained.")],
+    run: TrainedRun,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
@@ -465,7 +454,7 @@ def bench(
     _run(lambda: verb.main(explain, largest_batch, threads, **options))
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(context_settings=_AS_TYPED)
 def select(
     context: typer.Context,
     metric: Annotated[str, typer.Option(help="The score that decides, such as BLEU.")],
@@ -501,8 +490,7 @@ def audit(context: typer.Context) -> None:
     """
     from dpft.commands import audit as verb
 
-    helps = not {"--help", "-h"}.isdisjoint(context.args)
-    _run(lambda: verb.main(context.args), hub=not helps)
+    _run(lambda: verb.main(context.args), hub=not _asks_help(context))
 
 
 @app.command()
@@ -525,6 +513,11 @@ def version(  # noqa: D103
 
         typer.echo(f"dpft {__version__}")
         raise typer.Exit
+
+
+def _asks_help(context: typer.Context) -> bool:
+    # Help asks no hub, and a name server may take seconds to say that there is none.
+    return not {"--help", "-h"}.isdisjoint(context.args)
 
 
 def _run(verb: Callable[[], None], hub: bool = False) -> None:

@@ -3,31 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
 from dpft.audit.bound import lower_bound
-
-
-class Canaries(Protocol):
-    """One kind of canaries; see `dpft.audit.gradients` and `dpft.audit.records`."""
-
-    included: npt.NDArray[np.bool_]
-
-    def __len__(self) -> int: ...
-
-    @property
-    def scores(self) -> npt.NDArray[np.float64]: ...
-
-    def insert(self, slots: Sequence[int]) -> None: ...
-
-    def observe(self) -> None: ...
-
-    def state(self) -> dict[str, Any]: ...
-
-    def restore(self, state: dict[str, Any]) -> None: ...
+from dpft.audit.canaries import Canaries
 
 
 class Auditor:

@@ -12,20 +12,21 @@ What clips the real records is not tested: see `dpft.audit.records`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from dpft.audit.canaries import Canaries
 from dpft.privacy import keys
 
 if TYPE_CHECKING:
     from dpft.privacy import Clipper, Mechanism
 
 
-class GradientCanaries:
+class GradientCanaries(Canaries):
     """``m`` canaries on coordinates of their own (Steinke et al. 2023, section 6: Dirac canaries).
 
     Args:
@@ -40,22 +41,18 @@ class GradientCanaries:
     """
 
     def __init__(self, count: int, clipper: Clipper, mechanism: Mechanism, key: bytes) -> None:
+        generator = keys.generator(key, "audit", "gradients")
+        super().__init__(count, generator)
         self._clipper = clipper
         self._mechanism = mechanism
-        generator = keys.generator(key, "audit", "gradients")
-        self.included = generator.random(count) < 0.5
         # In each group the largest parameter: there is most room for coordinates of their own.
         self._places: list[tuple[str, Tensor]] = []
         for group in clipper.groups:
             name = max(group.parameters, key=lambda name: clipper.parameters[name].numel())
             size = clipper.parameters[name].numel()
             self._places.append((name, torch.from_numpy(_places(generator, size, count))))
-        self.scores = np.zeros(count)
         self._before: list[Tensor] = []
         self._scales: list[tuple[float, float]] = []
-
-    def __len__(self) -> int:
-        return len(self.included)
 
     @torch.no_grad()
     def insert(self, slots: Sequence[int]) -> None:
@@ -99,14 +96,6 @@ class GradientCanaries:
             weight = threshold / std**2 if std > 0 else threshold
             total += weight * (released - known).cpu().numpy()
         self.scores += total
-
-    def state(self) -> dict[str, Any]:
-        """For a checkpoint; coins and coordinates follow from the key."""
-        return {"scores": self.scores.tolist()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        self.scores = np.array(state["scores"], dtype=np.float64)
 
 
 def _places(generator: np.random.Generator, size: int, count: int) -> npt.NDArray[np.int64]:

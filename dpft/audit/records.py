@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpft.audit.canaries import Canaries
 from dpft.errors import ConfigError
 from dpft.evaluation import evaluating
 from dpft.objectives.images import LabelledImage
@@ -36,7 +37,7 @@ _STEP = 1e-3
 _WORDS = 12
 
 
-class RecordCanaries:
+class RecordCanaries(Canaries):
     """``m`` canaries from generated records, scored by their gradients' part in what is released.
 
     The real records' sum is known, as in `dpft.audit.gradients`, and subtracted. How far what is
@@ -71,17 +72,13 @@ class RecordCanaries:
     ) -> None:
         examples = [objective.encode(record) for record in records]
         self._data = Pairs(objective, examples, weight)
+        super().__init__(len(self._data), keys.generator(key, "audit", "records"))
         self._model = model
         self._clipper = clipper
         self._batch_size = batch_size
         self._token_budget = token_budget
         self._device = next(model.parameters()).device
         self._known: dict[str, Tensor] = {}
-        self.included = keys.generator(key, "audit", "records").random(len(self._data)) < 0.5
-        self.scores = np.zeros(len(self._data))
-
-    def __len__(self) -> int:
-        return len(self.included)
 
     def insert(self, slots: Sequence[int]) -> None:
         """Add the clipped gradients of the sampled slots' canaries to the sums."""
@@ -118,14 +115,6 @@ class RecordCanaries:
             parameter.copy_(here[name])
         slopes = (ends[0] - ends[1]) / (2 * _STEP * size)
         self.scores += np.where(np.isfinite(slopes), slopes, 0.0)
-
-    def state(self) -> dict[str, Any]:
-        """For a checkpoint; coins follow from the key."""
-        return {"scores": self.scores.tolist()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        self.scores = np.array(state["scores"], dtype=np.float64)
 
     def _losses(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         out = np.zeros(len(self))

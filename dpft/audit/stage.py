@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpft.audit import exposure
-from dpft.audit.auditor import Auditor, Canaries
+from dpft.audit.auditor import Auditor
+from dpft.audit.canaries import Canaries
 from dpft.audit.gradients import GradientCanaries
 from dpft.audit.records import RecordCanaries, canary_records
 from dpft.audit.settings import Audit

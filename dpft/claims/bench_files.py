@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpft.bench.catalog import BASELINE
+from dpft.bench.documents import read_documents
 from dpft.bench.largest import PRECISION
 from dpft.bench.statistics import Spread
-from dpft.errors import ConfigError
 
-FOLDERS = (Path("runs/bench"), Path("results/bench"))
 _UNTIED = " (untied)"
 # One measurement of a speed, without a repetition that would tell its range.
 _SPEED = 0.05
@@ -58,35 +56,8 @@ class BenchFile:
 
 
 def bench_files(folders: Iterable[Path] | None = None) -> tuple[list[BenchFile], list[str]]:
-    """Every result below the folders, and a line for each file that is none.
-
-    Args:
-        folders: None: those of `FOLDERS` that exist.
-
-    Raises:
-        ConfigError: if a folder that was asked for is not there.
-    """
-    if folders is None:
-        folders = [folder for folder in FOLDERS if folder.is_dir()]
-    found, damaged = [], []
-    seen: set[Path] = set()
-    for folder in folders:
-        if not folder.is_dir():
-            raise ConfigError(
-                f"--bench {folder} is no folder; expected one with results of dpft bench"
-            )
-        for path in sorted(folder.rglob("*.json")):
-            if path.resolve() in seen:
-                continue
-            seen.add(path.resolve())
-            try:
-                content = json.loads(path.read_text(encoding="utf-8"))
-                # Other data may lie there too.
-                if "summary" in content or "largest_batch" in content:
-                    found.append(_read(path, content))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                damaged.append(f"{path} is no result of dpft bench ({error!r})")
-    return found, damaged
+    """As `read_documents` finds them: results by path, and a line for each damaged file."""
+    return read_documents(_read, folders)
 
 
 def _read(path: Path, content: Mapping[str, Any]) -> BenchFile:

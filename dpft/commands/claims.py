@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from dpft.claims import load
-from dpft.errors import ConfigError, suggestion
+from dpft.commands.formats import chosen_format
+from dpft.commands.printing import make_console, tell_left_out, write_out
 
-_FORMATS = ("terminal", "markdown", "json")
 _SUFFIXES = {".txt": "terminal", ".md": "markdown", ".json": "json"}
-_PIPED = 160
 
 
 def main(
@@ -37,7 +34,7 @@ def main(
     Raises:
         ConfigError: for a claim, format or folder that is not there.
     """
-    form = _form(form, out)
+    form = chosen_format(form, out, _SUFFIXES)
     claims = load(name)
     from dpft.claims.bench_files import bench_files
     from dpft.claims.evaluate import evaluate
@@ -54,8 +51,7 @@ def main(
         results = [evaluate(claim, evidence) for claim in claims]
     one = name is not None and "/" in name
     if out is None and form == "terminal":
-        # What is piped into a file has no width of its own.
-        console = Console() if sys.stdout.isatty() else Console(width=_PIPED)
+        console = make_console()
         if one:
             show_one(results[0], console)
         else:
@@ -66,25 +62,5 @@ def main(
         if out is None:
             typer.echo(text, nl=False)
         else:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(text, encoding="utf-8")
-            typer.echo(f"{out}", err=True)
-    for line in (*index.damaged, *damaged):
-        typer.secho(f"left out: {line}", fg=typer.colors.YELLOW, err=True)
-
-
-def _form(form: str | None, out: Path | None) -> str:
-    if form is not None:
-        if form not in _FORMATS:
-            raise ConfigError(
-                f"--format is {form!r}{suggestion(form, _FORMATS)}; expected one of "
-                f"{', '.join(_FORMATS)}"
-            )
-        return form
-    if out is None:
-        return "terminal"
-    if out.suffix not in _SUFFIXES:
-        raise ConfigError(
-            f"--out is {str(out)!r}; expected a file ending in {', '.join(_SUFFIXES)}, or --format"
-        )
-    return _SUFFIXES[out.suffix]
+            write_out(out, text)
+    tell_left_out((*index.damaged, *damaged))

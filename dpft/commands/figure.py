@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from dpft.commands.printing import make_console, tell_lacking, tell_left_out
 from dpft.commands.table import chosen_seeds, make_missing, record_folders, scale_and_settings
 from dpft.errors import ConfigError
 from dpft.figures.content import Content, rows
@@ -25,7 +25,6 @@ from dpft.tables.missing import Missing, missing
 from dpft.tables.plan import SCALES, make_plan
 
 DEFAULT_OUT = Path("runs/figures")
-_PIPED = 160
 
 
 def main(
@@ -91,8 +90,7 @@ def main(
         parts = tuple(Part(part.table, part.plan, index) for part in parts)
         lacking = _lacking(parts)
     found, damaged = read_benches(benches or None)
-    for line in (*index.damaged, *damaged):
-        typer.secho(f"left out: {line}", fg=typer.colors.YELLOW, err=True)
+    tell_left_out((*index.damaged, *damaged))
     single = tuple(folder for folder in folders if (folder / "private").is_dir())
     with _progress(figure) as tell:
         content = figure.content(Materials(scale, parts, found, single, tell))
@@ -153,11 +151,7 @@ def _write(
         typer.echo(str(path))
     if content.private:
         typer.secho(f"warning: {WARNING}", fg=typer.colors.YELLOW, err=True)
-    if lacking:
-        typer.echo(
-            f"{len(lacking)} runs lack: {typed} --missing shows their commands, --run makes them",
-            err=True,
-        )
+    tell_lacking(len(lacking), typed)
 
 
 def _list(folders: Sequence[Path], benches: Sequence[Path]) -> None:
@@ -186,7 +180,7 @@ def _list(folders: Sequence[Path], benches: Sequence[Path]) -> None:
             if figure.kind is Kind.BENCH:
                 made += f" ({len(found)} files)"
             table.add_row(figure.name, made, *told, Text(figure.title))
-    Console(width=None if sys.stdout.isatty() else _PIPED).print(table)
+    make_console().print(table)
     typer.echo(
         "numbers of runs at hand / numbers that runs can give; computed ones need nothing, private "
         "ones a run's noiseless files; type dpft figure NAME for one"

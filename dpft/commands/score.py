@@ -60,17 +60,16 @@ def score_run(path: Path) -> dict[str, Any]:
     from dpft.tasks import load_task
 
     record = runs.read_record(path)
-    raw = yaml.safe_load((path / "config.yaml").read_text())
-    task = load_task(parse(raw).task)
+    text = (path / "config.yaml").read_text(encoding="utf-8")
+    run = parse(yaml.safe_load(text))
+    task = load_task(run.task)
     results = {
         split: score_file(task, path / file)
         for split, file in record.get("generations", {}).items()
     }
     if not results:
         raise ConfigError(f"{path} has no generations yet; type dpft decode {path}")
-    with runs.RunDirectory.open(
-        path, parse(raw).identity(), (path / "config.yaml").read_text()
-    ) as d:
+    with runs.RunDirectory.open(path, run.identity(), text) as d:
         runs.update_record(d, scores=results)
         (d.model / "README.md").write_text(
             runs.model_card(runs.read_record(path)), encoding="utf-8"

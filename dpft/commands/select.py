@@ -9,7 +9,6 @@ import typer
 
 from dpft.commands import sweep
 from dpft.commands.again import override
-from dpft.config import parse
 from dpft.errors import ConfigError
 from dpft.sweep.folder import default_name
 from dpft.sweep.points import make_plan
@@ -39,7 +38,6 @@ def main(
         ConfigError: before anything runs, if a candidate could not, or has no privacy.
         typer.Exit: with status 1, if not every trial is done: the same command goes on.
     """
-    from dpft.compose import compose_here, initialised
     from dpft.mechanisms import make_mechanism
     from dpft.privacy.accounting import Trials
     from dpft.runs.record import read_record
@@ -55,8 +53,9 @@ def main(
     plan = make_plan(words)
     if plan.points is None:
         raise ConfigError("a sweeper that chooses by scores is no private selection; give values")
-    with initialised():
-        found = [Candidate(p.overrides, parse(compose_here(p.overrides))) for p in plan.points]
+    found = [
+        Candidate(point.overrides, run) for point, run in zip(plan.points, plan.runs, strict=True)
+    ]
     for candidate in found:
         if not candidate.run.clip.private or candidate.run.privacy.sampling != "poisson":
             raise ConfigError(
@@ -78,6 +77,8 @@ def main(
     file.write_text("".join(f"{shlex.join(line)}\n" for line in lines), encoding="utf-8")
     own = [word for word in words.overrides if word.startswith(("hydra/", "hydra."))]
     typed = [*own, override("runs_dir", str(selection.trials)), override("sweep.metric", metric)]
+    if words.config_dir is not None:
+        typed += ["--config-dir", str(words.config_dir)]
     typer.secho("How many trials there are is secret, and so is all of them but the best", err=True)
     sweep.main(typed, file=file, name="trials", tell_cost=False)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from dpft import papers
+from dpft.commands.formats import chosen_format
+from dpft.commands.printing import make_console, tell_lacking, tell_left_out, write_out
 from dpft.errors import ConfigError, suggestion
 from dpft.tables.cells import Filled, fill
 from dpft.tables.composition import Composer
@@ -18,9 +18,6 @@ from dpft.tables.epsilons import epsilons
 from dpft.tables.found import FOLDERS, Index, make_index
 from dpft.tables.missing import Missing, missing, sweep_list
 from dpft.tables.plan import SCALES, make_plan
-
-_FORMATS = ("terminal", "markdown", "latex", "csv", "html")
-_PIPED = 160
 
 
 def main(
@@ -53,8 +50,10 @@ def main(
     Raises:
         ConfigError: for what cannot be, before anything runs.
     """
+    from dpft.tables.render import SUFFIXES
+
     scale, launcher, extra = scale_and_settings(words, scale)
-    form = _form(form, out)
+    form = chosen_format(form, out, SUFFIXES)
     if only_missing and run:
         raise ConfigError("got --missing and --run; expected one of them")
     if name is None or "/" not in name:
@@ -103,25 +102,6 @@ def scale_and_settings(words: Sequence[str], scale: str | None) -> tuple[str, li
         )
     launcher = [word for word in settings if word.lstrip("+~").startswith(("hydra/", "hydra."))]
     return scale, launcher, [word for word in settings if word not in launcher]
-
-
-def _form(form: str | None, out: Path | None) -> str:
-    if form is not None:
-        if form not in _FORMATS:
-            raise ConfigError(
-                f"--format is {form!r}{suggestion(form, _FORMATS)}; expected one of "
-                f"{', '.join(_FORMATS)}"
-            )
-        return form
-    if out is None:
-        return "terminal"
-    from dpft.tables.render import SUFFIXES
-
-    if out.suffix not in SUFFIXES:
-        raise ConfigError(
-            f"--out is {str(out)!r}; expected a file ending in {', '.join(SUFFIXES)}, or --format"
-        )
-    return SUFFIXES[out.suffix]
 
 
 def chosen_seeds(text: str) -> list[int]:
@@ -174,9 +154,9 @@ def _list(paper: str | None, folders: Sequence[Path], beside: Sequence[str]) -> 
         counts = [entry.numbers.get(scale) for scale in SCALES]
         told = ["-" if count is None else f"{count[0]}/{count[1]}" for count in counts]
         table.add_row(entry.table.name, *told, Text(entry.table.title))
-    _console().print(table)
+    make_console().print(table)
     typer.echo("cells with a number / cells that a run can fill; type dpft table NAME for one")
-    _tell_damaged(index)
+    tell_left_out(index.damaged)
 
 
 def _print_missing(lacking: Sequence[Missing], index: Index) -> None:
@@ -184,12 +164,7 @@ def _print_missing(lacking: Sequence[Missing], index: Index) -> None:
         typer.echo(one.command)
     said = f"{len(lacking)} runs lack" if lacking else "nothing lacks"
     typer.echo(f"{said}; --run makes them" if lacking else said, err=True)
-    _tell_damaged(index)
-
-
-def _tell_damaged(index: Index) -> None:
-    for line in index.damaged:
-        typer.secho(f"left out: {line}", fg=typer.colors.YELLOW, err=True)
+    tell_left_out(index.damaged)
 
 
 def make_missing(
@@ -229,11 +204,9 @@ def _show(filled: Filled, form: str, out: Path | None, lacking: int) -> None:
     from dpft.tables.render import FORMATS, show
 
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(FORMATS[form](filled), encoding="utf-8")
-        typer.echo(f"{out}", err=True)
+        write_out(out, FORMATS[form](filled))
     elif form == "terminal":
-        show(filled, _console())
+        show(filled, make_console())
     else:
         typer.echo(FORMATS[form](filled), nl=False)
     if form != "terminal" or out is not None:
@@ -241,14 +214,5 @@ def _show(filled: Filled, form: str, out: Path | None, lacking: int) -> None:
             typer.secho(f"record: {remark}", fg=typer.colors.YELLOW, err=True)
     have, possible = filled.numbers
     typer.echo(f"{have} of {possible} cells have a number", err=True)
-    if lacking:
-        typed = shlex.join(["dpft", "table", filled.table.name, f"scale={filled.scale}"])
-        typer.echo(
-            f"{lacking} runs lack: {typed} --missing shows their commands, --run makes them",
-            err=True,
-        )
-
-
-def _console() -> Console:
-    # What is piped into a file has no width of its own.
-    return Console() if sys.stdout.isatty() else Console(width=_PIPED)
+    typed = shlex.join(["dpft", "table", filled.table.name, f"scale={filled.scale}"])
+    tell_lacking(lacking, typed)

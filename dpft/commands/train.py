@@ -94,8 +94,11 @@ def execute(raw: dict[str, Any]) -> None:
     run = parse(raw)
     from dpft.tasks import load_task
 
-    load_task(run.task)  # a wrong setting is told at once: what follows imports torch
-    from dpft.experiment import run_experiment
+    load_task(run.task)  # a wrong setting is told at once: what follows takes seconds
+    from rich.console import Console
+
+    with Console(stderr=True).status("importing torch and transformers"):
+        from dpft.experiment import run_experiment
     from dpft.report import show
 
     outcome = run_experiment(run)
@@ -133,7 +136,7 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
                 "it out, or start another run"
             )
     try:
-        stored: dict[str, Any] = yaml.safe_load((path / "config.yaml").read_text())
+        stored: dict[str, Any] = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
             f"resume={path} holds no config.yaml; expected a run directory"

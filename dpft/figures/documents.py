@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpft.errors import ConfigError
-
-FOLDERS = ("runs/bench", "results/bench")
+from dpft.bench.documents import read_documents
 
 
 @dataclass(frozen=True)
@@ -64,29 +61,8 @@ class Bench:
 
 
 def read_benches(folders: Iterable[Path] | None = None) -> tuple[tuple[Bench, ...], list[str]]:
-    """Every benchmark below the folders, by path, and a line for each that cannot be read.
-
-    Args:
-        folders: None: those of `FOLDERS` that exist.
-
-    Raises:
-        ConfigError: for a folder that is not there.
-    """
-    if folders is None:
-        folders = [Path(name) for name in FOLDERS if Path(name).is_dir()]
-    found, damaged = [], []
-    for folder in folders:
-        if not folder.is_dir():
-            raise ConfigError(
-                f"--bench {folder} is no folder; expected one with files of dpft bench"
-            )
-        for path in sorted(folder.rglob("*.json")):
-            try:
-                document = json.loads(path.read_text(encoding="utf-8"))
-                if "summary" in document or "largest_batch" in document:
-                    found.append(_bench(path, document))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                damaged.append(f"{path} cannot be read as a benchmark ({error!r})")
+    """As `read_documents` finds them: benchmarks by path, and a line for each damaged file."""
+    found, damaged = read_documents(_bench, folders)
     return tuple(found), damaged
 
 

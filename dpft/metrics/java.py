@@ -12,9 +12,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
+from dpft.closing import Closing
 from dpft.errors import DpftError
 
 # The default locale of a JVM decides how it lowercases and prints numbers, and the locale of the
@@ -84,7 +84,7 @@ def run(args: Sequence[str], text: str, *, max_heap_mb: int, timeout_s: float) -
     return done.stdout.decode("utf-8")
 
 
-class Conversation:
+class Conversation(Closing):
     """A Java program that answers lines with lines. A context manager: leaving it ends the program.
 
     Args:
@@ -114,12 +114,8 @@ class Conversation:
         self._watchdog.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Ends the program, whatever it is doing."""
         self._watchdog.cancel()
         self._process.kill()
         self._process.wait()

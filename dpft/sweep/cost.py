@@ -42,17 +42,19 @@ def composed(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     chosen so, a sum that is looked at afterwards is not proven, only one fixed beforehand (Feldman
     & Zrnic 2021); `remarks` says so.
     """
-    import numpy as np
+    from dpft.privacy import accounting
 
-    from dpft.privacy.accounting import RDPCurve, rdp_curve
-
-    divergences = []
-    for mechanism in (record["mechanism"] for record in records):
-        sigma = mechanism.get("total_noise_multiplier", mechanism["noise_multiplier"])
-        curve = rdp_curve(sampling_rate=mechanism["sampling_rate"], noise_multiplier=sigma)
-        divergences.append(curve.rdp * mechanism["steps"])
-    least = min(float(record["mechanism"]["delta"]) for record in records)
-    return RDPCurve(curve.orders, np.sum(divergences, axis=0)).epsilon(1, least), least
+    mechanisms = [record["mechanism"] for record in records]
+    curves = [
+        accounting.run_curve(
+            sampling_rate=mechanism["sampling_rate"],
+            noise_multiplier=mechanism.get("total_noise_multiplier", mechanism["noise_multiplier"]),
+            steps=mechanism["steps"],
+        )
+        for mechanism in mechanisms
+    ]
+    least = min(float(mechanism["delta"]) for mechanism in mechanisms)
+    return accounting.composed(curves).epsilon(1, least), least
 
 
 def _remark(task: str, records: Sequence[Mapping[str, Any]], searched: bool) -> str:

@@ -46,12 +46,14 @@ class Plan:
         merged: how many further points have the configuration of an earlier one.
         runs_dir: where run directories are made.
         metric: the score by which runs are compared; None: the first of each run's split.
+        runs: the points' settings, checked, in the same order; none where a sweeper chooses them.
     """
 
     points: tuple[Point, ...] | None
     merged: int
     runs_dir: Path
     metric: str | None = None
+    runs: tuple[Run, ...] = ()
 
 
 def make_plan(words: Words, lines: Sequence[Sequence[str]] = ()) -> Plan:
@@ -87,8 +89,9 @@ def make_plan(words: Words, lines: Sequence[Sequence[str]] = ()) -> Plan:
             (tuple(choice), _checked(number, len(choices), choice, search))
             for number, choice in enumerate(choices, start=1)
         ]
-    points = _unique(runs)
-    return Plan(tuple(points), len(runs) - len(points), runs_dir, metric)
+    kept = _unique(runs)
+    points, settings = tuple(point for point, _ in kept), tuple(run for _, run in kept)
+    return Plan(points, len(runs) - len(kept), runs_dir, metric, settings)
 
 
 def labels(points: Iterable[Sequence[str]]) -> list[str]:
@@ -152,8 +155,9 @@ def _checked(number: int, total: int, overrides: Sequence[str], search: Sequence
         ) from error
 
 
-def _unique(runs: Sequence[tuple[tuple[str, ...], Run]]) -> list[Point]:
-    found: dict[str, Point] = {}
+def _unique(runs: Sequence[tuple[tuple[str, ...], Run]]) -> list[tuple[Point, Run]]:
+    """Each configuration once."""
+    found: dict[str, tuple[Point, Run]] = {}
     folders: dict[Path, Point] = {}
     for overrides, run in runs:
         digest, path = config_hash(run.identity()), run_path(run)
@@ -164,5 +168,5 @@ def _unique(runs: Sequence[tuple[tuple[str, ...], Run]]) -> list[Point]:
                 f"two points would share the folder {path}: '{' '.join(other.overrides)}' and "
                 f"'{' '.join(overrides)}'; leave out name=, or give each its own"
             )
-        found.setdefault(digest, point)
+        found.setdefault(digest, (point, run))
     return list(found.values())

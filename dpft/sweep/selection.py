@@ -19,7 +19,7 @@ from typing import Any
 from dpft.config import Run
 from dpft.errors import ConfigError
 from dpft.privacy import accounting, keys
-from dpft.privacy.accounting import RDPCurve, Trials
+from dpft.privacy.accounting import Trials
 from dpft.runs.atomic import write_atomic
 from dpft.runs.card import model_card
 from dpft.runs.identity import config_hash
@@ -151,13 +151,14 @@ def price(mechanisms: Sequence[Any], trials: Trials) -> tuple[float, float, floa
         mechanisms: of all candidates, drawn or not.
         trials: the distribution of their number.
     """
-    curves: list[RDPCurve] = []
-    for mechanism in mechanisms:
-        step = accounting.rdp_curve(
+    curves = [
+        accounting.run_curve(
             sampling_rate=mechanism.sampling_rate,
             noise_multiplier=mechanism.total_noise_multiplier,
+            steps=mechanism.steps,
         )
-        curves.append(accounting.whole_run(step, mechanism.steps))
+        for mechanism in mechanisms
+    ]
     delta = min(mechanism.delta for mechanism in mechanisms)
     each = accounting.at_most(curves)
     return each.epsilon(1, delta), trials.cost(each).epsilon(1, delta), delta

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from rich import box
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from dpft.closing import Closing
 from dpft.runs.shown import up
 from dpft.sweep import state
 from dpft.sweep.state import Row
@@ -30,7 +30,7 @@ _URGENCY = (state.RUNNING, state.FAILED, state.STOPPED, state.SKIPPED, state.DON
 _FRAME = 7
 
 
-class Display:
+class Display(Closing):
     """Shows rows as they change, on standard error so that output can be piped."""
 
     def __init__(self) -> None:
@@ -43,12 +43,8 @@ class Display:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Leave the terminal as it was found."""
         self._live.stop()
 
     def show(self, rows: Sequence[Row]) -> None:

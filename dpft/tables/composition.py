@@ -11,9 +11,9 @@ import copy
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
+from dpft.closing import Closing
 from dpft.compose import compose_here, initialised
 from dpft.config import conf_dir
 from dpft.errors import ConfigError
@@ -26,7 +26,7 @@ class _UnusualError(Exception):
     """Something that only Hydra itself should compose."""
 
 
-class Composer:
+class Composer(Closing):
     """Composes configs within ``with Composer() as composer``; Hydra is set up once."""
 
     def __init__(self) -> None:
@@ -37,17 +37,13 @@ class Composer:
         self._resolutions: dict[str, Config] = {}
         self._defaults = _default_choices()
 
-    def __enter__(self) -> Composer:
+    def __enter__(self) -> Self:
         self._stack.enter_context(initialised())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        return self._stack.__exit__(kind, error, traceback)
+    def close(self) -> None:
+        """Leave Hydra as it was found."""
+        self._stack.close()
 
     def compose(self, words: Sequence[str]) -> Config:
         """The resolved config of ``words``, as `dpft.compose.compose` would return it.

@@ -24,6 +24,7 @@ from dpft.privacy.accounting import (
     gdp,
     rdp,
     rdp_curve,
+    run_curve,
     steps_for,
 )
 
@@ -174,6 +175,17 @@ def test_one_curve_serves_every_step_of_a_run():
         assert curve.epsilon(steps, 1e-5) == epsilon_rdp(
             sampling_rate=0.02, noise_multiplier=1.1, steps=steps, delta=1e-5
         )
+
+
+def test_the_curve_of_a_run_is_that_of_a_step_times_its_steps():
+    step = rdp_curve(sampling_rate=0.02, noise_multiplier=1.1)
+    run = run_curve(sampling_rate=0.02, noise_multiplier=1.1, steps=400)
+    assert (run.orders == step.orders).all()
+    assert (run.rdp == 400 * step.rdp).all()
+    nothing = run_curve(sampling_rate=0.02, noise_multiplier=0.0, steps=0)
+    assert not nothing.rdp.any()
+    with pytest.raises(ValueError, match=r"got steps=-1; expected a whole number"):
+        run_curve(sampling_rate=0.02, noise_multiplier=1.1, steps=-1)
 
 
 # --- Gaussian DP --------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpft.privacy import accounting
-from dpft.privacy.accounting import RDPCurve, Trials, at_most, composed, whole_run
+from dpft.privacy.accounting import RDPCurve, Trials, at_most, composed, run_curve
 
 ORDERS = np.concatenate([np.linspace(1.05, 10, 40), np.array([12.0, 16, 32, 64, 256, 1e4])])
 SHAPES = (-0.5, 0.0, 0.5, 1.0, 3.0, math.inf)
@@ -104,13 +103,13 @@ def test_the_bound_is_not_idle() -> None:
 
 
 def test_one_trial_costs_what_the_run_costs() -> None:
-    run = whole_run(accounting.rdp_curve(sampling_rate=0.02, noise_multiplier=0.8), 400)
+    run = run_curve(sampling_rate=0.02, noise_multiplier=0.8, steps=400)
 
     assert Trials(mean=1.0).cost(run).epsilon(1, 1e-5) == pytest.approx(run.epsilon(1, 1e-5))
 
 
 def test_cost_grows_with_mean_and_stays_below_that_of_all_runs() -> None:
-    run = whole_run(accounting.rdp_curve(sampling_rate=0.02, noise_multiplier=0.8), 400)
+    run = run_curve(sampling_rate=0.02, noise_multiplier=0.8, steps=400)
     costs = [Trials(mean).cost(run).epsilon(1, 1e-5) for mean in (1.0, 2.0, 10.0, 100.0)]
 
     assert costs == sorted(costs)

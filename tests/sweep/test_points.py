@@ -49,6 +49,7 @@ def test_a_line_of_a_list_wins_over_the_words():
 def test_equal_configurations_are_merged():
     got = plan("optim.lr=0.001,1e-3,0.002")
     assert (len(got.points), got.merged) == (2, 1)
+    assert [run.optim.lr for run in got.runs] == [0.001, 0.002]
 
 
 @pytest.mark.parametrize(
@@ -73,8 +74,9 @@ def test_configs_of_ones_own_are_found(tmp_path):
     own = tmp_path / "experiment"
     own.mkdir()
     (own / "mine.yaml").write_text("# @package _global_\neps: 5\n")
-    (point,) = make_plan(Words(("+experiment=mine",), tmp_path)).points
-    assert point.digest == config_hash(parse(compose(["eps=5"])).identity())
+    got = make_plan(Words(("+experiment=mine",), tmp_path))
+    assert got.points[0].digest == config_hash(parse(compose(["eps=5"])).identity())
+    assert got.runs[0].privacy.epsilon == 5
 
 
 def test_an_extra_that_is_missing_is_named():

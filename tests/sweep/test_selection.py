@@ -8,13 +8,16 @@ from types import SimpleNamespace
 import pytest
 import typer
 
-from dpft.commands import select
+from dpft.commands import select, sweep
 from dpft.compose import compose
 from dpft.config import parse
 from dpft.errors import ConfigError
 from dpft.privacy import accounting
 from dpft.privacy.accounting import Trials
+from dpft.runs import config_hash
+from dpft.sweep.points import make_plan
 from dpft.sweep.selection import Candidate, Selection, draw, price
+from dpft.sweep.words import read_list, read_words
 
 SMALL = [
     "task=sst2",
@@ -60,8 +63,7 @@ def test_each_trial_draws_a_candidate_and_a_seed_of_its_own(candidates):
 def test_the_price_is_of_the_worst_candidate():
     cheap = SimpleNamespace(sampling_rate=0.02, total_noise_multiplier=2.0, steps=100, delta=1e-5)
     dear = SimpleNamespace(sampling_rate=0.02, total_noise_multiplier=0.8, steps=400, delta=1e-5)
-    step = accounting.rdp_curve(sampling_rate=0.02, noise_multiplier=0.8)
-    run = accounting.whole_run(step, 400)
+    run = accounting.run_curve(sampling_rate=0.02, noise_multiplier=0.8, steps=400)
     each, total, delta = price([cheap, dear], Trials(10.0))
 
     assert delta == 1e-5
@@ -105,6 +107,29 @@ def test_what_cannot_be_selected_is_refused(tmp_path, words, message):
 def test_impossible_distributions_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="--trials"):
         select.main([*SMALL, f"runs_dir={tmp_path}"], metric="accuracy", mean=0.2, shape=1.0)
+
+
+def test_candidates_and_trials_find_configs_of_ones_own(tmp_path, monkeypatch):
+    own = tmp_path / "mine" / "experiment"
+    own.mkdir(parents=True)
+    (own / "own.yaml").write_text("# @package _global_\noptim:\n  lr: 0.25\n")
+    trials = []
+
+    def stand_in(arguments, *, file, **others):
+        trials.extend(make_plan(read_words(arguments), read_list(file)).runs)
+        raise typer.Exit(1)
+
+    monkeypatch.setattr(Trials, "draw", lambda self, key: 2)
+    monkeypatch.setattr(sweep, "main", stand_in)
+    words = [*SMALL, "+experiment=own", f"runs_dir={tmp_path}", "--config-dir", str(own.parent)]
+    with pytest.raises(typer.Exit):
+        select.main(words, metric="accuracy", mean=2.0, shape=1.0, name="one")
+    described = json.loads((tmp_path / "selections/one/selection.json").read_text())
+
+    assert described["hashes"] == [
+        config_hash(parse(compose([*SMALL, "optim.lr=0.25"])).identity())
+    ]
+    assert [run.optim.lr for run in trials] == [0.25, 0.25]
 
 
 def test_the_best_trial_is_released_with_the_price_of_all(tmp_path, monkeypatch):

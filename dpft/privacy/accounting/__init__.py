@@ -16,8 +16,8 @@ from typing import Any
 from dpft.privacy.accounting.calibration import Accountant, calibrate_noise
 from dpft.privacy.accounting.gdp import epsilon_gdp_clt
 from dpft.privacy.accounting.prv import PRVEpsilon, epsilon_prv
-from dpft.privacy.accounting.rdp import Conversion, RDPCurve, epsilon_rdp, rdp_curve
-from dpft.privacy.accounting.selection import Trials, at_most, composed, whole_run
+from dpft.privacy.accounting.rdp import Conversion, RDPCurve, epsilon_rdp, rdp_curve, run_curve
+from dpft.privacy.accounting.selection import Trials, at_most, composed
 from dpft.privacy.accounting.steps import steps_for
 
 __all__ = [
@@ -34,8 +34,8 @@ __all__ = [
     "epsilon_prv",
     "epsilon_rdp",
     "rdp_curve",
+    "run_curve",
     "steps_for",
-    "whole_run",
 ]
 
 

@@ -147,6 +147,24 @@ def rdp_curve(*, sampling_rate: float, noise_multiplier: float) -> RDPCurve:
     return RDPCurve(orders, rdp)
 
 
+def run_curve(*, sampling_rate: float, noise_multiplier: float, steps: int) -> RDPCurve:
+    """Renyi DP of a whole run: that of one step (see :func:`rdp_curve`) times ``steps``.
+
+    0 steps cost 0.
+
+    Guarantee: ``rdp[i]`` bounds the Renyi divergence of order ``orders[i]`` of all steps together
+    (Mironov, 2017, Proposition 1).
+
+    Raises:
+        ValueError: if an argument is outside its range.
+    """
+    step = rdp_curve(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier)
+    validate(steps=steps)
+    # Infinity times 0 is not a number.
+    rdp = np.zeros_like(step.rdp) if steps == 0 else step.rdp * float(steps)
+    return RDPCurve(step.orders, rdp)
+
+
 def epsilon_rdp(
     *,
     sampling_rate: float,
@@ -155,7 +173,7 @@ def epsilon_rdp(
     delta: float,
     conversion: Conversion = DEFAULT_CONVERSION,
 ) -> float:
-    """Epsilon by Renyi DP (see :func:`rdp_curve` and :meth:`RDPCurve.epsilon`).
+    """Epsilon by Renyi DP (see :func:`run_curve` and :meth:`RDPCurve.epsilon`).
 
     0 steps cost 0; no noise costs infinity.
 
@@ -164,5 +182,5 @@ def epsilon_rdp(
     Raises:
         ValueError: if an argument is outside its range.
     """
-    curve = rdp_curve(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier)
-    return curve.epsilon(steps, delta, conversion=conversion)
+    run = run_curve(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, steps=steps)
+    return run.epsilon(1, delta, conversion=conversion)

@@ -113,7 +113,7 @@ class Trials:
         """Renyi DP of the whole selection.
 
         Args:
-            run: of one whole run (all its steps), a bound for every candidate.
+            run: of one whole run (`run_curve`), a bound for every candidate.
 
         Guarantee: the released best run has this Renyi DP if each run has ``run`` and uses
         randomness of its own, candidates are drawn independently of the data, and neither ``K`` nor
@@ -136,11 +136,6 @@ class Trials:
         total[downwards] = np.minimum.accumulate(total[downwards])
         # A Poisson mean below 1 makes the last term negative; no divergence is.
         return RDPCurve(orders, np.maximum(total, 0.0))
-
-
-def whole_run(step: RDPCurve, steps: int) -> RDPCurve:
-    """Renyi DP of ``steps`` steps: it adds up."""
-    return RDPCurve(step.orders, step.rdp * float(steps))
 
 
 def at_most(curves: list[RDPCurve]) -> RDPCurve:
