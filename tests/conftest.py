@@ -17,6 +17,8 @@ os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["MPLBACKEND"] = "Agg"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Commands that tests start share what one of them compiled: of an editable install nothing is.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Examples are the same on every run; HYPOTHESIS_PROFILE=explore draws new ones.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)

@@ -12,20 +12,13 @@ from typer.testing import CliRunner
 from dpft.cli import app
 from dpft.commands.train import flags_first
 from dpft.commands.validate import shipped
+from tests.processes import dpft
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def invoke(*arguments):
     return CliRunner().invoke(app, list(arguments))
-
-
-def dpft(*arguments, cwd, timeout=240):
-    """The installed program, in a process of its own."""
-    command = [sys.executable, "-m", "dpft.cli", *arguments]
-    return subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False
-    )
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["ls"], ["--version"], ["train", "-h"]])
@@ -171,8 +164,9 @@ def test_every_shipped_config_is_valid():
     }
 
 
-@pytest.mark.slow
-def test_score_reads_any_predictions_file(tmp_path):
+def test_score_reads_any_predictions_file(tmp_path, monkeypatch):
+    """All but METEOR itself, whose start takes ten seconds and which has tests of its own."""
+    monkeypatch.setattr("dpft.metrics.coco.meteor", lambda predictions, references: 0.25)
     lines = [
         {"prediction": "Aromi is a pub.", "references": ["Aromi is a pub.", "A pub: Aromi."]},
         {"prediction": "The Mill serves tea by the river.", "references": ["The Mill has tea."]},
@@ -184,6 +178,7 @@ def test_score_reads_any_predictions_file(tmp_path):
     answer = json.loads(result.stdout)
     assert answer["examples"] == 2
     assert set(answer["metrics"]) == {"BLEU", "NIST", "METEOR", "ROUGE_L", "CIDEr"}
+    assert answer["metrics"]["METEOR"] == 0.25
 
 
 @pytest.mark.parametrize(
@@ -230,7 +225,8 @@ def test_the_readme_commands_are_valid():
     for verb, rest in commands:
         if verb in ("train", "account"):
             words = [w for w in rest.split() if "=" in w and not w.startswith(("-", "resume="))]
-            words = [w.split(",")[0] for w in words]
+            # Without a word, as where a run is resumed, every shipped config would be validated.
+            words = [w.split(",")[0] for w in words] or ["seed=0"]
             result = invoke("validate", *words)
             assert result.exit_code == 0, f"{verb} {rest}: {result.output}"
         else:
@@ -247,7 +243,15 @@ def test_an_unreachable_hub_is_not_asked_again_and_again(tmp_path, monkeypatch):
         (["task.source=sample", "model=gpt2"], "model=tiny for the bundled model"),
         ([], "task.source=sample for generated data"),
     ):
-        result = dpft("train", *overrides, cwd=tmp_path)
+        # By Python itself: it is on import that the client learns whether to ask.
+        result = subprocess.run(
+            [sys.executable, "-m", "dpft.cli", "train", *overrides],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
         assert result.returncode == 2
         assert said in " ".join(result.stderr.split())
         assert "Retry" not in result.stderr

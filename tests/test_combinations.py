@@ -1,10 +1,10 @@
 """Tasks, models, adaptations and clipping styles go together, or say why they do not.
 
 What is combined are the shipped configs themselves: a new one is taken in without a change here.
-Each combination that is not refused runs three private steps on generated data, with a small
-random model of each family. Two tests cover what the four choices have to do with each other: all
-of task x model x adaptation, with a style that changes from one to the next, and all of model kind
-x adaptation x style, with one task of each kind.
+Each combination that is not refused runs three private steps on generated data, with a small random
+model of each family. Two tests cover what the four choices have to do with each other: all of task
+x model x adaptation, with a style that changes from one to the next, and all of model kind x
+adaptation x style, with one task of each kind, which the former therefore leaves out.
 """
 
 import copy
@@ -52,6 +52,13 @@ TYPICAL = {
     "masked": ("sst2", "infill"),
     "image": ("cifar10", None),
 }
+
+# Tasks with models: all but what the other test combines with every style.
+PAIRS = [
+    (task, model)
+    for task, model in itertools.product(TASKS, MODELS)
+    if not any(task == TYPICAL[kind] and model in KINDS[kind] for kind in KINDS)
+]
 
 # Why a model kind, model and adaptation do not go together.
 NOT_ADAPTED = {
@@ -110,6 +117,11 @@ def original(model, needs, seed):
 experiment_load = preparation.load_model
 
 
+# Of which task, model and adaptation it is known that losses do not depend on the batch: that is so
+# with every style, whose hooks are off meanwhile.
+independent = set()
+
+
 @pytest.fixture(autouse=True)
 def models_are_built_once(monkeypatch):
     monkeypatch.setattr(
@@ -129,8 +141,10 @@ def attempt(task, model, adapt, clip):
     except DpftError as error:
         return str(error)
     examples = encoded(objective, records, lambda count: None)
-    with parts.clipper.paused():
-        check_independence(objective, parts.loaded.model, examples)
+    if (task, model, adapt) not in independent:
+        with parts.clipper.paused():
+            check_independence(objective, parts.loaded.model, examples)
+        independent.add((task, model, adapt))
     data = Records(objective, examples)
     if owners is not None:
         data = Users(objective, examples, owners, made.records_per_user, b"key")
@@ -187,8 +201,9 @@ def judge(reason, kind, model, adapt, clip):
         assert reason is None, reason
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: "-".join(filter(None, task)))
+@pytest.mark.parametrize(
+    ("task", "model"), PAIRS, ids=["-".join(filter(None, (*task, model))) for task, model in PAIRS]
+)
 def test_tasks_models_and_adaptations(task, model):
     kind = kind_of(task)
     if model not in KINDS[kind]:

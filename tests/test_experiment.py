@@ -3,10 +3,8 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 import yaml
@@ -22,6 +20,7 @@ from dpft.privacy import accounting
 from dpft.privacy.noise import Released
 from dpft.session import release_digest
 from dpft.tasks.e2e import E2E
+from tests.processes import command, dpft
 
 SMALL = [
     "task.source=sample",
@@ -40,17 +39,28 @@ def config(tmp_path, *overrides):
     return compose([*SMALL, f"runs_dir={tmp_path}", *overrides])
 
 
-@pytest.fixture
-def quick_scores(monkeypatch):
+@pytest.fixture(scope="module")
+def quick_scores():
     """Scores without Java: the metric has tests of its own."""
     scores = {"BLEU": 0.5, "NIST": 1.0, "METEOR": 0.2, "ROUGE_L": 0.3, "CIDEr": 0.4}
-    monkeypatch.setattr("dpft.metrics.e2e.score", lambda predictions, references: scores)
-    monkeypatch.setattr("dpft.metrics.e2e.signature", lambda: "quick")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpft.metrics.e2e.score", lambda predictions, references: scores)
+        patch.setattr("dpft.metrics.e2e.signature", lambda: "quick")
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, quick_scores):
+    """One run that nobody changes: `copied` is for tests that do."""
+    folder = tmp_path_factory.mktemp("finished")
+    return run_experiment(parse(config(folder, "name=one", "privacy.noise_seed=1")))
 
 
 @pytest.fixture
-def finished(tmp_path, quick_scores):
-    return run_experiment(parse(config(tmp_path, "name=one", "privacy.noise_seed=1")))
+def copied(finished, tmp_path):
+    """The finished run, in a folder of the test's own."""
+    shutil.copytree(finished.path, tmp_path / "one")
+    return finished.record
 
 
 def test_a_run_records_everything(finished):
@@ -111,9 +121,10 @@ def test_nothing_noiseless_leaves_the_private_folder(finished):
         assert not [loss for loss in losses if loss[:-1] in text]
 
 
-def test_a_finished_run_is_not_run_again_unless_forced(finished, tmp_path, capsys):
+def test_a_finished_run_is_not_run_again_unless_forced(copied, tmp_path, capsys):
     again = run_experiment(parse(config(tmp_path, "name=one", "privacy.noise_seed=1")))
     assert again.already_done
+    assert again.record == copied
     execute(config(tmp_path, "name=one", "privacy.noise_seed=1"))
     assert "already run" in capsys.readouterr().err
     forced = run_experiment(
@@ -123,7 +134,7 @@ def test_a_finished_run_is_not_run_again_unless_forced(finished, tmp_path, capsy
     assert (tmp_path / "one.old-1/DONE").exists()
 
 
-def test_another_configuration_in_the_same_folder_is_refused(finished, tmp_path):
+def test_another_configuration_in_the_same_folder_is_refused(copied, tmp_path):
     with pytest.raises(runs.RunMismatchError, match=r"eps"):
         run_experiment(parse(config(tmp_path, "name=one", "eps=8", "privacy.noise_seed=1")))
 
@@ -143,37 +154,29 @@ def test_shuffled_sampling_is_labelled_everywhere(tmp_path, quick_scores):
     assert said in (outcome.path / "model/README.md").read_text().replace("Epsilon", "epsilon")
 
 
-def command(folder, *overrides):
-    arguments = [*SMALL, f"runs_dir={folder}", "privacy.noise_seed=1", *overrides]
-    return [sys.executable, "-m", "dpft.cli", "train", *arguments]
+def training(folder, *overrides):
+    # Text to text, which is scored without Java: that would take most of the time.
+    given = ["task=text2text", *SMALL, "task.limit_eval=1", "optim.steps=8", "privacy.noise_seed=1"]
+    return command(["train", *given, f"runs_dir={folder}", *overrides], folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("style", "stops"), [("bk", (2, 4, 6)), ("per_layer_adaptive", (3,))])
 def test_killed_and_continued_equals_unbroken(tmp_path, style, stops):
     """kill -9 at different steps; then the same command, and once resume=RUN."""
-    quick = ["task.limit_eval=1", "optim.steps=8", f"clip={style}"]
-    whole = subprocess.run(
-        command(tmp_path, "name=whole", *quick), capture_output=True, text=True, check=False
-    )
-    assert whole.returncode == 0, whole.stderr
+    with training(tmp_path, "name=whole", f"clip={style}") as whole:
+        done = whole.finish()
+        assert done.returncode == 0, done.stderr
     ledger = tmp_path / "broken/ledger.jsonl"
     for stop_at in stops:
-        process = subprocess.Popen(
-            command(tmp_path, "name=broken", *quick),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        deadline = time.monotonic() + 120
-        while not (ledger.exists() and len(ledger.read_bytes().splitlines()) > stop_at):
-            assert process.poll() is None, "ended before it could be killed"
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        with training(tmp_path, "name=broken", f"clip={style}") as process:
+            process.wait_for(
+                lambda at=stop_at: ledger.exists() and len(ledger.read_bytes().splitlines()) > at
+            )
+            process.kill()
+            assert process.status == -signal.SIGKILL
     assert not (tmp_path / "broken/DONE").exists()
-    resume = [sys.executable, "-m", "dpft.cli", "train", f"resume={tmp_path / 'broken'}"]
-    done = subprocess.run(resume, capture_output=True, text=True, check=False)
+    done = dpft("train", f"resume={tmp_path / 'broken'}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "continuing" in done.stderr
     for name in ("model/model.safetensors", "ledger.jsonl", "generations/test.jsonl"):
@@ -205,9 +208,8 @@ def train_only(settings, monkeypatch):
             run_experiment(settings)
 
 
-def test_a_corrupt_checkpoint_is_passed_over(tmp_path, quick_scores, monkeypatch):
+def test_a_corrupt_checkpoint_is_passed_over(tmp_path, finished, monkeypatch):
     """The newest of two checkpoints is damaged: the older one and a replay give the same end."""
-    whole = run_experiment(parse(config(tmp_path, "name=whole", "privacy.noise_seed=1")))
     broken = parse(config(tmp_path, "name=broken", "privacy.noise_seed=1"))
 
     train_only(broken, monkeypatch)
@@ -217,7 +219,7 @@ def test_a_corrupt_checkpoint_is_passed_over(tmp_path, quick_scores, monkeypatch
     newest.write_bytes(data)
     outcome = run_experiment(broken)
     for name in ("model/model.safetensors", "ledger.jsonl"):
-        assert (outcome.path / name).read_bytes() == (whole.path / name).read_bytes()
+        assert (outcome.path / name).read_bytes() == (finished.path / name).read_bytes()
 
 
 @pytest.mark.parametrize("choice", ["per_layer_adaptive", "flat_adaptive"])
@@ -320,7 +322,7 @@ def test_every_shipped_clipping_style_trains(tmp_path, quick_scores, monkeypatch
         assert record["mechanism"]["dimensions"] if "groups" in record["mechanism"] else True
 
 
-def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, quick_scores, monkeypatch):
+def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, finished, monkeypatch):
     from dpft.runs import checkpoint
 
     settings = parse(config(tmp_path, "name=full", "privacy.noise_seed=1"))
@@ -336,9 +338,8 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, quick_scores, mon
         with pytest.raises(runs.CheckpointError, match=r"step-00000002 is the last good one"):
             run_experiment(settings)
     outcome = run_experiment(settings)
-    whole = run_experiment(parse(config(tmp_path, "name=whole", "privacy.noise_seed=1")))
     weights = "model/model.safetensors"
-    assert (outcome.path / weights).read_bytes() == (whole.path / weights).read_bytes()
+    assert (outcome.path / weights).read_bytes() == (finished.path / weights).read_bytes()
 
 
 def test_a_lost_noise_key_stops_the_run(tmp_path, quick_scores, monkeypatch):

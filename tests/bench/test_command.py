@@ -5,9 +5,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from dpft.bench import worker
 from dpft.cli import app
+from dpft.commands import bench as verb
 
 ARGUMENTS = "--batch 2 --length 6 --steps 1 --rounds 1 --threads 1 --styles bk --device cpu"
 
@@ -36,10 +39,18 @@ def test_measured_written_and_continued(tmp_path):
     assert (tmp_path / "mine.jsonl").read_text() == lines
 
 
-@pytest.mark.slow
-def test_explain_prints_forms_and_measures_nothing(tmp_path):
+def test_explain_prints_forms_and_measures_nothing(tmp_path, monkeypatch):
+    kinds, threads = [], torch.get_num_threads()
+
+    def run(job):  # here: what it takes to run a job in a process is tested above
+        kinds.append(job["kind"])
+        return worker.main(job)
+
+    monkeypatch.setattr(verb, "run_job", run)
     result = bench(*ARGUMENTS.split(), "--out", str(tmp_path), "--explain")
+    torch.set_num_threads(threads)
     assert result.exit_code == 0, result.output
+    assert kinds == ["environment", "explain"]
     assert "h.0-1.attn.c_attn" in result.output
     assert list(tmp_path.iterdir()) == []
 

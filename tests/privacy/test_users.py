@@ -9,50 +9,29 @@ from torch import nn
 
 from dpft.config import Optim
 from dpft.objectives.base import Batch
-from dpft.objectives.causal import CausalExample, collate, token_nll
+from dpft.objectives.causal import CausalExample
 from dpft.objectives.classifier import pad_right
 from dpft.privacy import Mechanism, UnsupportedLayerError, make_clipper
 from dpft.train import train
 from dpft.units import Users
-from tests.privacy.reference import clear, clip_records, grads_of, record_gradients
+from tests.privacy.reference import same_grads
 from tests.privacy.small_models import build, class_losses
 from tests.privacy.test_clipping import gpt2
-
-KEY = b"key"
-MOST = 4
-STYLES = {
-    "bk": {},
-    "ghost": {},
-    "flat": {},
-    "lee_kifer": {},
-    "per_layer": {},
-    "per_layer materialised": {"plan": "materialised"},
-    "block_wise": {"plan": "bk"},
-    "per_param": {},
-}
-ONE_EACH = ["bk", "ghost", "flat", "lee_kifer", "per_layer"]  # of every plan
-
-# Records of each user: fewer than MOST, as many, more.
-COUNTS = {"ann": 1, "bob": 3, "cy": 4, "dee": 9, "eve": 2}
-OWNERS = [name for number in range(9) for name, count in COUNTS.items() if number < count]
-
-
-class Texts:
-    """A causal model's mean loss over a text's target; left-padded batches."""
-
-    def __init__(self, scales=None):
-        self.scales = scales or {}
-
-    def collate(self, examples):
-        return collate(examples)
-
-    def losses(self, model, batch):
-        targets = batch.tensors["targets"]
-        losses = token_nll(model, batch).sum(1) / (targets != -100).sum(1)
-        factors = torch.ones_like(losses)
-        for token, scale in self.scales.items():
-            factors[(targets == token).any(1)] = scale
-        return losses * factors
+from tests.privacy.users import (
+    KEY,
+    MOST,
+    ONE_EACH,
+    OWNERS,
+    STYLES,
+    Texts,
+    clipped,
+    clipper_of,
+    gradients_of,
+    median_norm,
+    same_as_the_loop,
+    text_users,
+    texts,
+)
 
 
 class Classes:
@@ -66,23 +45,12 @@ class Classes:
         return class_losses(model, dict(batch.tensors))
 
 
-def texts(count, longest=12):
-    """Texts of different lengths in which tokens repeat."""
-    return [
-        CausalExample(
-            tuple(2 + (5 * i + 3 * j) % 9 for j in range(1 + i % (longest - 5))),
-            tuple(2 + (7 * i + j * j) % 11 for j in range(1 + i % 4)),
-        )
-        for i in range(count)
-    ]
-
-
 def labelled(count):
     return [CausalExample(e.prompt, (i % 3,)) for i, e in enumerate(texts(count))]
 
 
 def gpt2_users():
-    return gpt2(), Users(Texts(), texts(len(OWNERS)), OWNERS, MOST, KEY)
+    return gpt2(), text_users()
 
 
 def roberta_users():
@@ -94,49 +62,12 @@ def roberta_users():
 CASES = {"gpt2": gpt2_users, "roberta": roberta_users}
 
 
-def user_loss(model, data, user, step):
-    """The mean over the user's records, each sent through the model by itself, without padding."""
-    losses = [
-        data._objective.losses(model, data._objective.collate([example]))[0]
-        for example in data._chosen(user, step)
-    ]
-    return torch.stack(losses).mean()
-
-
-def clipper_of(model, style, threshold):
-    return make_clipper(model, style.split()[0], threshold=threshold, **STYLES[style])
-
-
-def gradients_of(model, data, step, who):
-    """One autograd backward for each user."""
-    found = record_gradients(model, lambda i: user_loss(model, data, who[i], step), len(who))
-    clear(model)
-    return found
-
-
-def clipped(gradients, clipper):
-    """Norms (users, K) and clipped sums."""
-    groups = [group.parameters for group in clipper.groups]
-    thresholds = clipper.thresholds
-    return clip_records(gradients, groups, lambda k, n: min(1.0, thresholds[k] / n))
-
-
 @cache
 def expected(case):
     """Of all users of a case in step 1: gradients, and the median of their norms."""
     model, data = CASES[case]()
     gradients = gradients_of(model, data, 1, range(len(data)))
-    joint = torch.stack(
-        [torch.cat([g.flatten() for g in one.values()]).norm() for one in gradients]
-    )
-    return gradients, joint.median().item()
-
-
-def same_sums(model, total, tolerance=1e-10):
-    for name, grad in grads_of(model).items():
-        torch.testing.assert_close(
-            grad, total[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
-        )
+    return gradients, median_norm(gradients)
 
 
 @pytest.mark.parametrize(("budget", "pieces"), [(10_000, 1), (110, 2), (1, 5)])
@@ -146,17 +77,9 @@ def test_norms_and_sums_equal_an_autograd_loop_over_users(case, style, budget, p
     model, data = CASES[case]()
     gradients, median = expected(case)
     clipper = clipper_of(model, style, threshold=median + 1e-3)
-    norms, total = clipped(gradients, clipper)
     found = data.microbatches(range(len(data)), budget)
     assert len(found) == pieces
-    shortened = 0
-    for piece in found:
-        batch = data.batch(piece, 1)
-        clipper.backward(data.losses(model, batch), rows=batch.rows_per_unit)
-        torch.testing.assert_close(clipper.norms, norms[piece], rtol=1e-10, atol=1e-10)
-        shortened += int((clipper.factors < 1).sum())
-    same_sums(model, total)
-    assert 0 < shortened < norms.numel()
+    same_as_the_loop(model, data, clipper, gradients, found)
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -174,7 +97,7 @@ def test_a_user_whose_gradient_overflows_is_dropped_whole_and_alone(style):
     clipper.backward(data.losses(model, batch), rows=batch.rows_per_unit)
     assert (clipper.factors[1] == 0).all()
     torch.testing.assert_close(clipper.norms[others], norms, rtol=1e-10, atol=1e-10)
-    same_sums(model, total)
+    same_grads(model, total, 1e-10)
 
 
 def step_sums(model, data, style, threshold, budget=300):

@@ -1,20 +1,16 @@
 """A run that is killed, anywhere and repeatedly, ends as if it had never been."""
 
-import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import dpft
 from dpft.runs import RunLockedError, read_ledger
-from tests.runs import toy
+from tests.processes import Forked
 from tests.runs.toy import content, train
 
 
@@ -100,15 +96,10 @@ def test_killed_again_and_again_amid_resuming_it_still_ends_in_the_same_bytes(
         assert content(folder) == unbroken
 
 
-def start(folder: Path, **arguments: Any) -> subprocess.Popen[str]:
-    root = str(Path(dpft.__file__).parent.parent)
-    return subprocess.Popen(
-        [sys.executable, toy.__file__, str(folder), json.dumps(arguments)],
-        env={**os.environ, "PYTHONPATH": root},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def child_steps(child: Forked, at_least: int) -> int:
+    """Wait for so many steps; how many there were."""
+    child.wait_for(lambda: child.said[0].count("\n") >= at_least)
+    return child.said[0].count("\n")
 
 
 def test_a_process_killed_with_sigkill_frees_the_lock_and_resumes_to_the_same_bytes(
@@ -117,15 +108,13 @@ def test_a_process_killed_with_sigkill_frees_the_lock_and_resumes_to_the_same_by
     train(tmp_path / "unbroken", steps=40, save_every=3)
     draw = random.Random(1)
     for _ in range(2):
-        with start(tmp_path / "run", steps=40, save_every=3, pause=0.02) as child:
-            assert child.stdout is not None
-            child.stdout.readline()
+        with Forked(train, tmp_path / "run", steps=40, save_every=3, pause=0.02) as child:
+            steps = child_steps(child, 1)
             with pytest.raises(RunLockedError, match=f"process {child.pid}"):
                 train(tmp_path / "run", steps=40, save_every=3)
-            for _ in range(draw.randint(4, 8)):
-                child.stdout.readline()
+            child_steps(child, steps + draw.randint(4, 8))
             child.kill()
-        assert child.returncode == -9
+            assert child.status == -9
         assert 0 < read_ledger(tmp_path / "run" / "ledger.jsonl").steps_spent < 40
     train(tmp_path / "run", steps=40, save_every=3)
     assert content(tmp_path / "run") == content(tmp_path / "unbroken")
@@ -137,9 +126,10 @@ def test_a_disk_that_refuses_stops_the_run_with_advice_and_loses_nothing(
     tmp_path: Path, limit: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(tmp_path / "unbroken", size=64)
-    with start(tmp_path / "run", size=64, file_limit=limit) as child:
-        _, errors = child.communicate()
-    assert child.returncode == 1
+    with Forked(train, tmp_path / "run", size=64, file_limit=limit) as child:
+        done = child.finish()
+    errors = done.stderr
+    assert done.returncode == 1
     assert "could not write checkpoint step-00000002" in errors
     assert "File too large" in errors
     assert "free some space and run the same command again" in errors

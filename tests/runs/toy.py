@@ -1,9 +1,7 @@
-"""A training loop of the real one's shape over one small tied model; also a script to be killed."""
+"""A training loop of the real one's shape over one small tied model."""
 
 import hashlib
-import json
 import resource
-import sys
 import time
 from pathlib import Path
 
@@ -73,7 +71,3 @@ def content(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != ".lock" and path.parent not in old
     }
-
-
-if __name__ == "__main__":
-    train(Path(sys.argv[1]), **json.loads(sys.argv[2]))

@@ -70,27 +70,33 @@ def journal(cwd, name):
     return Journal(SweepFolder(cwd / "runs/sweeps" / name).journal)
 
 
-def kill_and_complete(cwd, name, words, kills):
-    """Kill the sweep each time its runs together have taken so many steps; then let it end."""
-    for steps in kills:
-        process = start(cwd, *words, "--name", name)
-        wait_for(lambda steps=steps: spent(cwd) >= steps, process)
-        pid = journal(cwd, name).read()[-1].pid
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        end = time.monotonic() + 10
-        while not gone(pid):  # its job, which nobody killed, follows it
-            assert time.monotonic() < end, "the job outlived the sweep"
-            time.sleep(0.01)
+def started(cwd, name, words, steps):
+    """The sweep, started (again), when its runs together have taken so many steps; and its job."""
+    process = start(cwd, *words, "--name", name)
+    wait_for(lambda: spent(cwd) >= steps, process)
+    return process, journal(cwd, name).read()[-1].pid
+
+
+def kill(process, job):
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    end = time.monotonic() + 10
+    while not gone(job):  # which nobody killed: it follows the sweep
+        assert time.monotonic() < end, "the job outlived the sweep"
+        time.sleep(0.01)
+
+
+def complete(cwd, name, words):
+    """Let it end; what it said."""
     process = start(cwd, *words, "--name", name)
     output, said = process.communicate(timeout=400)
     assert process.returncode == 0, said
     return output
 
 
-def check_complete(cwd, name, runs, kills):
+def check_complete(cwd, name, runs, stops):
     happened = journal(cwd, name).read()
-    assert sum(event.event == events.BEGUN for event in happened) == kills + 1
+    assert sum(event.event == events.BEGUN for event in happened) == stops + 1
     finished = [event.digest for event in happened if event.event == events.FINISHED]
     assert len(finished) == len(set(finished)) == runs
     for digest in finished:
@@ -106,15 +112,27 @@ def check_complete(cwd, name, runs, kills):
 
 
 @pytest.mark.slow
-def test_a_sweep_killed_three_times_ends_complete(tmp_path):
+def test_a_sweep_killed_and_interrupted_ends_complete(tmp_path):
+    """Killed in the first run, stopped by Ctrl-C in the second, killed in the third."""
     from dpft.experiment import run_experiment
 
     words = [*SMALL, "seed=1,2,3"]
-    kills = [STEPS // 3, STEPS + STEPS // 2, 2 * STEPS + 3]
-    output = kill_and_complete(tmp_path, "three", words, kills)
+    kill(*started(tmp_path, "three", words, STEPS // 3))
+
+    process, job = started(tmp_path, "three", words, STEPS + STEPS // 2)
+    process.send_signal(signal.SIGINT)
+    output, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "the same command continues where it left off" in said
+    assert gone(job)
+    assert "3 points: 1 done, 1 stopped, 1 waiting" in output
+    assert "Traceback" not in said
+
+    kill(*started(tmp_path, "three", words, 2 * STEPS + 3))
+    output = complete(tmp_path, "three", words)
     assert "3 points: 3 done" in output
     assert "3 runs were trained with privacy on sst2" in output.replace("\n", " ")
-    folders = check_complete(tmp_path, "three", runs=3, kills=3)
+    folders = check_complete(tmp_path, "three", runs=3, stops=3)
     settings = compose([*SMALL, "seed=1", f"runs_dir={tmp_path / 'unbroken'}"])
     unbroken = run_experiment(parse(settings)).path
     for name in ("ledger.jsonl", "model/model.safetensors"):
@@ -125,9 +143,10 @@ def test_a_sweep_killed_three_times_ends_complete(tmp_path):
 @pytest.mark.parametrize("seed", [0])
 def test_a_sweep_of_twelve_runs_killed_at_random_ends_complete(tmp_path, seed):
     words = [*SMALL, "seed=range(1,7)", "clip=bk,per_layer"]
-    kills = sorted(random.Random(seed).sample(range(1, 12 * STEPS), 3))
-    kill_and_complete(tmp_path, "twelve", words, kills)
-    folders = check_complete(tmp_path, "twelve", runs=12, kills=3)
+    for steps in sorted(random.Random(seed).sample(range(1, 12 * STEPS), 3)):
+        kill(*started(tmp_path, "twelve", words, steps))
+    complete(tmp_path, "twelve", words)
+    folders = check_complete(tmp_path, "twelve", runs=12, stops=3)
     whole = tmp_path / "whole"
     whole.mkdir()
     done = subprocess.run(command(*words), cwd=whole, capture_output=True, text=True, check=False)
@@ -136,20 +155,6 @@ def test_a_sweep_of_twelve_runs_killed_at_random_ends_complete(tmp_path, seed):
         for name in ("ledger.jsonl", "model/model.safetensors"):
             unbroken = whole / folder.relative_to(tmp_path) / name
             assert (folder / name).read_bytes() == unbroken.read_bytes()
-
-
-@pytest.mark.slow
-def test_an_interrupt_stops_the_jobs_and_says_how_to_go_on(tmp_path):
-    process = start(tmp_path, *SMALL, "seed=1,2", "--name", "two")
-    wait_for(lambda: spent(tmp_path) > 3, process)
-    job = journal(tmp_path, "two").read()[-1]
-    process.send_signal(signal.SIGINT)
-    output, said = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert "the same command continues where it left off" in said
-    assert gone(job.pid)
-    assert "1 stopped, 1 waiting" in output
-    assert "Traceback" not in said
 
 
 @pytest.mark.slow
