@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +106,8 @@ class Capture:
         self._listener: Listener | None = None
         self._token = torch.empty(0, requires_grad=True)
         self._batch: int | None = None
+        self._depth = 0
+        self._hidden: set[str] = set()
         self._enabled = True
         self._in_backward = False
         self._handles: list[Any] = []
@@ -113,11 +115,18 @@ class Capture:
         if sites:
             self._install(model)
 
-    def take(self) -> list[Call]:
-        """The captured calls, in order, which are then forgotten here."""
+    def take(self) -> tuple[list[Call], set[str]]:
+        """The captured calls, in order, and the names of `hidden` layers; forgotten here.
+
+        A layer is hidden if it ran with gradients disabled in a forward that had them enabled: its
+        output is a constant (a teacher's, a cache), or some `torch.autograd.Function` will run it
+        again in a backward of its own, which no graph shows.
+        """
         self._restore_all()
+        self._depth = 0
         calls, self.calls = self.calls, []
-        return calls
+        hidden, self._hidden = self._hidden, set()
+        return calls, hidden
 
     def backward(
         self,
@@ -145,14 +154,10 @@ class Capture:
         if not targets:
             targets = [call.output for call in calls]
         starts, gradients = ([losses.sum()], None) if gate is None else ([gate.edge], [gate.g])
-        before = self._listener, self._in_backward
-        self._listener, self._in_backward = listener, True
-        try:
+        with self.listening(listener):
             torch.autograd.grad(
                 starts, targets, gradients, retain_graph=retain_graph, allow_unused=True
             )
-        finally:
-            self._listener, self._in_backward = before
 
     def open_gate(self, losses: Tensor, call: Call) -> Gate:
         """Differentiate the losses as far as one call's output, and free the graph up to there."""
@@ -161,18 +166,27 @@ class Capture:
         return Gate(call.output, g)
 
     @contextmanager
-    def silent_backward(self) -> Iterator[None]:
-        """Around a backward that nobody listens to: forwards inside it are recomputations."""
-        before, self._in_backward = self._in_backward, True
+    def listening(self, listener: Listener | None) -> Iterator[None]:
+        """Around a backward, whose output gradients go to ``listener``.
+
+        Forwards inside it are recomputations.
+        """
+        before = self._listener, self._in_backward
+        self._listener, self._in_backward = listener, True
         try:
             yield
         finally:
-            self._in_backward = before
+            self._listener, self._in_backward = before
+
+    def silent_backward(self) -> AbstractContextManager[None]:
+        """Around a backward that nobody listens to."""
+        return self.listening(None)
 
     def _install(self, model: nn.Module) -> None:
-        self._handles.append(model.register_forward_pre_hook(self._note_batch, with_kwargs=True))
+        self._handles.append(model.register_forward_pre_hook(self._enter, with_kwargs=True))
         for site in self.sites.values():
             module = site.module
+            self._handles.append(module.register_forward_pre_hook(self._note_hidden(site)))
             if isinstance(site.rule, BroadcastRule):
                 self._handles.append(module.register_forward_pre_hook(self._broadcast(site)))
                 self._handles.append(
@@ -184,21 +198,43 @@ class Capture:
             self._handles.append(
                 module.register_forward_hook(self._capture(site), with_kwargs=True)
             )
+        self._handles.append(model.register_forward_hook(self._leave, always_call=True))
 
-    def _note_batch(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._in_backward:
+    def _enter(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._in_backward or not self._active():
             return
         self._restore_all()  # an interrupt in the last forward may have left rows in place
         tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() > 0)
         first = next(tensors, None)
         self._batch = None if first is None else len(first)
+        self._depth += 1
+
+    def _leave(self, model: nn.Module, args: Any, output: Any) -> None:
+        if not self._in_backward and self._active():
+            self._depth = max(0, self._depth - 1)
+
+    def _records(self) -> int | None:
+        """Records of the model's forward that runs, or is recomputed; None outside of both.
+
+        A part of the model that is called by itself has a batch of its own, which nobody told.
+        """
+        return self._batch if self._depth or self._in_backward else None
+
+    def _note_hidden(self, site: Site) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+            disabled = self._enabled and not torch.is_grad_enabled()
+            if disabled and self._depth and not self._in_backward:
+                self._hidden.add(site.name)
+
+        return hook
 
     def _expand_positions(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Give a lookup shared by the batch (positions of shape (1, T)) one row per record."""
-        if self._active() and args and self._batch is not None:
+        batch = self._records()
+        if self._active() and args and batch is not None:
             ids = args[0]
-            if isinstance(ids, Tensor) and ids.dim() > 1 and len(ids) == 1 < self._batch:
-                return (ids.expand(self._batch, *ids.shape[1:]), *args[1:])
+            if isinstance(ids, Tensor) and ids.dim() > 1 and len(ids) == 1 < batch:
+                return (ids.expand(batch, *ids.shape[1:]), *args[1:])
         return None
 
     def _capture(self, site: Site) -> Callable[..., None]:
@@ -221,16 +257,18 @@ class Capture:
         def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
             if not self._active():
                 return
-            if self._batch is None:
+            batch = self._records()
+            if batch is None:
                 raise UnsupportedLayerError(
                     f"{site.name or 'the model'} ({type(module).__name__}) has parameters of its "
                     "own, but the number of records is unknown: the model was called without a "
-                    "tensor; expected the inputs as its arguments, one row per record"
+                    "tensor, or a part of it by itself; expected the inputs as the model's "
+                    "arguments, one row per record"
                 )
             for local in site.names:
                 parameter = module._parameters[local]
                 assert parameter is not None
-                rows = parameter.expand(self._batch, *parameter.shape[1:])
+                rows = parameter.expand(batch, *parameter.shape[1:])
                 module._parameters[local] = rows  # type: ignore[assignment]
                 self._add(site, None, rows, root=True)
 

@@ -9,9 +9,8 @@ plan forms the sums (`passes`). All plans leave the same sums in ``.grad``, to f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any
 
@@ -21,9 +20,13 @@ from torch import Tensor, nn
 from dpft.privacy import groups as partitions
 from dpft.privacy.capture import Call, Capture, Gate
 from dpft.privacy.groups import Group
+from dpft.privacy.guard import Guard
 from dpft.privacy.layers import Rule, UnsupportedLayerError, Use
 from dpft.privacy.passes import TWO_BACKWARDS, Pass, uses_of
+from dpft.privacy.precision import full_precision
 from dpft.privacy.quantiles import Quantiles
+from dpft.privacy.reweighted import Reweighted
+from dpft.privacy.schedule import Schedule
 from dpft.privacy.sites import check_joins, find_sites
 from dpft.privacy.verify import dominates, verify_sums, verify_uses
 
@@ -44,27 +47,8 @@ CLIP_FUNCTIONS: Mapping[str, ClipFunction] = MappingProxyType(
 )
 
 
-# A sequence of layer calls, and whether several records were in the batch, with several rows each:
-# only then can they be confused.
-Signature = tuple[tuple[tuple[str, bool], ...], bool, bool]
-
-# A sequence that was found right is looked at again after so many batches, and four times as many.
 # Records of a batch that the rules are checked on, from its first to its last.
 _CHECKED = 4
-_CHECK_AGAIN = 64
-
-
-@dataclass
-class _Seen:
-    """How many batches of a kind there were, and at which one the rules are checked next."""
-
-    batches: int = 0
-    next_check: int = 1
-
-    def checked(self, all_told_apart: bool) -> None:
-        """Set when to look again: soon, as long as zero gradients leave something unproven."""
-        n = self.batches
-        self.next_check = max(_CHECK_AGAIN, 4 * n) if all_told_apart else 2 * n
 
 
 class Clipper:
@@ -106,11 +90,12 @@ class Clipper:
         self.norms = torch.empty(0, len(self.groups))
         self.factors = torch.empty(0, len(self.groups))
         self._clip_function = clip_function
-        self._seen: dict[Signature, _Seen] = {}
+        self._schedule = Schedule()
         self._unfinished = False
         self._forms: dict[str, str] = {}
         sites = {} if plan == "none" else find_sites(model, self.parameters, rules)
         self._capture = Capture(model, sites)
+        self._guard = Guard(self.parameters if self.private else {})
         self.move([group.threshold for group in self.groups])
 
     @property
@@ -125,7 +110,7 @@ class Clipper:
     @property
     def unfinished(self) -> bool:
         """Whether the last `backward` broke off: ``.grad`` may hold part of a batch."""
-        return self._unfinished
+        return self._unfinished or self._guard.struck
 
     def reset(self) -> None:
         """Forget forwards without a backward, counts, and a `backward` that broke off.
@@ -133,7 +118,7 @@ class Clipper:
         What `backward` has added to ``.grad`` stays there: set it to None as well.
         """
         self._capture.take()
-        self._unfinished = False
+        self._unfinished = self._guard.struck = False
         self.move(self.estimates)
 
     def move(self, estimates: Sequence[float]) -> None:
@@ -159,7 +144,7 @@ class Clipper:
                 parameter is used in a way that was not captured.
             RuntimeError: if the `backward` before broke off (see `reset`).
         """
-        if self._unfinished:
+        if self.unfinished:
             raise RuntimeError(
                 "the last backward broke off and may have added part of its batch to .grad; "
                 "expected a fresh start: set .grad to None (optimizer.zero_grad()), call "
@@ -170,7 +155,7 @@ class Clipper:
                 f"losses have shape {tuple(losses.shape)}; expected one loss per record, shape "
                 "(B,): use reduction='none' and reduce within each record only"
             )
-        calls = self._capture.take()
+        calls, hidden = self._capture.take()
         self.norms = losses.new_empty(len(losses), len(self.groups))
         self.factors = self.norms.clone()
         if len(losses) and not self.private:
@@ -181,7 +166,8 @@ class Clipper:
                     "no layer's forward was captured for these losses; expected the model to be "
                     "called once per backward, with gradients enabled, after make_clipper"
                 )
-            self._clip(losses, calls, rows)
+            with torch.autocast(losses.device.type, enabled=False):  # the caller's, if any
+                self._clip(losses, calls, hidden, rows)
         for parameter in self.parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -208,20 +194,36 @@ class Clipper:
             for name in group.parameters
         ]
 
-    def _clip(self, losses: Tensor, calls: Sequence[Call], rows: int) -> None:
-        calls, everywhere = verify_uses(losses, calls, self.parameters)
+    def _clip(
+        self, losses: Tensor, calls: Sequence[Call], hidden: Collection[str], rows: int
+    ) -> None:
+        calls, everywhere = verify_uses(losses, calls, self.parameters, hidden)
         two = self.plan in TWO_BACKWARDS
-        gate = None
+        # Where autograd forms the sums, it must do so in the precision of the norms.
+        with self._guard.on(), full_precision() if two else nullcontext():
+            self._check(losses, calls, rows)
+            self._unfinished = True
+            self._clip_reached(losses, calls, everywhere, two, rows)
+            self._unfinished = False
+
+    def _clip_reached(
+        self, losses: Tensor, calls: Sequence[Call], everywhere: bool, two: bool, rows: int
+    ) -> None:
+        """What `_clip` does once all has been checked that can be checked before."""
+        gate: Gate | None = None
         heard = 0
+        half = False
+        reweighted = Reweighted()
         batch = Pass(self.plan, self.groups, self.parameters, losses, calls, self._factors_of, rows)
 
         def listen(call: Call, g: Tensor) -> None:
-            nonlocal heard
+            nonlocal heard, half
             heard += 1
+            half = half or g.dtype.itemsize < 4
+            if two and not (gate is not None and call is calls[-1]):
+                reweighted.first(call, g)
             batch.arrived(call, g)
 
-        self._check(losses, calls, rows)
-        self._unfinished = True
         if two and calls and dominates(calls[-1], losses, calls[:-1]):
             gate = self._capture.open_gate(losses, calls[-1])
         self._capture.backward(
@@ -244,8 +246,7 @@ class Clipper:
             )
         if two:
             del batch
-            self._second_backward(losses, calls, gate, rows)
-        self._unfinished = False
+            self._second_backward(losses, calls, gate, rows, None if half else reweighted)
 
     def _check(self, losses: Tensor, calls: Sequence[Call], rows: int) -> None:
         """Check the rules on some records of the batch, if it is its turn; nothing is clipped yet.
@@ -254,11 +255,8 @@ class Clipper:
         its weights. Of the layers' inputs and output gradients only the rows of those records are
         kept, so that a batch that is checked takes hardly more memory than any other.
         """
-        kind = tuple((call.site.name, call.root) for call in calls)
-        seen = self._seen.setdefault((kind, len(losses) > 1, rows > 1), _Seen())
-        seen.batches += 1
-        if seen.batches < seen.next_check or not bool(torch.isfinite(losses).all()):
-            return  # where a loss is not finite there is nothing to compare: the next is looked at
+        if not self._schedule.due(losses, calls, rows):
+            return
         last = len(losses) - 1
         chosen = sorted({round(last * part / (_CHECKED - 1)) for part in range(_CHECKED)})
         index = torch.tensor(chosen, device=losses.device)
@@ -275,12 +273,17 @@ class Clipper:
             call.let_go()
 
         self._capture.backward(losses, calls, listen, everywhere=True, retain_graph=True)
-        with self._capture.silent_backward():
+        with self._capture.silent_backward(), full_precision():
             told_apart = verify_sums(losses[index], uses, self.parameters, 3e-2 if half else 1e-3)
-        seen.checked(told_apart)
+        self._schedule.checked(told_apart)
 
     def _second_backward(
-        self, losses: Tensor, calls: Sequence[Call], gate: Gate | None, rows: int
+        self,
+        losses: Tensor,
+        calls: Sequence[Call],
+        gate: Gate | None,
+        rows: int,
+        reweighted: Reweighted | None,
     ) -> None:
         """Of the losses reweighted by the factors (Li et al. 2022, section 4).
 
@@ -290,11 +293,14 @@ class Clipper:
             gate: where the first backward started, if not at the losses: what lies above need not
                 be computed again (it is freed by now), only the rows of ``g`` be reweighted.
             rows: of the model's batch for each loss.
+            reweighted: the output gradients of the first backward; None if some came in half
+                precision.
         """
         factors = self.factors[:, 0].detach()
-        dropped = factors == 0
-        if bool(dropped.any()):
-            # Zero times infinity is not zero: the sums are formed from a and g, without the record.
+        if reweighted is None or bool((factors == 0).any()):
+            # Autograd would round the whole batch's sum to half precision, and one record could
+            # move it by more than its threshold; and zero times infinity is not zero. The sums are
+            # formed from a and g.
             again = Pass(
                 "bk", self.groups, self.parameters, losses, calls, lambda k, n: factors, rows
             )
@@ -304,7 +310,9 @@ class Clipper:
         for call in calls:  # so that the backward frees activations as it goes
             call.release()
         parameters = list(self.parameters.values())
-        with self._capture.silent_backward():
+        reweighted.by(factors.repeat_interleave(rows))
+        self._guard.lift()  # from here on autograd writes the sums
+        with self._capture.listening(reweighted.second):
             if gate is None:
                 (losses * factors).sum().backward(inputs=parameters)
             else:
@@ -313,6 +321,7 @@ class Clipper:
                 # In place: it is the largest tensor of a language model's step, and done with.
                 g = gate.g.mul_(scales) if gate.g.is_contiguous() else gate.g * scales
                 torch.autograd.backward([gate.edge], [g], inputs=parameters)
+        reweighted.verify()
 
     def _factors_of(self, k: int, norms: Tensor) -> Tensor:
         return self._clip_function(norms, self.thresholds[k])
@@ -326,3 +335,4 @@ class Clipper:
     def close(self) -> None:
         """Remove all hooks from the model."""
         self._capture.close()
+        self._guard.close()

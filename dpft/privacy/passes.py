@@ -32,12 +32,14 @@ from dpft.privacy.layers import (
     DirectUse,
     GramCache,
     SquaredNorm,
+    UnsupportedLayerError,
     Use,
     exact_squared_norm,
     joint_per_example,
     joint_squared_norm,
 )
 from dpft.privacy.layers.costs import MOMENT
+from dpft.privacy.precision import full_precision
 from dpft.privacy.sites import check_joins
 from dpft.privacy.verify import check_batch
 
@@ -104,6 +106,7 @@ class Pass:
         self.forms: dict[str, str] = {}
 
     @torch.no_grad()
+    @full_precision()
     def arrived(self, call: Call, g: Tensor) -> None:
         """Take in one call's output gradient; the call's input is forgotten."""
         call.hold()
@@ -120,6 +123,7 @@ class Pass:
                 self._complete(name)
 
     @torch.no_grad()
+    @full_precision()
     def finish(self) -> tuple[Tensor, Tensor]:
         """After the backward: complete what never arrived, and form the sums that remain.
 
@@ -214,22 +218,30 @@ class Pass:
 def uses_of(call: Call, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str, Use]]:
     """What one call adds to the gradients of its parameters, by their canonical names.
 
-    Under autocast inputs and gradients come in half precision; norms and sums are computed in the
-    parameters' own. Several rows of one record become further positions of it, over which every
-    use sums.
+    Under autocast a layer multiplies in half precision: norms and sums are computed in the
+    parameters' own, from the input as the layer rounded it. Several rows of one record become
+    further positions of it, over which every use sums.
     """
     check_batch(call, batch * rows, g)
     a = call.input()
-    if g.dtype.itemsize < 4:
-        g = g.float()
     if a is not None and a.is_floating_point() and a.dtype != g.dtype:
         a = a.to(g.dtype)
+    if g.dtype.itemsize < 4:
+        g = g.float()
+        a = a.to(g.dtype) if a is not None and a.is_floating_point() else a
     check_joins(call.site, rows)
     if rows > 1:
         g = g.unflatten(0, (batch, rows))
         a = None if a is None else a.unflatten(0, (batch, rows))
     names = call.site.names
     found = call.site.rule.uses(call.site.module, a, g)
+    if found.keys() != names.keys():
+        module = type(call.site.module).__name__
+        raise UnsupportedLayerError(
+            f"layer {call.site.name!r} ({module}) trains {', '.join(names)}, but its rule gives "
+            f"gradients of {', '.join(found) or 'none'}; expected the same. Weight normalisation "
+            "and pruning make a layer's weight of other parameters, for which there is no rule"
+        )
     return [(names[local], use) for local, use in found.items()]
 
 

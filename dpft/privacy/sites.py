@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from dpft.privacy.layers import Rule, UnsupportedLayerError, find_rule, rule_names
 from dpft.privacy.layers.broadcast import BroadcastRule
@@ -62,8 +63,9 @@ def find_sites(
         if rule is not None:
             sites[module_name] = Site(module_name, module, rule, MappingProxyType(own))
             continue
+        made_into_others = isinstance(module, ParametrizationList)
         for local, name in own.items():
-            if parameters[name].dim() > 1 and len(parameters[name]) == 1:
+            if parameters[name].dim() > 1 and len(parameters[name]) == 1 and not made_into_others:
                 bare = BroadcastRule(local)
                 sites[name] = Site(name, module, bare, MappingProxyType({local: name}))
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,10 @@ from dpft.privacy.layers import UnsupportedLayerError, Use
 
 # Of the model's gradients, how large a share is held at a time by `verify_sums`.
 _PARTS = 4
+
+# What gives a parameter in another layout or precision. Autocast keeps the rounded copy and double
+# backward the transposed one: of several uses only the first has an edge to the parameter itself.
+_ALIASES = frozenset({"TBackward0", "TransposeBackward0", "PermuteBackward0", "ToCopyBackward0"})
 
 
 class Structure(NamedTuple):
@@ -31,15 +35,30 @@ class Structure(NamedTuple):
 
 
 def verify_uses(
-    losses: Tensor, calls: Sequence[Call], parameters: Mapping[str, nn.Parameter]
+    losses: Tensor,
+    calls: Sequence[Call],
+    parameters: Mapping[str, nn.Parameter],
+    hidden: Collection[str] = (),
 ) -> Structure:
     """Check against the autograd graph that every use of every parameter was captured.
 
     A weight used outside its layer's ``forward`` (``F.linear(x, self.embedding.weight)``) is
     invisible to hooks and would be left out of norm and sum. Its edges in the graph are not. Every
     batch is checked: a walk through the graph costs little beside a backward.
+
+    Args:
+        losses: per-example losses, ``(B,)``.
+        calls: all captured calls.
+        parameters: the trainable parameters.
+        hidden: names of layers that ran with gradients disabled.
+
+    Raises:
+        UnsupportedLayerError: naming a parameter with a use that was not captured, or ``hidden``
+            layers that a function of the graph may run again.
     """
     found, nodes, everywhere = _walk(losses, parameters)
+    if hidden:
+        _check_hidden(hidden, nodes)
     reached = [call for call in calls if call.output.node in nodes]
     expected = dict.fromkeys(parameters, 0)
     for call in reached:
@@ -55,6 +74,23 @@ def verify_uses(
                 "its weight, and do not change its output in place"
             )
     return Structure(reached, everywhere)
+
+
+def _check_hidden(hidden: Collection[str], nodes: Iterable[Node]) -> None:
+    """Refuse functions that may run layers in a backward of their own.
+
+    Reversible blocks and reentrant checkpoints do: their layers' gradients would go to ``.grad``
+    unclipped, or nowhere.
+    """
+    function: type = torch.autograd.function.BackwardCFunction
+    for node in nodes:
+        if isinstance(node, function):
+            raise UnsupportedLayerError(
+                f"layers {', '.join(sorted(hidden)[:4])} ran with gradients disabled, and the "
+                f"losses depend on a function with a backward of its own ({node.name()}), which "
+                "may run them again where nothing is clipped; expected layers that run once. "
+                "Checkpoint with use_reentrant=False; reversible models have no clipping rule"
+            )
 
 
 def dominates(call: Call, losses: Tensor, others: Sequence[Call]) -> bool:
@@ -96,8 +132,8 @@ def verify_sums(
 
     Returns:
         Whether every parameter that takes part was told apart from others: False where gradients
-        are exactly zero (a layer after one that was initialised with zeros), which any rule gives,
-        or not finite.
+        are not finite, or zero or nearly so (a layer after one that was initialised with zeros),
+        which any rule gives.
     """
     generator = torch.Generator().manual_seed(0)
     weights = 0.5 + torch.rand(len(losses), generator=generator, dtype=torch.float64)
@@ -109,7 +145,7 @@ def verify_sums(
     def compare(name: str, theirs: Tensor | None) -> None:
         ours = torch.zeros_like(parameters[name])
         for use in uses.get(name, []):
-            use.add_weighted_sum(weights.to(ours.device), ours)
+            use.add_weighted_sum(weights.to(ours.device, ours.dtype), ours)
         norms[name] = 0.0 if theirs is None else float(theirs.norm())
         apart[name] = float((ours if theirs is None else ours.sub_(theirs)).norm())
 
@@ -131,7 +167,7 @@ def verify_sums(
                 "computes something else than its type says, its input was changed in "
                 "place, or the losses are not in the order of the input's rows"
             )
-    return all(norms[name] for name in taking_part)
+    return all(norms[name] > 0.1 * tolerance * largest for name in taking_part)
 
 
 def _each_gradient(
@@ -185,7 +221,8 @@ def _walk(
 ) -> tuple[dict[str, int], set[Node], bool]:
     """How often each parameter enters the computation of ``losses``: edges into its leaf node.
 
-    Also the nodes of the graph, and whether any leaf is no parameter.
+    An alias of a parameter (see `_ALIASES`) counts as the parameter. Also the nodes of the graph,
+    and whether any leaf is no parameter.
     """
     names = {id(parameter): name for name, parameter in parameters.items()}
     counts = dict.fromkeys(parameters, 0)
@@ -198,7 +235,7 @@ def _walk(
             if node is None:
                 continue
             leaf = getattr(node, "variable", None)
-            name = names.get(id(leaf))
+            name = names.get(id(_variable(node)))
             if name is not None:
                 counts[name] += 1
             elif isinstance(leaf, nn.Parameter):
@@ -213,3 +250,11 @@ def _walk(
                 seen.add(node)
                 pending.append(node)
     return counts, seen, other_leaves
+
+
+def _variable(node: Node | None) -> Tensor | None:
+    """The leaf that a node stands for, itself or through aliases."""
+    while node is not None and node.name() in _ALIASES:
+        node = node.next_functions[0][0]
+    variable: Tensor | None = getattr(node, "variable", None)
+    return variable

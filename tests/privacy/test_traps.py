@@ -126,7 +126,7 @@ def test_biases_alone(style):
         style,
     )
     case.all_losses()
-    assert all(call.input() is None for call in clipper._capture.take())  # no activation is kept
+    assert all(call.input() is None for call in clipper._capture.take()[0])  # no activation is kept
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -182,7 +182,7 @@ def test_reentrant_checkpoints_are_refused():
     torch.manual_seed(0)
     model, ids = Checkpointed(reentrant=True), torch.randint(0, 9, (4, 5))
     clipper = make_clipper(model, "bk", threshold=1.0)
-    with pytest.raises((ValueError, RuntimeError), match=r"autograd|checkpoint"):
+    with pytest.raises(UnsupportedLayerError, match="use_reentrant=False"):
         clipper.backward(model(ids))
 
 
@@ -436,10 +436,10 @@ def test_the_rules_are_checked_again_ever_more_rarely():
     clipper = make_clipper(model, "bk", threshold=1.0)
     checked = []
     for batch in range(300):
-        (seen,) = clipper._seen.values() or [None]
+        (seen,) = clipper._schedule._seen.values() or [None]
         before = seen.next_check if seen else 1
         clipper.backward(model(x))
-        if next(iter(clipper._seen.values())).next_check != before:
+        if next(iter(clipper._schedule._seen.values())).next_check != before:
             checked.append(batch + 1)
     assert checked == [1, 64, 256]
 

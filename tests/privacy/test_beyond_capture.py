@@ -1,0 +1,339 @@
+"""What hooks and graphs do not show of themselves: refused, or made exact; in no case let through.
+
+Every case here once released more than the threshold, or another sum, without a word.
+"""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from dpft.privacy import UnsupportedLayerError, make_clipper
+from tests.privacy.reference import clear
+
+PLANS = ["bk", "flat", "ghost", "lee_kifer", "per_layer"]
+TWO = ["ghost", "lee_kifer"]
+
+
+def released(model, clipper, losses):
+    clear(model)
+    clipper.backward(losses)
+    return math.sqrt(sum(p.grad.double().square().sum().item() for p in model.parameters()))
+
+
+def autocast(function, *inputs):
+    with torch.autocast("cpu", torch.bfloat16):
+        return function(*inputs).float()
+
+
+class Recomputing(torch.autograd.Function):
+    """Runs a layer without gradients, and again in a backward of its own."""
+
+    @staticmethod
+    def forward(ctx, x, layer):
+        ctx.layer = layer
+        ctx.save_for_backward(x)
+        return layer(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            ctx.layer(x).backward(g)
+        return x.grad, None
+
+
+class Reversible(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.again, self.head = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def losses(self, x):
+        return self.head(Recomputing.apply(self.first(x), self.again)).square().mean((1, 2))
+
+    def forward(self, x):
+        return self.losses(x)
+
+
+@pytest.mark.parametrize("style", PLANS)
+def test_functions_that_run_layers_in_their_own_backward_are_refused(style):
+    """Their gradients would be added to .grad as they are."""
+    model, x = Reversible(), torch.randn(4, 2, 3)
+    clipper = make_clipper(model, style, threshold=0.1)
+    with pytest.raises(UnsupportedLayerError, match=r"again.*RecomputingBackward"):
+        released(model, clipper, model(x))
+    # A method that is not the model's forward tells nobody; what arrives in .grad does.
+    clipper.reset()
+    with pytest.raises(UnsupportedLayerError, match=r"'again\.(weight|bias)'.*unclipped"):
+        released(model, clipper, model.losses(x))
+    assert clipper.unfinished
+
+
+@pytest.mark.parametrize("style", PLANS)
+def test_reentrant_checkpoints_are_refused_where_only_a_head_leads_to_them(style):
+    """Autograd's own guard stays silent here, and the blocks would not be trained."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
+
+        def forward(self, x):
+            x = x.clone().requires_grad_()
+            return self.head(checkpoint(self.block, x, use_reentrant=True)).square().mean((1, 2))
+
+    model = Model()
+    clipper = make_clipper(model, style, threshold=0.1)
+    with pytest.raises(UnsupportedLayerError, match="use_reentrant=False"):
+        released(model, clipper, model(torch.randn(3, 2, 4)))
+
+
+class Switched(nn.Module):
+    """Does something else once ``on``: after the batch that is checked."""
+
+    def __init__(self, also):
+        super().__init__()
+        self.first, self.second, self.also, self.on = nn.Linear(3, 4), nn.Linear(4, 2), also, False
+
+    def forward(self, x):
+        x = x.clone().requires_grad_()
+        h = self.first(x)
+        losses = self.second(torch.tanh(h)).square().mean((1, 2))
+        return losses + self.also(self, x, h) if self.on else losses
+
+
+def behind_the_layer(model, x, h):
+    return F.linear(x, model.first.weight).square().sum((1, 2))
+
+
+def penalty(model, x, h):
+    """Double backward uses the transposed weight that the layer's forward made."""
+    (slope,) = torch.autograd.grad((h * torch.arange(4.0)).sum(), x, create_graph=True)
+    return slope.square().sum((1, 2))
+
+
+@pytest.mark.parametrize("style", PLANS)
+@pytest.mark.parametrize(("also", "cast"), [(behind_the_layer, True), (penalty, False)])
+def test_uses_through_a_cached_copy_of_the_weight_are_counted(style, also, cast):
+    model, x = Switched(also), torch.randn(4, 2, 3)
+    clipper = make_clipper(model, style, threshold=1.0)
+    losses = (lambda: autocast(model, x)) if cast else (lambda: model(x))
+    released(model, clipper, losses())
+    model.on = True
+    with pytest.raises(UnsupportedLayerError, match=r"'first.weight' is used 2 times"):
+        released(model, clipper, losses())
+
+
+@pytest.mark.parametrize("style", PLANS)
+def test_under_autocast_layers_may_be_called_twice(style):
+    """Both calls share the rounded copy of the weight, whose edge to the parameter is one."""
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.layer(torch.tanh(self.layer(x))).square().mean((1, 2))
+
+    torch.manual_seed(0)
+    model, x = Twice(), torch.randn(4, 2, 3)
+    clipper = make_clipper(model, style, threshold=1e-3)
+    assert released(model, clipper, autocast(model, x[:1])) <= 1e-3 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("style", PLANS)
+def test_under_autocast_norms_are_of_the_inputs_as_the_layer_rounded_them(style):
+    """Two positions cancel in float32, and differ by a whole step in bfloat16."""
+    model = nn.Linear(1, 1, bias=False)
+    clipper = make_clipper(model, style, threshold=1.0)
+    x, scale = torch.tensor([[[100.24], [100.26]]]), torch.tensor([[[50.0], [-50.0]]])
+    for _ in range(2):
+        moved = released(model, clipper, (autocast(model, x) * scale).sum((1, 2)))
+        assert clipper.norms.item() == pytest.approx(25, rel=1e-5)
+        assert moved == pytest.approx(1, rel=1e-5)
+
+
+@pytest.mark.parametrize("style", TWO)
+def test_under_autocast_one_record_moves_a_large_sum_by_its_threshold(style):
+    """Autograd would round the sum over the batch, by more than one record's share of it."""
+    torch.manual_seed(0)
+    model, v = nn.Linear(8, 8, bias=False), 0.5 + torch.rand(8)
+    x = (0.5 + torch.rand(8)) * (1 + 0.05 * torch.rand(2049, 1, 1))
+    clipper = make_clipper(model, style, threshold=1.0)
+    sums = []
+    for n in (2049, 2048):
+        released(model, clipper, (autocast(model, x[:n]) * v * 10).sum((1, 2)))
+        sums.append(model.weight.grad.double().clone())
+    assert (sums[0] - sums[1]).norm() <= 1 + 1e-3
+
+
+@pytest.mark.parametrize("style", PLANS)
+def test_backward_within_autocast_is_as_exact_as_without(style):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    clipper = make_clipper(model, style, threshold=0.01)
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = model(torch.randn(1, 5, 8)).float().square().mean((1, 2))
+        assert released(model, clipper, losses) == pytest.approx(0.01, rel=1e-5)
+
+
+@pytest.mark.parametrize("style", PLANS)
+def test_products_are_in_full_float32_whatever_the_process_allows(style):
+    """With factors rounded to bfloat16 a Gram matrix cancels to nothing where the sum does not."""
+    model = nn.Linear(64, 64, bias=False)
+    clipper = make_clipper(model, style, threshold=1.0)
+    x = torch.full((1, 2, 64), 1.0015)
+    x[0, 1] += 0.002
+    torch.set_float32_matmul_precision("medium")
+    try:
+        for k in range(20):
+            scale = torch.full((1, 2, 64), 100 * 2 ** (k / 20))
+            scale[0, 1] *= -1
+            moved = released(model, clipper, (model(x) * scale).sum((1, 2)))
+            assert moved <= 1 + 1e-3
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+class Hooked(nn.Module):
+    """A hook that clamps a hidden gradient; or rows that a key orders inside the model."""
+
+    def __init__(self, clamp):
+        super().__init__()
+        self.first, self.head, self.clamp = nn.Linear(3, 4), nn.Linear(4, 1), clamp
+
+    def forward(self, x, key):
+        h = torch.tanh(self.first(x))
+        if self.clamp:
+            if h.requires_grad:
+                h.register_hook(lambda g: g.clamp(-1, 1))
+            return self.head(h).square().mean((1, 2)) * key
+        order = key.argsort()
+        return self.head(h[order])[order.argsort()].square().mean((1, 2))
+
+
+@pytest.mark.parametrize("style", TWO)
+@pytest.mark.parametrize("clamp", [True, False])
+def test_a_second_backward_that_is_not_the_first_reweighted_is_an_error(style, clamp):
+    torch.manual_seed(0)
+    model, x = Hooked(clamp).double(), 3 * torch.randn(4, 2, 3).double()
+    x[0] *= 1e-3
+    clipper = make_clipper(model, style, threshold=0.1)
+    usual, unusual = torch.tensor([1.0, 2, 3, 4]) / 100, torch.tensor([3.0, 2, 4, 1]) * 1e4
+    released(model, clipper, model(x, usual))  # clamps nothing, changes no row's place
+    released(model, clipper, model(x, usual))
+    with pytest.raises(UnsupportedLayerError, match="second backward brought other gradients"):
+        released(model, clipper, model(x, unusual))
+    assert clipper.unfinished
+
+
+class Positions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.token, self.position, self.head = (
+            nn.Embedding(9, 4),
+            nn.Embedding(9, 4),
+            nn.Linear(4, 1),
+        )
+
+    def losses(self, ids):
+        rows = torch.arange(ids.shape[1])[None]
+        return self.head(torch.tanh(self.token(ids) + self.position(rows))).square().mean((1, 2))
+
+    def forward(self, ids):
+        return self.losses(ids)
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost"])
+def test_an_earlier_forward_says_nothing_about_the_batch_of_a_later_one(style):
+    """One record would have become as many as were evaluated before."""
+    model, ids = Positions().double(), torch.randint(0, 9, (6, 5))
+    clipper = make_clipper(model, style, threshold=0.01)
+    with torch.no_grad():
+        model(ids)
+    released(model, clipper, model(ids))
+    losses = model.losses(ids[:1])
+    assert losses.shape == (1,)
+    assert released(model, clipper, losses) <= 0.01 * (1 + 1e-9)
+
+
+def test_an_evaluation_between_a_checkpointed_forward_and_its_backward():
+    class Model(Positions):
+        def forward(self, ids):
+            return checkpoint(self.losses, ids, use_reentrant=False)
+
+    torch.manual_seed(0)
+    model, ids = Model().double(), torch.randint(0, 9, (3, 5))
+    clipper = make_clipper(model, "bk", threshold=0.01)
+    clipper.backward(model(ids))
+    expected = [p.grad.clone() for p in model.parameters()]
+    clear(model)
+    losses = model(ids)
+    with torch.no_grad():
+        model(torch.cat([ids, ids]))
+    clipper.backward(losses)
+    for parameter, grad in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, grad)
+
+
+class Gated(nn.Module):
+    def __init__(self, gate):
+        super().__init__()
+        self.first, self.wrong, self.gate = nn.Linear(3, 3), nn.Linear(3, 3), gate
+        self.wrong.register_forward_hook(lambda module, inputs, output: 10 * output)
+
+    def forward(self, x):
+        h = self.first(x)
+        return (h + self.gate * self.wrong(h)).square().mean((1, 2))
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost"])
+def test_a_gradient_too_small_to_be_compared_is_compared_again_soon(style):
+    torch.manual_seed(0)
+    model, x = Gated(1e-7).double(), torch.randn(4, 2, 3).double()
+    clipper = make_clipper(model, style, threshold=0.1)
+    released(model, clipper, model(x))
+    model.gate = 1.0
+    with pytest.raises(UnsupportedLayerError, match=r"wrong\.(weight|bias)"):
+        released(model, clipper, model(x))
+
+
+def test_rules_that_can_never_be_checked_are_an_error():
+    model, x = Gated(1.0).double(), torch.randn(4, 2, 3).double()
+    clipper = make_clipper(model, "bk", threshold=0.1)
+    weights = torch.tensor([1, 1, math.nan, 1])
+    for _ in range(64):
+        released(model, clipper, model(x) * weights)
+    with pytest.raises(UnsupportedLayerError, match="not finite in each of the last 65 batches"):
+        released(model, clipper, model(x) * weights)
+
+
+@pytest.mark.parametrize(("model_type", "loss_type"), [("float", "double"), ("double", "float")])
+def test_losses_in_another_float_type(model_type, loss_type):
+    model = getattr(nn.Linear(3, 2), model_type)()
+    x = torch.randn(4, 3).to(model.weight.dtype)
+    clipper = make_clipper(model, "bk", threshold=0.01)
+    losses = getattr(model(x).square().sum(1)[:1] * 100, loss_type)
+    with pytest.raises(UnsupportedLayerError, match="1 losses"):
+        clipper.backward(losses())
+    clipper.reset()
+    assert released(model, clipper, getattr(model(x[:1]).square().sum(1) * 100, loss_type)()) == (
+        pytest.approx(0.01, rel=1e-5)
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated")
+def test_weights_that_are_made_of_other_parameters_are_refused_by_name():
+    old = nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 4)), nn.Linear(4, 1))
+    clipper = make_clipper(old, "bk", threshold=1.0)
+    with pytest.raises(UnsupportedLayerError, match="weight_g"):
+        clipper.backward(old(torch.randn(2, 5, 3)).square().mean((1, 2)))
+    new = nn.utils.parametrizations.weight_norm(nn.Linear(3, 1))
+    with pytest.raises(UnsupportedLayerError, match=r"parametrizations\.weight\.original"):
+        make_clipper(new, "bk", threshold=1.0)
