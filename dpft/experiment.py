@@ -18,7 +18,7 @@ from dpft.predictions import predict, score_file, write_predictions
 from dpft.preparation import Prepared, prepare
 from dpft.privacy import UnsupportedLayerError
 from dpft.progress import Progress
-from dpft.recording import make_record
+from dpft.recording import make_record, stated
 from dpft.session import Session
 from dpft.tasks import load_task
 
@@ -87,7 +87,7 @@ def _audited(run: Run, prepared: Prepared, progress: Progress) -> dict[str, Any]
         result = prepared.auditor.result(
             delta=mechanism.delta,
             confidence=run.audit.confidence,
-            epsilon=mechanism.epsilon_after(mechanism.steps),
+            epsilon=stated(mechanism.epsilons()),
         )
     return {"audit": result}
 

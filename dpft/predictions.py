@@ -64,12 +64,17 @@ def read_predictions(file: Path) -> list[Prediction]:
 
 
 def score_file(task: Task, file: Path) -> dict[str, Any]:
-    """Scores of a predictions file as a record's section."""
+    """Scores of a predictions file as a record's section.
+
+    With a digest of the references only if they are published: what is held out of private data, or
+    is the user's own, leaves no hash of itself in a record.
+    """
     predictions = read_predictions(file)
+    digest = {"references": _digest(predictions)} if task.published else {}
     return {
         "metrics": dict(task.score(predictions)),
         "examples": len(predictions),
-        "references": _digest(predictions),
+        **digest,
         "signature": task.signature(),
     }
 

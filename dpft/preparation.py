@@ -96,6 +96,7 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
     with progress.phase("loading", None, note=run.model.name):
         parts = assemble(run, task, size, device_of(run.device))
     loaded, clipper, mechanism = parts.loaded, parts.clipper, parts.mechanism
+    audits.check_layers(run.audit, clipper)
     if owners is not None:
         clipper.check_rows(task.records_per_user)
     objective = task.objective(loaded)

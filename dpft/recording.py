@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 import resource
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from dpft import runs
+from dpft.audit.settings import Audit
+from dpft.audit.stage import planted_records
 from dpft.config import Run
 from dpft.preparation import Prepared
 from dpft.privacy import Mechanism
+from dpft.runs.shown import down, up
 from dpft.tasks.base import Task
 
 
@@ -69,7 +75,10 @@ def make_record(
             "epsilon": epsilon,
             "steps_taken": mechanism.steps,
             "statement": _statement(mechanism, task, epsilon),
-            "caveats": [*_caveats(mechanism, explicit, task), *_refuted(measured, epsilon)],
+            "caveats": [
+                *_caveats(mechanism, explicit, task, run.audit),
+                *_refuted(measured, epsilon),
+            ],
         }
         if mechanism.private
         else None,
@@ -101,21 +110,20 @@ def _statement(mechanism: Mechanism, task: Task, epsilon: dict[str, Any] | None)
     )
 
 
-def _caveats(mechanism: Mechanism, noise_seed: int | None, task: Task) -> list[str]:
+def _caveats(mechanism: Mechanism, noise_seed: int | None, task: Task, audit: Audit) -> list[str]:
     caveats: list[str] = []
     if mechanism.steps == 0:
         return caveats
     unit, delta = task.unit_noun, runs.delta(mechanism.delta)
-    if mechanism.delta >= 1 / mechanism.dataset_size:
+    # Canaries are nobody's: what delta says is said of the real units.
+    size = mechanism.dataset_size - audit.slots - planted_records(audit)
+    if mechanism.delta >= 1 / size:
         caveats.append(
-            f"delta is {delta} for {mechanism.dataset_size:,} {unit}s: at 1/N and above, "
-            f"publishing a random {unit} would pass; the guarantee says next to nothing"
+            f"delta is {delta} for {size:,} {unit}s: at 1/N and above, publishing a random {unit} "
+            "would pass; the guarantee says next to nothing"
         )
-    elif mechanism.dataset_size < _FEW:
-        caveats.append(
-            f"only {mechanism.dataset_size:,} {unit}s: delta is {delta}, large for a chance of "
-            "failure"
-        )
+    elif size < _FEW:
+        caveats.append(f"only {size:,} {unit}s: delta is {delta}, large for a chance of failure")
     if task.limit_train is not None:
         caveats.append(
             f"trained on the first {task.limit_train} records of a file: one record more before "
@@ -128,6 +136,12 @@ def _caveats(mechanism: Mechanism, noise_seed: int | None, task: Task) -> list[s
             f"noise and sampling follow from the explicit seed {noise_seed}: whoever knows it can "
             "remove the noise; for research, not for release"
         )
+    if audit.slots:
+        caveats.append(
+            "the audit's figures (right guesses, epsilon spent at least) are computed from the "
+            "noise itself, which is no part of the release, so that no epsilon covers them: leave "
+            "them out wherever all that is published must be covered"
+        )
     return caveats
 
 
@@ -137,14 +151,40 @@ def _refuted(measured: Mapping[str, Any], epsilon: dict[str, Any] | None) -> lis
         return []
     return [
         f"THE AUDIT REFUTES IT: at {audit['confidence']:.0%} confidence the run spent an epsilon "
-        f"of at least {audit['epsilon_lower']:.2f}, more than {epsilon['rdp']:.2f}. Something in "
-        "the code does not do what is accounted for: do not release this model"
+        f"of at least {down(audit['epsilon_lower'])}, more than {up(stated(epsilon))}. Something "
+        "in the code does not do what is accounted for: do not release this model"
     ]
 
 
+def stated(epsilon: Mapping[str, Any]) -> float:
+    """The least epsilon that a card states as an upper bound: what an audit may refute.
+
+    Args:
+        epsilon: by accountant, see `Mechanism.epsilons`.
+    """
+    return float(min(epsilon["rdp"], epsilon["prv"]["upper"]))
+
+
+_STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+
+
+def forget_peak() -> None:
+    """Begin a new peak, or each run of a process would report the largest of those before it."""
+    if torch.cuda.is_initialized():
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(device)
+    # proc(5): 5 resets the high-water mark. Elsewhere than on Linux the process's peak stays.
+    with contextlib.suppress(OSError):
+        _CLEAR_REFS.write_text("5")
+
+
 def peak_memory(device: torch.device) -> int:
-    """Peak bytes: of the GPU's allocator, or of this process's resident set."""
+    """Peak bytes since `forget_peak`: of the GPU's allocator, or of the process's resident set."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    with contextlib.suppress(OSError):
+        if found := re.search(r"^VmHWM:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE):
+            return int(found[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

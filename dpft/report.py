@@ -10,6 +10,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from dpft.runs.shown import down, up
+
 Row = dict[str, str]
 
 
@@ -49,19 +51,27 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
         if privacy is None:
             cells[column] = "none"
         else:
-            value = privacy["epsilon"][key]
-            value = value["estimate"] if isinstance(value, Mapping) else value
-            cells[column] = "-" if value is None else f"{value:.3f}"
+            cells[column] = _epsilon(privacy["epsilon"], key)
     if privacy is None and record["training"]["steps"] == 0:
         for column in ("eps RDP", "eps PRV", "eps GDP-CLT"):
             cells[column] = "0"
     if "audit" in record:
-        cells["eps at least (audit)"] = f"{record['audit']['epsilon_lower']:.3f}"
+        cells["eps at least (audit)"] = down(record["audit"]["epsilon_lower"])
     if "canaries" in scores:
         value = scores["canaries"]["metrics"]["exposure"]
         cells["exposure, bits"] = "-" if value is None else f"{value:.2f}"
     cells["seconds"] = f"{record['training']['seconds']:.0f}"
     return cells
+
+
+def _epsilon(epsilon: Mapping[str, Any], accountant: str) -> str:
+    """Bounds are rounded up; that of PRV is its upper one, since its estimate promises nothing."""
+    value = epsilon[accountant]
+    if isinstance(value, Mapping):
+        value = value["upper"]
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if accountant == "gdp_clt" else up(value)
 
 
 def as_markdown(rows: Sequence[Row]) -> str:

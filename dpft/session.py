@@ -20,6 +20,8 @@ from dpft.privacy.noise import Released
 from dpft.progress import Progress
 from dpft.train import StepStatistics, train
 
+_AUDIT = "audit"  # the folder under private/
+
 
 class Session(Closing):
     """Training from the newest good checkpoint on.
@@ -117,7 +119,7 @@ class Session(Closing):
             )
         self.seconds = float(saved.state["seconds"])
         if auditor is not None:
-            auditor.restore(saved.state["audit"])
+            auditor.restore(runs.load_private_state(self._directory, _AUDIT, saved.step))
         self._progress.say(
             f"continuing {self._directory.path} at step {saved.step} of {self._mechanism.steps}"
         )
@@ -143,7 +145,9 @@ class Session(Closing):
         if self._clipper.adaptive is not None:
             state["estimates"] = list(self._clipper.estimates)
         if self._prepared.auditor is not None:
-            state["audit"] = self._prepared.auditor.state()
+            # Not in the checkpoint, which the guarantee covers: the scores are noiseless.
+            audited = self._prepared.auditor.state()
+            runs.save_private_state(self._directory, _AUDIT, step, audited)
         runs.checkpoint.save(self._directory, step, self._moved, state)
 
 

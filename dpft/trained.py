@@ -15,6 +15,7 @@ from dpft.config import Run, parse
 from dpft.errors import ConfigError
 from dpft.models import LoadedModel
 from dpft.models.save import load_saved
+from dpft.runs.hidden import check_no_trial
 from dpft.tasks import load_task
 from dpft.tasks.base import Task
 
@@ -53,8 +54,10 @@ def loaded_run(path: Path) -> TrainedRun:
 
     Raises:
         RecordError: if nothing was trained there.
-        ConfigError: if its settings are not readable by this version.
+        ConfigError: if its settings are not readable by this version, or it is a secret trial of a
+            selection: what it writes has no guarantee but that of the run that was chosen.
     """
+    check_no_trial(path)
     record = runs.read_record(path)
     try:
         text = (path / "config.yaml").read_text(encoding="utf-8")

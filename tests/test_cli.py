@@ -109,9 +109,20 @@ def test_account_prints_the_papers_epsilons(arguments, delta, gdp, prv):
 
 
 def test_account_prints_a_table():
-    output = invoke("account", "task=e2e", "eps=3").output
+    output = " ".join(invoke("account", "task=e2e", "eps=3").output.split())
     assert "noise multiplier" in output
     assert "GDP-CLT" in output
+    # Bounds, rounded up; PRV's estimate is a remark.
+    assert "epsilon, RDP 3.000 upper bound" in output
+    assert "epsilon, PRV 2.694 upper bound for removal" in output
+
+
+def test_account_calls_no_figure_of_shuffled_batches_a_bound():
+    output = invoke("account", "task=e2e", "eps=3", "sampling=shuffle").output
+    assert "upper bound" not in output
+    assert "run with shuffled batches" in output
+    answer = invoke("account", "task=e2e", "eps=3", "sampling=shuffle", "--json").stdout
+    assert json.loads(answer)["sampling"] == "shuffle"
 
 
 @pytest.mark.parametrize(

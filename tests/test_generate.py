@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -18,6 +19,9 @@ from dpft.config import Decode, parse
 from dpft.errors import ConfigError, DataError
 from dpft.experiment import run_experiment
 from dpft.objectives.records import LabelledText
+from dpft.privacy.accounting import Trials
+from dpft.sweep.release import release
+from dpft.sweep.selection import Selection
 from dpft.synthesis import as_markdown, find_sources, keep, sample
 from dpft.tasks import load_task
 from dpft.tasks.e2e import E2E, read_csv
@@ -86,6 +90,34 @@ def test_records_are_in_the_tasks_own_form_with_sources_as_they_were(made):
     assert {mr for mr, _ in rows} <= dev
     assert len({mr for mr, _ in rows}) > 30  # 40 of the sources, drawn without replacement
     assert len({target for _, target in rows}) > 10
+
+
+def test_of_a_selection_the_chosen_run_is_sampled_at_the_price_of_the_choice(private, tmp_path):
+    selection = Selection(tmp_path / "one")
+    record = runs.read_record(private)
+    spent = record["mechanism"]
+    mechanism = SimpleNamespace(
+        sampling_rate=spent["sampling_rate"],
+        total_noise_multiplier=spent["noise_multiplier"],
+        **{key: spent[key] for key in ("steps", "delta")},
+    )
+    selection.describe([], Trials(10.0), "BLEU", lowest=False)
+    shutil.copytree(private, selection.trials / "best")
+    chosen = release(
+        *(selection, selection.trials / "best", record),
+        **{"metric": "BLEU", "lowest": False, "trials": Trials(10.0), "mechanisms": [mechanism]},
+    )
+    out = tmp_path / "synthetic.csv"
+    result = invoke(selection.chosen, "n=4", "sources=sample", f"out={out}", *QUICK)
+    assert result.exit_code == 0, result.output
+    side = content(out)
+    assert side["privacy"] == chosen["privacy"]
+    assert side["privacy"]["epsilon"]["rdp"] > record["privacy"]["epsilon"]["rdp"]
+    assert "the choice of the best of a random number of runs included" in result.output
+    assert "further search for settings" in out.with_name(f"{out.name}.guarantee.md").read_text()
+    result = invoke(selection.trials / "best", "n=4", "sources=sample", *QUICK)
+    assert result.exit_code == 2
+    assert "secret trials of a selection" in result.output
 
 
 def test_the_guarantee_is_the_runs(made, private):

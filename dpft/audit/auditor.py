@@ -42,11 +42,11 @@ class Auditor:
             part.observe()
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """What going on needs; noiseless, so that it belongs under ``private/`` alone."""
         return {name: part.state() for name, part in self.parts.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Go on from `state`."""
         for name, part in self.parts.items():
             part.restore(state[name])
 
@@ -56,7 +56,7 @@ class Auditor:
         Args:
             delta: of the run.
             confidence: of all kinds' bounds together.
-            epsilon: what the run claims to have spent at most.
+            epsilon: the least upper bound that the run claims.
 
         Returns:
             ``epsilon_lower``: the largest bound of any kind; ``refuted``: whether it exceeds

@@ -42,9 +42,12 @@ class Canaries(ABC):
         """Add to the scores what the step released, before the weights move."""
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint; all but the scores follows from the key."""
+        """What going on needs; all but the scores follows from the key.
+
+        Noiseless: what was released less a gradient canary's score is the real records' sum.
+        """
         return {"scores": self.scores.tolist()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Go on from `state`."""
         self.scores = np.array(state["scores"], dtype=np.float64)

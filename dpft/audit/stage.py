@@ -13,6 +13,7 @@ from dpft.audit.gradients import GradientCanaries
 from dpft.audit.records import RecordCanaries, canary_records
 from dpft.audit.settings import Audit
 from dpft.errors import ConfigError
+from dpft.privacy import UnsupportedLayerError
 
 if TYPE_CHECKING:
     from dpft.config import Run
@@ -35,6 +36,12 @@ def check(run: Run, task: Task) -> None:
             f"audit.gradients is {audit.gradients} and audit.records {audit.records} with "
             "clip=none, which guarantees nothing that could be refuted; type audit=none"
         )
+    if audit.records and run.adapt.name == "rgp":
+        raise ConfigError(
+            f"audit.records is {audit.records} with adapt=rgp: a loss does not change with the "
+            "carriers, whose gradients are released, so that no record canary could be told; type "
+            "audit.records=0 audit.gradients=1000, or another adapt"
+        )
     if audit.slots and run.privacy.sampling != "poisson":
         raise ConfigError(
             f"audit of a run with sampling={run.privacy.sampling}, whose epsilon is not that of "
@@ -51,6 +58,23 @@ def check(run: Run, task: Task) -> None:
             f"audit.secrets is {audit.secrets}, but task {task.name} writes no text behind another;"
             " expected a task such as e2e: type audit.secrets=0"
         )
+
+
+def check_layers(audit: Audit, clipper: Clipper) -> None:
+    """Refuse record canaries that the model's layers cannot clip, before a step is spent.
+
+    Raises:
+        ConfigError: naming the layer, and what to type.
+    """
+    if not audit.records:
+        return
+    try:
+        clipper.check_rows(2)
+    except UnsupportedLayerError as error:
+        raise ConfigError(
+            f"audit.records is {audit.records}, and such a canary is two records that are clipped "
+            f"as one: {error}. Type audit.records=0 audit.gradients=1000"
+        ) from error
 
 
 def planted_records(audit: Audit) -> int:

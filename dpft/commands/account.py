@@ -37,6 +37,7 @@ def main(overrides: Sequence[str], as_json: bool) -> None:
         **({"quantiles": counts} if (counts := _counts(run.clip, sigma)) else {}),
         "sampling_rate": mechanism.sampling_rate,
         "steps": mechanism.steps,
+        "sampling": mechanism.sampling,
         "delta": mechanism.delta,
         "target_epsilon": mechanism.target_epsilon,
         "accountant": mechanism.accountant,
@@ -46,9 +47,12 @@ def main(overrides: Sequence[str], as_json: bool) -> None:
         typer.echo(json.dumps(answer, indent=2))
         return
     from dpft.report import print_pairs
+    from dpft.runs.shown import SHUFFLED, down, kind, up
 
     epsilon = answer["epsilon"]
     prv = epsilon["prv"]
+    shuffled = mechanism.sampling == "shuffle"
+    between = f"estimate {prv['estimate']:.4f}, at least {down(prv['lower'])}"
     calibrated = f"calibrated to epsilon {mechanism.target_epsilon} by {mechanism.accountant}"
     if mechanism.target_epsilon is None:
         calibrated = "as given"
@@ -61,11 +65,13 @@ def main(overrides: Sequence[str], as_json: bool) -> None:
             ("sampling rate", f"{mechanism.sampling_rate:.6g}", mechanism.sampling),
             ("steps", f"{mechanism.steps:,}", ""),
             ("delta", f"{mechanism.delta:.4g}", "" if run.privacy.delta else "1/(2N)"),
-            ("epsilon, RDP", f"{epsilon['rdp']:.4f}", "upper bound"),
-            ("epsilon, PRV", f"{prv['estimate']:.4f}", f"{prv['lower']:.4f} to {prv['upper']:.4f}"),
+            ("epsilon, RDP", up(epsilon["rdp"]), kind("rdp", shuffled)),
+            ("epsilon, PRV", up(prv["upper"]), f"{kind('prv', shuffled)}; {between}"),
             ("epsilon, GDP-CLT", f"{epsilon['gdp_clt']:.4f}", "approximation, may be too low"),
         ],
     )
+    if shuffled:
+        typer.secho(f"note: {SHUFFLED}", fg=typer.colors.YELLOW)
 
 
 def _counts(clip: Clip, sigma: float) -> dict[str, Any]:

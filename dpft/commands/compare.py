@@ -9,15 +9,19 @@ import typer
 
 from dpft import runs
 from dpft.report import show
+from dpft.runs.hidden import check_no_trial
 
 
 def main(paths: Sequence[Path], markdown: bool) -> None:
     """Print the runs side by side; folders without a record are named and left out.
 
     Raises:
+        ConfigError: if one is a secret trial of a selection.
         RecordError: if no path is a run that was trained, one does not exist, or its record is
             damaged.
     """
+    for path in paths:
+        check_no_trial(path)
     left_out = [path for path in paths if path.exists() and not _has_record(path)]
     if len(left_out) == len(paths):
         runs.read_record(paths[0])  # says what is missing

@@ -41,7 +41,7 @@ def main(
     """
     if samples is not None and samples < 0:
         raise ConfigError(f"--samples is {samples}; expected 0 or more")
-    found = find(paths)
+    found = find(paths, private)
     file = out or _place(found, private)
     if file.is_dir():
         raise ConfigError(f"--out {file} is a folder; expected a file, such as {file}/report.html")

@@ -57,8 +57,10 @@ def score_run(path: Path) -> dict[str, Any]:
 
     from dpft import runs
     from dpft.predictions import score_file
+    from dpft.runs.hidden import check_no_trial
     from dpft.tasks import load_task
 
+    check_no_trial(path)
     record = runs.read_record(path)
     text = (path / "config.yaml").read_text(encoding="utf-8")
     run = parse(yaml.safe_load(text))

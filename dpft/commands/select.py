@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,6 +14,9 @@ from dpft.errors import ConfigError
 from dpft.sweep.folder import default_name
 from dpft.sweep.points import make_plan
 from dpft.sweep.words import read_words
+
+if TYPE_CHECKING:
+    from dpft.sweep.selection import Selection
 
 
 def main(
@@ -35,15 +39,17 @@ def main(
         name: of the folder below ``runs_dir/selections``.
 
     Raises:
-        ConfigError: before anything runs, if a candidate could not, or has no privacy.
+        ConfigError: before anything runs, if a candidate could not, or no price would hold for it.
         typer.Exit: with status 1, if not every trial is done: the same command goes on.
     """
     from dpft.mechanisms import make_mechanism
     from dpft.privacy.accounting import Trials
+    from dpft.runs.atomic import write_atomic
     from dpft.runs.record import read_record
     from dpft.runs.shown import up
+    from dpft.sweep.release import release
     from dpft.sweep.scores import score
-    from dpft.sweep.selection import Candidate, Selection, draw, price, release
+    from dpft.sweep.selection import Candidate, Selection, check, draw, price
 
     try:
         trials = Trials(mean, shape)
@@ -56,58 +62,75 @@ def main(
     found = [
         Candidate(point.overrides, run) for point, run in zip(plan.points, plan.runs, strict=True)
     ]
-    for candidate in found:
-        if not candidate.run.clip.private or candidate.run.privacy.sampling != "poisson":
-            raise ConfigError(
-                f"{' '.join(candidate.overrides) or 'the defaults'}: "
-                f"clip={candidate.run.clip.style} sampling={candidate.run.privacy.sampling}; "
-                "expected private runs with Poisson sampling: the price rests on theirs"
-            )
-        if candidate.run.name is not None:
-            raise ConfigError("got name=...; trials have folders of their own: type --name NAME")
+    check(found)
     folder = plan.runs_dir / "selections" / (name or default_name(words, ()))
     selection = Selection(folder)
     selection.describe(found, trials, metric, lowest)
     lines = draw(selection.key(), found, trials)
+    if selection.chosen.exists():
+        typer.echo("this selection has released its run before; nothing is run again", err=True)
+        _tell(selection, read_record(selection.chosen), metric)
+        return
     if not lines:
-        typer.echo(f"{folder}: the number of trials was drawn as zero, and nothing is released")
+        typer.echo(
+            f"{folder}: the number of trials was drawn as zero, and nothing is released. The same "
+            "command draws the same; the same candidates under another --name are a second "
+            "selection, whose price adds to the price of this one"
+        )
         return
     file = selection.private / "trials.txt"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(f"{shlex.join(line)}\n" for line in lines), encoding="utf-8")
+    write_atomic(file, "".join(f"{shlex.join(line)}\n" for line in lines), mode=0o600)
     own = [word for word in words.overrides if word.startswith(("hydra/", "hydra."))]
     typed = [*own, override("runs_dir", str(selection.trials)), override("sweep.metric", metric)]
     if words.config_dir is not None:
         typed += ["--config-dir", str(words.config_dir)]
     typer.secho("How many trials there are is secret, and so is all of them but the best", err=True)
-    sweep.main(typed, file=file, name="trials", tell_cost=False)
+    sweep.main(typed, file=file, name="trials", secret=True)
 
     made = make_plan(read_words(typed), lines)
     assert made.points is not None
     assert all(selection.trials in point.path.parents for point in made.points)
     records = [read_record(point.path) for point in made.points]
+    sizes = {int(record["mechanism"]["dataset_size"]) for record in records}
+    if len(sizes) > 1:
+        raise ConfigError(
+            f"{selection.trials}: trials were trained on {_listed(sizes)} records; expected as "
+            "many for all: the data changed meanwhile, and no price holds. Put the data back, and "
+            "give another --name, whose price adds to what was spent here"
+        )
     scores = [score(record, metric)[1] for record in records]
     ranked = [(value, i) for i, value in enumerate(scores) if value is not None]
     if not ranked:
         raise ConfigError(f"no trial has a finite {metric}; nothing is released")
     best = (min if lowest else max)(ranked)[1]
-    size = int(records[best]["mechanism"]["dataset_size"])
+    (size,) = sizes
     mechanisms = [make_mechanism(candidate.run, size) for candidate in found]
-    each, total, delta = price(mechanisms, trials)
     chosen = release(
         selection,
         made.points[best].path,
         records[best],
         metric=metric,
+        lowest=lowest,
         trials=trials,
-        candidates=len(found),
-        epsilon=total,
-        delta=delta,
+        mechanisms=mechanisms,
     )
-    typer.echo(f"{selection.chosen}: {metric} {scores[best]:.4f}")
-    typer.echo(f"  {chosen['privacy']['statement']}")
+    _tell(selection, chosen, metric)
+    each, total, _ = price(mechanisms, trials)
     typer.secho(
-        f"  each trial spent at most epsilon {up(each)}; the choice makes it {up(total)}. The "
-        "scores must be of records that may be looked at freely: they are not counted",
+        f"  each trial spent at most epsilon {up(each)}; the choice makes it {up(total)}",
         fg=typer.colors.YELLOW,
     )
+
+
+def _tell(selection: Selection, chosen: Mapping[str, Any], metric: str) -> None:
+    """What was released, at which price, and what the price leaves out."""
+    from dpft.sweep.scores import score
+
+    typer.echo(f"{selection.chosen}: {metric} {score(chosen, metric)[1]:.4f}")
+    typer.echo(f"  {chosen['privacy']['statement']}")
+    for caveat in chosen["privacy"]["caveats"]:
+        typer.secho(f"  note: {caveat}", fg=typer.colors.YELLOW)
+
+
+def _listed(sizes: set[int]) -> str:
+    return " and ".join(f"{size:,}" for size in sorted(sizes))

@@ -85,8 +85,10 @@ def _titles(paths: Sequence[Path]) -> list[str]:
 def _system(path: Path, title: str, name: str) -> System:
     from dpft import runs
     from dpft.predictions import read_predictions
+    from dpft.runs.hidden import check_no_trial
     from dpft.study import System
 
+    check_no_trial(path)
     if path.suffix == ".jsonl":
         return System(title, read_predictions(path), {"guarantee": "not known: a file, no run"})
     record = runs.read_record(path)

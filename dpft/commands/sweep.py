@@ -33,7 +33,7 @@ def main(
     name: str | None = None,
     dry_run: bool = False,
     watch: str | None = None,
-    tell_cost: bool = True,
+    secret: bool = False,
 ) -> None:
     """Run a sweep, show what it would run, or watch one that runs elsewhere.
 
@@ -44,7 +44,8 @@ def main(
         name: the sweep's folder below ``runs_dir/sweeps``; None: made of what was typed.
         dry_run: only check and show the points.
         watch: the name or the folder of a sweep to show.
-        tell_cost: say at the end what choosing among private runs costs.
+        secret: the runs are trials of a private selection: neither what they cost together is told
+            at the end, nor, where output may go to a file, how many there are.
 
     Raises:
         ConfigError: before anything runs, if any point could not.
@@ -66,27 +67,27 @@ def main(
     try:
         folder.describe(words, lines, plan)
         child_words = _words_of_child(words, lines, folder, keep_going, plan)
-        _run(child_words, States(folder), folder, tell_cost)
+        _run(child_words, States(folder), folder, secret)
     finally:
         lock.release()
 
 
-def _run(words: Sequence[str], states: States, folder: SweepFolder, tell_cost: bool) -> None:
+def _run(words: Sequence[str], states: States, folder: SweepFolder, secret: bool) -> None:
     journal = Journal(folder.journal)
     journal.add(Event(BEGUN))
     typer.echo(f"sweep {folder.path}; its output goes to {folder.log}", err=True)
     begin = folder.log.stat().st_size if folder.log.exists() else 0
     status = None
     try:
-        with Child(words, folder.log) as child, Display() as display:
+        with Child(words, folder.log) as child, Display(lines=not secret) as display:
             while status is None:
                 display.show(states.rows())
                 status = child.wait(_LOOK)
             display.show(states.rows())
     finally:
-        rows = states.rows()
-        if rows:
-            Console().print(as_table(rows, summary(rows)))
+        rows, console = states.rows(), Console()
+        if rows and (console.is_terminal or not secret):
+            console.print(as_table(rows, summary(rows)))
     failures = [(row.label, row.error) for row in rows if row.error is not None]
     failures += [(" ".join(e.overrides), e.error or "") for e in states.stray()]
     for label, error in failures:
@@ -97,7 +98,7 @@ def _run(words: Sequence[str], states: States, folder: SweepFolder, tell_cost: b
             said = log.read().decode(errors="replace").splitlines()
         typer.echo("\n".join(said[-_LAST_LINES:]), err=True)
         typer.secho(f"Hydra ended with status {status}; see {folder.log}", err=True)
-    if tell_cost:
+    if not secret:
         _tell_cost(rows, states.searched)
     if status or failures or any(row.state != DONE for row in rows):
         typer.echo("not every run is done; the same command goes on with the others", err=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpft.errors import ConfigError, DpftError
+from dpft.runs.hidden import below_private, check_no_trial
 
 _OF_A_RUN = ("record.json", "identity.json", "ledger.jsonl")
 _SET_ASIDE = re.compile(r"\.old-\d+$")
@@ -56,17 +57,22 @@ class Found:
     problems: tuple[str, ...] = ()
 
 
-def find(paths: Sequence[Path]) -> Found:
+def find(paths: Sequence[Path], private: bool = False) -> Found:
     """The runs that ``paths`` mean.
 
     Args:
         paths: run directories, their records, folders that hold runs, and sweeps' folders.
+        private: whether trials of a private selection may be given. In a folder that is searched
+            they are passed over all the same.
 
     Raises:
-        ConfigError: if there is no run at one of them.
+        ConfigError: if there is no run at one of them, or one that nobody may be shown.
     """
     if not paths:
         raise ConfigError("got no run; type dpft report RUN, a folder of runs or a sweep's folder")
+    if not private:
+        for path in paths:
+            check_no_trial(path)
     if len(paths) == 1:
         only = _directory(paths[0])
         if _is_sweep(only):
@@ -107,11 +113,13 @@ def _runs_at(path: Path) -> list[Path]:
             "sweep's folder (runs/sweeps/NAME)"
         )
     found = {file.parent for name in _OF_A_RUN for file in path.rglob(name)}
-    # What force=true set aside is no result; its cost is told where the run itself is.
+    # What force=true set aside is no result; its cost is told where the run itself is. And under
+    # private/ lie the trials of a selection, of which not even the number may be known.
     runs = [
         run
         for run in sorted(found)
         if not any(_SET_ASIDE.search(part) for part in run.relative_to(path).parts)
+        and not below_private(run, path)
     ]
     if not runs:
         raise ConfigError(

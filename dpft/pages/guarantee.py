@@ -8,7 +8,7 @@ from typing import Any
 
 from dpft.pages.frame import Html, facts, folded, joined, listed, marked, paragraph
 from dpft.pages.gather import Gathered
-from dpft.runs.card import NOT_COVERED
+from dpft.runs.card import not_covered
 from dpft.runs.shown import bounds, delta, down, number, up, warnings
 
 NONE = (
@@ -65,7 +65,7 @@ def guarantee(run: Gathered) -> Html:
         parts.append(facts(rows))
     if privacy.get("caveats"):
         parts += [paragraph("Mind:"), listed(privacy["caveats"])]
-    covered = [marked(line) for line in NOT_COVERED]
+    covered = [marked(line) for line in not_covered(run.record)]
     parts.append(folded("What is not covered", listed(covered)))
     return joined(parts)
 

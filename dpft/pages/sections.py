@@ -7,7 +7,7 @@ from typing import Any
 
 from dpft.pages.frame import Html, facts, folded, joined, marked, paragraph, table, text
 from dpft.pages.gather import Gathered
-from dpft.pages.generations import Sample
+from dpft.pages.generations import Sample, withheld
 from dpft.pages.settings import choices, told
 from dpft.runs.card import HELD_OUT
 from dpft.runs.shown import base_model
@@ -180,8 +180,11 @@ def _origin(run: Gathered) -> list[tuple[object, object]]:
     ]
     seeds = record.get("seeds") or {}
     rows += [(f"Seed ({name})", _seed(name, value)) for name, value in seeds.items()]
+    # Older records have the digest of any references: a plain hash, so it is shown of those alone
+    # that may be shown themselves.
+    public = withheld(record, run.config, None) is None
     for split, section in (record.get("scores") or {}).items():
-        if section.get("references"):
+        if public and section.get("references"):
             rows.append((f"Digest of the {split} references", section["references"]))
     return rows
 

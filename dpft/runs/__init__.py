@@ -24,6 +24,7 @@ from dpft.runs.ledger import Ledger, LedgerContents, read_ledger
 from dpft.runs.metrics import MetricsLog
 from dpft.runs.noise_key import key_fingerprint, keyed_fingerprint
 from dpft.runs.norms import NORMS, Norms, NormsLog, read_norms
+from dpft.runs.private_state import load_private_state, save_private_state
 from dpft.runs.record import SCHEMA_VERSION, RunRecord, read_record, update_record, write_record
 from dpft.runs.shown import base_model, delta
 
@@ -56,10 +57,12 @@ __all__ = [
     "is_finished",
     "key_fingerprint",
     "keyed_fingerprint",
+    "load_private_state",
     "model_card",
     "read_ledger",
     "read_norms",
     "read_record",
+    "save_private_state",
     "update_record",
     "write_record",
 ]

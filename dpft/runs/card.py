@@ -27,6 +27,11 @@ NOT_COVERED = (
     "**Running time and memory use**, which depend on how many records a batch drew.",
 )
 
+_FURTHER_SEARCH = (
+    "**Further search.** Epsilon above includes the choice among the candidates of one selection. "
+    "Other runs on the same records spend their own budgets, also those that were thrown away."
+)
+
 HELD_OUT = (
     "> **Mind:** a share of the data was held out, and no guarantee covers it: scores are computed "
     "from held-out records without noise. Publish them only if those records may be spoken about."
@@ -49,6 +54,13 @@ def model_card(record: Mapping[str, Any]) -> str:
     parts = [_head(record, private), _title(record, private), _privacy(record, private)]
     parts += [_exclusions(record, private), _scores(record), _provenance(record)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def not_covered(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the guarantee of a private run leaves out, as Markdown sentences."""
+    if record.get("selection"):
+        return (_FURTHER_SEARCH, *NOT_COVERED[1:])
+    return NOT_COVERED
 
 
 def _is_private(record: Mapping[str, Any]) -> bool:
@@ -152,7 +164,7 @@ def _audit(record: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _exclusions(record: Mapping[str, Any], private: bool) -> str:
     if not private:
         return ""
-    said = [f"- {text}" for text in NOT_COVERED]
+    said = [f"- {text}" for text in not_covered(record)]
     said += [f"- {_plain(text)}" for text in record["privacy"].get("caveats", [])]
     return "\n".join(["### What is not covered", "", *said])
 

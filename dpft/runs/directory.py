@@ -28,6 +28,7 @@ the noise was drawn from. Do not publish, send or commit any of it.
 - `noise_key`: whoever has it can recompute the noise and subtract it from the gradients.
 - `metrics.jsonl`: losses, gradient norms and batch sizes of the private records.
 - `norms.jsonl`: gradient norms of single records, where `record_norms` asked for them.
+- `audit/`: scores of an audit's canaries; with the releases they give noiseless sums.
 
 Keep the folder while the run may have to be continued: without the key it cannot be. Delete it
 when the run is done.

@@ -65,7 +65,10 @@ class TrainingRecord(TypedDict):
 
 
 class ScoreRecord(TypedDict):
-    """Scores of one split, over ``examples`` examples, by the metric that ``signature`` names."""
+    """Scores of one split, over ``examples`` examples, by the metric that ``signature`` names.
+
+    ``references``: a digest of them, where they are published; a plain hash, hence of no others.
+    """
 
     metrics: dict[str, float | None]
     examples: int
@@ -80,6 +83,21 @@ class ModelRecord(TypedDict, total=False):
     adaptation: str
     parameters: int
     trainable_parameters: int
+
+
+class SelectionRecord(TypedDict):
+    """How `dpft select` chose the run, whose ``privacy`` is then that of the whole selection.
+
+    ``mean`` and ``shape`` (``"inf"``: Poisson) are of the number of trials, ``mechanisms`` what the
+    candidates spend, as arguments of `dpft.privacy.accounting.run_curve`.
+    """
+
+    metric: str
+    best: str
+    candidates: int
+    mean: float
+    shape: float | str
+    mechanisms: list[dict[str, Any]]
 
 
 class RunRecord(TypedDict):
@@ -105,6 +123,7 @@ class RunRecord(TypedDict):
     audit: NotRequired[Mapping[str, Any]]
     generations: NotRequired[dict[str, str]]
     labels: NotRequired[list[str]]
+    selection: NotRequired[SelectionRecord]
     nulls: NotRequired[dict[str, str]]
 
 

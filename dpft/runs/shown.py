@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 SHUFFLED = "Epsilon computed for Poisson sampling, run with shuffled batches."
+# PRV is composed for one direction, removing a record (docs/accounting.md, Limits).
+_KINDS = {"rdp": "upper bound", "prv": "upper bound for removal; for addition unproven"}
 
 
 def number(value: float | None) -> str:
@@ -18,12 +20,16 @@ def number(value: float | None) -> str:
 
 def up(value: float | None) -> str:
     """An upper bound on epsilon: three decimals, never less than the bound."""
-    return "no finite number" if value is None else f"{math.ceil(value * 1000) / 1000:.3f}"
+    if value is None or not math.isfinite(value):
+        return "no finite number"
+    return f"{math.ceil(value * 1000) / 1000:.3f}"
 
 
 def down(value: float | None) -> str:
     """A lower bound on epsilon: three decimals, never more than the bound."""
-    return "no finite number" if value is None else f"{math.floor(value * 1000) / 1000:.3f}"
+    if value is None or not math.isfinite(value):
+        return "no finite number"
+    return f"{math.floor(value * 1000) / 1000:.3f}"
 
 
 def delta(value: float) -> str:
@@ -43,11 +49,23 @@ def bounds(epsilon: Mapping[str, Any], shuffled: bool) -> list[tuple[str, str]]:
         epsilon: of a record, by accountant.
         shuffled: whether batches were shuffled, so that no number is a bound.
     """
-    kind = "for Poisson sampling, not a bound here" if shuffled else "upper bound"
     return [
-        (f"Epsilon by RDP ({kind})", up(epsilon.get("rdp"))),
-        (f"Epsilon by PRV ({kind})", up((epsilon.get("prv") or {}).get("upper"))),
+        (f"Epsilon by RDP ({kind('rdp', shuffled)})", up(epsilon.get("rdp"))),
+        (
+            f"Epsilon by PRV ({kind('prv', shuffled)})",
+            up((epsilon.get("prv") or {}).get("upper")),
+        ),
     ]
+
+
+def kind(accountant: str, shuffled: bool) -> str:
+    """What the epsilon of ``rdp``, or the upper one of ``prv``, is a bound for.
+
+    Args:
+        accountant: one of the two.
+        shuffled: see `bounds`.
+    """
+    return "for Poisson sampling, not a bound here" if shuffled else _KINDS[accountant]
 
 
 def warnings(mechanism: Mapping[str, Any], noise_seed: int | None) -> list[str]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpft.runs.shown import SHUFFLED, delta, up
+
+if TYPE_CHECKING:
+    from dpft.privacy.accounting import RDPCurve
 
 # What decides how much a mechanism spends.
 _SPENT = ("noise_multiplier", "sampling_rate", "steps")
@@ -17,59 +20,97 @@ _WHERE = "dpft select chooses among private runs at a smaller price: docs/sweeps
 
 
 def remarks(records: Sequence[Mapping[str, Any]], searched: bool = False) -> list[str]:
-    """A paragraph for each data set that several private runs were trained on.
+    """A paragraph for each task that several private runs were trained on.
+
+    Runs of a task count as runs on the same records, whichever files they read: a total over too
+    many is safe. Records and users are told apart, since epsilons of different units do not add up.
 
     Args:
         records: of finished runs, see `dpft.runs.RunRecord`; those without privacy are passed over.
         searched: whether a sweeper chose settings by the scores of earlier runs.
     """
-    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for record in records:
         if record["mechanism"] is not None and record["training"]["steps"] > 0:
-            data, unit = record["dataset"], record["privacy"]["unit"]
-            key = (str(data["task"]), str(data["source"]), str(unit))
-            groups.setdefault(key, []).append(record)
-    return [_remark(key[0], group, searched) for key, group in groups.items() if len(group) > 1]
+            unit = str(record["privacy"]["neighbouring"]).removeprefix("add or remove one ")
+            groups.setdefault((str(record["dataset"]["task"]), unit), []).append(record)
+    return [_remark(*key, group, searched) for key, group in groups.items() if len(group) > 1]
 
 
 def composed(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     """Epsilon and delta of releasing what all the runs released.
 
     Guarantee: the mechanisms' Renyi divergences add up order by order (Mironov 2017, Proposition
-    1), and the sum is converted at the least of the runs' deltas. It holds for runs on the same
-    records, or on parts of them, also where a later run's other settings, such as its learning
-    rate, were chosen by what an earlier one showed. Where its noise, sampling rate or steps were
-    chosen so, a sum that is looked at afterwards is not proven, only one fixed beforehand (Feldman
-    & Zrnic 2021); `remarks` says so.
+    1), and the sum is converted at the least of the runs' deltas. A run that `dpft select` chose
+    adds the divergence of its whole selection. The sum holds for runs on the same records, or on
+    parts of them, whose noise is independent, also where a later run's other settings, such as its
+    learning rate, were chosen by what an earlier one showed. Where its noise, sampling rate or
+    steps were chosen so, a sum that is looked at afterwards is not proven, only one fixed
+    beforehand (Feldman & Zrnic 2021); `remarks` says so.
     """
     from dpft.privacy import accounting
 
-    mechanisms = [record["mechanism"] for record in records]
-    curves = [
-        accounting.run_curve(
+    least = min(
+        float(record[part]["delta"])
+        for record in records
+        for part in ("mechanism", "privacy")
+        if "delta" in record[part]
+    )
+    total = accounting.composed([_curve(record) for record in records])
+    return total.epsilon(1, least), least
+
+
+def _curve(record: Mapping[str, Any]) -> RDPCurve:
+    """Renyi DP of what was released of a run, the choice of it included."""
+    from dpft.privacy import accounting
+
+    selection = record.get("selection")
+    if selection is None:
+        mechanism = record["mechanism"]
+        return accounting.run_curve(
             sampling_rate=mechanism["sampling_rate"],
             noise_multiplier=mechanism.get("total_noise_multiplier", mechanism["noise_multiplier"]),
             steps=mechanism["steps"],
         )
-        for mechanism in mechanisms
-    ]
-    least = min(float(mechanism["delta"]) for mechanism in mechanisms)
-    return accounting.composed(curves).epsilon(1, least), least
+    trials = accounting.Trials(float(selection["mean"]), float(selection["shape"]))
+    return trials.cost(
+        accounting.at_most([accounting.run_curve(**spent) for spent in selection["mechanisms"]])
+    )
 
 
-def _remark(task: str, records: Sequence[Mapping[str, Any]], searched: bool) -> str:
+def _remark(task: str, unit: str, records: Sequence[Mapping[str, Any]], searched: bool) -> str:
+    trained = f"{len(records)} runs were trained with privacy on {task}."
+    seeds = [record.get("seeds", {}).get("noise") for record in records]
+    explicit = [seed for seed in seeds if seed is not None]
+    if len(set(explicit)) < len(explicit):
+        return (
+            f"{trained} Several of them drew their noise from the same explicit seed: subtracting "
+            "one release from another may remove it, so no total holds and none is stated. Leave "
+            f"privacy.noise_seed out. {_WHERE}"
+        )
     epsilon, at = composed(records)
     each = max(float(record["privacy"]["epsilon"]["rdp"] or 0) for record in records)
-    shuffled = any(record["mechanism"]["sampling"] == "shuffle" for record in records)
     text = (
-        f"{len(records)} runs were trained with privacy on {task}. Each run's epsilon (at most "
+        f"{trained} Each run's epsilon (at most "
         f"{up(each)}) holds if nothing but that run is released, and if it was not chosen by what "
         "the others showed. Releasing all of them, or the one that scored best, costs up to "
-        f"epsilon {up(epsilon)} at delta {delta(at)} for each record (their composition, by RDP); "
-        "runs elsewhere on the same records add to it. Scores computed on records of the same "
+        f"epsilon {up(epsilon)} at delta {delta(at)} for each {unit} (their composition, by RDP); "
+        f"runs elsewhere on the same {unit}s add to it. Scores computed on records of the same "
         f"people are further releases, which no run's ledger counts. {_WHERE}"
     )
+    chosen = sum("selection" in record for record in records)
+    if chosen:
+        text += f" Of {chosen} that dpft select chose, the whole selection is counted."
+    if explicit:
+        text += (
+            f" The noise of {len(explicit)} follows from explicit seeds: the total holds only "
+            "against those who do not know them."
+        )
     spent = {tuple(record["mechanism"][name] for name in _SPENT) for record in records}
     if searched and len(spent) > 1:
         text += f" {_ADAPTIVE}"
-    return f"{text} {SHUFFLED}" if shuffled else text
+    return f"{text} {SHUFFLED}" if any(_shuffled(record) for record in records) else text
+
+
+def _shuffled(record: Mapping[str, Any]) -> bool:
+    return bool(record["mechanism"]["sampling"] == "shuffle")

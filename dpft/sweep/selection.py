@@ -3,16 +3,15 @@
 Papernot & Steinke (2022); the price is worked out in `dpft.privacy.accounting.selection`. What the
 theorem asks for is what this folder sees to: the number of runs is drawn once, from a secret key,
 and stays secret; each run draws its settings at random from the candidates, and noise of its own;
-only the best is released.
+only the best is released, see `dpft.sweep.release`.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,8 @@ from dpft.errors import ConfigError
 from dpft.privacy import accounting, keys
 from dpft.privacy.accounting import Trials
 from dpft.runs.atomic import write_atomic
-from dpft.runs.card import model_card
-from dpft.runs.identity import config_hash
-from dpft.runs.shown import delta as shown_delta
-from dpft.runs.shown import up
+from dpft.runs.hidden import DESCRIPTION, PRIVATE, SELECTION_KEY
+from dpft.runs.identity import config_hash, differences
 
 _KEY_BYTES = 32
 
@@ -51,7 +48,7 @@ class Selection:
     @property
     def description(self) -> Path:
         """What is chosen from, and how; public."""
-        return self.path / "selection.json"
+        return self.path / DESCRIPTION
 
     @property
     def chosen(self) -> Path:
@@ -61,7 +58,7 @@ class Selection:
     @property
     def private(self) -> Path:
         """The key, the trials, their number: whoever publishes these has published all of them."""
-        return self.path / "private"
+        return self.path / PRIVATE
 
     @property
     def trials(self) -> Path:
@@ -71,7 +68,7 @@ class Selection:
     def describe(
         self, candidates: Sequence[Candidate], trials: Trials, metric: str, lowest: bool
     ) -> None:
-        """Write what is chosen from, before anything runs.
+        """Write what is chosen from, and make the key, before anything runs.
 
         Raises:
             ConfigError: the folder holds another selection.
@@ -82,7 +79,7 @@ class Selection:
             "metric": metric,
             "best": "lowest" if lowest else "highest",
             "mean": trials.mean,
-            "shape": "inf" if trials.poisson else trials.shape,
+            "shape": written(trials),
         }
         if self.description.exists():
             try:
@@ -97,25 +94,27 @@ class Selection:
                     "distribution must not change once the number of trials is drawn"
                 )
             return
-        self.private.mkdir(parents=True, exist_ok=True)
+        # Before the description: where that is and the key is not, a key was lost.
+        self.key()
         write_atomic(self.description, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
     def key(self) -> bytes:
         """The secret that the number of trials and their settings are drawn from; made once.
 
         Raises:
-            ConfigError: if it is there and damaged: another would be another draw.
+            ConfigError: if it is damaged, or gone from a selection that has begun: another one
+                would be another draw.
         """
-        file = self.private / "selection_key"
+        file = self.private / SELECTION_KEY
         if not file.exists():
-            if self.trials.exists():
+            if any(path.exists() for path in (self.description, self.trials, self.chosen)):
                 raise ConfigError(
-                    f"{file} is gone, and there are trials; a new key would draw again. Give "
-                    "another --name, and count what was spent here as well"
+                    f"{file} is gone, and a new key would draw again: that is another selection, "
+                    "which spends once more. Put the key back, or give another --name, whose "
+                    f"price adds to what was spent here. What {self.path} holds is left as it is"
                 )
-            self.private.mkdir(parents=True, exist_ok=True)
-            write_atomic(file, secrets.token_hex(_KEY_BYTES) + "\n")
-            file.chmod(0o600)
+            self.private.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomic(file, secrets.token_hex(_KEY_BYTES) + "\n", mode=0o600)
         try:
             key = bytes.fromhex(file.read_text().strip())
         except ValueError:
@@ -123,6 +122,48 @@ class Selection:
         if len(key) != _KEY_BYTES:
             raise ConfigError(f"{file} is damaged; give another --name")
         return key
+
+
+def written(trials: Trials) -> float | str:
+    """The shape of a distribution as JSON can hold it; ``float`` reads it back."""
+    return "inf" if trials.poisson else trials.shape
+
+
+def check(candidates: Sequence[Candidate]) -> None:
+    """Refuse what no price holds for, before anything runs.
+
+    Raises:
+        ConfigError: for a candidate without privacy, with shuffled batches, with a folder or noise
+            that several trials would share, or on other records than the first.
+    """
+    for candidate in candidates:
+        run, typed = candidate.run, " ".join(candidate.overrides) or "the defaults"
+        if not run.clip.private or run.privacy.sampling != "poisson":
+            raise ConfigError(
+                f"{typed}: clip={run.clip.style} sampling={run.privacy.sampling}; expected private "
+                "runs with Poisson sampling: the price rests on theirs"
+            )
+        if run.privacy.noise_seed is not None:
+            raise ConfigError(
+                f"{typed}: got privacy.noise_seed={run.privacy.noise_seed}, so that all trials "
+                "would draw the same noise; expected noise of its own for each, on which the "
+                "price rests: leave it out"
+            )
+        if run.name is not None:
+            raise ConfigError("got name=...; trials have folders of their own: type --name NAME")
+        others = differences(_common(candidates[0].run), _common(run))
+        if others:
+            raise ConfigError(
+                f"{typed}: differs from the first candidate in {'; '.join(others)}. Expected the "
+                "same records for all: the price rests on how many there are, and scores are "
+                "compared. Type one value for each setting of task and audit, and for decode.split"
+            )
+
+
+def _common(run: Run) -> dict[str, Any]:
+    """What decides which records are trained on, how many they are, and which decide."""
+    audit, split = asdict(run.audit), run.decode.split
+    return {"task": dict(run.task), "audit": audit, "decode": {"split": split}}
 
 
 def draw(key: bytes, candidates: Sequence[Candidate], trials: Trials) -> list[tuple[str, ...]]:
@@ -138,84 +179,41 @@ def draw(key: bytes, candidates: Sequence[Candidate], trials: Trials) -> list[tu
     for trial in range(count):
         generator = keys.generator(key, "trial", trial)
         candidate = candidates[int(generator.integers(len(candidates)))]
-        words = [w for w in candidate.overrides if w.partition("=")[0] not in ("seed", "runs_dir")]
+        words = [w for w in candidate.overrides if _setting(w) not in ("seed", "runs_dir")]
         # A seed of its own makes it a run of its own, with noise of its own.
         lines.append((*words, f"seed={int(generator.integers(2**31))}"))
     return lines
+
+
+def _setting(word: str) -> str:
+    return word.lstrip("+~").partition("=")[0]
+
+
+def spending(mechanisms: Sequence[Any]) -> list[dict[str, Any]]:
+    """What decides how much each mechanism spends: arguments of `accounting.run_curve`, each once.
+
+    Args:
+        mechanisms: of all candidates, drawn or not.
+    """
+    found = [
+        {
+            "sampling_rate": mechanism.sampling_rate,
+            "noise_multiplier": mechanism.total_noise_multiplier,
+            "steps": mechanism.steps,
+        }
+        for mechanism in mechanisms
+    ]
+    return [spent for place, spent in enumerate(found) if spent not in found[:place]]
 
 
 def price(mechanisms: Sequence[Any], trials: Trials) -> tuple[float, float, float]:
     """Epsilon of one run at most, epsilon of the whole, and the delta of both.
 
     Args:
-        mechanisms: of all candidates, drawn or not.
+        mechanisms: of all candidates, drawn or not, over the same records.
         trials: the distribution of their number.
     """
-    curves = [
-        accounting.run_curve(
-            sampling_rate=mechanism.sampling_rate,
-            noise_multiplier=mechanism.total_noise_multiplier,
-            steps=mechanism.steps,
-        )
-        for mechanism in mechanisms
-    ]
+    curves = [accounting.run_curve(**spent) for spent in spending(mechanisms)]
     delta = min(mechanism.delta for mechanism in mechanisms)
     each = accounting.at_most(curves)
     return each.epsilon(1, delta), trials.cost(each).epsilon(1, delta), delta
-
-
-def release(
-    selection: Selection,
-    trial: Path,
-    record: Mapping[str, Any],
-    *,
-    metric: str,
-    trials: Trials,
-    candidates: int,
-    epsilon: float,
-    delta: float,
-) -> dict[str, Any]:
-    """Copy what may be released of the best trial, with the price of the selection.
-
-    Returns:
-        The record of the chosen run. Its guarantee is the selection's; the trial's own epsilons,
-        by whichever accountant, hold no longer and are left out.
-    """
-    private = record["privacy"]
-    unit = str(private["neighbouring"]).removeprefix("add or remove one ")
-    many = "Poisson" if trials.poisson else f"truncated negative binomial, shape {trials.shape:g}"
-    statement = (
-        f"({up(epsilon)}, {shown_delta(delta)})-differential privacy by Renyi accounting, the "
-        "choice of the best of a random number of runs included, for adding or removing one "
-        f"{unit}; one {unit} is {private['unit']}"
-    )
-    caveat = (
-        f"chosen by {metric} among {candidates} candidates: the number of runs was drawn ({many}, "
-        f"mean {trials.mean:g}) and is secret, as are all other runs. Publishing any of them, or "
-        "how many there were, voids the guarantee (Papernot & Steinke 2022)"
-    )
-    chosen = {
-        **record,
-        "privacy": {
-            **private,
-            "delta": delta,
-            "epsilon": {"rdp": epsilon, "gdp_clt": None, "prv": None},
-            "statement": statement,
-            "caveats": [*private["caveats"], caveat],
-        },
-    }
-    target = selection.chosen
-    fresh = target.with_name(f".{target.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    for name in ("model", "generations"):
-        if (trial / name).is_dir():
-            shutil.copytree(trial / name, fresh / name)
-    (fresh / "record.json").write_text(
-        json.dumps(chosen, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    if (fresh / "model").is_dir():
-        (fresh / "model" / "README.md").write_text(model_card(chosen), encoding="utf-8")
-    shutil.rmtree(target, ignore_errors=True)
-    fresh.rename(target)
-    return chosen

@@ -31,9 +31,14 @@ _FRAME = 7
 
 
 class Display(Closing):
-    """Shows rows as they change, on standard error so that output can be piped."""
+    """Shows rows as they change, on standard error so that output can be piped.
 
-    def __init__(self) -> None:
+    Args:
+        lines: print what is new where nothing can be redrawn, as in a file.
+    """
+
+    def __init__(self, lines: bool = True) -> None:
+        self._lines = lines
         self._console = Console(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._shown: dict[str, str] = {}
@@ -53,7 +58,7 @@ class Display(Closing):
             fitting = shortened(rows, self._console.height - _FRAME)
             self._live.update(as_table(fitting, summary(rows)), refresh=True)
             return
-        for row in rows:
+        for row in rows if self._lines else ():
             before = self._shown.get(row.point.digest, state.WAITING)
             if row.state != before:
                 self._shown[row.point.digest] = row.state

@@ -68,6 +68,7 @@ def guarantee(
         },
         "private": private,
         "privacy": record["privacy"] if private else None,
+        "selection": record.get("selection"),
         "mechanism": record["mechanism"] if private else None,
         "post_processing": _POSTPROCESSING if private else _NONE,
         "sources": {
@@ -100,9 +101,10 @@ def as_markdown(content: Mapping[str, Any]) -> str:
     lines += [content["post_processing"], ""]
     if content["private"]:
         lines += [f"- Mind: {caveat}" for caveat in content["privacy"]["caveats"]]
+        search = "further search" if content.get("selection") else "the search"
         lines += [
             "- Not covered: other releases from the same training records, whose costs add up, and "
-            "the search for settings; see the run's model card.",
+            f"{search} for settings; see the run's model card.",
         ]
     lines += [
         "",

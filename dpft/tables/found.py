@@ -10,11 +10,16 @@ from typing import Any
 
 from dpft.errors import ConfigError, DpftError
 from dpft.papers.schema import Column
+from dpft.runs.hidden import below_private, check_no_trial
 from dpft.runs.record import read_record
 from dpft.tables.matching import match_key
 
 FOLDERS = ("runs", "results")
 _SET_ASIDE = re.compile(r"\.old-\d+$")
+_SELECTED = (
+    "dpft select chose it by its score, at a price for the whole selection: no run of a table, "
+    "whose seeds and epsilons are given beforehand"
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Index:
 
     Attributes:
         records: what was found.
-        damaged: a line for each record that cannot be read.
+        damaged: a line for each record that cannot be read, or is no run of a table.
     """
 
     records: Mapping[str, Sequence[Found]] = field(default_factory=dict)
@@ -59,13 +64,14 @@ class Index:
 def make_index(folders: Iterable[Path] | None = None) -> Index:
     """Read every ``record.json`` below the folders; damaged ones are named and left out.
 
-    Runs that ``force=true`` set aside do not count.
+    Runs that ``force=true`` set aside do not count, nor does what lies under ``private/``: those
+    are secret trials. Runs that ``dpft select`` chose are named and left out.
 
     Args:
         folders: None: those of `FOLDERS` that exist.
 
     Raises:
-        ConfigError: if a folder that was asked for is not there.
+        ConfigError: if a folder that was asked for is not there, or holds secret trials.
     """
     if folders is None:
         folders = [Path(name) for name in FOLDERS if Path(name).is_dir()]
@@ -75,9 +81,12 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f"--runs {folder} is no folder; expected one that holds runs")
+        check_no_trial(folder)
         for file in sorted(folder.rglob("record.json")):
             path = file.parent
             if file.resolve() in seen or any(_SET_ASIDE.search(part) for part in path.parts):
+                continue
+            if below_private(path, folder):
                 continue
             seen.add(file.resolve())
             try:
@@ -85,6 +94,9 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
                 found = Found(
                     path, record, int(record["config"]["seed"]), str(record["config_hash"])
                 )
+                if record.get("selection"):
+                    damaged.append(f"{path}: {_SELECTED}")
+                    continue
                 records.setdefault(match_key(record["config"]), []).append(found)
             except DpftError as error:
                 damaged.append(f"{path}: {error}")

@@ -147,6 +147,10 @@ class OwnData(Task):
             self._kept[split] = self._split(split)
         return self._kept[split]
 
+    @property
+    def published(self) -> bool:
+        return self.source == "sample"
+
     def record(self, row: TableRow) -> Record:
         raise NotImplementedError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from dpft.audit.auditor import Auditor
 from dpft.commands.train import execute
@@ -11,6 +12,7 @@ from dpft.config import parse
 from dpft.errors import AuditError, ConfigError
 from dpft.experiment import run_experiment
 from dpft.privacy import Clipper, Mechanism
+from dpft.runs import CheckpointError
 
 SMALL = [
     "task.source=sample",
@@ -50,6 +52,9 @@ def test_a_right_run_is_not_refuted(tmp_path, style):
     # Slots are sampled as records are; what is counted as data are the records.
     assert record["mechanism"]["dataset_size"] == 364
     assert record["dataset"]["counts"] == {"train": 64}
+    caveats = "\n".join(record["privacy"]["caveats"])
+    assert "only 64 records" in caveats
+    assert "no epsilon covers them" in caveats
     assert "300 canaries, each in or out by a coin, for an audit" in record["labels"]
     assert "audit of this run" in (outcome.path / "model/README.md").read_text()
 
@@ -103,6 +108,16 @@ def test_an_audit_goes_on_after_a_kill(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run_experiment(parse(config(tmp_path, "name=killed", *overrides)))
     monkeypatch.setattr(Auditor, "observe", observe)
+    checkpoints = sorted((tmp_path / "killed/checkpoints").iterdir())
+    for folder in checkpoints:
+        # What was released less a score is a noiseless sum: a checkpoint has no score.
+        state = torch.load(folder / "state.pt", weights_only=True)
+        assert set(state) == {"data", "optimizer", "seconds"}
+    scores = tmp_path / f"killed/private/audit/{checkpoints[-1].name}.json"
+    scores.rename(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match="Put the file back"):
+        run_experiment(parse(config(tmp_path, "name=killed", *overrides)))
+    (tmp_path / "elsewhere").rename(scores)
     again = run_experiment(parse(config(tmp_path, "name=killed", *overrides))).record
 
     assert again["audit"] == whole["audit"]
@@ -135,6 +150,11 @@ def test_runs_without_canaries_keep_their_hash():
         (["sampling=shuffle", "audit=bound"], "sampling=poisson"),
         (["task=sst2", "task.source=sample", "model=random-bert", "audit=canary"], "writes no"),
         (["audit.candidates=5"], "at least 100"),
+        (["audit=bound", "audit.records=10", "adapt=rgp"], "does not change with the carriers"),
+        (
+            ["audit=bound", "audit.records=10", "task=cifar10", "model=wrn16-4"],
+            r"Conv2d.*audit.records=0",
+        ),
         (["audit.gradients=-1"], "0 .none. or more"),
     ],
 )

@@ -165,6 +165,20 @@ def a_run(path, the_record=None, **of_ledger):
     return path
 
 
+def a_selection(path):
+    """Two secret trials, and the run that was chosen, as `dpft select` leaves them."""
+    for name in ("a", "b"):
+        scores = {"test": {"metrics": {"BLEU": 0.7777}, "examples": 3, "signature": "s"}}
+        a_run(path / "private/trials" / name, record(scores=scores))
+    (path / "private/selection_key").write_text("k")
+    (path / "selection.json").write_text("{}")
+    spent = {"sampling_rate": 0.0243, "noise_multiplier": 1.07, "steps": 4}
+    found = {"mean": 2.0, "shape": 1.0, "candidates": 2, "mechanisms": [spent], "metric": "BLEU"}
+    a_run(path / "chosen", record(selection=found))
+    (path / "chosen/ledger.jsonl").unlink()
+    return path
+
+
 def write_lines(file, lines):
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 

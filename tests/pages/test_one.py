@@ -85,7 +85,7 @@ def test_everything_that_a_run_left_is_shown(tmp_path):
         "factor of at most 20.1",
         "at most 95.26% sure",
         "One record is one row of the training file.",
-        "Epsilon by PRV (upper bound) 2.700",
+        "Epsilon by PRV (upper bound for removal; for addition unproven) 2.700",
         "only 42 records",
         "Hyperparameter search.",
         "test BLEU 0.5900 630",
@@ -238,6 +238,17 @@ def test_an_old_ledger_without_thresholds_is_told(tmp_path):
     text = page_of(run, private=True).text
     assert "group 2 0.5 0.5" in text
     assert "thresholds of each step are not" not in text
+
+
+def test_a_digest_of_references_that_may_not_be_shown_is_left_out(tmp_path):
+    scores = record()["scores"]
+    scores["test"]["references"] = "0123456789abcdef"
+    labels = ["test split: about 0.1 of the records in the training data, held out"]
+    known = page_of(a_run(tmp_path / "known", record(scores=scores)))
+    held_out = page_of(a_run(tmp_path / "held_out", record(scores=scores, labels=labels)))
+
+    assert "Digest of the test references 0123456789abcdef" in known.text
+    assert "0123456789abcdef" not in held_out.text
 
 
 def test_an_audit_that_refutes_is_seen(tmp_path):

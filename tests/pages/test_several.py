@@ -13,7 +13,7 @@ from dpft.sweep.folder import folder_of
 from dpft.sweep.journal import Event, Journal
 from dpft.sweep.points import Plan, Point
 from dpft.sweep.words import Words
-from tests.pages.example import LOSSES, Page, a_run, config, ledger, record
+from tests.pages.example import LOSSES, Page, a_run, a_selection, config, ledger, record
 
 
 def page_of(*paths, **options):
@@ -130,3 +130,35 @@ def test_where_there_is_no_run_that_is_told(tmp_path):
         find([tmp_path])
     with pytest.raises(ConfigError, match="type dpft report RUN"):
         find([])
+
+
+def test_secret_trials_are_on_no_page_and_are_not_counted(tmp_path):
+    a_run(tmp_path / "runs/plain")
+    selection = a_selection(tmp_path / "runs/selections/one")
+    for folder, names in ((tmp_path / "runs", ["plain", "chosen"]), (selection, ["chosen"])):
+        assert [target.name for target in find([folder], private=True).targets] == names
+    text = page_of(tmp_path / "runs").text
+    assert "0.7777" not in text  # a trial's score
+    assert "Of 1 that dpft select chose, the whole selection is counted" in text
+
+
+def test_a_trial_that_is_given_by_name_is_for_private_pages_only(tmp_path):
+    trials = a_selection(tmp_path / "one") / "private/trials"
+    for path in (trials / "a", trials / "a/record.json", trials):
+        with pytest.raises(ConfigError, match=r"secret trials of a selection.*one/chosen"):
+            find([path])
+    (tmp_path / "one/private/selection_key").unlink()
+    with pytest.raises(ConfigError, match="secret trials"):
+        find([trials / "a"])
+    assert len(find([trials], private=True).targets) == 2
+
+
+def test_a_folder_above_may_be_called_private(tmp_path):
+    a_run(tmp_path / "private/runs/a")
+    assert [target.name for target in find([tmp_path / "private/runs"]).targets] == ["a"]
+
+
+def test_the_page_of_a_chosen_run_states_the_price_of_the_choice(tmp_path):
+    text = page_of(a_selection(tmp_path / "one") / "chosen").text
+    assert "Epsilon above includes the choice" in text
+    assert "Epsilon above is this run's alone" not in text

@@ -1,3 +1,5 @@
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -5,6 +7,7 @@ import pytest
 import yaml
 
 from dpft.runs import base_model, delta, model_card
+from dpft.runs.shown import down, up
 from tests.runs.example import example_record
 
 SEED_WARNING = "recompute the noise and remove"
@@ -59,9 +62,14 @@ def test_the_card_says_what_is_not_covered(record: dict[str, Any], said: str) ->
 def test_upper_bounds_round_up_and_lower_bounds_down(record: dict[str, Any]) -> None:
     card = model_card(record)
     assert "| Epsilon by RDP (upper bound) | 3.000 |" in card
-    assert "| Epsilon by PRV (upper bound) | 2.650 |" in card
+    assert "| Epsilon by PRV (upper bound for removal; for addition unproven) | 2.650 |" in card
     assert "bounds 2.610 to 2.650" in card
     assert "| Epsilon by GDP-CLT (approximation, not a bound) | 2.7 |" in card
+
+
+@pytest.mark.parametrize("bound", [up, down])
+def test_a_bound_that_is_not_finite_is_said_in_words(bound: Callable[[float | None], str]) -> None:
+    assert bound(None) == bound(math.inf) == "no finite number"
 
 
 def test_the_head_is_yaml_that_a_hub_reads(record: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpft.privacy.accounting import epsilon_rdp
+from dpft.privacy.accounting import Trials, epsilon_rdp, run_curve
 from dpft.sweep.cost import composed, remarks
 
 DELTA = 1e-5
@@ -21,8 +21,24 @@ def record(task="e2e", sigma=2.0, rate=0.1, steps=50, delta=DELTA, sampling="poi
         "dataset": {"task": task, "source": "files"},
         "training": {"steps": steps},
         "mechanism": mechanism,
-        "privacy": {"unit": "a row", "epsilon": {"rdp": each}},
+        "privacy": {
+            "unit": "a row",
+            "neighbouring": "add or remove one record",
+            "epsilon": {"rdp": each},
+        },
     }
+
+
+def drawn(seed, **settings):
+    return record(**settings) | {"seeds": {"seed": 0, "noise": seed}}
+
+
+def chosen():
+    """The best of ten trials on average, of candidates that spend the same."""
+    found = record(sigma=0.8, rate=0.02, steps=400)
+    spent = {"sampling_rate": 0.02, "noise_multiplier": 0.8, "steps": 400}
+    found["privacy"] |= {"delta": DELTA, "epsilon": {"rdp": 8.51}}
+    return found | {"selection": {"mean": 10.0, "shape": 1.0, "mechanisms": [spent]}}
 
 
 def test_equal_runs_are_one_of_as_many_steps():
@@ -64,8 +80,49 @@ def test_a_remark_for_each_data_set_of_several_private_runs():
 
 def test_units_of_privacy_are_not_added_up():
     users = record()
-    users["privacy"]["unit"] = "a user"
+    users["privacy"]["neighbouring"] = "add or remove one user"
     assert remarks([record(), users]) == []
+    assert "for each user" in remarks([users, users])[0]
+
+
+def test_what_a_unit_is_called_and_where_its_data_lay_leaves_no_run_out():
+    other = record()
+    other["privacy"]["unit"] = "a row; at most 8 of them"
+    other["dataset"]["source"] = "hub"
+    total, _ = composed([record(), other])
+    (said,) = remarks([record(), other])
+    assert said.startswith("2 runs were trained")
+    assert f"costs up to epsilon {total + 0.0005:.3f}"[:-1] in said
+
+
+def test_a_chosen_run_costs_its_whole_selection():
+    plain = record(sigma=0.8, rate=0.02, steps=400)
+    curve = run_curve(sampling_rate=0.02, noise_multiplier=0.8, steps=400)
+    alone, _ = composed([chosen()])
+    assert alone == pytest.approx(Trials(10.0).cost(curve).epsilon(1, DELTA), rel=1e-12)
+    assert composed([plain, plain])[0] == pytest.approx(6.52, abs=0.01)
+    assert composed([plain, chosen()])[0] == pytest.approx(10.21, abs=0.01)
+    (said,) = remarks([plain, chosen()])
+    assert "dpft select chose, the whole selection is counted" in said
+    assert "dpft select chose" not in remarks([plain, plain])[0]
+
+
+def test_the_price_of_the_worst_candidate_is_counted_and_a_poisson_number_too():
+    dear, cheap = chosen(), {"sampling_rate": 0.02, "noise_multiplier": 3.0, "steps": 9}
+    dear["selection"]["mechanisms"].append(cheap)
+    assert composed([dear]) == composed([chosen()])
+    dear["selection"]["shape"] = "inf"
+    assert composed([dear])[0] == pytest.approx(9.13, abs=0.01)
+
+
+def test_no_total_holds_where_runs_share_their_noise():
+    (said,) = remarks([drawn(1), drawn(1, sigma=3.0), drawn(None)])
+    assert "no total holds" in said
+    assert "costs up to" not in said
+    apart = remarks([drawn(1), drawn(2), drawn(None)])[0]
+    assert "costs up to" in apart
+    assert "The noise of 2 follows from explicit seeds" in apart
+    assert "explicit seed" not in remarks([drawn(None), record()])[0]
 
 
 def test_a_search_over_what_is_spent_is_called_unproven():

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import shutil
 from types import SimpleNamespace
 
 import pytest
 import typer
+import yaml
 
 from dpft.commands import select, sweep
+from dpft.commands.score import score_run
 from dpft.compose import compose
 from dpft.config import parse
 from dpft.errors import ConfigError
+from dpft.pages.find import find
 from dpft.privacy import accounting
 from dpft.privacy.accounting import Trials
 from dpft.runs import config_hash
+from dpft.sweep.cost import composed
 from dpft.sweep.points import make_plan
+from dpft.sweep.release import _copy
 from dpft.sweep.selection import Candidate, Selection, draw, price
 from dpft.sweep.words import read_list, read_words
+from dpft.trained import loaded_run
+from tests.pages.example import config as settings_of
+from tests.pages.example import mechanism, record
 
 SMALL = [
     "task=sst2",
@@ -34,7 +45,7 @@ SMALL = [
 
 @pytest.fixture
 def candidates():
-    words = [("optim.lr=1e-3",), ("optim.lr=2e-3", "seed=3", "runs_dir=elsewhere")]
+    words = [("optim.lr=1e-3",), ("optim.lr=2e-3", "seed=3", "++runs_dir=elsewhere")]
     return [Candidate(w, parse(compose(w))) for w in words]
 
 
@@ -46,6 +57,7 @@ def test_the_draw_is_made_once(tmp_path, candidates):
 
     assert draw(Selection(tmp_path / "one").key(), candidates, trials) == first
     assert (selection.private / "selection_key").stat().st_mode & 0o077 == 0
+    assert selection.private.stat().st_mode & 0o077 == 0
     assert Selection(tmp_path / "two").key() != selection.key()
 
 
@@ -80,13 +92,15 @@ def test_another_selection_in_the_same_folder_is_refused(tmp_path, candidates):
         selection.describe(candidates, Trials(9.0), "BLEU", lowest=False)
 
 
-def test_a_lost_key_is_not_drawn_anew(tmp_path):
+@pytest.mark.parametrize("left", ["private/trials", "chosen", "selection.json"])
+def test_a_lost_key_is_not_drawn_anew(tmp_path, left):
     selection = Selection(tmp_path / "one")
     selection.key()
-    selection.trials.mkdir()
+    (selection.path / left).mkdir()
     (selection.private / "selection_key").unlink()
     with pytest.raises(ConfigError, match="draw again"):
         selection.key()
+    assert (selection.path / left).is_dir()
 
 
 @pytest.mark.parametrize(
@@ -95,6 +109,11 @@ def test_a_lost_key_is_not_drawn_anew(tmp_path):
         (["clip=none,bk"], "expected private runs"),
         (["sampling=shuffle"], "expected private runs"),
         (["name=mine"], "--name"),
+        (["privacy.noise_seed=1"], "the same noise"),
+        (["task.limit_train=24,48"], "task.limit_train: 24 -> 48"),
+        (["task.sample_seed=0,1"], "the price rests on how many there are"),
+        (["audit.gradients=0,8"], "audit.gradients: 0 -> 8"),
+        (["decode.split=dev,test"], "decode.split: .dev. -> .test."),
     ],
 )
 def test_what_cannot_be_selected_is_refused(tmp_path, words, message):
@@ -102,6 +121,7 @@ def test_what_cannot_be_selected_is_refused(tmp_path, words, message):
         select.main(
             [*SMALL, f"runs_dir={tmp_path}", *words], metric="accuracy", mean=2.0, shape=1.0
         )
+    assert not (tmp_path / "selections").exists()
 
 
 def test_impossible_distributions_are_refused(tmp_path):
@@ -132,13 +152,122 @@ def test_candidates_and_trials_find_configs_of_ones_own(tmp_path, monkeypatch):
     assert [run.optim.lr for run in trials] == [0.25, 0.25]
 
 
-def test_the_best_trial_is_released_with_the_price_of_all(tmp_path, monkeypatch):
+@pytest.fixture
+def by_hand(tmp_path, monkeypatch):
+    """``dpft select`` of two candidates whose trials are written instead of run."""
+    swept = []
+
+    def run(scores, sizes=(48, 48), **others):
+        def stand_in(arguments, *, file, **options):
+            swept.append(options)
+            os.utime(tmp_path / "selections/one/selection.json", (1, 1))
+            plan = make_plan(read_words(arguments), read_list(file))
+            for point, score, size in zip(plan.points, scores, sizes, strict=True):
+                metrics = {"BLEU": score}
+                trial = record(
+                    settings=settings_of(task={"name": "e2e", "test_share": 0.1}),
+                    mechanism=mechanism(dataset_size=size, delta=1 / (2 * size)),
+                    scores={"test": {"metrics": metrics, "examples": 3, "signature": "x"}},
+                )
+                point.path.mkdir(parents=True)
+                (point.path / "record.json").write_text(json.dumps(trial))
+                (point.path / "config.yaml").write_text("runs_dir: there\nname: null\nseed: 5\n")
+                (point.path / "model").mkdir()
+                (point.path / "model/weights").write_text(f"{score}")
+
+        monkeypatch.setattr(Trials, "draw", lambda self, key: len(scores))
+        monkeypatch.setattr(sweep, "main", stand_in)
+        words = [*SMALL, "optim.batch_size=6,12", f"runs_dir={tmp_path}"]
+        options = {"metric": "BLEU", "mean": 2.0, "shape": 1.0, "name": "one"} | others
+        select.main(words, **options)
+        return json.loads((tmp_path / "selections/one/chosen/record.json").read_text())
+
+    run.swept = swept
+    return run
+
+
+def test_the_chosen_record_says_how_it_was_chosen_and_what_is_not_covered(by_hand, tmp_path):
+    chosen = by_hand([0.25, 0.75])
+    folder = tmp_path / "selections/one"
+    assert (folder / "chosen/model/weights").read_text() == "0.75"
+    described = chosen["selection"]
+    assert (described["candidates"], described["mean"], described["shape"]) == (2, 2.0, 1.0)
+    assert [spent["steps"] for spent in described["mechanisms"]] == [2, 2]
+    assert composed([chosen])[0] == pytest.approx(chosen["privacy"]["epsilon"]["rdp"], rel=1e-12)
+    chosen_by, deciding = chosen["privacy"]["caveats"][-2:]
+    assert "chosen by BLEU among 2 candidates" in chosen_by
+    assert "scores of the test split decided" in deciding
+    assert "held out of the private data" in deciding
+    card = (folder / "chosen/model/README.md").read_text()
+    assert deciding in card
+    assert "Epsilon above includes the choice" in card
+    assert "Epsilon above is this run's alone" not in card
+
+
+def test_the_release_tells_neither_memory_nor_times_of_the_trials(by_hand, tmp_path):
+    folder = tmp_path / "selections/one"
+    assert by_hand([0.25, 0.75])["training"]["peak_memory_bytes"] is None
+    assert by_hand.swept == [{"name": "trials", "secret": True}]
+    text = (folder / "chosen/config.yaml").read_text()
+    assert yaml.safe_load(text) == {"runs_dir": str(folder), "name": "chosen", "seed": 5}
+    for secret in (folder / "private", *(folder / "private").glob("*.txt")):
+        assert secret.stat().st_mode & 0o077 == 0
+    assert (folder / "selection.json").stat().st_mtime > 1
+
+
+def test_times_are_not_copied(tmp_path):
+    (tmp_path / "trial/deep").mkdir(parents=True)
+    (tmp_path / "trial/deep/weights").write_text("1")
+    for path in (tmp_path / "trial", *(tmp_path / "trial").rglob("*")):
+        os.utime(path, (1, 1))
+    _copy(tmp_path / "trial", tmp_path / "chosen")
+    assert (tmp_path / "chosen/deep/weights").read_text() == "1"
+    copies = [tmp_path / "chosen", *(tmp_path / "chosen").rglob("*")]
+    assert len(copies) == 3
+    assert all(path.stat().st_mtime > 1 for path in copies)
+
+
+def test_a_selection_is_released_once(by_hand, tmp_path, capsys):
+    first = by_hand([0.25, 0.75])
+    kept = tmp_path / "selections/one/chosen/synthetic"
+    kept.mkdir()
+    capsys.readouterr()
+    assert by_hand([0.9, 0.1]) == first
+    assert len(by_hand.swept) == 1
+    assert kept.is_dir()
+    assert first["privacy"]["statement"] in capsys.readouterr().out
+    shutil.rmtree(tmp_path / "selections/one/private")
+    with pytest.raises(ConfigError, match="whose price adds"):
+        by_hand([0.9, 0.1])
+    assert len(by_hand.swept) == 1
+    assert kept.is_dir()
+
+
+def test_trials_on_other_records_are_not_released(by_hand, tmp_path):
+    with pytest.raises(ConfigError, match="trained on 24 and 48 records"):
+        by_hand([0.25, 0.75], sizes=(48, 24))
+    assert not (tmp_path / "selections/one/chosen").exists()
+
+
+def test_no_trial_at_all_is_an_outcome_that_was_paid_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Trials, "draw", lambda self, key: 0)
+    words = [*SMALL, f"runs_dir={tmp_path}"]
+    select.main(words, metric="accuracy", mean=2.0, shape=math.inf, name="one")
+    assert "another --name are a second selection, whose price adds" in capsys.readouterr().out
+    shutil.rmtree(tmp_path / "selections/one/private")
+    with pytest.raises(ConfigError, match="draw again"):
+        select.main(words, metric="accuracy", mean=2.0, shape=math.inf, name="one")
+
+
+def test_the_best_trial_is_released_with_the_price_of_all(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Trials, "draw", lambda self, key: 2)
     words = [*SMALL, "optim.lr=1e-3,1e-4", f"runs_dir={tmp_path}"]
     try:
         select.main(words, metric="accuracy", mean=2.0, shape=1.0, name="one")
     except typer.Exit:
         pytest.fail((tmp_path / "selections/one/private/trials/sweeps/trials/log.txt").read_text())
+    said = capsys.readouterr()
+    assert "done" not in said.out + said.err  # how many there were
     folder = tmp_path / "selections" / "one"
     chosen = json.loads((folder / "chosen/record.json").read_text())
     trials = [json.loads(file.read_text()) for file in (folder / "private").rglob("record.json")]
@@ -152,3 +281,12 @@ def test_the_best_trial_is_released_with_the_price_of_all(tmp_path, monkeypatch)
     card = (folder / "chosen/model/README.md").read_text()
     assert "choice of the best of a random number of runs included" in card
     assert "ledger.jsonl" not in {path.name for path in (folder / "chosen").rglob("*")}
+
+    # It can be used as any run, under its own price.
+    assert score_run(folder / "chosen")["dev"]["metrics"]["accuracy"] == best
+    again = json.loads((folder / "chosen/record.json").read_text())
+    assert again["selection"] == chosen["selection"]
+    assert again["privacy"] == chosen["privacy"]
+    assert chosen["privacy"]["statement"] in (folder / "chosen/model/README.md").read_text()
+    assert loaded_run(folder / "chosen").run.name == "chosen"
+    assert [target.path for target in find([tmp_path]).targets] == [folder / "chosen"]

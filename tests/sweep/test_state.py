@@ -14,7 +14,7 @@ from dpft.sweep.folder import SweepFolder, default_name, folder_of
 from dpft.sweep.journal import Event, Journal
 from dpft.sweep.points import Plan, Point
 from dpft.sweep.state import States
-from dpft.sweep.table import as_table, cells, clock, shortened, summary
+from dpft.sweep.table import Display, as_table, cells, clock, shortened, summary
 from dpft.sweep.words import Words
 
 NOBODY = 2**22 + 1  # no process has so high a number
@@ -206,3 +206,15 @@ def test_a_table_fits_and_shows_what_is_urgent(folder, tmp_path):
     assert "6 points: 2 done, 1 running, 3 waiting" in shown
     assert "BLEU" in shown
     assert clock(3671) == "1:01:11"
+
+
+def test_where_nothing_can_be_redrawn_lines_can_be_left_out(folder, tmp_path, capsys):
+    describe(folder, point(tmp_path, 1))
+    Journal(folder.journal).add(Event(events.FAILED, "hash-1", error="no"))
+    said = []
+    for lines in (True, False):
+        with Display(lines=lines) as display:
+            display.show(States(folder).rows())
+        said.append(capsys.readouterr().err)
+    assert said[0].startswith("[0/1 done]")
+    assert said[1] == ""

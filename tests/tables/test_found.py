@@ -81,6 +81,25 @@ def test_runs_set_aside_do_not_count(tmp_path):
     assert make_index([tmp_path]) == Index({}, ())
 
 
+def test_secret_trials_and_what_was_chosen_by_its_score_stand_in_no_table(tmp_path):
+    one = run_of(plan(), "full")
+    selection = tmp_path / "runs/selections/one"
+    write_record(tmp_path / "runs/plain", one)
+    for name in ("a", "b"):
+        write_record(selection / "private/trials" / name, one, seed=1)
+    write_record(selection / "chosen", one, seed=1, selection={"metric": "BLEU"})
+    (selection / "selection.json").write_text("{}")
+
+    index = make_index([tmp_path / "runs"])
+    assert [found.path.name for found in index.of(one.key)] == ["plain"]
+    (left_out,) = index.damaged
+    assert left_out.startswith(f"{selection / 'chosen'}: dpft select chose it by its score")
+    with pytest.raises(ConfigError, match="secret trials"):
+        make_index([selection / "private/trials"])
+    (selection / "selection.json").unlink()  # a private folder of any kind
+    assert len(make_index([tmp_path]).of(one.key)) == 1
+
+
 def test_a_folder_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="is no folder"):
         make_index([tmp_path / "no"])

@@ -90,8 +90,10 @@ def epsilon_prv(
     ``method`` is ``"rdp-fallback"`` and ``note`` says why. At ``sampling_rate=1`` the composition
     is one Gaussian mechanism and its exact epsilon is returned.
 
-    Guarantee: the true epsilon under Poisson sampling is at most ``upper``, up to the rounding of
-    floating-point arithmetic in the library. ``estimate`` guarantees nothing.
+    Guarantee: the true epsilon under Poisson sampling is at most ``upper`` for removing a record,
+    up to the rounding of floating-point arithmetic in the library. That adding one costs no more
+    held in every case tried, but we know no proof (docs/accounting.md, Limits). Where ``note`` says
+    that Renyi DP or the exact formula stands in, both are covered. ``estimate`` guarantees nothing.
 
     Raises:
         ValueError: if an argument is outside its range.

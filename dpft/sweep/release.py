@@ -1,0 +1,145 @@
+"""What is released of a private selection: the best trial, and the price of having chosen it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpft.privacy.accounting import Trials
+from dpft.runs.card import model_card
+from dpft.runs.directory import DONE
+from dpft.runs.shown import delta as shown_delta
+from dpft.runs.shown import up
+from dpft.sweep.selection import Selection, price, spending, written
+
+# Beside the record: what the verbs that use a trained run look for, and what they use.
+_FILES = ("identity.json", DONE)
+_FOLDERS = ("model", "generations")
+
+
+def release(
+    selection: Selection,
+    trial: Path,
+    record: Mapping[str, Any],
+    *,
+    metric: str,
+    lowest: bool,
+    trials: Trials,
+    mechanisms: Sequence[Any],
+) -> dict[str, Any]:
+    """Copy what may be released of the best trial, with the price of the selection.
+
+    Args:
+        selection: nothing was released of it yet.
+        trial: the best one's folder.
+        record: of that trial.
+        metric: that decided.
+        lowest: whether the lowest was the best.
+        trials: the distribution of their number.
+        mechanisms: of all candidates, drawn or not.
+
+    Returns:
+        The record of the chosen run. Its guarantee is the selection's; the trial's own epsilons,
+        by whichever accountant, hold no longer and are left out.
+    """
+    chosen = _priced(record, metric, lowest, trials, mechanisms)
+    fresh = selection.private / "chosen.new"  # of a process that is killed nobody finds it there
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    for name in _FOLDERS:
+        if (trial / name).is_dir():
+            _copy(trial / name, fresh / name)
+    for name in _FILES:
+        if (trial / name).is_file():
+            shutil.copyfile(trial / name, fresh / name)
+    (fresh / "config.yaml").write_text(_config(trial, selection), encoding="utf-8")
+    (fresh / "record.json").write_text(
+        json.dumps(chosen, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    if (fresh / "model").is_dir():
+        (fresh / "model" / "README.md").write_text(model_card(chosen), encoding="utf-8")
+    fresh.rename(selection.chosen)
+    # When the trials began and ended would tell how many there were.
+    os.utime(selection.description)
+    return chosen
+
+
+def _priced(
+    record: Mapping[str, Any],
+    metric: str,
+    lowest: bool,
+    trials: Trials,
+    mechanisms: Sequence[Any],
+) -> dict[str, Any]:
+    _, epsilon, delta = price(mechanisms, trials)
+    private = record["privacy"]
+    unit = str(private["neighbouring"]).removeprefix("add or remove one ")
+    statement = (
+        f"({up(epsilon)}, {shown_delta(delta)})-differential privacy by Renyi accounting, the "
+        "choice of the best of a random number of runs included, for adding or removing one "
+        f"{unit}; one {unit} is {private['unit']}"
+    )
+    many = "Poisson" if trials.poisson else f"truncated negative binomial, shape {trials.shape:g}"
+    caveat = (
+        f"chosen by {metric} among {len(mechanisms)} candidates: the number of runs was drawn "
+        f"({many}, mean {trials.mean:g}) and is secret, as are all other runs. Publishing any of "
+        "them, or how many there were, voids the guarantee (Papernot & Steinke 2022)"
+    )
+    nulls = record.get("nulls", {})
+    return {
+        **record,
+        "privacy": {
+            **private,
+            "delta": delta,
+            "epsilon": {"rdp": epsilon, "gdp_clt": None, "prv": None},
+            "statement": statement,
+            "caveats": [*private["caveats"], caveat, _deciding(record)],
+        },
+        # Trials may share a process, whose peak is of all of them.
+        "training": {**record["training"], "peak_memory_bytes": None},
+        "selection": {
+            "metric": metric,
+            "best": "lowest" if lowest else "highest",
+            "candidates": len(mechanisms),
+            "mean": trials.mean,
+            "shape": written(trials),
+            "mechanisms": spending(mechanisms),
+        },
+        # Which numbers were not finite; those of the trial's own guarantee are left out.
+        "nulls": {key: why for key, why in nulls.items() if not key.startswith("privacy.")},
+    }
+
+
+def _deciding(record: Mapping[str, Any]) -> str:
+    """What the guarantee leaves out: the records whose scores decided."""
+    split = record["config"]["decode"]["split"]
+    said = f"scores of the {split} split decided which run is released, and no guarantee covers "
+    if record["config"]["task"].get(f"{split}_share"):
+        return (
+            f"{said}its records, which were held out of the private data: the choice itself, and "
+            "with it this model, may reveal something of them"
+        )
+    return f"{said}its records: they must be ones that may be looked at freely"
+
+
+def _config(trial: Path, selection: Selection) -> str:
+    """The settings of the trial, in the place where they are released."""
+    settings = yaml.safe_load((trial / "config.yaml").read_text(encoding="utf-8"))
+    settings |= {"runs_dir": str(selection.path), "name": selection.chosen.name}
+    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a folder, without times: those of the original tell how many trials came after it."""
+    target.mkdir()
+    for path in sorted(source.iterdir()):
+        if path.is_dir():
+            _copy(path, target / path.name)
+        else:
+            shutil.copyfile(path, target / path.name)

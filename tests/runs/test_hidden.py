@@ -1,0 +1,62 @@
+"""Secret trials are given to no verb by name; searches pass over private folders."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dpft.cli import app
+from dpft.errors import ConfigError
+from dpft.runs.hidden import below_private, check_no_trial
+from tests.pages.example import a_selection
+
+
+def test_only_folders_below_the_search_count(tmp_path):
+    assert below_private(tmp_path / "private/trials/a", tmp_path)
+    assert not below_private(tmp_path / "private/runs/a", tmp_path / "private")
+    assert not below_private(tmp_path / "privately/a", tmp_path)
+
+
+def test_a_trial_is_known_by_what_lies_around_it(tmp_path, monkeypatch):
+    selection = a_selection(tmp_path / "one")
+    check_no_trial(selection)
+    check_no_trial(selection / "chosen")
+    check_no_trial(selection / "chosen/private/metrics.jsonl")  # a run's own folder
+    for path in ("private", "private/trials/a", "private/trials/none", "private/trials/a/model"):
+        with pytest.raises(ConfigError, match="secret trials"):
+            check_no_trial(selection / path)
+    monkeypatch.chdir(selection / "private/trials/a")
+    with pytest.raises(ConfigError, match="secret trials"):
+        check_no_trial(Path("model/.."))
+    (tmp_path / "link").symlink_to(selection / "private/trials/a")
+    with pytest.raises(ConfigError, match="secret trials"):
+        check_no_trial(tmp_path / "link")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", "RUN"),
+        ("compare", "RUN", "RUN"),
+        ("compare", "RUN/record.json"),
+        ("table", "--runs", "RUN"),
+        ("figure", "--runs", "RUN"),
+        ("claims", "--runs", "RUN"),
+        ("study", "make", "RUN", "RUN", "--out", "OUT"),
+        ("study", "make", "RUN/generations/test.jsonl", "RUN", "--out", "OUT"),
+        ("decode", "RUN"),
+        ("score", "RUN"),
+        ("generate", "RUN", "n=1", "sources=sample"),
+    ],
+    ids=" ".join,
+)
+def test_every_verb_that_reads_runs_refuses_a_trial(tmp_path, words):
+    trial = a_selection(tmp_path / "one") / "private/trials/a"
+    before = sorted(tmp_path.rglob("*"))
+    places = {"RUN": str(trial), "OUT": str(tmp_path / "out")}
+    typed = [places["RUN"] + w[3:] if w.startswith("RUN") else places.get(w, w) for w in words]
+    result = CliRunner().invoke(app, typed)
+    assert result.exit_code == 2, result.output
+    assert "secret trials of a selection" in result.output
+    assert str(tmp_path / "one/chosen") in result.output
+    assert sorted(tmp_path.rglob("*")) == before

@@ -1,0 +1,55 @@
+"""What a record says of a run's cost, where one process makes several runs."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dpft import recording
+from dpft.commands.train import execute
+from dpft.compose import compose
+
+MIB = 2**20
+
+
+def can_reset():
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return "VmHWM" in Path("/proc/self/status").read_text()
+
+
+@pytest.mark.skipif(not can_reset(), reason="this system keeps a process's peak for ever")
+def test_a_peak_is_not_that_of_an_earlier_run():
+    cpu = torch.device("cpu")
+    recording.forget_peak()
+    taken = b"x" * (256 * MIB)
+    with_it = recording.peak_memory(cpu)
+    del taken
+    assert recording.peak_memory(cpu) > with_it - 50 * MIB
+    recording.forget_peak()
+    assert recording.peak_memory(cpu) < with_it - 200 * MIB
+
+
+def test_peaks_of_every_gpu_are_forgotten(monkeypatch):
+    forgotten = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", forgotten.append)
+    recording.forget_peak()
+    assert forgotten == [0, 1]
+
+
+def test_every_run_of_a_process_begins_with_a_peak_of_its_own(monkeypatch):
+    happened = []
+
+    def stop(run):
+        happened.append("run")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpft.recording.forget_peak", lambda: happened.append("forget"))
+    monkeypatch.setattr("dpft.experiment.run_experiment", stop)
+    with pytest.raises(KeyboardInterrupt):
+        execute(compose(["task=sst2", "task.source=sample", "model=random-bert"]))
+    assert happened == ["forget", "run"]
