@@ -33,7 +33,7 @@ def test_a_peak_is_not_that_of_an_earlier_run():
     after = recording.peak_memory(cpu)
     # Half of it, since the rest of the process takes and gives back memory as well.
     assert with_it > before + 256 * MIB, (before, with_it)
-    assert kept >= with_it, (with_it, kept)
+    assert kept > with_it - 64 * MIB, (with_it, kept)
     assert after < with_it - 256 * MIB, (before, with_it, after)
 
 
