@@ -18,7 +18,7 @@ from dpft.predictions import predict, score_file, write_predictions
 from dpft.preparation import Prepared, prepare
 from dpft.privacy import UnsupportedLayerError
 from dpft.progress import Progress
-from dpft.recording import make_record, stated
+from dpft.recording import forget_peak, make_record, stated
 from dpft.session import Session
 from dpft.tasks import load_task
 
@@ -38,6 +38,7 @@ def run_experiment(run: Run) -> Outcome:
     Raises:
         DpftError, RunError: with a message for the user.
     """
+    forget_peak()
     path = run_path(run)
     text = OmegaConf.to_yaml(OmegaConf.create(dict(run.raw)))
     with runs.RunDirectory.open(path, run.identity(), text, force=run.force) as directory:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from dpft import recording
-from dpft.commands.train import execute
+from dpft import experiment, recording
 from dpft.compose import compose
+from dpft.config import parse
 
 MIB = 2**20
 
@@ -46,15 +46,16 @@ def test_peaks_of_every_gpu_are_forgotten(monkeypatch):
     assert forgotten == [0, 1]
 
 
-def test_every_run_of_a_process_begins_with_a_peak_of_its_own(monkeypatch):
+def test_every_run_of_a_process_begins_with_a_peak_of_its_own(monkeypatch, tmp_path):
     happened = []
 
-    def stop(run):
-        happened.append("run")
+    def stop(*arguments):
+        happened.append("prepare")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpft.recording.forget_peak", lambda: happened.append("forget"))
-    monkeypatch.setattr("dpft.experiment.run_experiment", stop)
+    monkeypatch.setattr(experiment, "forget_peak", lambda: happened.append("forget"))
+    monkeypatch.setattr(experiment, "prepare", stop)
+    words = ["task=sst2", "task.source=sample", "model=random-bert", f"runs_dir={tmp_path}"]
     with pytest.raises(KeyboardInterrupt):
-        execute(compose(["task=sst2", "task.source=sample", "model=random-bert"]))
-    assert happened == ["forget", "run"]
+        experiment.run_experiment(parse(compose(words)))
+    assert happened == ["forget", "prepare"]

@@ -20,14 +20,12 @@ RUNS = {
 def main(folder: Path) -> None:
     """Run the three runs, or show them if they are there already."""
     from dpft.experiment import run_experiment
-    from dpft.recording import forget_peak
     from dpft.report import show
 
     outcomes = []
     for name, overrides in RUNS.items():
         typer.secho(f"\n{name}", bold=True, err=True)
         settings = ["+experiment=demo", *overrides, f"runs_dir={folder}", f"name={name}"]
-        forget_peak()
         outcomes.append(run_experiment(parse(compose(settings))))
     typer.echo()
     show([(outcome.path, outcome.record) for outcome in outcomes])

@@ -99,10 +99,8 @@ def execute(raw: dict[str, Any]) -> None:
 
     with Console(stderr=True).status("importing torch and transformers"):
         from dpft.experiment import run_experiment
-        from dpft.recording import forget_peak
     from dpft.report import show
 
-    forget_peak()
     outcome = run_experiment(run)
     if outcome.already_done:
         typer.secho(

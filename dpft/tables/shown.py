@@ -175,7 +175,8 @@ def _epsilon_note(filled: Filled) -> str:
     cells = [(row, cell) for row in filled.rows for cell in row.epsilons]
     text = (
         "printed / ours, from the paper's settings and the published number of records, at every "
-        f"scale; {sum(c.within for _, c in cells)} of {len(cells)} within {WITHIN}"
+        f"scale; {sum(c.within for _, c in cells)} of {len(cells)} within {WITHIN}. PRV's is its "
+        "estimate, as papers print it, where records state its upper bound"
     )
     reasons = dict.fromkeys(f"{row.row.name}: {c.why}" for row, c in cells if c.why is not None)
     return "; ".join([text, *reasons])
