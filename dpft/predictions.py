@@ -16,7 +16,7 @@ from dpft.progress import Progress
 from dpft.tasks.base import Task
 
 _EXPECTED = 'expected {"prediction": "...", "references": ["...", ...]} on each line'
-_OPTIONAL = ("subset", "nll", "tokens")
+_OPTIONAL = ("subset", "nll", "tokens", "finished", "cut")
 
 
 def predict(
@@ -27,14 +27,35 @@ def predict(
     seed: int,
     progress: Progress,
 ) -> list[Prediction]:
-    """Answer every instance, of ``settings.split``, with live progress."""
+    """Answer every instance, of ``settings.split``, with live progress.
+
+    With a warning if prompts were cut, or if texts were stopped before they ended: they are scored
+    as they are.
+    """
     objective = task.objective(loaded)
     with progress.phase("predicting", len(instances)) as advance:
-        return objective.predict(loaded.model, instances, settings, seed, advance)
+        predictions = objective.predict(loaded.model, instances, settings, seed, advance)
+    stopped = sum(prediction.finished is False for prediction in predictions)
+    if stopped:
+        progress.warn(
+            f"{stopped:,} of {len(predictions):,} texts were stopped at "
+            f"decode.max_new_tokens={settings.max_new_tokens}, or at the model's last position, "
+            "before they came to an end; they are scored as they are"
+        )
+    cut = sum(prediction.cut is True for prediction in predictions)
+    if cut:
+        progress.warn(
+            f"{cut:,} of {len(predictions):,} prompts were longer than the model or "
+            "task.max_length allows, and lost a part of their source"
+        )
+    return predictions
 
 
 def write_predictions(file: Path, predictions: Sequence[Prediction]) -> None:
-    """JSON lines of ``source``, ``prediction``, ``references``; whole or not at all."""
+    """JSON lines of ``source``, ``prediction``, ``references`` and what else is known of them.
+
+    The file is there whole or not at all.
+    """
     temporary = file.with_suffix(".tmp")
     temporary.write_text(
         "".join(json.dumps(_item(p), ensure_ascii=False) + "\n" for p in predictions),
@@ -67,13 +88,21 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
     """Scores of a predictions file as a record's section.
 
     With a digest of the references only if they are published: what is held out of private data, or
-    is the user's own, leaves no hash of itself in a record.
+    is the user's own, leaves no hash of itself in a record. Where the file says so of all,
+    ``unfinished`` counts the texts that were stopped before they ended, and ``cut_prompts``, of
+    published data, the questions that lost a part.
     """
     predictions = read_predictions(file)
+    ends = [prediction.finished for prediction in predictions]
+    cuts = [prediction.cut for prediction in predictions]
+    counts = {} if None in ends else {"unfinished": ends.count(False)}
+    if task.published and None not in cuts:
+        counts["cut_prompts"] = cuts.count(True)
     digest = {"references": _digest(predictions)} if task.published else {}
     return {
         "metrics": dict(task.score(predictions)),
         "examples": len(predictions),
+        **counts,
         **digest,
         "signature": task.signature(),
     }
@@ -113,6 +142,9 @@ def _parsed(file: Path, number: int, line: str) -> Prediction:
     nll, tokens = item.get("nll"), item.get("tokens")
     if not (nll is None or isinstance(nll, float | int)) or not isinstance(tokens, int | None):
         raise DataError(f"{where}: nll is {nll!r}, tokens is {tokens!r}; expected numbers")
+    for name in ("finished", "cut"):
+        if not isinstance(item.get(name), bool | None):
+            raise DataError(f"{where}: {name} is {item[name]!r}; expected true, false or nothing")
     return Prediction(
         str(item.get("source", "")),
         text,
@@ -120,4 +152,6 @@ def _parsed(file: Path, number: int, line: str) -> Prediction:
         str(item.get("subset", "")),
         None if nll is None else float(nll),
         tokens,
+        item.get("finished"),
+        item.get("cut"),
     )

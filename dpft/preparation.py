@@ -15,7 +15,7 @@ from dpft.config import Run
 from dpft.errors import ConfigError
 from dpft.mechanisms import attach_clipper, make_mechanism
 from dpft.models import LoadedModel, adapt, load_model
-from dpft.objectives.base import Instance, Objective, encoded
+from dpft.objectives.base import Example, Instance, Objective, cut_in_encoding, encoded
 from dpft.objectives.independence import check_independence
 from dpft.objectives.records import Record
 from dpft.privacy import Clipper, Mechanism, keys
@@ -105,6 +105,7 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
         records = [*records, *planted.records]
     with progress.phase("encoding", len(records)) as advance:
         examples = encoded(objective, records, advance)
+    tell_cut(examples, mechanism.noise_multiplier > 0, progress)
     if mechanism.private:
         with clipper.paused():
             check_independence(objective, loaded.model, examples)
@@ -147,6 +148,17 @@ def assemble(run: Run, task: Task, size: int, device: torch.device) -> Parts:
     model = loaded.model.to(device).train()  # type: ignore[arg-type]
     clipper = attach_clipper(run.clip, model)
     return Parts(loaded, clipper, make_mechanism(run, size, clipper))
+
+
+def tell_cut(examples: Sequence[Example], noised: bool, progress: Progress) -> None:
+    """Say how many training records lost a part in encoding, to whom it may be said.
+
+    Without noise to anyone; else on a live terminal only. A count of private records may be looked
+    at, but not land in a job's log file.
+    """
+    said = cut_in_encoding(examples)
+    if said and (progress.console.is_terminal or not noised):
+        progress.warn(said)
 
 
 def device_of(name: str) -> torch.device:

@@ -1,10 +1,11 @@
-"""Decoding in batches is decoding one by one."""
+"""Decoding in batches is decoding one by one, by the run's settings alone."""
 
 import pytest
+from transformers import GenerationConfig
 
-from dpft.config import Decode, Model
-from dpft.decode import decode
-from dpft.models import Needs, load_model
+from dpft.config import Adapt, Decode, Model
+from dpft.decode import decode, write
+from dpft.models import Needs, adapt, load_model
 from dpft.tasks.e2e import E2E
 
 CAUSAL = Needs("causal")
@@ -54,3 +55,52 @@ def test_the_models_mode_is_kept(tiny, prompts):
     tiny.model.train()
     decode(tiny.model, tiny.tokenizer, prompts[:1], Decode(beams=1, max_new_tokens=1), 0)
     assert tiny.model.training
+
+
+@pytest.mark.parametrize("prefix", [0, 4])
+def test_a_prompt_with_little_room_takes_none_from_those_beside_it(tiny, prompts, prefix):
+    """Of 256 positions the long prompt leaves five, or one behind a prefix."""
+    loaded = tiny
+    if prefix:
+        plain = load_model(Model("tiny", "bundled:tiny"), CAUSAL, seed=0)
+        loaded = adapt(plain, Adapt("prefix", length=prefix), CAUSAL, 0)
+    # Without an end token, every text is as long as it may be.
+    long = tuple((prompts[0] * 20)[:251])
+    pair = [long, prompts[1]]
+    settings = Decode(beams=1, max_new_tokens=12, batch_size=2)
+    together = write(loaded.model, loaded.tokenizer, pair, settings, 0)
+    alone = [write(loaded.model, loaded.tokenizer, [p], settings, 0)[0] for p in pair]
+    assert together == alone
+    assert len(loaded.tokenizer.encode(together[1].text)) > 5
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_text_says_whether_it_came_to_its_end(tiny, prompts, beams):
+    short, long = (Decode(beams=beams, max_new_tokens=n, batch_size=4) for n in (3, 150))
+    stopped = write(tiny.model, tiny.tokenizer, prompts, short, 0)
+    assert [text.finished for text in stopped] == [False] * len(prompts)
+    done = write(tiny.model, tiny.tokenizer, [(5, 6, 0)], long, 0)[0]
+    width = len(tiny.tokenizer.encode(done.text))
+    assert done.finished == (width < 140)
+
+
+@pytest.mark.parametrize("method", ["full", "lora", "prefix"])
+def test_what_a_model_says_about_decoding_does_not_steer_it(prompts, method):
+    """A chat model's file may ask for a temperature, or for no word pair twice."""
+    how = {
+        "full": Adapt("full"),
+        "lora": Adapt("lora", rank=2, alpha=4),
+        "prefix": Adapt("prefix", length=4),
+    }[method]
+    tiny = adapt(load_model(Model("tiny", "bundled:tiny"), CAUSAL, seed=0), how, CAUSAL, 0)
+    core = tiny.model if method == "full" else tiny.model.get_base_model()
+    greedy = Decode(beams=1, max_new_tokens=12)
+    sampled = Decode(beams=1, sample=True, top_p=0.9, max_new_tokens=12)
+    expected = [decode(tiny.model, tiny.tokenizer, prompts, s, 0) for s in (greedy, sampled)]
+    core.generation_config = theirs = GenerationConfig(
+        do_sample=True, temperature=0.05, no_repeat_ngram_size=1, min_new_tokens=12,
+        repetition_penalty=9.0, suppress_tokens=[1, 2, 3], eos_token_id=7, pad_token_id=7,
+    )  # fmt: skip
+    texts = [decode(tiny.model, tiny.tokenizer, prompts, s, 0) for s in (greedy, sampled)]
+    assert texts == expected
+    assert core.generation_config is theirs

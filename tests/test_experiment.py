@@ -89,7 +89,10 @@ def test_a_run_records_everything(finished):
     assert ledger.header["mechanism"] == mechanism
     assert ledger.entries[-1]["epsilon_rdp"] == pytest.approx(again)
     lines = (path / "generations/test.jsonl").read_text().splitlines()
-    assert [set(json.loads(line)) for line in lines] == [{"source", "prediction", "references"}] * 2
+    keys = {"source", "prediction", "references", "finished", "cut"}
+    assert [set(json.loads(line)) for line in lines] == [keys] * 2
+    assert record["scores"]["test"]["unfinished"] == 2  # after five tokens
+    assert record["scores"]["test"]["cut_prompts"] == 0
     assert parse(yaml.safe_load((path / "config.yaml").read_text())).seed == 0
 
 

@@ -15,6 +15,8 @@ from dpft.bench.statistics import Spread
 _UNTIED = " (untied)"
 # One measurement of a speed, without a repetition that would tell its range.
 _SPEED = 0.05
+# With fewer, the range over rounds says too little of what another round would give.
+_ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,9 @@ class BenchFile:
         length: tokens a record; None for images.
         device: ``cpu`` or ``cuda``.
         labels: what its numbers must be read with: model, shape, number type, device.
-        found: by quantity and style, relative to training without privacy in the same file.
+        found: by quantity and style, relative to training without privacy in the same file, with
+            head and embedding tied or not as they are in the style's own model.
+        untied: styles that ran untied in a file whose model is tied.
     """
 
     path: Path
@@ -36,13 +40,16 @@ class BenchFile:
     device: str
     labels: tuple[str, ...]
     found: Mapping[str, Mapping[str, Spread]]
+    untied: frozenset[str] = frozenset()
 
     def ratio(self, quantity: str, first: str, second: str) -> Spread | None:
-        """``first`` to ``second`` as median and range; None unless the file has both.
+        """``first`` to ``second`` as median and range; None unless the file has both, of one model.
 
         Of two styles that were each measured against the baseline the range is the widest that the
         two ranges allow.
         """
+        if BASELINE not in (first, second) and (first in self.untied) != (second in self.untied):
+            return None  # their ratios are to different models
         one, two = (self._relative(quantity, name) for name in (first, second))
         if one is None or two is None or min(two.min, two.median) <= 0:
             return None
@@ -64,12 +71,14 @@ def _read(path: Path, content: Mapping[str, Any]) -> BenchFile:
     settings = content["settings"]
     if "largest_batch" in content:
         found = _largest(content["largest_batch"])
+        labels = [str(one["label"]) for one in content["largest_batch"]]
     else:
+        labels = [str(one["label"]) for one in content["summary"]]
         found = {
             quantity: {
                 _plain(one["label"]): Spread(**one[key])
                 for one in content["summary"]
-                if one.get(key) is not None
+                if one.get(key) is not None and one["rounds"] >= _ROUNDS
             }
             for quantity, key in (("time", "time_ratio"), ("memory", "memory_ratio"))
         }
@@ -81,6 +90,7 @@ def _read(path: Path, content: Mapping[str, Any]) -> BenchFile:
         device=str(settings["device"]),
         labels=tuple(map(str, content["labels"])),
         found=found,
+        untied=frozenset(_plain(label) for label in labels if label.endswith(_UNTIED)),
     )
 
 
@@ -90,8 +100,7 @@ def _largest(listed: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Spread]
     found: dict[str, dict[str, Spread]] = {"batch": {}, "speed": {}}
     for one in ones:
         label = str(one["label"])
-        marked = f"{BASELINE}{_UNTIED}"
-        other = base.get(marked if marked in base and label.endswith(_UNTIED) else BASELINE)
+        other = base.get(f"{BASELINE}{_UNTIED}" if label.endswith(_UNTIED) else BASELINE)
         if other is None:
             continue
         batch = one["batch"] / other["batch"]

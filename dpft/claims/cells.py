@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from dpft.claims.comparison import Comparison, Outcome, Side
-from dpft.claims.contrast import Score, against_text, contrast, in_words
+from dpft.claims.contrast import Score, against_text, contrast, in_words, not_the_papers
 from dpft.claims.evidence import Evidence, check_labels, columns_of, matching, scales_of
 from dpft.claims.schema import CellsCheck, ClaimError
 from dpft.papers import Column, PaperTable, Row
@@ -102,10 +102,31 @@ def _comparison(
     missing = [score for _, score in scores if score.value is None]
     if missing or (side is not Side.PRINTED and all(score.copied for _, score in scores)):
         return [_without(what, check, scores, missing, side)]
+    if side is Side.PAPER and any(not_the_papers(score.marks) for _, score in scores):
+        return _with_stand_ins(what, check, column, firsts, seconds, cells)
     if kind == "value":
         return [against_text(what, check.expected, table, column, firsts[0], side)]
     one, two = _best(firsts, column), _best(seconds, column)
     return [contrast(what, check.expected, column, one, two, side)]
+
+
+def _with_stand_ins(
+    what: str,
+    check: CellsCheck,
+    column: Column,
+    firsts: Sequence[tuple[Row, Score]],
+    seconds: Sequence[tuple[Row, Score]],
+    cells: Cells,
+) -> list[Comparison]:
+    """The paper's setting has no number; the stand-ins' are compared with each other alone."""
+    lacking = Comparison(Side.PAPER, what, in_words(check.expected), Outcome.LACKING)
+    copied = any(score.copied for _, score in (*firsts, *seconds))
+    # What the text states, and what the paper copied, is of the paper's models.
+    if check.expected.kind == "value" or copied:
+        return [lacking]
+    best = [_best(pairs, column)[0] for pairs in (firsts, seconds)]
+    one, two = ((row, _score(row, column, cells, Side.STAND_IN) or Score(None)) for row in best)
+    return [lacking, contrast(what, check.expected, column, one, two, Side.STAND_IN)]
 
 
 def _without(
@@ -133,8 +154,9 @@ def _score(row: Row, column: Column, cells: Cells, side: Side) -> Score | None:
         # A figure whose numbers did not come down to us has none.
         return None if math.isnan(cell.printed) else Score(cell.printed, cell.printed_spread)
     if cell.ours is not None:
-        spread = cell.spread if side is Side.PAPER else cell.deviation
         marks = "".join(mark.letter for mark in cell.marks)
+        # The printed deviation is of the paper's setting.
+        spread = cell.spread if side is Side.PAPER else cell.deviation
         return Score(cell.ours, spread, runs=tuple(map(shown_path, cell.paths)), marks=marks)
     if cell.verdict is Verdict.COPIED:
         if side is Side.PAPER:  # compared with what the paper itself took over

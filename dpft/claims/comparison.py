@@ -12,6 +12,7 @@ class Side(StrEnum):
 
     PRINTED = "printed"  # the paper's own
     PAPER = "paper"  # ours, at the paper's setting
+    STAND_IN = "stand-in"  # ours, at the paper's scale, but not of its model, data or settings
     LAPTOP = "laptop"  # ours, at a laptop's
     COMPUTED = "computed"
     MEASURED = "measured"

@@ -8,6 +8,7 @@ from dpft.claims.comparison import Comparison, Outcome, Side
 from dpft.claims.judging import in_range, margin, ordered
 from dpft.claims.schema import Expected
 from dpft.papers import Column, PaperTable, Row
+from dpft.tables.marks import NOT_THE_PAPERS
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class Score:
     runs: tuple[str, ...] = ()
     marks: str = ""
     copied: bool = False
+
+
+def not_the_papers(marks: str) -> bool:
+    """Whether letters say that a number is not of the paper's own setting."""
+    return any(mark.letter in marks for mark in NOT_THE_PAPERS)
 
 
 def contrast(

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpft.claims.benches import compare_benches
+from dpft.claims.benches import bench_commands, compare_benches
 from dpft.claims.cells import compare_cells
 from dpft.claims.comparison import Comparison, Outcome, Side
 from dpft.claims.computed import compute
@@ -29,30 +29,40 @@ class Result:
 
     Attributes:
         claim: what is claimed.
-        printed: comparisons of the paper's own numbers.
-        ours: of ours, from each check those at the paper's setting, or at a laptop's where the
-            paper's setting has no number.
-        aside: of ours at a laptop's scale, from checks whose paper setting has numbers.
+        printed_by_check: comparisons of the paper's own numbers; checks without any are left out.
+        ours_by_check: of ours, from each check those at the paper's setting; where that has no
+            number those at the paper's scale with stand-ins, else a laptop's.
+        aside: of ours, those with numbers that a better setting has put aside.
         reasons: why parts of the claim cannot be tested here.
         commands: what would give the numbers that lack.
     """
 
     claim: Claim
-    printed: tuple[Comparison, ...]
-    ours: tuple[Comparison, ...]
+    printed_by_check: tuple[tuple[Comparison, ...], ...]
+    ours_by_check: tuple[tuple[Comparison, ...], ...]
     aside: tuple[Comparison, ...]
     reasons: tuple[str, ...]
     commands: tuple[str, ...]
 
     @property
+    def printed(self) -> tuple[Comparison, ...]:
+        """Those of every check."""
+        return tuple(one for part in self.printed_by_check for one in part)
+
+    @property
+    def ours(self) -> tuple[Comparison, ...]:
+        """Those of every check."""
+        return tuple(one for part in self.ours_by_check for one in part)
+
+    @property
     def by_print(self) -> Judgement | None:
         """Whether the paper's own numbers bear it out; None where it prints none."""
-        return judge(self.printed) if self.printed else None
+        return judge(self.printed_by_check) if self.printed else None
 
     @property
     def by_us(self) -> Judgement:
         """What we found."""
-        return judge(self.ours)
+        return judge(self.ours_by_check)
 
     @property
     def sides(self) -> tuple[Side, ...]:
@@ -67,8 +77,8 @@ def evaluate(claim: Claim, evidence: Evidence) -> Result:
     Raises:
         ClaimError: for a check that names what is not there.
     """
-    printed: list[Comparison] = []
-    ours: list[Comparison] = []
+    printed: list[tuple[Comparison, ...]] = []
+    ours: list[tuple[Comparison, ...]] = []
     aside: list[Comparison] = []
     reasons: list[str] = []
     commands: list[str] = []
@@ -77,28 +87,27 @@ def evaluate(claim: Claim, evidence: Evidence) -> Result:
         match check:
             case CellsCheck():
                 found = compare_cells(check, evidence, where)
-                printed += [one for one in found if one.side is Side.PRINTED]
+                printed.append(tuple(one for one in found if one.side is Side.PRINTED))
                 commands += _of_table(check, found)
             case VariantsCheck():
                 found, lacking = compare_variants(check, evidence, where)
                 commands += lacking
             case BenchCheck():
                 found = compare_benches(check, evidence)
-                if any(one.outcome is Outcome.LACKING for one in found):
-                    commands.append(check.command)
+                commands += bench_commands(check, found)
             case ComputedCheck():
                 found = compute(check.function)
             case Untestable():
                 found = []
                 reasons.append(check.why)
         chosen, other = _chosen(found)
-        ours += chosen
+        ours.append(tuple(chosen))
         aside += other
-    reasons += [one.why for one in ours if one.outcome is Outcome.CANNOT]
+        reasons += [one.why for one in chosen if one.outcome is Outcome.CANNOT]
     return Result(
         claim=claim,
-        printed=tuple(printed),
-        ours=tuple(ours),
+        printed_by_check=tuple(filter(None, printed)),
+        ours_by_check=tuple(filter(None, ours)),
         aside=tuple(aside),
         reasons=tuple(dict.fromkeys(reasons)),
         commands=tuple(dict.fromkeys(commands)),
@@ -106,16 +115,16 @@ def evaluate(claim: Claim, evidence: Evidence) -> Result:
 
 
 def _chosen(found: Sequence[Comparison]) -> tuple[list[Comparison], list[Comparison]]:
-    """Ours: those that need no scale, with the paper's scale or, without numbers, the laptop's."""
+    """Ours: those that need no scale, with the first of these that has numbers; the rest aside."""
     by_side = {side: [one for one in found if one.side is side] for side in Side}
-    paper, laptop = by_side[Side.PAPER], by_side[Side.LAPTOP]
     free = [*by_side[Side.COMPUTED], *by_side[Side.MEASURED]]
+    scales = [by_side[side] for side in (Side.PAPER, Side.STAND_IN, Side.LAPTOP)]
     for test in (_known, _lacking):
-        if any(map(test, paper)):
-            return [*free, *paper], list(filter(_known, laptop))
-        if any(map(test, laptop)):
-            return [*free, *laptop], []
-    return [*free, *paper], []
+        for place, scale in enumerate(scales):
+            if any(map(test, scale)):
+                others = [one for other in scales[place + 1 :] for one in other]
+                return [*free, *scale], list(filter(_known, others))
+    return [*free, *scales[0]], []
 
 
 def _known(one: Comparison) -> bool:

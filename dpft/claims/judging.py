@@ -1,7 +1,8 @@
 """When a comparison counts, and what several of them say together: defined in one place.
 
 **Margin.** Two scores differ only if they lie further apart than ``max(2 s, r) + u/2``, as in
-`dpft.tables.verdicts`: ``s`` is the largest standard deviation over seeds that is known of either,
+`dpft.tables.verdicts`: ``s`` is the larger standard deviation of the two, each the printed one where
+there is one and otherwise that of our seeds, as far as `bounded` counts it,
 ``r`` is 1% of the larger number and counts only where no deviation is known, ``u`` is the unit of
 the last printed digit. For ours at a laptop's scale a printed deviation says nothing, so only ours
 count there.
@@ -20,17 +21,19 @@ a range        inside                outside by ``> m``   outside by at most m
 A range that a paper states of its own printed numbers is arithmetic: there ``m`` is only what the
 last digits may have been rounded by.
 
-**Verdict.** Of the comparisons that came out: all hold, ``holds``; all fail, ``fails``; some of
-each, ``mixed``; all too close, ``too close to tell``. Counts stand beside it.
+**Verdict.** Of a check's comparisons that came out: all hold, ``holds``; all fail, ``fails``; some
+of each, ``mixed``; all too close, ``too close to tell``. The checks of a claim together are the
+claim, so one with numbers of which none decides leaves no more than ``holds in part`` of what the
+others bear out, however many comparisons they have. Counts stand beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dpft.claims.comparison import Comparison, Outcome
+from dpft.claims.comparison import DECIDED, Comparison, Outcome
 from dpft.claims.schema import Expected
 from dpft.tables.verdicts import tolerance
 
@@ -46,7 +49,7 @@ def margin(
     Args:
         first: one score.
         second: the other.
-        spread: the largest standard deviation known of either; None: none is.
+        spread: the larger standard deviation of the two; None: none is known.
         decimals: printed digits after the point.
         arithmetic: whether nothing but the rounding of printed digits stands in the way.
     """
@@ -96,6 +99,7 @@ class Verdict(StrEnum):
     """Of a claim, on one side."""
 
     HOLDS = "holds"
+    IN_PART = "holds in part"
     FAILS = "fails"
     MIXED = "mixed"
     CLOSE = "too close to tell"
@@ -133,26 +137,41 @@ class Judgement:
         return self.holds + self.fails + self.close
 
 
-def judge(comparisons: Iterable[Comparison]) -> Judgement:
-    """What they say together."""
-    listed = list(comparisons)
+def judge(checks: Iterable[Iterable[Comparison]]) -> Judgement:
+    """What the checks of a claim say together.
+
+    Args:
+        checks: the comparisons of each.
+    """
+    parts = [list(comparisons) for comparisons in checks]
+    listed = [one for part in parts for one in part]
     count = {outcome: sum(c.outcome is outcome for c in listed) for outcome in Outcome}
-    holds, fails = count[Outcome.HOLDS], count[Outcome.FAILS]
-    if holds and fails:
-        verdict = Verdict.MIXED
-    elif holds or fails:
-        verdict = Verdict.HOLDS if holds else Verdict.FAILS
-    elif count[Outcome.CLOSE]:
-        verdict = Verdict.CLOSE
-    else:
-        verdict = Verdict.NOT_YET if count[Outcome.LACKING] else Verdict.CANNOT
+    verdict = _verdict(count)
+    if verdict is Verdict.HOLDS and any(_undecided(part) for part in parts):
+        verdict = Verdict.IN_PART
     return Judgement(
         verdict=verdict,
-        holds=holds,
-        fails=fails,
+        holds=count[Outcome.HOLDS],
+        fails=count[Outcome.FAILS],
         close=count[Outcome.CLOSE],
         lacking=count[Outcome.LACKING],
         cannot=count[Outcome.CANNOT],
         ahead=sum(c.ahead is True for c in listed if c.known),
         behind=sum(c.ahead is False for c in listed if c.known),
     )
+
+
+def _verdict(count: Mapping[Outcome, int]) -> Verdict:
+    if count[Outcome.HOLDS] and count[Outcome.FAILS]:
+        return Verdict.MIXED
+    if count[Outcome.HOLDS] or count[Outcome.FAILS]:
+        return Verdict.HOLDS if count[Outcome.HOLDS] else Verdict.FAILS
+    if count[Outcome.CLOSE]:
+        return Verdict.CLOSE
+    return Verdict.NOT_YET if count[Outcome.LACKING] else Verdict.CANNOT
+
+
+def _undecided(part: Sequence[Comparison]) -> bool:
+    """Whether a check has numbers and none of them decides."""
+    outcomes = {one.outcome for one in part}
+    return Outcome.CLOSE in outcomes and not outcomes & {*DECIDED}

@@ -17,12 +17,14 @@ FIELDS = ("whose", "compared", "expected", "found", "outcome")
 _SIDES = {
     Side.PRINTED: "printed",
     Side.PAPER: "paper scale",
+    Side.STAND_IN: "paper scale with stand-ins, trend only",
     Side.LAPTOP: "laptop scale, trend only",
     Side.COMPUTED: "computed",
     Side.MEASURED: "measured",
 }
 _MEANINGS = {
     Verdict.HOLDS: "every comparison that came out bears the claim out",
+    Verdict.IN_PART: "what came out bears the claim out, but one of its checks is undecided",
     Verdict.FAILS: "every comparison that came out contradicts it",
     Verdict.MIXED: "some do and some do not",
     Verdict.CLOSE: "differences are within the margin",
@@ -70,7 +72,7 @@ def side_of(side: Side, comparisons: Sequence[Comparison]) -> str:
         return f"{_SIDES[side]} ({told})" if told else _SIDES[side]
     letters = {letter for one in comparisons if one.side is side for letter in one.marks}
     apart = "".join(sorted(letters & _NOT_THE_PAPERS - {Mark.LAPTOP.letter}))
-    return f"{_SIDES[side]}, marks {apart}" if apart and side is Side.PAPER else _SIDES[side]
+    return f"{_SIDES[side]}, marks {apart}" if apart and side is Side.STAND_IN else _SIDES[side]
 
 
 def row(result: Result) -> list[str]:
@@ -199,6 +201,7 @@ STYLES = {
     Outcome.LACKING: "dim",
     Outcome.CANNOT: "dim",
     Verdict.HOLDS: "green",
+    Verdict.IN_PART: "yellow",
     Verdict.FAILS: "red",
     Verdict.MIXED: "yellow",
     Verdict.CLOSE: "yellow",

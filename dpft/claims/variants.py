@@ -6,7 +6,7 @@ import shlex
 import statistics
 
 from dpft.claims.comparison import Comparison, Outcome, Side
-from dpft.claims.contrast import Score, contrast, in_words
+from dpft.claims.contrast import Score, contrast, in_words, not_the_papers
 from dpft.claims.evidence import Evidence, check_labels, columns_of, matching, scales_of
 from dpft.claims.schema import ClaimError, VariantsCheck
 from dpft.errors import ConfigError
@@ -53,16 +53,21 @@ def compare_variants(
         for first, second in check.pairs:
             what = f"{column.label} ({rows[0].name}): {first} against {second}"
             pair = (scores[first], scores[second])
-            if any(one.value is None for one in pair):
+            stand_ins = scale == "paper" and any(not_the_papers(one.marks) for one in pair)
+            without = any(one.value is None for one in pair)
+            if without or stand_ins:
                 expected = in_words(check.expected)
                 comparisons.append(Comparison(side, what, expected, Outcome.LACKING))
+            if without:
                 continue
             named = ((first, pair[0]), (second, pair[1]))
-            comparisons.append(contrast(what, check.expected, column, *named, side))
+            whose = Side.STAND_IN if stand_ins else side
+            comparisons.append(contrast(what, check.expected, column, *named, whose))
         commands += [
             shlex.join(["dpft", "train", *run.overrides(0)])
             for name, run in runs.items()
             if scores[name].value is None
+            or (scale == "paper" and not_the_papers(scores[name].marks))
         ]
     return comparisons, list(dict.fromkeys(commands))
 

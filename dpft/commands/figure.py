@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -87,7 +88,7 @@ def main(
         stem = f"figures/{figure.name.replace('/', '-')}-{scale}"
         failed = make_missing(stem, lacking, launcher, extra, keep_going)
         index = make_index(record_folders(folders, extra))
-        parts = tuple(Part(part.table, part.plan, index) for part in parts)
+        parts = tuple(replace(part, index=index) for part in parts)
         lacking = _lacking(parts)
     found, damaged = read_benches(benches or None)
     tell_left_out((*index.damaged, *damaged))
@@ -121,10 +122,14 @@ def _parts(
     if not tables:
         return ()
     with Composer() as composer:
-        return tuple(
-            Part(table, make_plan(table, composer, scale, seeds, extra) if has else None, index)
+        plans = [
+            make_plan(table, composer, scale, seeds, extra) if has else None
             for table, has in zip(tables, has_scale, strict=True)
-        )
+        ]
+    return tuple(
+        Part(table, plan, index, part.own)
+        for part, table, plan in zip(figure.parts, tables, plans, strict=True)
+    )
 
 
 def _lacking(parts: Sequence[Part]) -> list[Missing]:

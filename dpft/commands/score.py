@@ -30,7 +30,9 @@ def main(arguments: Sequence[str], as_json: bool) -> None:
             (metric, "-" if value is None else f"{value:.4f}", "")
             for metric, value in section["metrics"].items()
         ]
-        print_pairs(f"{name}: {section['examples']} instances", pairs)
+        stopped = section.get("unfinished")
+        ends = f", {stopped} of them stopped before their end" if stopped else ""
+        print_pairs(f"{name}: {section['examples']} instances{ends}", pairs)
     if run is not None:
         print_remarks(run, runs.read_record(run))
 

@@ -50,6 +50,7 @@ def main(
     from dpft.sweep.release import release
     from dpft.sweep.scores import score
     from dpft.sweep.selection import Candidate, Selection, check, draw, price
+    from dpft.sweep.splits import remark
 
     try:
         trials = Trials(mean, shape)
@@ -63,6 +64,9 @@ def main(
         Candidate(point.overrides, run) for point, run in zip(plan.points, plan.runs, strict=True)
     ]
     check(found)
+    warning = remark(plan.runs)
+    if warning is not None:
+        typer.secho(warning, fg=typer.colors.YELLOW, err=True)
     folder = plan.runs_dir / "selections" / (name or default_name(words, ()))
     selection = Selection(folder)
     selection.describe(found, trials, metric, lowest)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from dpft.commands.again import override
 from dpft.errors import ConfigError, DpftError
+from dpft.sweep import splits
 from dpft.sweep.child import Child
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
 from dpft.sweep.journal import BEGUN, Event, Journal
@@ -34,6 +35,7 @@ def main(
     dry_run: bool = False,
     watch: str | None = None,
     secret: bool = False,
+    chooses: bool = True,
 ) -> None:
     """Run a sweep, show what it would run, or watch one that runs elsewhere.
 
@@ -46,6 +48,7 @@ def main(
         watch: the name or the folder of a sweep to show.
         secret: the runs are trials of a private selection: neither what they cost together is told
             at the end, nor, where output may go to a file, how many there are.
+        chooses: the best may be chosen, unlike among the runs of a table, whose settings are fixed.
 
     Raises:
         ConfigError: before anything runs, if any point could not.
@@ -60,6 +63,10 @@ def main(
     folder = folder_of(plan.runs_dir, name or default_name(words, lines))
     if plan.merged:
         typer.echo(f"merged {plan.merged} points with the settings of an earlier one", err=True)
+    # Which settings secret trials have must not be told; `dpft select` tells of all candidates.
+    warning = splits.remark(plan.runs, plan.searched) if chooses and not secret else None
+    if warning is not None:
+        typer.secho(warning, fg=typer.colors.YELLOW, err=True)
     if dry_run:
         _show_plan(plan, folder)
         return

@@ -194,7 +194,7 @@ def make_missing(
     where = [word for word in extra if word.startswith("runs_dir=")]
     typer.echo(f"{len(lacking)} runs lack; their settings are in {file}", err=True)
     try:
-        sweep.main([*launcher, *where], file=file, keep_going=keep_going)
+        sweep.main([*launcher, *where], file=file, keep_going=keep_going, chooses=False)
     except typer.Exit as stopped:
         return stopped
     return None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dpft.bench.documents import read_documents
+
+_THREADS = re.compile(r", \d+ threads?$")
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,12 @@ class Bench:
     def setting(self) -> tuple[str, ...]:
         """What must agree for two models to stand in one panel: all labels but the model."""
         return self.labels[1:]
+
+    @property
+    def device(self) -> str:
+        """The GPU or CPU, however many threads of it were used."""
+        # Before the last, torch's version: see dpft.bench.report.labels.
+        return _THREADS.sub("", self.labels[-2]) if len(self.labels) > 1 else ""
 
     @property
     def largest(self) -> bool:

@@ -10,6 +10,7 @@ from dpft.figures.documents import Bench, Measured
 from dpft.figures.materials import Materials
 
 BASELINE = "none"
+UNTIED = " (untied)"
 SIZES = ("tiny", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 # By their names in `dpft bench`; untied peers are compared with an untied baseline there.
 LI = {
@@ -30,13 +31,32 @@ _COARSE = {"bk": 1, "ghost": 1, "flat": 1, "two_group": 2}
 _FINE = ("block_wise", "per_layer", "per_param")
 
 
-def _settings(benches: Sequence[Bench]) -> list[list[Bench]]:
-    """Benchmarks that agree in all but the model, most models first; one a model and kind."""
-    groups: dict[tuple[str, ...], dict[tuple[str, bool], Bench]] = {}
+def _settings(benches: Sequence[Bench], styles: Mapping[str, str]) -> list[list[Bench]]:
+    """Benchmarks that agree in all but the model, and in each those with most styles first.
+
+    Settings with most of the figure's styles come first, then those with most models. Those without
+    a private style of the figure's are left out.
+    """
+    groups: dict[tuple[str, ...], list[Bench]] = {}
     for bench in benches:
-        groups.setdefault(bench.setting, {})[bench.model, bench.largest] = bench
-    listed = [list(group.values()) for group in groups.values()]
-    return sorted(listed, key=lambda group: -len({bench.model for bench in group}))
+        groups.setdefault(bench.setting, []).append(bench)
+    private = set(styles) - {BASELINE}
+
+    def held(group: Sequence[Bench]) -> int:
+        return len({style for bench in group for style in bench.styles if style in private})
+
+    listed = [
+        sorted(group, key=lambda bench: -held([bench])) for group in groups.values() if held(group)
+    ]
+    return sorted(listed, key=lambda group: (-held(group), -len({one.model for one in group})))
+
+
+def _by_device(groups: Sequence[list[Bench]]) -> list[list[Bench]]:
+    """The first group of each device."""
+    found: dict[str, list[Bench]] = {}
+    for group in groups:
+        found.setdefault(group[0].device, group)
+    return list(found.values())
 
 
 def model_sizes(
@@ -55,20 +75,22 @@ def model_sizes(
         source: in the paper.
         at_hand: its benchmarks are used.
         styles: those that are shown, with their names in the legend.
-        place: which setting, of those that were measured; the one with most models comes first.
+        place: which device, of those that were measured; the one whose setting has most of the
+            styles, then most models, comes first.
 
     Raises:
         ConfigError: if there is none.
     """
-    groups = _settings([bench for bench in at_hand.benches if bench.model in SIZES])
-    if place >= len(groups):
+    groups = _settings([bench for bench in at_hand.benches if bench.model in SIZES], styles)
+    devices = _by_device(groups)
+    if place >= len(devices):
         raise ConfigError(
             f"{name} needs benchmarks of GPT-2 {'on a second device, ' if place else ''}"
-            f"and {len(groups)} settings are at hand; type dpft bench --model gpt2 --styles "
-            "none,flat,ghost,per_layer --device cuda --largest-batch, and the same for gpt2-medium "
-            "and gpt2-large"
+            f"and those at hand with its styles are of {len(devices)} devices; type "
+            "dpft bench --model gpt2 --styles none,flat,ghost,per_layer --device cuda "
+            "--largest-batch, and the same for gpt2-medium and gpt2-large"
         )
-    group = groups[place]
+    group = devices[place]
     models = [model for model in SIZES if any(bench.model == model for bench in group)]
     searched = [bench for bench in group if bench.largest]
     timed = [bench for bench in group if not bench.largest]
@@ -93,12 +115,18 @@ def model_sizes(
         else "Without a search for the largest batch (dpft bench --largest-batch, on a GPU), "
         "memory at one batch is shown in its place.",
     ]
+    if any(_untied(style) for bench in group for style in bench.styles if style in styles):
+        caption.append("Opacus runs with head and embedding untied, relative to non-private so.")
     if len(groups) > 1:
         caption.append(f"{len(groups) - 1} other settings were measured and are not shown here.")
     return Content(name, title, source, tuple(panels), at_hand.caption(caption))
 
 
 _RELATIVE = "relative to non-private"
+
+
+def _untied(style: str) -> bool:
+    return style.endswith(UNTIED)
 
 
 def _relative(one: Measured, base: Measured) -> float | None:
@@ -113,16 +141,19 @@ def _panel(
     models: Sequence[str],
     value: Callable[[Measured, Measured], float | None],
 ) -> Panel:
-    found: dict[str, list[Point]] = {}
+    found: dict[str, dict[int, Point]] = {}
     for bench in benches:
-        base = bench.styles.get(BASELINE, Measured())
+        x = models.index(bench.model)
         for style, label in styles.items():
+            name = f"{BASELINE}{UNTIED}" if _untied(style) else BASELINE
+            base = bench.styles.get(name, Measured())
             number = value(bench.styles.get(style, Measured()), base)
             if number is not None:
-                point = Point(models.index(bench.model), number, source=bench.path.name)
-                found.setdefault(label, []).append(point)
+                # Of several files of one setting the first: it has more of the styles.
+                point = Point(x, number, source=bench.path.name)
+                found.setdefault(label, {}).setdefault(x, point)
     series = tuple(
-        Series(label, tuple(sorted(points, key=lambda p: p.x)), Origin.OURS, unsaid=True)
+        Series(label, tuple(points[x] for x in sorted(points)), Origin.OURS, unsaid=True)
         for label, points in found.items()
     )
     return Panel(

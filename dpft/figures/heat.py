@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from dpft.figures.content import Axis, Content, Heat, Origin
 from dpft.figures.materials import Materials, Part, Spot
 
@@ -11,16 +14,22 @@ _QUARTERS = {"li2022/figure-2": (("batch size", 64, 512), ("learning rate", 2.5e
 
 def heat_maps(name: str, title: str, source: str, at_hand: Materials) -> Content:
     """Printed and ours of each part: its first label goes down, its second across."""
-    panels = []
+    panels: list[Heat] = []
     letters = ""
     for part in at_hand.parts:
         spots = list(part.spots)
         letters += "".join(spot.letters for spot in spots if spot.cell.ours is not None)
-        for origin in (Origin.PRINTED, Origin.OURS):
-            if any(_value(spot, origin) is not None for spot in spots):
-                panels.append(_map(part, spots, origin))
+        maps = [
+            _map(part, spots, origin)
+            for origin in (Origin.PRINTED, Origin.OURS)
+            if any(_value(spot, origin) is not None for spot in spots)
+        ]
+        # A small model's scores have a range of their own, of which one colour would be left.
+        panels += maps if at_hand.scale == "laptop" else _alike(maps)
     names = ", ".join(part.table.name for part in at_hand.parts)
     caption = [f"What is inferred, and what disagrees: dpft table {names}."]
+    if at_hand.scale == "laptop" and any(panel.origin is Origin.OURS for panel in panels):
+        caption.append("Colours of printed numbers and of ours have different ranges.")
     if any(_gaps(panel) for panel in panels):
         caption.append("Dots are cells without a run.")
     return Content(
@@ -30,6 +39,12 @@ def heat_maps(name: str, title: str, source: str, at_hand: Materials) -> Content
 
 def _value(spot: Spot, origin: Origin) -> float | None:
     return spot.printed if origin is Origin.PRINTED else spot.cell.ours
+
+
+def _alike(maps: Sequence[Heat]) -> list[Heat]:
+    """The maps with one range of colours, that of all their numbers."""
+    values = [value for one in maps for row in one.values for value in row if value is not None]
+    return [replace(one, limits=(min(values), max(values))) for one in maps]
 
 
 def _gaps(heat: Heat) -> bool:

@@ -29,11 +29,13 @@ class Part:
         table: what is printed.
         plan: the runs of a scale; None where the table does not have it.
         index: the records.
+        own: whether it is a figure's own list, whose choices no table tells.
     """
 
     table: PaperTable
     plan: Plan | None
     index: Index
+    own: bool = False
 
     @property
     def spots(self) -> Iterator[Spot]:
@@ -85,7 +87,7 @@ class Spot:
             return Point(x, self.printed, self.cell.printed_spread)
         if self.cell.ours is None:
             return None
-        source = self.cell.paths[0].name if self.cell.paths else ""
+        source = "; ".join(path.name for path in self.cell.paths)
         return Point(x, self.cell.ours, self.cell.deviation, "", self.letters, source)
 
 
@@ -111,6 +113,8 @@ class Materials:
         """``lines``, what the parts must be read with, and what the letters mean."""
         told = list(lines)
         for part in self.parts:
+            if part.own:
+                told += [f"{part.table.source}: {choice}" for choice in part.table.choices]
             laptop = part.table.laptop
             if self.scale == "laptop" and laptop is not None:
                 told.append(f"LAPTOP SCALE ({part.table.source}): {laptop.says}")

@@ -91,7 +91,27 @@ def points(
     """A figure of such panels."""
     found = [_panel(panel, [at_hand.parts[i] for i in panel.parts]) for panel in panels]
     drawn = tuple(panel for panel in found if panel.series)
-    return Content(name, title, source, drawn, at_hand.caption(caption, letters_of(drawn)), columns)
+    timed = [part for panel in panels if panel.x is wall_time for part in panel.parts]
+    told = [*caption, *_machines([at_hand.parts[i] for i in dict.fromkeys(timed)])]
+    return Content(name, title, source, drawn, at_hand.caption(told, letters_of(drawn)), columns)
+
+
+def _machines(parts: Sequence[Part]) -> list[str]:
+    """Where the times of the parts' runs are from; nothing where no record says it."""
+    from dpft.runs.record import read_record
+
+    paths = dict.fromkeys(p for part in parts for spot in part.spots for p in spot.cell.paths)
+    found: dict[str, None] = {}
+    for path in paths:
+        facts = read_record(path).get("environment") or {}
+        processor = f"{facts.get('cpu', 'machine unknown')}, {facts.get('threads', '?')} threads"
+        found[str(facts.get("gpu") or processor)] = None
+    if not found:
+        return []
+    text = f"Times are of {' and of '.join(found)}."
+    if len(found) > 1:
+        text = f"WARNING: times of {len(found)} machines, which do not compare. {text}"
+    return [text]
 
 
 def letters_of(panels: Sequence[Panel]) -> str:

@@ -24,6 +24,7 @@ from dpft.config import Model
 from dpft.errors import ModelError
 from dpft.models import packaged, standins, wrn
 from dpft.models.files import Files, Origin
+from dpft.models.head import draw_head, in_head, of_classes
 from dpft.models.image_input import ImageInput, image_input
 from dpft.models.tying import is_tied, settle_bias, untie
 from dpft.needs import Needs
@@ -130,6 +131,7 @@ def load_model(settings: Model, needs: Needs, seed: int) -> LoadedModel:
     origin = find(settings)
     config = origin.config()
     auto = _auto_class(settings, needs, config)
+    stored = tuple((config.id2label or {}).get(i) for i in range(config.num_labels))
     if needs.classes:
         config.num_labels = len(needs.classes)
         config.id2label = dict(enumerate(needs.classes))
@@ -137,12 +139,18 @@ def load_model(settings: Model, needs: Needs, seed: int) -> LoadedModel:
     for name in _DROPOUTS:
         if settings.dropout is not None and hasattr(config, name):
             setattr(config, name, settings.dropout)
+    labels = [*origin.labels]
     torch.manual_seed(seed)
     if origin.drawn or settings.init == "scratch":
         model: PreTrainedModel = auto.from_config(config, dtype=torch.float32)
     else:
         model, missing = origin.pretrained(auto, config, new_head=bool(needs.classes))
         _check_missing(model, missing, settings, needs)
+        if needs.classes and not any(of_classes(model, name) for name in missing):
+            if stored == needs.classes:
+                labels.append("head pretrained on these classes")
+            else:
+                draw_head(model, auto, config)
     _check_dropout(model, settings)
     # A folder that came with a package has no name outside this machine.
     model.name_or_path = model.config._name_or_path = settings.path
@@ -153,7 +161,6 @@ def load_model(settings: Model, needs: Needs, seed: int) -> LoadedModel:
         tokenizer, added = _tokenizer(origin, settings, needs)
         _fit(model, tokenizer, added, settings)
     _tie(model, settings, needs)
-    labels = [*origin.labels]
     if settings.init == "scratch":
         labels.append("random initialisation")
     return LoadedModel(model, tokenizer, tuple(labels), image=image)
@@ -233,7 +240,7 @@ def _check_missing(
 
     Training would go on, and nothing would tell that the model was not the pretrained one.
     """
-    lacking = sorted(name for name in missing if not (needs.classes and _in_head(model, name)))
+    lacking = sorted(name for name in missing if not (needs.classes and in_head(model, name)))
     if lacking:
         some = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")
         raise ModelError(
@@ -242,14 +249,6 @@ def _check_missing(
             "type model.path=FOLDER or a hub id of another, or model.init=scratch to draw all "
             "weights"
         )
-
-
-def _in_head(model: PreTrainedModel, name: str) -> bool:
-    """Whether a parameter lies behind the encoder; a pooler is part of the head in its use."""
-    base = model.base_model_prefix
-    if not base or not hasattr(model, base):
-        return name.split(".")[0] in ("classifier", "head")
-    return not name.startswith(f"{base}.") or name.startswith(f"{base}.pooler.")
 
 
 def _tokenizer(

@@ -53,6 +53,8 @@ class Prediction:
         subset: as in the instance.
         nll: negative log-likelihood of the first reference; None where it was not computed.
         tokens: how many tokens ``nll`` is a sum over.
+        finished: whether a generated text came to its end, or was stopped; None: no such text.
+        cut: whether the question was too long for the model and lost a part; None: not known.
     """
 
     source: str
@@ -61,6 +63,8 @@ class Prediction:
     subset: str = ""
     nll: float | None = None
     tokens: int | None = None
+    finished: bool | None = None
+    cut: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -120,3 +124,18 @@ def encoded(
         examples.append(objective.encode(record))
         advance(1)
     return examples
+
+
+def cut_in_encoding(examples: Sequence[Any]) -> str:
+    """How many records were too long and lost a part, in words; empty if none did.
+
+    A function of the records: of private ones it may be looked at, and not be kept.
+    """
+    sources = sum(getattr(example, "cut_source", 0) > 0 for example in examples)
+    targets = sum(getattr(example, "cut_target", 0) > 0 for example in examples)
+    if not sources and not targets:
+        return ""
+    return (
+        f"of {len(examples):,} training records, {sources:,} lost a part of their source and "
+        f"{targets:,} the end of their target: longer than task.max_length, or than the model reads"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from dpft.config import Decode
-from dpft.decode import decode
+from dpft.decode import write
 from dpft.evaluation import evaluating, longest_first
 from dpft.objectives.base import Batch, Instance, Prediction
 from dpft.objectives.records import TextRecord
@@ -22,10 +22,19 @@ from dpft.objectives.records import TextRecord
 
 @dataclass(frozen=True)
 class CausalExample:
-    """An encoded record: the loss is taken on ``target`` given ``prompt``."""
+    """An encoded record: the loss is taken on ``target`` given ``prompt``.
+
+    Attributes:
+        prompt: what is given.
+        target: what is written.
+        cut_source: how many tokens the source lost, since the record is too long.
+        cut_target: how many the end of the target lost; its end token is the first.
+    """
 
     prompt: tuple[int, ...]
     target: tuple[int, ...]
+    cut_source: int = field(default=0, compare=False)
+    cut_target: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         if not self.prompt or not self.target:
@@ -77,29 +86,30 @@ class Causal:
     def encode(self, record: TextRecord) -> CausalExample:
         before, source, after = self._pieces(record)
         space = "" if self.after[-1:].isspace() else " "
-        target = [*self._ids(space + record.target), self.tokenizer.eos_token_id]
+        whole = [*self._ids(space + record.target), self.tokenizer.eos_token_id]
         fixed = len(before) + len(after)
         if self.cut == "target":
             # At least one target token is kept, so that every record has a loss.
-            target = target[: max(1, self.max_length - fixed - len(source))]
+            target = whole[: max(1, self.max_length - fixed - len(source))]
         else:
             # At least one token is kept before it.
-            target = target[: max(1, self.max_length - max(1, fixed))]
-        source = self._cut(source, fixed, len(target))
-        return CausalExample((*before, *source, *after), tuple(target))
+            target = whole[: max(1, self.max_length - max(1, fixed))]
+        kept = self._cut(source, fixed, len(target))
+        return CausalExample(
+            (*before, *kept, *after),
+            tuple(target),
+            len(source) - len(kept),
+            len(whole) - len(target),
+        )
 
     def encode_prompt(self, record: TextRecord, room: int = 0) -> tuple[int, ...]:
         """The source as the model sees it when it writes, with ``room`` tokens left to write."""
-        before, source, after = self._pieces(record)
-        # Where targets are cut, training shows the source up to the last position but one.
-        room = room if self.cut == "source" else 1
-        source = self._cut(source, len(before) + len(after), room)
-        return (*before, *source, *after)
+        return self._prompt(record, room)[0]
 
     def prompts(self, records: Sequence[TextRecord], settings: Decode) -> list[tuple[int, ...]]:
         """What to decode from, with room left for the answer."""
-        room = settings.max_new_tokens if self.room is None else self.room
-        return [self.encode_prompt(record, min(room, self.max_length // 2)) for record in records]
+        room = self._room(settings)
+        return [self.encode_prompt(record, room) for record in records]
 
     def collate(self, examples: Sequence[CausalExample]) -> Batch:
         return collate(examples)
@@ -120,16 +130,27 @@ class Causal:
         seed: int,
         advance: Callable[[int], None],
     ) -> list[Prediction]:
-        prompts = self.prompts([instance.record for instance in instances], settings)
-        texts = decode(model, self.tokenizer, prompts, settings, seed, advance)
+        room = self._room(settings)
+        prompts = [self._prompt(instance.record, room) for instance in instances]
+        ids = [prompt for prompt, _ in prompts]
+        texts = write(model, self.tokenizer, ids, settings, seed, advance)
         likelihoods: list[tuple[float | None, int | None]] = [(None, None)] * len(instances)
         if self.perplexity:
             likelihoods = [*self.likelihoods(model, instances, settings.batch_size)]
         return [
             Prediction(
-                instance.record.source, text, instance.references, instance.subset, nll, tokens
+                instance.record.source,
+                written.text,
+                instance.references,
+                instance.subset,
+                nll,
+                tokens,
+                written.finished,
+                lost > 0,
             )
-            for instance, text, (nll, tokens) in zip(instances, texts, likelihoods, strict=True)
+            for instance, (_, lost), written, (nll, tokens) in zip(
+                instances, prompts, texts, likelihoods, strict=True
+            )
         ]
 
     @torch.no_grad()
@@ -158,6 +179,17 @@ class Causal:
         if not (before or source or after):
             source = [self.tokenizer.eos_token_id]
         return before, source, after
+
+    def _room(self, settings: Decode) -> int:
+        room = settings.max_new_tokens if self.room is None else self.room
+        return min(room, self.max_length // 2)
+
+    def _prompt(self, record: TextRecord, room: int) -> tuple[tuple[int, ...], int]:
+        """A prompt, and how many tokens its source lost."""
+        before, source, after = self._pieces(record)
+        # Where targets are cut, training shows the source up to the last position but one.
+        kept = self._cut(source, len(before) + len(after), room if self.cut == "source" else 1)
+        return (*before, *kept, *after), len(source) - len(kept)
 
     def _cut(self, source: list[int], fixed: int, written: int) -> list[int]:
         excess = fixed + len(source) + written - self.max_length

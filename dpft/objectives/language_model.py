@@ -23,7 +23,8 @@ class LanguageModel(Causal):
     def encode(self, record: TextRecord) -> CausalExample:
         end = self.tokenizer.eos_token_id
         target = [*self._ids(record.target), end]
-        return CausalExample((end,), tuple(target[: self.max_length - 1]))
+        kept = tuple(target[: self.max_length - 1])
+        return CausalExample((end,), kept, cut_target=len(target) - len(kept))
 
     def encode_prompt(self, record: TextRecord, room: int = 0) -> tuple[int, ...]:
         return (self.tokenizer.eos_token_id,)

@@ -30,7 +30,7 @@ def summary(run: Gathered) -> Html:
     if run.label is not None:
         rows.append(("Point of the sweep", told(run.label)))
     if run.config:
-        rows.append(("Choices", " ".join(choices(run.config))))
+        rows.append(("Choices", " ".join(map(told, choices(run.config)))))
     model = record.get("model") or {}
     if model.get("base_model"):
         rows.append(("Model", base_model(str(model["base_model"]))))

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from dpft.config import conf_dir
-from dpft.pages.frame import Html, facts, folded, joined, paragraph, table
+from dpft.pages.frame import Html, facts, folded, joined, paragraph, table, text
 from dpft.pages.gather import Gathered
 
 # Groups whose file is told by a setting of theirs; of the others the default choice is taken.
@@ -32,13 +32,22 @@ _BESIDE = (
     *("device", "threads", "checkpoint_every", "record_norms"),
 )
 _ABSENT = object()
+_SEPARATOR = re.compile(r"[/\\]")
+_ROOTED = re.compile(r"(?:~|/|[A-Za-z]:\\)[^/\\]*[/\\]")
+# A blank within a path is followed by a further separator before the next setting, quotation mark
+# or list item, and by no path of its own.
+_PATH = re.compile(
+    r"(?<![\w.:/…])(?:~|/|[A-Za-z]:\\)"
+    r"(?:[^\s'\",\]]|(?<![:;]) +(?=[^\s/\\~'\",\]=](?:(?! [/~])[^'\",\]=\n])*[/\\]))*"
+    r"[/\\]([^\s/\\'\",\]]*)"
+)
 
 
 def configuration(run: Gathered) -> Html:
     """What differs from the shipped choices first, then everything."""
     if not run.config:
         return paragraph("The settings are not here: neither record.json nor identity.json.")
-    said = [paragraph(Html(f"<code>{told(' '.join(choices(run.config)))}</code>"))]
+    said = [paragraph(Html(f"<code>{text(' '.join(map(told, choices(run.config))))}</code>"))]
     changed = changes(run.config)
     if changed:
         rows = [(key, shown(value), shown(usual)) for key, value, usual in changed]
@@ -120,17 +129,20 @@ def shown(value: Any) -> str:
     if value is _ABSENT:
         return "–"
     if isinstance(value, str):
-        return told(value)
+        # All of it is one path, commas and quotation marks included.
+        return f"…/{_SEPARATOR.split(value)[-1]}" if _ROOTED.match(value) else told(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(shown, value))}]"
     return json.dumps(value, ensure_ascii=False)
 
 
 def told(words: str) -> str:
-    """Text in which of every absolute path only the last part is left."""
-    return re.sub(
-        r"(?<![\w.:/])(?:~|/|[A-Za-z]:\\)[^\s'\",\]]*[/\\]([^\s/\\'\",\]]*)", r"…/\1", words
-    )
+    """Text in which of every absolute path only the last part is left.
+
+    Where it cannot be told whether a blank belongs to a path or ends it, it belongs to it as long
+    as a later part follows: too much is left out rather than too little.
+    """
+    return _PATH.sub(r"…/\1", words)
 
 
 def _is_private(config: Mapping[str, Any]) -> bool:

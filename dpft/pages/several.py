@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpft.errors import DpftError
 from dpft.pages.curves import overlaid, thresholds
@@ -24,6 +24,14 @@ _MOST_COLUMNS = 8
 _MOST_METRICS = 8
 # Metrics of which less is better; of all others more is.
 _LOWER = ("perplexity",)
+
+
+class _Kind(NamedTuple):
+    """What a score is of: those of another kind are not comparable with it."""
+
+    task: str
+    split: str
+    metric: str
 
 
 def several_page(runs: Sequence[Gathered], found: Found, options: Options) -> str:
@@ -52,22 +60,33 @@ def several_page(runs: Sequence[Gathered], found: Found, options: Options) -> st
 
 
 def by_score(runs: Sequence[Gathered], metric: str | None) -> list[Gathered]:
-    """The best first; runs of one metric together; those without a score at the end.
+    """The best first; only runs of one task, split and metric are ranked against each other.
+
+    Those without a score come last.
 
     Args:
         runs: in any order.
         metric: None: the first of each run's split.
     """
-    scored = [(run, *_score(run, metric)) for run in runs]
-    metrics = list(dict.fromkeys(name for _, name, _ in scored if name is not None))
+    scored = [(run, _kind(run, metric), _score(run, metric)[1]) for run in runs]
+    kinds = list(dict.fromkeys(kind for _, kind, _ in scored if kind is not None))
 
-    def rank(entry: tuple[Gathered, str | None, float | None]) -> tuple[int, float]:
-        _, name, value = entry
-        if name is None or value is None:
-            return len(metrics), 0.0
-        return metrics.index(name), value if _lower(name) else -value
+    def rank(entry: tuple[Gathered, _Kind | None, float | None]) -> tuple[int, float]:
+        _, kind, value = entry
+        if kind is None or value is None:
+            return len(kinds), 0.0
+        return kinds.index(kind), value if _lower(kind.metric) else -value
 
     return [run for run, _, _ in sorted(scored, key=rank)]
+
+
+def _kind(run: Gathered, metric: str | None) -> _Kind | None:
+    """What a run's score may be ranked among; None without a score."""
+    name = _score(run, metric)[0]
+    if name is None:
+        return None
+    groups = [run.config.get(group) or {} for group in ("task", "decode")]
+    return _Kind(str(groups[0].get("name")), str(groups[1].get("split")), name)
 
 
 def _score(run: Gathered, metric: str | None) -> tuple[str | None, float | None]:
@@ -87,8 +106,9 @@ def _overview(runs: Sequence[Gathered], found: Found) -> Html:
     different = differing([run.config for run in runs])
     apart = len(different) > _MOST_COLUMNS
     columns = {} if apart else different
-    names = [_score(run, found.metric)[0] for run in runs]
-    first = [name for name in dict.fromkeys(names) if name is not None]
+    of_each = [_kind(run, found.metric) for run in runs]
+    kinds = [kind for kind in dict.fromkeys(of_each) if kind is not None]
+    first = [kind.metric for kind in kinds]
     metrics = list(dict.fromkeys([*first, *(m for run in runs for m in _metrics(run))]))
     metrics = metrics[:_MOST_METRICS]
     head = ["run", "state", *columns, *metrics, "epsilon (RDP)", "steps", "time"]
@@ -102,7 +122,7 @@ def _overview(runs: Sequence[Gathered], found: Found) -> Html:
         ]
         for place, run in enumerate(runs)
     ]
-    parts = [_order(first), table(head, rows, labels=2 + len(columns))]
+    parts = [_order(kinds), table(head, rows, labels=2 + len(columns))]
     if apart:
         listing = [(key, *values) for key, values in different.items()]
         parts.append(Html("<h3>What differs</h3>"))
@@ -112,12 +132,30 @@ def _overview(runs: Sequence[Gathered], found: Found) -> Html:
     return joined(parts)
 
 
-def _order(metrics: Sequence[str]) -> Html:
-    if not metrics:
+def _order(kinds: Sequence[_Kind]) -> Html:
+    if not kinds:
         return paragraph("None is scored yet.")
-    told_ones = [f"{m}, {'lowest' if _lower(m) else 'highest'} first" for m in metrics]
-    grouped = " Runs of one metric stand together." if len(metrics) > 1 else ""
-    return paragraph(f"Sorted by {'; then '.join(told_ones)}.{grouped}")
+    told_ones = [
+        f"{_named(kind, kinds)}, {'lowest' if _lower(kind.metric) else 'highest'} first"
+        for kind in kinds
+    ]
+    apart = ""
+    if len(kinds) > 1:
+        apart = (
+            " Runs of one task, split and metric stand together; scores of different ones cannot "
+            "be compared."
+        )
+    return paragraph(f"Sorted by {'; then '.join(told_ones)}.{apart}")
+
+
+def _named(kind: _Kind, kinds: Sequence[_Kind]) -> str:
+    """The metric, and of task and split those that not all runs share."""
+    parts = [kind.metric]
+    if len({one.split for one in kinds}) > 1:
+        parts.append(f"of {kind.split}")
+    if len({one.task for one in kinds}) > 1:
+        parts.append(f"on {kind.task}")
+    return " ".join(parts)
 
 
 def _metrics(run: Gathered) -> Mapping[str, Any]:

@@ -47,6 +47,7 @@ class Plan:
         runs_dir: where run directories are made.
         metric: the score by which runs are compared; None: the first of each run's split.
         runs: the points' settings, checked, in the same order; none where a sweeper chooses them.
+        searched: what a sweeper's points start from, where it chooses them; else None.
     """
 
     points: tuple[Point, ...] | None
@@ -54,6 +55,7 @@ class Plan:
     runs_dir: Path
     metric: str | None = None
     runs: tuple[Run, ...] = ()
+    searched: Run | None = None
 
 
 def make_plan(words: Words, lines: Sequence[Sequence[str]] = ()) -> Plan:
@@ -78,8 +80,7 @@ def make_plan(words: Words, lines: Sequence[Sequence[str]] = ()) -> Plan:
                     f"got --list beside {sweeper['_target_'].rpartition('.')[2]}; a list is run by "
                     "Hydra's basic sweeper: leave out --list, or hydra/sweeper=..."
                 )
-            parse(base)
-            return Plan(None, 0, runs_dir, metric)
+            return Plan(None, 0, runs_dir, metric, searched=parse(base))
         params = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
         with refusals_told():
             grid = _grid([*params, *task])

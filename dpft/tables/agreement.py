@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dpft.papers.schema import Column
-from dpft.tables.verdicts import tolerance
+from dpft.tables.verdicts import bounded, tolerance
 
 if TYPE_CHECKING:
     from dpft.tables.cells import Cell
@@ -43,6 +43,8 @@ class Agreement:
         rows: how many have both numbers.
         tau: Kendall's tau-b; None where one side is constant.
         clear: pairs that the paper orders clearly.
+        same: how many of them we order the same way.
+        close: how many of them ours does not tell apart.
         reversed: those of them that we order the other way, by printed distance.
     """
 
@@ -50,6 +52,8 @@ class Agreement:
     rows: int
     tau: float | None
     clear: int
+    same: int
+    close: int
     reversed: tuple[Reversed, ...]
 
 
@@ -57,10 +61,16 @@ def agreement(column: Column, rows: Sequence[tuple[str, Cell]]) -> Agreement | N
     """Compare the order of the rows that have both numbers; None for fewer than two.
 
     A pair is ordered clearly if its printed numbers lie further apart than the tolerance of a match
-    (`dpft.tables.verdicts`) for either.
+    (`dpft.tables.verdicts`) for either; ours tells it apart by the same rule, with our deviations.
     """
     both = [
-        (name, cell.printed, cell.ours, cell.printed_spread)
+        (
+            name,
+            cell.printed,
+            cell.ours,
+            tolerance(cell.printed, cell.printed_spread, column.decimals),
+            tolerance(cell.ours, _own(cell.deviation, cell.ours), column.decimals),
+        )
         for name, cell in rows
         if cell.printed is not None and cell.ours is not None
     ]
@@ -72,14 +82,29 @@ def agreement(column: Column, rows: Sequence[tuple[str, Cell]]) -> Agreement | N
     tau = math.nan
     if len(set(printed)) > 1 and len(set(ours)) > 1:
         tau = float(kendalltau(printed, ours).statistic)
-    clear, against = 0, []
+    same, close, against = 0, 0, []
     for one, other in itertools.combinations(both, 2):
         high, low = (one, other) if one[1] > other[1] else (other, one)
-        apart = max(tolerance(x[1], x[3], column.decimals) for x in (high, low))
-        if high[1] - low[1] <= apart:
+        if high[1] - low[1] <= max(high[3], low[3]):
             continue
-        clear += 1
-        if high[2] < low[2]:
+        ahead, allowed = high[2] - low[2], max(high[4], low[4])
+        if ahead > allowed:
+            same += 1
+        elif ahead >= -allowed:
+            close += 1
+        else:
             against.append(Reversed(high[0], low[0], (high[1], low[1]), (high[2], low[2])))
     against.sort(key=lambda pair: pair.printed[1] - pair.printed[0])
-    return Agreement(column, len(both), None if math.isnan(tau) else tau, clear, tuple(against))
+    return Agreement(
+        column=column,
+        rows=len(both),
+        tau=None if math.isnan(tau) else tau,
+        clear=same + close + len(against),
+        same=same,
+        close=close,
+        reversed=tuple(against),
+    )
+
+
+def _own(deviation: float | None, ours: float) -> float | None:
+    return None if deviation is None else bounded(deviation, ours)

@@ -13,7 +13,7 @@ from dpft.tables.epsilons import EpsilonCell
 from dpft.tables.found import Found, Index, finished, score
 from dpft.tables.marks import NOT_THE_PAPERS, Mark, marks_of
 from dpft.tables.plan import Plan, PlannedRun
-from dpft.tables.verdicts import Verdict, compare
+from dpft.tables.verdicts import Verdict, bounded, compare, too_wide
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,13 @@ class Cell:
 
     @property
     def spread(self) -> float | None:
-        """The largest standard deviation that either side states; None where none does."""
-        known = [s for s in (self.printed_spread, self.deviation) if s is not None]
-        return max(known, default=None)
+        """The standard deviation that the verdict rests on; None where neither side states one.
+
+        The printed one, else ours within the bounds of `dpft.tables.verdicts.bounded`.
+        """
+        if self.printed_spread is not None or self.deviation is None or self.printed is None:
+            return self.printed_spread
+        return bounded(self.deviation, self.printed)
 
     @property
     def printed_spread(self) -> float | None:
@@ -148,7 +152,7 @@ def fill(
         agreement=tuple(a for a in compared if a is not None),
         skipped=plan.skipped,
         extra=plan.extra,
-        remarks=(*index.damaged, *_without_metric(plan, index)),
+        remarks=(*index.damaged, *_without_metric(plan, index), *_unlike(plan, index)),
     )
 
 
@@ -195,6 +199,10 @@ def _cell(plan: Plan, i: int, j: int, index: Index) -> Cell:
         marks.add(Mark.LAPTOP)
     if cell.found < cell.wanted:
         marks.add(Mark.FEWER)
+    if cell.deviation is not None and too_wide(
+        cell.deviation, printed, cell.printed_spread, column.decimals
+    ):
+        marks.add(Mark.WIDE)
     verdict = Verdict.TREND
     if not marks & NOT_THE_PAPERS:
         verdict = compare(printed, cell.ours, cell.spread, column.decimals)
@@ -209,6 +217,24 @@ def _without_run(row: Row, column: Column, printed: float | None) -> Verdict:
     if row.taken_from is not None:
         return Verdict.COPIED
     return Verdict.CANNOT_RUN if row.run is None or not column.metrics else Verdict.NOT_RUN
+
+
+def _unlike(plan: Plan, index: Index) -> list[str]:
+    """Cells whose seeds were not made or scored alike: their mean is of different things."""
+    told: dict[str, None] = {}
+    for (i, j), planned in plan.runs.items():
+        column = plan.columns[j]
+        records = [found.record for found in chosen(planned, plan, index, column).values()]
+        values: dict[str, set[str]] = {"data": set(), "signature of scores": set(), "commit": set()}
+        for record in records:
+            values["data"].add(str((record.get("dataset") or {}).get("fingerprint")))
+            scored = (record.get("scores") or {}).get(column.split) or {}
+            values["signature of scores"].add(str(scored.get("signature")))
+            values["commit"].add(str((record.get("dpft") or {}).get("commit")))
+        if apart := [name for name, found in values.items() if len(found) > 1]:
+            row = plan.rows[i].name
+            told[f"{row}: seeds of {column.split} differ in {', '.join(apart)}"] = None
+    return list(told)
 
 
 def _without_metric(plan: Plan, index: Index) -> list[str]:

@@ -13,18 +13,22 @@ from dpft.tables.plan import PlannedRun
 _GENERATED = ("generated sample data", "synthetic training records")
 _STAND_INS = ("bundled", "random stand-in model", "weights from a 4-bit file")
 
+# Copies of one set differ by some records: empty or damaged ones, planted canaries.
+_SIZE_SLACK = 0.02
+
 
 class Mark(Enum):
     """A letter for the cell, and what the legend says of it."""
 
     LAPTOP = ("L", "laptop scale: not the paper's setting")
-    SUBSET = ("S", "trained or scored on a part of the data")
+    SUBSET = ("S", "trained or scored on a part of the data, or on other data")
     GENERATED = ("G", "generated or synthetic data")
     MODEL = ("M", "another model stands in for the paper's")
     OTHER = ("O", "overrides beside the table change its setting")
     SHUFFLED = ("H", "shuffled batches; epsilon computed for Poisson sampling")
     FEWER = ("F", "fewer seeds than asked for")
     NO_SPREAD = ("D", "no deviation known, on either side: judged by 1%")
+    WIDE = ("W", "seeds far apart: ours deviates more than twice the printed, or 5%")
 
     @property
     def letter(self) -> str:
@@ -50,6 +54,8 @@ def marks_of(found: Iterable[Found], planned: PlannedRun) -> set[Mark]:
         limits = (task.get("limit_train"), task.get("limit_eval"))
         if any(x is not None for x in limits) or any(x.startswith("first ") for x in labels):
             marks.add(Mark.SUBSET)
+        if _is_other_size(one, planned):
+            marks.add(Mark.SUBSET)
         if any(label in _GENERATED for label in labels) or task.get("source") == "sample":
             marks.add(Mark.GENERATED)
         base = (one.record.get("model") or {}).get("base_model") or config["model"]["path"]
@@ -61,6 +67,15 @@ def marks_of(found: Iterable[Found], planned: PlannedRun) -> set[Mark]:
         if private and config["privacy"].get("sampling") == "shuffle":
             marks.add(Mark.SHUFFLED)
     return marks
+
+
+def _is_other_size(one: Found, planned: PlannedRun) -> bool:
+    """Whether the training records are not as many as the published set has."""
+    count = ((one.record.get("dataset") or {}).get("counts") or {}).get("train")
+    size = planned.run.task.get("train_size")
+    if count is None or size is None or planned.run.task.get("limit_train") is not None:
+        return False
+    return bool(abs(count - size) > _SIZE_SLACK * size)
 
 
 def _leaf(path: str) -> str:

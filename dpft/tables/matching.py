@@ -26,7 +26,8 @@ def match_key(config: Mapping[str, Any]) -> str:
 
     Left out: the seed (a cell averages over seeds), shorthands (``eps``, ``sampling``, whose values
     stand in ``privacy``), where published data lie and whether they came from files or the hub,
-    memory (``optim.microbatch_tokens``, ``decode.batch_size``), which split was decoded (a score
+    memory (``optim.microbatch_tokens``, and ``decode.batch_size`` unless texts are sampled: texts
+    of one batch share a stream of random numbers), which split was decoded (a score
     says its split), the seed of the noise, where the model's files lie (shown as a mark where it
     differs), settings of privacy of a run that has none, an audit without canaries, and settings
     that are null: a record from before a setting existed is one that does not use it.
@@ -41,8 +42,7 @@ def match_key(config: Mapping[str, Any]) -> str:
     groups: dict[str, Any] = {
         "clip": asdict(clip),
         "optim": asdict(build(Optim, config["optim"], "optim")) | {"microbatch_tokens": None},
-        "decode": asdict(build(Decode, config["decode"], "decode"))
-        | {"batch_size": None, "split": None},
+        "decode": _decode(config["decode"]),
         "model": asdict(build(Model, config["model"], "model")) | {"path": None},
         "adapt": dict(config["adapt"]),
         "task": _task(config["task"]),
@@ -56,6 +56,11 @@ def match_key(config: Mapping[str, Any]) -> str:
     if audit.active:
         groups["audit"] = asdict(audit)
     return config_hash(_without_nulls(groups))
+
+
+def _decode(settings: Mapping[str, Any]) -> dict[str, Any]:
+    decode = asdict(build(Decode, settings, "decode")) | {"split": None}
+    return decode if decode["sample"] else decode | {"batch_size": None}
 
 
 def _task(task: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,8 @@ def missing(plan: Plan, index: Index) -> list[Missing]:
     Where any seed counts, as many are named as are still wanted. A run that is finished and lacks a
     metric all the same is not named: to train it again would not help (`dpft score` may).
     """
-    lacking: dict[tuple[PlannedRun, int], None] = {}
+    # By words: a run may be planned twice, with and without the mark of an override.
+    lacking: dict[tuple[tuple[str, ...], int], PlannedRun] = {}
     for (_, j), planned in plan.runs.items():
         column = plan.columns[j]
         have = set(chosen(planned, plan, index, column))
@@ -49,10 +50,10 @@ def missing(plan: Plan, index: Index) -> list[Missing]:
             have &= set(plan.seeds)
         still = [seed for seed in plan.seeds if seed not in have]
         for seed in still[: max(0, len(plan.seeds) - len(have))]:
-            lacking[planned, seed] = None
-    order = {planned: place for place, planned in enumerate(plan.distinct)}
-    found = [Missing(planned, seed) for planned, seed in lacking]
-    return sorted(found, key=lambda one: (order[one.planned], one.seed))
+            lacking.setdefault((planned.words, seed), planned)
+    order = {planned.words: place for place, planned in enumerate(plan.distinct)}
+    found = [Missing(planned, seed) for (_, seed), planned in lacking.items()]
+    return sorted(found, key=lambda one: (order[one.planned.words], one.seed))
 
 
 def sweep_list(lacking: Sequence[Missing]) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dpft.config import Run, parse
@@ -82,7 +82,10 @@ class Plan:
     @property
     def distinct(self) -> tuple[PlannedRun, ...]:
         """Every run once, in the order of the rows."""
-        return tuple(dict.fromkeys(self.runs.values()))
+        first: dict[tuple[str, ...], PlannedRun] = {}
+        for run in self.runs.values():
+            first.setdefault(run.words, run)
+        return tuple(first.values())
 
 
 def key_of(word: str) -> str:
@@ -102,12 +105,20 @@ def merged(*lists: Sequence[str]) -> tuple[str, ...]:
 
 def words_at(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[str, ...]:
     """The overrides of a cell's run at a scale, without a seed."""
-    own = (*column.run, *(row.run or ()))
+    own = own_words(table, column, row, scale)
     if scale == "paper":
         return merged(table.setting, own)
     assert table.laptop is not None
+    return merged(table.laptop.setting, own)
+
+
+def own_words(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[str, ...]:
+    """Those overrides of a cell's run that its column and row set themselves."""
+    own = (*column.run, *(row.run or ()))
+    if scale == "paper" or table.laptop is None:
+        return own
     swap = table.laptop.swap
-    return merged(table.laptop.setting, [w for word in own for w in swap.get(word, (word,))])
+    return tuple(w for word in own for w in swap.get(word, (word,)))
 
 
 def make_plan(
@@ -150,8 +161,10 @@ def make_plan(
             if row.run is None or not column.metrics or row.printed.get(column.key) is None:
                 continue
             words = words_at(table, column, row, scale)
+            own = set(map(key_of, own_words(table, column, row, scale)))
+            free = [word for word in extra if _is_free(word, table.unknown, own)]
             try:
-                runs[i, j] = planned(words, column.split, composer, extra, table.unknown, known)
+                runs[i, j] = planned(words, column.split, composer, extra, free, known)
             except ConfigError as error:
                 where = f"{table.name}, row {row.name!r}, column {column.key}, scale={scale}"
                 if extra:  # the user's words may be what is wrong
@@ -176,7 +189,7 @@ def planned(
     split: str,
     composer: Composer,
     extra: Sequence[str] = (),
-    unknown: Sequence[str] = (),
+    free: Sequence[str] = (),
     known: dict[tuple[str, ...], PlannedRun] | None = None,
 ) -> PlannedRun:
     """A run whose decoded split is ``split``: `decode.split` is added where it must be.
@@ -186,14 +199,50 @@ def planned(
         split: which the cell's score is of.
         composer: within its ``with``.
         extra: overrides of the user.
-        unknown: settings that the paper does not print: who overrides them alters nothing.
+        free: those of ``extra`` that alter nothing, see `_is_free`.
         known: earlier ones of the same table, by their words; added to.
 
     Raises:
         ConfigError: if the run does not compose, or ``words`` decode another split.
     """
     known = {} if known is None else known
-    together = merged(words, extra)
+    plain = _composed(merged(words, extra), split, composer, known)
+    if len(free) == len(extra):
+        return plain
+    # Cells whose settings differ may become one run by an override that alters only some of them.
+    fixed = merged(words, free)
+    name = (*plain.words, "", *fixed)
+    if name not in known:
+        own = composer.compose(fixed)
+        known[name] = replace(
+            plain, model_path=str(own["model"]["path"]), altered=match_key(own) != plain.key
+        )
+    return known[name]
+
+
+def _is_free(word: str, unknown: Sequence[str], own: Container[str]) -> bool:
+    """Whether an override leaves a cell the paper's own setting, as far as that is printed.
+
+    Args:
+        word: of the user.
+        unknown: of the table: settings that the paper does not print, or single values of them.
+        own: settings of the cell's row and column. By them cells are told apart, printed or not.
+    """
+    key = key_of(word)
+    # Shuffled batches have a mark of their own; the papers' code shuffles too.
+    if key == "sampling":
+        return True
+    values = [one for one in unknown if "=" in one]
+    keys = [key_of(one) for one in unknown if one not in values]
+    return word in values or (key in keys and key not in own)
+
+
+def _composed(
+    together: tuple[str, ...],
+    split: str,
+    composer: Composer,
+    known: dict[tuple[str, ...], PlannedRun],
+) -> PlannedRun:
     decoded = split in _DECODED  # others, such as canaries, are asked for whatever is decoded
     if together in known and (not decoded or known[together].run.decode.split == split):
         return known[together]
@@ -209,13 +258,7 @@ def planned(
             return known[together]
         raw = composer.compose(together)
     run = _seeded(raw, 0)
-    key, path, altered = match_key(run.raw), run.model.path, False
-    if extra:
-        # Shuffled batches have a mark of their own; the papers' code shuffles too.
-        free = [word for word in extra if key_of(word) in (*unknown, "sampling")]
-        own = composer.compose(merged(words, free))
-        path, altered = str(own["model"]["path"]), match_key(own) != key
-    known[together] = PlannedRun(together, run, key, path, altered)
+    known[together] = PlannedRun(together, run, match_key(run.raw), run.model.path, False)
     return known[together]
 
 

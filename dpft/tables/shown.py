@@ -111,8 +111,8 @@ def footnotes(filled: Filled) -> list[tuple[str, str]]:
     """What must be read with the table: heading and text of each note."""
     table = filled.table
     notes = [("Scale", _scale(filled))]
-    if extra := [word for word in map(_without_place, filled.extra) if word]:
-        notes.append(("Overrides beside the table's", " ".join(extra)))
+    if extra := shown_extra(filled):
+        notes.append(("Overrides beside the table's", extra))
     notes += [("Cells", "printed; ours, mean ± deviation (seeds); difference and verdict")]
     verdicts = [v for v in Verdict if any(c.verdict is v for _, _, c in filled.cells)]
     notes.append(("Verdicts", "; ".join(f"{SIGNS[v]} {v}: {MEANINGS[v]}" for v in verdicts)))
@@ -132,6 +132,11 @@ def footnotes(filled: Filled) -> list[tuple[str, str]]:
         notes.append(("Not printed by the paper", ", ".join(table.unknown)))
     notes += [("Choice", text) for text in table.choices]
     return [*notes, *(("Note", text) for text in table.notes)]
+
+
+def shown_extra(filled: Filled) -> str:
+    """The user's overrides as they may be published; empty without any."""
+    return " ".join(word for word in map(_without_place, filled.extra) if word)
 
 
 def _without_place(word: str) -> str:
@@ -159,7 +164,8 @@ def _order(one: Agreement) -> str:
     if not one.clear:
         return f"{text}; the paper orders no pair of them clearly"
     text += (
-        f"; of {one.clear} pairs that the paper orders clearly, {len(one.reversed)} are reversed"
+        f"; of {one.clear} pairs that the paper orders clearly, ours orders {one.same} the same "
+        f"way, does not tell {one.close} apart and reverses {len(one.reversed)}"
     )
     told = [
         f"{pair.higher} over {pair.lower} ({number(pair.printed[0], one.column)} and "

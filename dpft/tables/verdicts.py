@@ -1,10 +1,15 @@
 """What a comparison of a printed number with ours says, defined in one place.
 
 ``matches``
-    ``|ours - printed| <= max(2 s, r) + u/2``. ``s`` is the largest standard deviation that either
-    side states: the printed one, a quarter of a printed 95% interval's width, or ours over at least
-    two seeds. ``r`` is 1% of the printed number and counts only where neither side states any
-    deviation. ``u`` is the unit of the last printed digit.
+    ``|ours - printed| <= 2 s + u/2``. ``s`` is the printed standard deviation, or a quarter of a
+    printed 95% interval's width. Where the paper prints neither, ``2 s`` is that of ours over at
+    least two seeds, but not less than 1% and not more than 5% of the printed number; 1% where ours
+    is not known. ``u`` is the unit of the last printed digit.
+
+    Ours does not count where one is printed, and is bounded where none is, because two or three
+    seeds tell a deviation badly: one that collapsed would make anything match, and some that happen
+    to agree would make nothing match. The mark "seeds far apart" says where ours is more than
+    twice the printed deviation, or two of ours are more than those 5%.
 
     The deviation is that of single runs, not the standard error of a mean: other code, libraries
     and hardware shift a mean by about as much as another seed does, and averaging over seeds does
@@ -25,6 +30,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 RELATIVE = 0.01
+CAP = 0.05
 
 
 class Verdict(StrEnum):
@@ -53,7 +59,7 @@ SIGNS = {
 }
 
 MEANINGS = {
-    Verdict.MATCHES: "within two standard deviations (1% where none is known)",
+    Verdict.MATCHES: "within two standard deviations as printed, else of ours (1 to 5%)",
     Verdict.ABOVE: "ours is higher",
     Verdict.BELOW: "ours is lower",
     Verdict.TREND: "ours is of another scale, model or data; compare it with its neighbours only",
@@ -64,12 +70,37 @@ MEANINGS = {
 }
 
 
+def bounded(deviation: float, number: float) -> float:
+    """What counts of a deviation over a few seeds of ours.
+
+    Args:
+        deviation: with ``n - 1`` in the denominator.
+        number: twice the result is between `RELATIVE` and `CAP` of it.
+    """
+    return min(max(2 * deviation, RELATIVE * abs(number)), CAP * abs(number)) / 2
+
+
+def too_wide(deviation: float, printed: float, stated: float | None, decimals: int) -> bool:
+    """Whether seeds of ours lie further apart than a mean of them can stand for.
+
+    Args:
+        deviation: ours.
+        printed: the paper's number.
+        stated: the deviation that the paper prints; None: it prints none.
+        decimals: printed digits after the point.
+    """
+    if stated is None:
+        return 2 * deviation > CAP * abs(printed)
+    return deviation > 2 * stated + 0.5 * 10.0**-decimals
+
+
 def tolerance(printed: float, spread: float | None, decimals: int) -> float:
     """How far ours may lie from ``printed`` and still match.
 
     Args:
         printed: the paper's number.
-        spread: the largest standard deviation that is known; None: none is.
+        spread: the standard deviation that counts, see `bounded` for one of ours; None: none is
+            known.
         decimals: printed digits after the point.
     """
     allowed = RELATIVE * abs(printed) if spread is None else 2 * spread

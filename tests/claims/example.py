@@ -6,7 +6,7 @@ from dpft.tables.cells import Cell, Filled, FilledRow
 from dpft.tables.verdicts import Verdict
 
 
-def row(labels, printed, *, std=None, ours=None, deviation=None, source=None, why=None):
+def row(labels, printed, *, std=None, ours=None, deviation=None, source=None, why=None, marks=()):
     """A row of one column, and our number in it."""
     made = Row(
         labels=labels,
@@ -23,7 +23,7 @@ def row(labels, printed, *, std=None, ours=None, deviation=None, source=None, wh
         verdict = Verdict.TREND
     if printed is None:
         verdict = Verdict.NOT_PRINTED
-    cell = Cell(printed, std, None, ours, deviation, 0, 1, verdict)
+    cell = Cell(printed, std, None, ours, deviation, 0, 1, verdict, marks=marks)
     return made, cell
 
 

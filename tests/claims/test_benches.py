@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dpft.claims.bench_files import bench_files
-from dpft.claims.benches import compare_benches
+from dpft.claims.benches import bench_commands, compare_benches
 from dpft.claims.comparison import Outcome
 from dpft.claims.evidence import Evidence
 from dpft.claims.schema import BenchCheck
@@ -24,7 +24,8 @@ def document(model="gpt2", length=100, **sections):
 
 def summary(**styles):
     return [
-        {"label": label, "time_ratio": time, "memory_ratio": None} for label, time in styles.items()
+        {"label": label, "rounds": 7, "time_ratio": time, "memory_ratio": None}
+        for label, time in styles.items()
     ]
 
 
@@ -58,12 +59,49 @@ def test_time_relative_to_non_private(tmp_path, high, outcome):
 
 def test_two_styles_have_the_widest_range_that_theirs_allow(tmp_path):
     found = summary(none=spread(1.0), flat=spread(3.0, 2.8, 3.2), bk=spread(1.0, 0.8, 1.6))
-    found.append({"label": "opacus (untied)", "time_ratio": spread(4.0), "memory_ratio": None})
+    found += summary(opacus=spread(4.0))
     write(tmp_path, "a.json", document(summary=found))
     flat, opacus = compared(check(("flat", "opacus"), ("bk",), low=1.8), tmp_path)
     assert flat.numbers == {"ratio": 3.0, "low": 2.8 / 1.6, "high": pytest.approx(4.0)}
     assert flat.outcome is Outcome.CLOSE
     assert opacus.outcome is Outcome.HOLDS
+
+
+def test_tied_and_untied_styles_are_not_compared(tmp_path):
+    peers = {"none (untied)": spread(1.0), "opacus (untied)": spread(4.0)}
+    found = summary(none=spread(1.0), bk=spread(1.0), **peers)
+    write(tmp_path, "a.json", document(summary=found))
+    (one,) = compared(check(("opacus",), ("bk",), low=1.8), tmp_path)
+    assert one.outcome is Outcome.LACKING
+    (one,) = compared(check(("opacus",), ("none",), low=1.8), tmp_path)  # none (untied)
+    assert one.numbers["ratio"] == 4.0
+
+
+@pytest.mark.parametrize(("rounds", "outcome"), [(2, Outcome.LACKING), (3, Outcome.HOLDS)])
+def test_fewer_than_three_rounds_do_not_count(tmp_path, rounds, outcome):
+    found = [one | {"rounds": rounds} for one in summary(none=spread(1.0), bk=spread(1.1))]
+    write(tmp_path, "a.json", document(summary=found))
+    (one,) = compared(check(("bk",), ("none",), high=1.2), tmp_path)
+    assert one.outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("device", "outcome", "commands"),
+    [("cpu", Outcome.CLOSE, ["dpft bench --device cuda"]), ("cuda", Outcome.FAILS, [])],
+)
+def test_memory_is_decided_on_a_gpu(tmp_path, device, outcome, commands):
+    found = [
+        {"label": label, "rounds": 7, "time_ratio": None, "memory_ratio": spread(ratio)}
+        for label, ratio in (("none", 1.0), ("bk", 1.08))
+    ]
+    content = document(summary=found)
+    content["settings"]["device"] = device
+    write(tmp_path, "a.json", content)
+    the_check = check(("bk",), ("none",), low=1.2, high=1.4, quantity="memory")
+    (one,) = compared(the_check, tmp_path)
+    assert one.outcome is outcome
+    assert one.found.startswith("1.08")
+    assert bench_commands(the_check, [one]) == commands
 
 
 def test_largest_batches(tmp_path):
@@ -72,7 +110,7 @@ def test_largest_batches(tmp_path):
         for label, batch, speed, message in (
             ("none", 100, 50.0, None),
             ("ghost", 96, 40.0, None),
-            ("opacus (untied)", 30, 20.0, None),
+            ("opacus", 30, 20.0, None),
             ("flat", 0, None, "out of memory"),
         )
     ]

@@ -5,6 +5,7 @@ import pytest
 from dpft.claims.cells import compare_cells
 from dpft.claims.comparison import Outcome, Side
 from dpft.claims.schema import ClaimError
+from dpft.tables.marks import Mark
 from tests.claims.example import Evidence, check, row
 
 A, B = {"method": "full", "epsilon": 3}, {"method": "LoRA", "epsilon": 3}
@@ -136,6 +137,26 @@ def test_ours_are_compared_with_what_the_paper_copied():
     both = (row(A, 80.0, source="Somebody 2019"), row(B, 85.0, source="Somebody 2019"))
     (one,) = compared(check("above", FULL, LORA), Evidence(*both), Side.PAPER)
     assert one.outcome is Outcome.CANNOT
+
+
+def test_stand_ins_at_the_papers_scale_are_a_trend_among_themselves():
+    marks = (Mark.MODEL,)
+    # The printed deviation would make this too close.
+    rows = (row(A, 80.0, std=5.0, ours=70.0, marks=marks), row(B, 85.0, std=5.0, ours=65.0))
+    the_check, evidence = check("above", FULL, LORA), Evidence(*rows)
+    (paper,) = compared(the_check, evidence, Side.PAPER)
+    assert paper.outcome is Outcome.LACKING
+    (trend,) = compared(the_check, evidence, Side.STAND_IN)
+    assert (trend.outcome, trend.marks) == (Outcome.HOLDS, "M")
+
+
+def test_stand_ins_are_not_compared_with_copied_numbers_nor_with_the_text():
+    ours = row(A, 80.0, ours=88.0, marks=(Mark.MODEL,))
+    evidence = Evidence(ours, row(B, 85.0, source="Somebody 2019"))
+    for the_check in (check("above", FULL, LORA), check("value", FULL, low=88.0, high=88.0)):
+        (paper,) = compared(the_check, evidence, Side.PAPER)
+        assert paper.outcome is Outcome.LACKING
+        assert not compared(the_check, evidence, Side.STAND_IN)
 
 
 def test_what_has_not_run_and_what_never_will():

@@ -6,7 +6,7 @@ from dpft.claims.comparison import Outcome, Side
 from dpft.claims.evaluate import evaluate
 from dpft.claims.evidence import Evidence
 from dpft.claims.judging import Verdict
-from dpft.claims.schema import CellsCheck, Claim, Expected, Untestable
+from dpft.claims.schema import CellsCheck, Claim, ComputedCheck, Expected, Untestable
 from dpft.claims.shown import row
 from dpft.papers import schema
 from dpft.tables.composition import Composer
@@ -69,7 +69,16 @@ def test_a_stand_in_at_the_papers_scale_is_marked(tmp_path):
         run = run_of(plan(), "full", epsilon)
         model = {"base_model": "somewhere/tiny"}
         write_record(tmp_path / f"{epsilon}", run, 0, {"BLEU": bleu}, model=model)
-    assert row(evaluated(tmp_path))[-1] == "paper scale, marks M"
+    found = evaluated(tmp_path)
+    assert row(found)[-1] == "paper scale with stand-ins, trend only, marks M"
+    assert found.commands[-1] == "dpft table demo/1 --run"  # the paper's setting has no number
+
+
+def test_a_laptops_checks_do_not_hold_for_an_undecided_one(tmp_path):
+    record(tmp_path, "laptop", 3, 0.300)
+    record(tmp_path, "laptop", "none", 0.302)
+    whole = evaluated(tmp_path, EPSILONS, ComputedCheck("bell_numbers"))
+    assert whole.by_us.verdict is Verdict.IN_PART
 
 
 def test_a_part_that_cannot_be_tested_is_told(tmp_path):

@@ -17,7 +17,13 @@ H, F, C, L, N = (
 
 
 def judged(*outcomes, ahead=None):
-    return judge(Comparison(Side.PAPER, "x", "y", one, ahead=ahead) for one in outcomes)
+    return judged_by_checks(outcomes, ahead=ahead)
+
+
+def judged_by_checks(*checks, ahead=None):
+    return judge(
+        [Comparison(Side.PAPER, "x", "y", one, ahead=ahead) for one in check] for check in checks
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,6 +43,23 @@ def judged(*outcomes, ahead=None):
 def test_verdicts(outcomes, verdict, told):
     assert judged(*outcomes).verdict is verdict
     assert counted(judged(*outcomes)) == told
+
+
+@pytest.mark.parametrize(
+    ("checks", "told"),
+    [
+        (((H, H), (C,)), "holds in part (2 of 3 hold, 1 too close)"),
+        (((H, C), (H,)), "holds (2 of 3 hold, 1 too close)"),
+        (((C, L), (H,)), "holds in part so far (1 of 2 hold, 1 too close; 1 without numbers)"),
+        (((H,), (L,)), "holds so far (1 of 1 hold; 1 without numbers)"),
+        (((H,), (N,)), "holds (1 of 1 hold)"),
+        (((H, H), (F,)), "mixed (2 of 3 hold)"),
+        (((F,), (C,)), "fails (0 of 2 hold, 1 too close)"),
+        (((C,), (N,)), "too close to tell (0 of 1 hold)"),
+    ],
+)
+def test_a_check_that_decides_nothing_keeps_a_claim_from_holding(checks, told):
+    assert counted(judged_by_checks(*checks)) == told
 
 
 def test_directions_are_counted_whatever_the_margin():

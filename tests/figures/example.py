@@ -23,7 +23,10 @@ def plans(name, scale="laptop"):
 
 def at_hand(name, folder, scale="laptop", **more):
     index = make_index([folder])
-    parts = tuple(Part(table, plan, index) for table, plan in plans(name, scale))
+    parts = tuple(
+        Part(table, plan, index, part.own)
+        for part, (table, plan) in zip(load(name).parts, plans(name, scale), strict=True)
+    )
     return Materials(scale, parts, **more)
 
 

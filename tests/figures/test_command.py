@@ -49,7 +49,7 @@ def test_missing_and_run_are_those_of_tables(monkeypatch):
     assert all(line.startswith("dpft train ") and " device=cpu" in line for line in lines)
     calls = []
 
-    def swept(words, *, file, keep_going):
+    def swept(words, *, file, keep_going, chooses):
         calls.append((file.name, len(file.read_text().splitlines())))
         raise typer.Exit(1)
 

@@ -43,6 +43,37 @@ def test_wall_time_is_recorded_time(tmp_path):
     assert rouge.series[0].points[0].y == 60
 
 
+def test_times_of_several_machines_are_told(tmp_path):
+    for number, cpu in enumerate(("CPU X", "CPU Y")):
+        one = planned("he2022/8", clipping="ghost", epochs=(2, 4)[number])
+        more = {"training": {"seconds": 90.0}, "environment": {"cpu": cpu, "threads": 2}}
+        write_record(tmp_path / cpu, one, 0, {"BLEU": 0.5, "ROUGE_L": 0.6}, **more)
+        caption = load("he2022/8").content(at_hand("he2022/8", tmp_path)).caption
+        assert any("of CPU X, 2 threads" in line for line in caption)
+        assert any(line.startswith("WARNING: times of 2") for line in caption) is (number == 1)
+    # What the list leaves open stands beside it.
+    assert any("A run scores its last weights only" in line for line in caption)
+
+
+def test_a_mean_names_every_run(tmp_path):
+    one = planned("he2022/6", share=1, epsilon=8)
+    for seed in (0, 1):
+        write_record(tmp_path / f"s{seed}", one, seed, {"accuracy": 0.8}, "dev")
+    (panel,) = load("he2022/6").content(at_hand("he2022/6", tmp_path)).panels
+    assert panel.series[0].points[0].source == "s0; s1"
+
+
+def test_maps_of_one_scale_share_their_colours(tmp_path):
+    place = {"learning rate": 0.001, "batch size": 1024}
+    for scale, alike in (("paper", True), ("laptop", False)):
+        one = planned("li2022/2", scale=scale, **place)
+        write_record(tmp_path / scale, one, 0, {"BLEU": 0.95})
+        found = load("li2022/2").content(at_hand("li2022/2", tmp_path, scale))
+        printed, ours = found.panels
+        assert (printed.limits == ours.limits == (2.12, 95)) is alike
+        assert any("different ranges" in line for line in found.caption) is not alike
+
+
 def test_printed_scores_are_there_at_either_scale(tmp_path):
     for scale in ("paper", "laptop"):
         content = load("li2022/1").content(at_hand("li2022/1", tmp_path, scale))

@@ -197,6 +197,23 @@ def test_a_vit_of_other_classes_gets_a_new_head(tmp_path):
     assert model.config.num_labels == 2
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta", "vit", "wrn"])
+def test_a_head_is_kept_only_if_its_classes_are_the_same_in_the_same_order(family, tmp_path):
+    """As many classes are not the same ones: "yes" would be read off the row of "no"."""
+    kind = IMAGES.kind if family in ("vit", "wrn") else TWO.kind
+    old = saved(family, Needs(kind, ("no", "yes")), tmp_path).state_dict()
+    for classes, kept in ((("no", "yes"), True), (("yes", "no"), False)):
+        loaded = load_model(Model("x", str(tmp_path)), Needs(kind, classes), seed=3)
+        again = load_model(Model("x", str(tmp_path)), Needs(kind, classes), seed=3)
+        new = loaded.model.state_dict()
+        assert all(torch.equal(new[k], v) for k, v in again.model.state_dict().items())
+        changed = {k.split(".")[0] for k, v in old.items() if not torch.equal(new[k], v)}
+        assert changed == (set() if kept else {"head" if family == "wrn" else "classifier"})
+        assert ("head pretrained on these classes" in loaded.labels) is kept
+        assert loaded.model.config.id2label == dict(enumerate(classes))
+        assert all(p.requires_grad for p in loaded.model.parameters())
+
+
 @pytest.mark.parametrize(
     ("preprocessor", "mean", "std"),
     [

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from dpft.config import Decode, Model
 from dpft.models import Needs, load_model
+from dpft.objectives.base import Instance
 from dpft.objectives.causal import Causal
 from dpft.objectives.records import TextRecord
 from dpft.tasks.e2e import E2E
@@ -72,6 +73,32 @@ def test_long_dialogues_lose_their_start_but_neither_instruction_nor_delimiter()
     assert cut("abcdefgh", "x" * 20, 10, **options) == ("I:>", " xxxxxx")
     objective = letters(10, **options)
     assert spelled(objective.encode_prompt(TextRecord(("abcdefgh",), ""), room=4)) == "I:fgh>"
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "size", "options", "lost"),
+    [
+        ("abcd", "x" * 9, 16, {}, (0, 0)),  # 5 and 11 with the end tokens and a space
+        ("abcd", "x" * 9, 15, {}, (0, 1)),  # its end token
+        ("abcdefgh", "x" * 9, 8, {}, (2, 10)),
+        ("abcdefgh", "xy", 10, {"cut": "source", "before": "I:", "after": ">"}, (6, 0)),
+    ],
+)
+def test_an_example_says_what_it_lost(source, target, size, options, lost):
+    example = letters(size, **options).encode(TextRecord((source,), target))
+    assert (example.cut_source, example.cut_target) == lost
+
+
+def test_an_answer_says_whether_its_prompt_was_cut(tiny):
+    texts = ("name : Aromi", "name : Aromi | area : riverside | food : English")
+    instances = [Instance(TextRecord((text,), ""), ("x",)) for text in texts]
+    size = len(tiny.tokenizer.encode(texts[0])) + 5
+    settings = Decode(beams=1, max_new_tokens=2)
+    answers = Causal(tiny.tokenizer, size).predict(
+        tiny.model, instances, settings, 0, lambda count: None
+    )
+    assert [answer.cut for answer in answers] == [False, True]
+    assert [answer.finished for answer in answers] == [False, False]
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

@@ -1,12 +1,13 @@
 """Charts, words and settings, each by itself."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from dpft.pages.frame import marked, page, text
 from dpft.pages.guarantee import in_words
-from dpft.pages.settings import changes, differing, shown, told
+from dpft.pages.settings import changes, configuration, differing, shown, told
 from dpft.pages.svg import Line, chart
 from tests.pages.example import Page, config
 
@@ -116,7 +117,18 @@ def test_folders_are_not_told():
     assert told("openai-community/gpt2 https://a.org/b/c 3/4") == (
         "openai-community/gpt2 https://a.org/b/c 3/4"
     )
+    assert told("a=/home/jane doe/secret project/data seed=1") == "a=…/data seed=1"
+    assert told("in '/home/jane doe/x y' or /tmp/z") == "in '…/x y' or …/z"
+    assert told("/a/b.csv is no file of /a/c.csv") == "…/b.csv is no file of …/c.csv"
+    assert shown("/home/doe, jane/secret's/my data") == "…/my data"
+    assert told(told("/home/me/data openai/gpt2")) == told("/home/me/data openai/gpt2")
     assert shown(["/home/me/a.txt", None, True, 0.5]) == "[…/a.txt, null, true, 0.5]"
+
+
+def test_choices_of_a_record_are_escaped():
+    run = SimpleNamespace(config=config(model={"name": "<script>x</script>", "path": "p"}))
+    assert "<script>" not in configuration(run)
+    assert "model=&lt;script&gt;x&lt;/script&gt;" in configuration(run)
 
 
 def test_text_is_escaped_once_and_marked_lines_are_bold():

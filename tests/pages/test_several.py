@@ -70,6 +70,23 @@ def test_lower_perplexity_is_better_and_metrics_stand_together(tmp_path):
     assert text.index("c finished") < text.index("a finished") < text.index("b finished")
 
 
+def test_scores_of_different_tasks_and_splits_are_not_ranked_together(tmp_path):
+    def scored(name, value, task, split="test"):
+        scores = {split: {"metrics": {"accuracy": value}, "examples": 3, "signature": "s"}}
+        settings = config(task__name=task, decode={"split": split})
+        a_run(tmp_path / name, record(scores=scores, settings=settings))
+
+    scored("a", 0.5, "sst2")
+    scored("b", 0.7, "mnli")
+    scored("c", 0.9, "sst2")
+    scored("d", 0.8, "sst2", "dev")
+    text = page_of(tmp_path).text
+    assert "accuracy of test on sst2, highest first; then accuracy of test on mnli" in text
+    assert "cannot be compared" in text
+    places = [text.index(f"{name} finished") for name in "cabd"]
+    assert places == sorted(places)
+
+
 def test_names_tell_runs_of_equal_folders_apart(tmp_path):
     one, two = a_run(tmp_path / "x" / "none"), a_run(tmp_path / "y" / "none")
     found = find([one, two / "record.json"])

@@ -108,6 +108,7 @@ def test_the_papers_searches_have_their_size(name, runs):
         0.002 if name == "li2022-table5" else 0.003,
         0.1,
     )
+    assert run.decode.split == "dev"  # the paper chooses by validation BLEU (appendix I)
 
 
 def test_labels_are_what_differs():

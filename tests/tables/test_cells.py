@@ -5,7 +5,8 @@ import pytest
 from dpft.tables.cells import fill
 from dpft.tables.found import make_index
 from dpft.tables.marks import Mark
-from dpft.tables.verdicts import Verdict, compare, tolerance
+from dpft.tables.shown import footnotes
+from dpft.tables.verdicts import Verdict, bounded, compare, tolerance, too_wide
 from tests.tables.example import plan, run_of, write_record
 
 
@@ -59,12 +60,43 @@ def test_mean_deviation_and_verdict_over_seeds(tmp_path):
     bleu = cell(tmp_path, "full")
     assert bleu.ours == pytest.approx(60.6)
     assert bleu.deviation == pytest.approx(1.2 / 2**0.5)
-    assert bleu.spread == bleu.deviation  # larger than the printed 0.5
+    assert bleu.spread == 0.5  # the printed one, though ours is larger
     assert bleu.difference == pytest.approx(0.6)
     assert (bleu.verdict, bleu.marks) == (Verdict.MATCHES, ())
     assert [path.name for path in bleu.paths] == ["a", "b"]
     rouge = cell(tmp_path, "full", column="rouge_l")
     assert (rouge.verdict, rouge.deviation) == (Verdict.ABOVE, 0)
+
+
+def test_a_collapsed_seed_makes_no_match(tmp_path):
+    for seed, value in enumerate((0.60, 0.60, 0.20)):  # mean 46.67, deviation 23.1
+        write_record(tmp_path / str(seed), run_of(plan(), "full"), seed, {"BLEU": value})
+        write_record(tmp_path / f"l{seed}", run_of(plan(), "LoRA"), seed, {"BLEU": value})
+    for method in ("full", "LoRA"):  # with a printed deviation, and without
+        one = cell(tmp_path, method)
+        assert (one.verdict, one.marks) == (Verdict.BELOW, (Mark.WIDE,))
+    assert cell(tmp_path, "LoRA").spread == pytest.approx(0.05 * 58 / 2)
+
+
+def test_seeds_that_agree_do_not_take_one_per_cent_away(tmp_path):
+    for seed in (0, 1):
+        write_record(tmp_path / str(seed), run_of(plan(), "LoRA"), seed, {"BLEU": 0.5795})
+    one = cell(tmp_path, "LoRA")
+    assert (one.deviation, one.verdict, one.marks) == (0, Verdict.MATCHES, ())
+
+
+@pytest.mark.parametrize(
+    ("deviation", "counts"),
+    [(0.0, 0.3), (0.29, 0.3), (0.7, 0.7), (1.5, 1.5), (1.6, 1.5), (20.0, 1.5)],
+)
+def test_what_counts_of_our_deviation_is_bounded(deviation, counts):
+    assert bounded(deviation, 60.0) == pytest.approx(counts)
+    assert too_wide(deviation, 60.0, None, 2) is (deviation > 1.5)
+
+
+def test_our_deviation_is_too_wide_beyond_twice_the_printed_one():
+    assert not too_wide(1.0, 60.0, 0.5, 2)
+    assert too_wide(1.1, 60.0, 0.5, 2)
 
 
 def test_few_seeds_and_unknown_deviations_are_marked(tmp_path):
@@ -90,6 +122,7 @@ def test_a_printed_interval_is_a_deviation(tmp_path):
         (("model=tiny",), {}, Mark.MODEL),
         (("optim.epochs=1",), {}, Mark.OTHER),
         ((), {"labels": ["bundled tiny model"]}, Mark.MODEL),
+        ((), {"dataset": {"counts": {"train": 2000}}}, Mark.SUBSET),
         ((), {"model": {"base_model": "gpt2-large"}}, Mark.MODEL),
         ((), {"labels": ["random stand-in model"]}, Mark.MODEL),
         ((), {"labels": ["generated sample data"]}, Mark.GENERATED),
@@ -149,6 +182,19 @@ def test_a_finished_run_without_the_metric_is_named(tmp_path):
     assert any("has no ROUGE_L of test; type dpft score" in r for r in filled(tmp_path).remarks)
 
 
+def test_as_many_records_as_were_published_need_no_mark(tmp_path):
+    counts = {"counts": {"train": 42061 - 400}}  # less than 2%
+    write_record(tmp_path / "a", run_of(plan(), "full"), 0, {"BLEU": 0.60}, dataset=counts)
+    assert cell(tmp_path, "full").verdict is Verdict.MATCHES
+
+
+def test_seeds_that_were_not_made_alike_are_told(tmp_path):
+    for seed, commit in enumerate(("abc", "def")):
+        made = {"dataset": {"fingerprint": "same"}, "dpft": {"commit": commit}}
+        write_record(tmp_path / str(seed), run_of(plan(), "full"), seed, **made)
+    assert "full, 3: seeds of test differ in commit" in filled(tmp_path).remarks
+
+
 def test_order_of_rows_and_reversed_pairs(tmp_path):
     for method, epsilon, value in (("full", 3, 0.50), ("full", "none", 0.69), ("LoRA", 3, 0.55)):
         write_record(
@@ -161,3 +207,27 @@ def test_order_of_rows_and_reversed_pairs(tmp_path):
     (pair,) = bleu.reversed
     assert (pair.higher, pair.lower) == ("full, 3", "LoRA, 3")
     assert pair.ours == pytest.approx((50, 55))
+    assert (bleu.same, bleu.close) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "counts"),
+    [
+        ((0.0, 0.0, 0.0), (0, 3, 0)),
+        ((0.60, 0.69, 0.598), (2, 1, 0)),  # 0.2 of 60 is within 1%
+        ((0.60, 0.69, 0.602), (2, 1, 0)),
+        ((0.60, 0.50, 0.58), (1, 0, 2)),
+    ],
+)
+def test_what_ours_does_not_tell_apart_is_no_agreement(tmp_path, values, counts):
+    places = (("full", 3), ("full", "none"), ("LoRA", 3))
+    for (method, epsilon), value in zip(places, values, strict=True):
+        write_record(
+            tmp_path / f"{method}{epsilon}", run_of(plan(), method, epsilon), 0, {"BLEU": value}
+        )
+    table = filled(tmp_path)
+    (bleu,) = table.agreement
+    same, close, against = counts
+    assert (bleu.clear, bleu.same, bleu.close, len(bleu.reversed)) == (3, *counts)
+    said = dict(footnotes(table))["Order of rows"]
+    assert f"orders {same} the same way, does not tell {close} apart and reverses {against}" in said

@@ -9,6 +9,8 @@ from dpft.errors import ConfigError
 from dpft.papers import PaperError
 from dpft.runs.identity import config_hash
 from dpft.tables.composition import Composer
+from dpft.tables.found import Index
+from dpft.tables.missing import missing
 from dpft.tables.plan import SCALES, key_of, make_plan, merged, planned
 from tests.tables.example import plan, run_of, table
 
@@ -111,6 +113,45 @@ def test_where_data_lie_makes_no_other_cell():
     assert one.key == other.key
     assert one.config_hash(0) != other.config_hash(0)
     assert run_of(plan(extra=("task.limit_train=9",)), "full").key != one.key
+
+
+def test_filling_blanks_trains_a_head_of_its_own():
+    """As in the code that Li et al. published; RGP's row freezes the head, tied or not."""
+    infilled = [
+        row for row in papers.load("li2022", "1").rows if "task.mode=infill" in (row.run or ())
+    ]
+    assert len(infilled) == 4
+    assert all("model.tied=false" in (row.run or ()) for row in infilled)
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "altered"),
+    [
+        ("li2022/figure-2", "optim.batch_size=1024", {True, False}),  # of its column only
+        ("li2022/figure-8b", "clip.threshold=0.1", {True, False}),
+        ("he2022/1a", "optim.lr=2", {True}),
+        ("bu2023/3", "eps=8", {True, False}),  # runs without privacy have no epsilon
+        ("he2022/4", "optim.lr=1e-4", {False}),
+        ("he2022/4", "adapt=lora", {True}),
+        ("he2022/4", "adapt=attention", {False}),
+    ],
+)
+def test_what_tells_cells_apart_is_not_free_though_it_is_not_printed(name, word, altered):
+    with Composer() as composer:
+        the_plan = make_plan(papers.load(*name.split("/")), composer, extra=[word])
+    assert {run.altered for run in the_plan.runs.values()} == altered
+    words = [run.words for run in the_plan.distinct]
+    assert len(words) == len(set(words))
+    commands = [one.command for one in missing(the_plan, Index())]
+    assert len(commands) == len(set(commands))
+
+
+def test_two_rows_of_uneven_groups_are_two_experiments_at_the_laptop():
+    """Three blocks: two uniform groups are the first two and the last."""
+    with Composer() as composer:
+        runs = make_plan(papers.load("bu2023", "4"), composer, "laptop").distinct
+    boundaries = {one.run.clip.boundary for one in runs} - {None}
+    assert boundaries == {1}
 
 
 def test_every_shipped_row_composes_at_both_scales():

@@ -4,6 +4,7 @@ import csv
 import html.parser
 import io
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -55,6 +56,10 @@ def test_csv_holds_every_field_of_every_cell(filled):
     assert (first["verdict"], first["marks"], first["seeds_found"]) == ("matches", "", "2")
     assert first["runs"] == "runs/a runs/b"
     by_place = {(r["is:method"], r["is:epsilon"], r["column"]): r for r in rows}
+    altered = replace(filled, extra=("optim.lr=1", "task.data_dir=/home/me/e2e"))
+    assert {r["overrides"] for r in csv.DictReader(io.StringIO(FORMATS["csv"](altered)))} == {
+        "optim.lr=1"
+    }
     assert by_place["theirs", "3", "bleu"]["verdict"] == "copied"
     assert by_place["LoRA", "3", "bleu"]["marks"] == "FD"
     assert by_place["full", "none", "bleu"]["printed_low"] == "68.0"

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dpft.config import Decode, Model
+from dpft.decode import Written
 from dpft.errors import ConfigError, DataError
 from dpft.models import Needs, load_model
 from dpft.objectives.base import Prediction
@@ -288,9 +289,9 @@ def test_a_prompt_to_answer_leaves_room_for_a_reply_not_for_all_that_decoding_ma
 
     def fake(model, tokenizer, given, settings, seed, advance):
         prompts.extend(given)
-        return [""] * len(given)
+        return [Written("", finished=True)] * len(given)
 
-    monkeypatch.setattr("dpft.objectives.causal.decode", fake)
+    monkeypatch.setattr("dpft.objectives.causal.write", fake)
     instances = [PersonaChat().instance(long)]
     objective.predict(None, instances, Decode(max_new_tokens=90), 0, lambda count: None)
     assert len(prompts[0]) == 100 - LONGEST_REPLY

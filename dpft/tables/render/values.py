@@ -9,10 +9,11 @@ from typing import Any
 from dpft.papers.schema import Column, show_label
 from dpft.tables.cells import Cell, Filled
 from dpft.tables.epsilons import EpsilonCell
-from dpft.tables.shown import shown_path
+from dpft.tables.shown import shown_extra, shown_path
 
 FIELDS = (
-    *("table", "scale", "source", "column", "label", "unit", "split", "metric", "better"),
+    *("table", "scale", "overrides", "source"),
+    *("column", "label", "unit", "split", "metric", "better"),
     *("printed", "printed_std", "printed_low", "printed_high", "ours", "deviation"),
     *("seeds_found", "seeds_wanted", "difference", "verdict", "marks", "copied_from", "why"),
     *("runs", "config_hashes"),
@@ -30,6 +31,7 @@ def as_csv(filled: Filled) -> str:
         told |= {
             "table": filled.table.name,
             "scale": filled.scale,
+            "overrides": shown_extra(filled),
             "source": filled.table.source,
             "copied_from": row.row.taken_from or "",
             "why": row.row.why or "",
