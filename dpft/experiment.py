@@ -57,7 +57,7 @@ def run_experiment(run: Run) -> Outcome:
                 raise
             _decode_stage(run, prepared, directory, progress)
         record = runs.read_record(path)
-        (directory.model / "README.md").write_text(runs.model_card(record), encoding="utf-8")
+        runs.write_card(directory.model, record)
         directory.mark_done()
         return Outcome(path, record)
 
@@ -75,7 +75,7 @@ def _train_stage(
             asked = prepared.planted.scores(prepared.objective, model, size)
         measured["scores"] = {"canaries": asked}
     record = make_record(run, prepared, directory, session.seconds, measured)
-    (directory.model / "README.md").write_text(runs.model_card(record), encoding="utf-8")
+    runs.write_card(directory.model, record)
     runs.write_record(directory, record)
 
 

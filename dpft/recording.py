@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import re
-import resource
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from dpft import runs
+from dpft import memory, runs
 from dpft.audit.settings import Audit
 from dpft.audit.stage import planted_records
 from dpft.config import Run
@@ -165,26 +160,17 @@ def stated(epsilon: Mapping[str, Any]) -> float:
     return float(min(epsilon["rdp"], epsilon["prv"]["upper"]))
 
 
-_STATUS = Path("/proc/self/status")
-_CLEAR_REFS = Path("/proc/self/clear_refs")
-
-
 def forget_peak() -> None:
     """Begin a new peak, or each run of a process would report the largest of those before it."""
     if torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()):
             torch.cuda.reset_peak_memory_stats(device)
-    # proc(5): 5 resets the high-water mark. Elsewhere than on Linux the process's peak stays.
-    with contextlib.suppress(OSError):
-        _CLEAR_REFS.write_text("5")
+    memory.forget_peak()  # where that cannot be done the process's peak stays
 
 
 def peak_memory(device: torch.device) -> int:
     """Peak bytes since `forget_peak`: of the GPU's allocator, or of the process's resident set."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    with contextlib.suppress(OSError):
-        if found := re.search(r"^VmHWM:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE):
-            return int(found[1]) * 1024
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    peak = memory.resident("VmHWM")
+    return memory.lifetime_peak() if peak is None else peak

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import resource
-import sys
-from pathlib import Path
 from typing import Protocol
 
 import torch
 
-_STATUS = Path("/proc/self/status")
-_CLEAR_REFS = Path("/proc/self/clear_refs")
-# proc(5): writing this resets the resident set's high-water mark.
-_RESET_PEAK = "5"
+from dpft import memory
 
 
 class Meter(Protocol):
@@ -52,42 +46,26 @@ class CpuMeter:
     method = "VmHWM after warm-up"
 
     def now(self) -> int | None:
-        return _status("VmRSS")
+        return memory.resident("VmRSS")
 
     def reset(self) -> None:
         gc.collect()
         _trim()
-        try:
-            _CLEAR_REFS.write_text(_RESET_PEAK)
-        except OSError:
-            # Not Linux, or not allowed: the lifetime's peak has to do, and says so.
+        if not memory.forget_peak():
+            # The lifetime's peak has to do, and says so.
             self.method = "ru_maxrss, warm-up and verification included"
 
     def peak(self) -> int:
-        peak = _status("VmHWM")
+        peak = memory.resident("VmHWM")
         if peak is not None and self.method == CpuMeter.method:
             return peak
         self.method = "ru_maxrss, warm-up and verification included"
-        # Kilobytes on Linux, bytes on macOS.
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return memory.lifetime_peak()
 
 
 def meter(device: str) -> Meter:
     """The meter of a device, ``cpu`` or ``cuda``."""
     return CudaMeter() if device == "cuda" else CpuMeter()
-
-
-def _status(field: str) -> int | None:
-    """A field of ``/proc/self/status`` in bytes."""
-    try:
-        lines = _STATUS.read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    return None
 
 
 def _trim() -> None:

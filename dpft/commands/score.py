@@ -75,7 +75,5 @@ def score_run(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} has no generations yet; type dpft decode {path}")
     with runs.RunDirectory.open(path, run.identity(), text) as d:
         runs.update_record(d, scores=results)
-        (d.model / "README.md").write_text(
-            runs.model_card(runs.read_record(path)), encoding="utf-8"
-        )
+        runs.write_card(d.model, runs.read_record(path))
     return results

@@ -186,7 +186,6 @@ class Capture:
         self._handles.append(model.register_forward_pre_hook(self._enter, with_kwargs=True))
         for site in self.sites.values():
             module = site.module
-            self._handles.append(module.register_forward_pre_hook(self._note_hidden(site)))
             if isinstance(site.rule, BroadcastRule):
                 self._handles.append(module.register_forward_pre_hook(self._broadcast(site)))
                 self._handles.append(
@@ -220,14 +219,6 @@ class Capture:
         """
         return self._batch if self._depth or self._in_backward else None
 
-    def _note_hidden(self, site: Site) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-            disabled = self._enabled and not torch.is_grad_enabled()
-            if disabled and self._depth and not self._in_backward:
-                self._hidden.add(site.name)
-
-        return hook
-
     def _expand_positions(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Give a lookup shared by the batch (positions of shape (1, T)) one row per record."""
         batch = self._records()
@@ -243,7 +234,9 @@ class Capture:
         def hook(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
         ) -> None:
-            if not self._active() or not isinstance(output, Tensor) or not output.requires_grad:
+            if not self._heard(site):
+                return
+            if not isinstance(output, Tensor) or not output.requires_grad:
                 return
             a = args[0] if args else next(iter(kwargs.values()))
             saved = _save(self._token, a) if needs_input else None
@@ -255,7 +248,7 @@ class Capture:
         """Before the forward: each record gets a row of its own of the broadcast parameter."""
 
         def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-            if not self._active():
+            if not self._heard(site):
                 return
             batch = self._records()
             if batch is None:
@@ -303,6 +296,12 @@ class Capture:
                 self._listener(call, g)
 
         output.register_hook(arrived)
+
+    def _heard(self, site: Site) -> bool:
+        """Whether a layer's call is captured; a call that only gradients lack for is noted."""
+        if self._enabled and self._depth and not self._in_backward and not torch.is_grad_enabled():
+            self._hidden.add(site.name)
+        return self._active()
 
     def _active(self) -> bool:
         return self._enabled and torch.is_grad_enabled()

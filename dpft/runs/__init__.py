@@ -5,7 +5,7 @@ same ledger, bit for bit. ``docs/runs.md`` tells the layout and what may be publ
 """
 
 from dpft.runs import checkpoint
-from dpft.runs.card import model_card
+from dpft.runs.card import model_card, write_card
 from dpft.runs.checkpoint import Checkpoint
 from dpft.runs.directory import RunDirectory, is_finished
 from dpft.runs.environment import CodeVersion, code_version, environment
@@ -64,5 +64,6 @@ __all__ = [
     "read_record",
     "save_private_state",
     "update_record",
+    "write_card",
     "write_record",
 ]

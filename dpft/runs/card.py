@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from dpft.runs.shown import bounds, delta, down, number, up, warnings
@@ -36,6 +37,11 @@ HELD_OUT = (
     "> **Mind:** a share of the data was held out, and no guarantee covers it: scores are computed "
     "from held-out records without noise. Publish them only if those records may be spoken about."
 )
+
+
+def write_card(model: Path, record: Mapping[str, Any]) -> None:
+    """Put the model card of a run's record into the folder of its weights."""
+    (model / "README.md").write_text(model_card(record), encoding="utf-8")
 
 
 def model_card(record: Mapping[str, Any]) -> str:

@@ -59,17 +59,18 @@ def config_hash(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(config).encode()).hexdigest()[:HASH_LENGTH]
 
 
-def _leaves(value: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
+def leaves(value: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Every value that is no mapping, by its dotted key below ``prefix``."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
-            yield from _leaves(item, f"{prefix}.{key}" if prefix else str(key))
+            yield from leaves(item, f"{prefix}.{key}" if prefix else str(key))
     else:
         yield prefix, value
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Lines such as ``privacy.epsilon: 3 -> 8``, one per differing dotted key."""
-    before, after = dict(_leaves(canonical(old))), dict(_leaves(canonical(new)))
+    before, after = dict(leaves(canonical(old))), dict(leaves(canonical(new)))
 
     def show(value: Any) -> str:
         return "(absent)" if value is _ABSENT else json.dumps(value, ensure_ascii=False)

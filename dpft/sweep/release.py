@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from dpft.privacy.accounting import Trials
-from dpft.runs.card import model_card
+from dpft.runs.card import write_card
 from dpft.runs.directory import DONE
 from dpft.runs.shown import delta as shown_delta
 from dpft.runs.shown import up
@@ -63,7 +63,7 @@ def release(
         json.dumps(chosen, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
     )
     if (fresh / "model").is_dir():
-        (fresh / "model" / "README.md").write_text(model_card(chosen), encoding="utf-8")
+        write_card(fresh / "model", chosen)
     fresh.rename(selection.chosen)
     # When the trials began and ended would tell how many there were.
     os.utime(selection.description)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dpft.runs.identity import leaves
 
 if TYPE_CHECKING:
     from dpft.config import Run
@@ -51,16 +53,7 @@ def _text(what: str) -> str:
 
 def _differing(runs: Sequence[Run]) -> list[str]:
     listed = [
-        dict(leaf for group in _TUNED for leaf in _leaves(group, run.raw.get(group)))
-        for run in runs
+        dict(leaf for group in _TUNED for leaf in leaves(run.raw.get(group), group)) for run in runs
     ]
     keys = dict.fromkeys(key for settings in listed for key in settings)
     return [key for key in keys if any(s.get(key) != listed[0].get(key) for s in listed)]
-
-
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if not isinstance(value, Mapping):
-        yield name, value
-        return
-    for key, inner in value.items():
-        yield from _leaves(f"{name}.{key}", inner)

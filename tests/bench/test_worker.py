@@ -137,7 +137,7 @@ def test_the_peak_forgets_what_came_before_the_reset():
 
 
 def test_a_meter_that_cannot_be_reset_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr("dpft.bench.memory._CLEAR_REFS", tmp_path / "missing" / "file")
+    monkeypatch.setattr("dpft.memory._CLEAR_REFS", tmp_path / "missing" / "file")
     meter = CpuMeter()
     meter.reset()
     assert meter.peak() > 0
