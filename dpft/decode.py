@@ -32,20 +32,8 @@ class Written:
     finished: bool
 
 
-def decode(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[tuple[int, ...]],
-    settings: Decode,
-    seed: int,
-    advance: Callable[[int], None] = lambda count: None,
-) -> list[str]:
-    """The texts of `write`."""
-    return [one.text for one in write(model, tokenizer, prompts, settings, seed, advance)]
-
-
 @torch.no_grad()
-def write(
+def decode(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[tuple[int, ...]],

@@ -4,7 +4,7 @@ import pytest
 from transformers import GenerationConfig
 
 from dpft.config import Adapt, Decode, Model
-from dpft.decode import decode, write
+from dpft.decode import decode
 from dpft.models import Needs, adapt, load_model
 from dpft.tasks.e2e import E2E
 
@@ -30,7 +30,7 @@ def test_batches_sorted_by_length_give_what_single_prompts_give(tiny, prompts, b
     together = decode(tiny.model, tiny.tokenizer, prompts, settings, seed=0)
     alone = [decode(tiny.model, tiny.tokenizer, [p], settings, seed=0)[0] for p in prompts]
     assert together == alone
-    assert all(text == text.strip() != "" for text in together)
+    assert all(one.text == one.text.strip() != "" for one in together)
 
 
 def test_equal_prompts_are_decoded_once(tiny, prompts):
@@ -68,8 +68,8 @@ def test_a_prompt_with_little_room_takes_none_from_those_beside_it(tiny, prompts
     long = tuple((prompts[0] * 20)[:251])
     pair = [long, prompts[1]]
     settings = Decode(beams=1, max_new_tokens=12, batch_size=2)
-    together = write(loaded.model, loaded.tokenizer, pair, settings, 0)
-    alone = [write(loaded.model, loaded.tokenizer, [p], settings, 0)[0] for p in pair]
+    together = decode(loaded.model, loaded.tokenizer, pair, settings, 0)
+    alone = [decode(loaded.model, loaded.tokenizer, [p], settings, 0)[0] for p in pair]
     assert together == alone
     assert len(loaded.tokenizer.encode(together[1].text)) > 5
 
@@ -77,9 +77,9 @@ def test_a_prompt_with_little_room_takes_none_from_those_beside_it(tiny, prompts
 @pytest.mark.parametrize("beams", [1, 2])
 def test_a_text_says_whether_it_came_to_its_end(tiny, prompts, beams):
     short, long = (Decode(beams=beams, max_new_tokens=n, batch_size=4) for n in (3, 150))
-    stopped = write(tiny.model, tiny.tokenizer, prompts, short, 0)
+    stopped = decode(tiny.model, tiny.tokenizer, prompts, short, 0)
     assert [text.finished for text in stopped] == [False] * len(prompts)
-    done = write(tiny.model, tiny.tokenizer, [(5, 6, 0)], long, 0)[0]
+    done = decode(tiny.model, tiny.tokenizer, [(5, 6, 0)], long, 0)[0]
     width = len(tiny.tokenizer.encode(done.text))
     assert done.finished == (width < 140)
 

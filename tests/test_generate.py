@@ -16,6 +16,7 @@ from dpft.cli import app
 from dpft.commands.again import training_command
 from dpft.compose import compose
 from dpft.config import Decode, parse
+from dpft.decode import Written
 from dpft.errors import ConfigError, DataError
 from dpft.experiment import run_experiment
 from dpft.objectives.records import LabelledText
@@ -141,6 +142,10 @@ def test_the_guarantee_is_the_runs(made, private):
     ):
         assert words in text
     assert record["privacy"]["statement"] in said
+    stopped = side["records"]["stopped_before_their_end"]
+    assert stopped > 30  # of 40 texts of at most eight tokens
+    assert f"{stopped} of them were stopped before their end; decode.max_new_tokens=16" in said
+    assert f"Of those written, {stopped} were stopped" in text
     command = (
         f"dpft train task=e2e task.source=sample task.limit_eval=2 task.synthetic={out} "
         "optim.batch_size=8 clip=none"
@@ -319,13 +324,15 @@ def test_a_run_without_privacy_is_refused_or_said_to_have_none(private, one_sour
 def test_empty_texts_and_repeated_records_are_left_out_and_counted():
     task = E2E(source="sample")
     rows = [("name[A]", ""), ("name[A]", ""), ("name[B]", ""), ("name[A]", "")]
-    made = keep(task, rows, ["x", "x", "x", " \n"], unique=True)
-    assert (made.asked, made.empty, made.duplicates) == (4, 1, 1)
+    written = [Written("x", True), Written("x", False), Written("x", False), Written(" \n", False)]
+    made = keep(task, rows, written, unique=True)
+    assert (made.asked, made.empty, made.duplicates, made.unfinished) == (4, 1, 1, 1)
     assert [(mr, text) for (mr, _), text in zip(made.rows, made.targets, strict=True)] == [
         ("name[A]", "x"),
         ("name[B]", "x"),
     ]
-    assert keep(task, rows, ["x", "x", "x", ""], unique=False).duplicates == 0
+    every = keep(task, rows, written, unique=False)
+    assert (every.duplicates, every.unfinished) == (0, 2)
 
 
 def test_writing_is_the_inverse_of_reading(tmp_path):
@@ -390,8 +397,8 @@ def test_texts_without_a_source_are_sampled_from_the_end_token(private):
     sources = find_sources(task, None, 6, seed=0)
     assert (sources.rows, sources.distinct) == (None, 0)
     settings = Decode(beams=1, sample=True, top_p=0.9, max_new_tokens=8)
-    texts = sample(task, loaded, sources.rows, 6, settings, seed=0)
-    assert len(set(texts)) > 1
+    written = sample(task, loaded, sources.rows, 6, settings, seed=0)
+    assert len({one.text for one in written}) > 1
     with pytest.raises(ConfigError, match="leave sources out"):
         find_sources(task, "dev", 6, seed=0)
 

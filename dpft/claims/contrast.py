@@ -8,7 +8,7 @@ from dpft.claims.comparison import Comparison, Outcome, Side
 from dpft.claims.judging import in_range, margin, ordered
 from dpft.claims.schema import Expected
 from dpft.papers import Column, PaperTable, Row
-from dpft.tables.marks import NOT_THE_PAPERS
+from dpft.tables.marks import NOT_THE_PAPERS, Mark
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ def contrast(
         column.decimals,
         arithmetic=ranged and side is Side.PRINTED,
     )
+    marks = "".join(sorted(set(a.marks + b.marks)))
     shown = f"{ahead:+.{column.decimals}f}"
     if expected.kind == "ratio":
         ratio = a.value / b.value if b.value else float("inf")
@@ -79,6 +80,9 @@ def contrast(
         outcome = in_range(ahead, expected, allowed)
     else:
         outcome = ordered(expected.kind, ahead, allowed)
+        if outcome is Outcome.HOLDS and abs(ahead) <= allowed and Mark.WIDE.letter in marks:
+            # Seeds that lie far apart make a wide margin, which shows nothing to be as good.
+            outcome = Outcome.CLOSE
     named = [_number(score, column) for score in (a, b)]
     if expected.kind == "best":
         named = [f"{_number(score, column)} ({_name(place)})" for place, score in (first, second)]
@@ -91,7 +95,7 @@ def contrast(
         numbers={"first": a.value, "second": b.value, "ahead": ahead, "margin": allowed},
         ahead=None if ahead == 0 or expected.kind == "ratio" else ahead > 0,
         runs=tuple(dict.fromkeys((*a.runs, *b.runs))),
-        marks="".join(sorted(set(a.marks + b.marks))),
+        marks=marks,
     )
 
 

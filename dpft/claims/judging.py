@@ -17,6 +17,9 @@ on_par         ``|d| <= m``          ``|d| > m``          never
 a range        inside                outside by ``> m``   outside by at most m
 ============== ===================== ==================== =====================
 
+Where seeds of ours lie far apart (mark ``W``), a difference within the margin is too close to tell
+for ``not_below`` and ``on_par`` too: a wide margin shows nothing to be as good.
+
 A range that a paper states of its own printed numbers is arithmetic: there ``m`` is only what the
 last digits may have been rounded by.
 

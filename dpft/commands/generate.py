@@ -74,10 +74,10 @@ def main(path: Path, overrides: Sequence[str], not_private: bool) -> None:
     from dpft.progress import Progress
 
     with Progress() as progress, progress.phase("sampling", settings.n) as advance:
-        targets = sample(
+        written = sample(
             task, trained.loaded, sources.rows, settings.n, how, settings.seed, advance
         )
-    synthetic = keep(task, sources.rows, targets, settings.unique)
+    synthetic = keep(task, sources.rows, written, settings.unique)
     if not synthetic.targets:
         raise DataError(
             f"all {settings.n} texts are empty; expected some: is the model trained at all?"
@@ -148,6 +148,12 @@ def _say(content: Mapping[str, Any], out: Path, beside: Sequence[Path]) -> None:
         if records[key]
     )
     typer.echo(f"{out}: {records['written']} records" + (f" ({left_out})" if left_out else ""))
+    if stopped := records["stopped_before_their_end"]:
+        typer.secho(
+            f"note: {stopped} of them were stopped before their end; "
+            f"decode.max_new_tokens={2 * content['sampling']['max_new_tokens']} leaves more room",
+            fg=typer.colors.YELLOW,
+        )
     typer.echo(f"{beside[1]}: the guarantee, also as {beside[0].name}")
     if content["private"]:
         typer.echo(content["privacy"]["statement"])

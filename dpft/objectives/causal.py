@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from dpft.config import Decode
-from dpft.decode import write
+from dpft.decode import decode
 from dpft.evaluation import evaluating, longest_first
 from dpft.objectives.base import Batch, Instance, Prediction
 from dpft.objectives.records import TextRecord
@@ -133,7 +133,7 @@ class Causal:
         room = self._room(settings)
         prompts = [self._prompt(instance.record, room) for instance in instances]
         ids = [prompt for prompt, _ in prompts]
-        texts = write(model, self.tokenizer, ids, settings, seed, advance)
+        texts = decode(model, self.tokenizer, ids, settings, seed, advance)
         likelihoods: list[tuple[float | None, int | None]] = [(None, None)] * len(instances)
         if self.perplexity:
             likelihoods = [*self.likelihoods(model, instances, settings.batch_size)]

@@ -185,7 +185,12 @@ def _scores(record: Mapping[str, Any]) -> str:
         return "## Scores\n\nNot scored yet."
     table = _table(("Split", "Metric", "Score", "Examples", "Signature"), rows)
     held_out = any("held out" in label for label in record.get("labels", []))
-    return "\n\n".join(["## Scores", *([HELD_OUT] if held_out else []), table])
+    stopped = [
+        f"Of {split}'s texts {score['unfinished']:,} were stopped before they ended."
+        for split, score in record["scores"].items()
+        if score.get("unfinished")
+    ]
+    return "\n\n".join(["## Scores", *([HELD_OUT] if held_out else []), table, *stopped])
 
 
 def _provenance(record: Mapping[str, Any]) -> str:

@@ -57,6 +57,7 @@ def guarantee(
             "written": len(synthetic.targets),
             "empty_left_out": synthetic.empty,
             "duplicates_left_out": synthetic.duplicates,
+            "stopped_before_their_end": synthetic.unfinished,
         },
         "run": {
             "name": run_name,
@@ -91,7 +92,8 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         f"`{run['name']}` (configuration `{run['config_hash']}`, base model {run['base_model']}, "
         f"dpft {run['dpft']}). Of {records['asked']:,} sampled texts, "
         f"{records['empty_left_out']:,} were empty and {records['duplicates_left_out']:,} repeated "
-        "another record; they were left out.",
+        "another record; they were left out. Of those written, "
+        f"{records['stopped_before_their_end']:,} were stopped before they ended.",
         "",
         "## Privacy",
         "",

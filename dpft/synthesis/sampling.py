@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpft.config import Decode
-from dpft.decode import decode
+from dpft.decode import Written, decode
 from dpft.errors import ConfigError
 from dpft.models import LoadedModel
 from dpft.objectives.causal import Causal
@@ -26,6 +26,7 @@ class Synthetic:
         asked: how many were sampled.
         empty: how many of those were empty, and left out.
         duplicates: how many repeated another record, and were left out.
+        unfinished: how many of those written were stopped before their end.
     """
 
     rows: Sequence[Any] | None
@@ -33,6 +34,7 @@ class Synthetic:
     asked: int
     empty: int
     duplicates: int
+    unfinished: int
 
 
 class _Apart(tuple[int, ...]):
@@ -53,7 +55,7 @@ def sample(
     settings: Decode,
     seed: int,
     advance: Callable[[int], None] = lambda count: None,
-) -> list[str]:
+) -> list[Written]:
     """A text for each of ``count`` prompts, every one drawn by itself.
 
     Args:
@@ -83,10 +85,12 @@ def sample(
     return decode(loaded.model, loaded.text_tokenizer, prompts, settings, seed, advance)
 
 
-def keep(task: Task, rows: Sequence[Any] | None, targets: Sequence[str], unique: bool) -> Synthetic:
+def keep(
+    task: Task, rows: Sequence[Any] | None, written: Sequence[Written], unique: bool
+) -> Synthetic:
     """Leave out empty texts and, if ``unique``, records that repeat one before them."""
     kept, seen, empty, duplicates = [], set(), 0, 0
-    for place, target in enumerate(targets):
+    for place, target in enumerate(one.text for one in written):
         if not target.strip():
             empty += 1
             continue
@@ -98,8 +102,9 @@ def keep(task: Task, rows: Sequence[Any] | None, targets: Sequence[str], unique:
         kept.append(place)
     return Synthetic(
         None if rows is None else [rows[place] for place in kept],
-        [targets[place] for place in kept],
-        len(targets),
+        [written[place].text for place in kept],
+        len(written),
         empty,
         duplicates,
+        sum(not written[place].finished for place in kept),
     )

@@ -139,6 +139,14 @@ def test_ours_are_compared_with_what_the_paper_copied():
     assert one.outcome is Outcome.CANNOT
 
 
+@pytest.mark.parametrize("kind", ["not_below", "on_par"])
+def test_seeds_far_apart_show_nothing_to_be_as_good(kind):
+    for marks, outcome in (((), Outcome.HOLDS), ((Mark.WIDE,), Outcome.CLOSE)):
+        rows = (row(A, 0.0, ours=65.0, deviation=9.0, marks=marks), row(B, 0.0, ours=70.0))
+        (one,) = compared(check(kind, FULL, LORA), Evidence(*rows), Side.LAPTOP)
+        assert one.outcome is outcome
+
+
 def test_stand_ins_at_the_papers_scale_are_a_trend_among_themselves():
     marks = (Mark.MODEL,)
     # The printed deviation would make this too close.

@@ -95,7 +95,8 @@ def test_smollm2_writes_trains_and_saves(tmp_path):
     assert is_tied(model)
     assert tokenizer.eos_token == "<|im_end|>"
     prompt = tuple(tokenizer.encode("The capital of France is", add_special_tokens=False))
-    assert decode(model, tokenizer, [prompt], Decode(1, max_new_tokens=2), 0) == ["Paris."]
+    (answer,) = decode(model, tokenizer, [prompt], Decode(1, max_new_tokens=2), 0)
+    assert answer.text == "Paris."
 
     clipper = make_clipper(model, "bk", threshold=1.0)
     ids = torch.tensor([prompt, prompt[::-1]])

@@ -105,6 +105,12 @@ def test_no_folder_of_a_model_is_named(tmp_path: Path) -> None:
     assert base_model("bundled:tiny") == "bundled:tiny"
 
 
+def test_texts_that_were_stopped_are_counted(record: dict[str, Any]) -> None:
+    assert "stopped before they ended" not in model_card(record)
+    record["scores"]["test"]["unfinished"] = 1234
+    assert "Of test's texts 1,234 were stopped before they ended." in model_card(record)
+
+
 def test_scores_of_held_out_records_are_not_covered(record: dict[str, Any]) -> None:
     assert "held out" not in model_card(record)
     record["labels"].append("test split: about 0.1 of the records in the training data, held out")
