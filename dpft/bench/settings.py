@@ -61,7 +61,7 @@ class Settings:
         peers: other implementations; they run untied whatever ``untied`` says, since tied they
             refuse or are wrong, and are compared with an untied ``none``.
         rounds: how often each variant runs, each time in a fresh process.
-        steps: timed steps per process, after two that warm up.
+        steps: timed steps per process, after those that warm up.
         threads: of torch and OpenMP in each process.
         untied: whether head and embedding are separate parameters.
         device: ``auto``, ``cpu`` or ``cuda``.

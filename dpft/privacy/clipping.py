@@ -21,14 +21,14 @@ from dpft.privacy import groups as partitions
 from dpft.privacy.capture import Call, Capture, Gate
 from dpft.privacy.groups import Group
 from dpft.privacy.guard import Guard
-from dpft.privacy.layers import Rule, UnsupportedLayerError, Use
+from dpft.privacy.layers import Rule, UnsupportedLayerError
 from dpft.privacy.passes import TWO_BACKWARDS, Pass, uses_of
 from dpft.privacy.precision import full_precision
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.reweighted import Reweighted
 from dpft.privacy.schedule import Schedule
 from dpft.privacy.sites import check_joins, find_sites
-from dpft.privacy.verify import dominates, verify_sums, verify_uses
+from dpft.privacy.verify import RuleSums, dominates, verify_uses
 
 
 def abadi(norms: Tensor, threshold: float) -> Tensor:
@@ -201,7 +201,7 @@ class Clipper:
         two = self.plan in TWO_BACKWARDS
         # Where autograd forms the sums, it must do so in the precision of the norms.
         with self._guard.on(), full_precision() if two else nullcontext():
-            self._check(losses, calls, rows)
+            self._check(losses, calls, everywhere, rows)
             self._unfinished = True
             self._clip_reached(losses, calls, everywhere, two, rows)
             self._unfinished = False
@@ -246,21 +246,24 @@ class Clipper:
             )
         if two:
             del batch
-            self._second_backward(losses, calls, gate, rows, None if half else reweighted)
+            self._second_backward(
+                losses, calls, gate, everywhere, rows, None if half else reweighted
+            )
 
-    def _check(self, losses: Tensor, calls: Sequence[Call], rows: int) -> None:
+    def _check(self, losses: Tensor, calls: Sequence[Call], everywhere: bool, rows: int) -> None:
         """Check the rules on some records of the batch, if it is its turn; nothing is clipped yet.
 
         It is repeated ever more rarely: what a model does may depend on its data and change with
         its weights. Of the layers' inputs and output gradients only the rows of those records are
-        kept, so that a batch that is checked takes hardly more memory than any other.
+        kept, or their sum where that is less, so that a batch that is checked takes hardly more
+        memory than any other.
         """
         if not self._schedule.due(losses, calls, rows):
             return
         last = len(losses) - 1
         chosen = sorted({round(last * part / (_CHECKED - 1)) for part in range(_CHECKED)})
         index = torch.tensor(chosen, device=losses.device)
-        uses: dict[str, list[Use]] = {}
+        sums = RuleSums(losses[index], self.parameters)
         half = False
 
         @torch.no_grad()
@@ -268,13 +271,15 @@ class Clipper:
             nonlocal half
             half = half or g.dtype.itemsize < 4
             call.hold()
+            a = call.input()
+            size = (g.numel() + (0 if a is None else a.numel())) * len(index) // len(losses)
             for name, use in uses_of(call, g, len(losses), rows):
-                uses.setdefault(name, []).append(use.rows(index.to(g.device)))
+                sums.add(name, use.rows(index.to(g.device)), size)
             call.let_go()
 
-        self._capture.backward(losses, calls, listen, everywhere=True, retain_graph=True)
+        self._capture.backward(losses, calls, listen, everywhere=everywhere, retain_graph=True)
         with self._capture.silent_backward(), full_precision():
-            told_apart = verify_sums(losses[index], uses, self.parameters, 3e-2 if half else 1e-3)
+            told_apart = sums.verify(3e-2 if half else 1e-3)
         self._schedule.checked(told_apart)
 
     def _second_backward(
@@ -282,6 +287,7 @@ class Clipper:
         losses: Tensor,
         calls: Sequence[Call],
         gate: Gate | None,
+        everywhere: bool,
         rows: int,
         reweighted: Reweighted | None,
     ) -> None:
@@ -292,6 +298,7 @@ class Clipper:
             calls: of the forward.
             gate: where the first backward started, if not at the losses: what lies above need not
                 be computed again (it is freed by now), only the rows of ``g`` be reweighted.
+            everywhere: of `verify_uses`.
             rows: of the model's batch for each loss.
             reweighted: the output gradients of the first backward; None if some came in half
                 precision.
@@ -304,7 +311,7 @@ class Clipper:
             again = Pass(
                 "bk", self.groups, self.parameters, losses, calls, lambda k, n: factors, rows
             )
-            self._capture.backward(losses, calls, again.arrived, everywhere=True, gate=gate)
+            self._capture.backward(losses, calls, again.arrived, everywhere=everywhere, gate=gate)
             again.finish()
             return
         for call in calls:  # so that the backward frees activations as it goes

@@ -59,6 +59,9 @@ class Schedule:
         return False
 
     def checked(self, all_told_apart: bool) -> None:
-        """Set when to look again: soon, as long as small gradients leave something unproven."""
+        """Set when to look again: soon, as long as small gradients leave something unproven.
+
+        Some always do: attention's softmax takes no notice of a bias of the keys.
+        """
         n = self._now.batches
         self._now.next_check = max(_AGAIN, 4 * n) if all_told_apart else 2 * n

@@ -13,7 +13,7 @@ from torch.autograd.graph import Node
 from dpft.privacy.capture import Call
 from dpft.privacy.layers import UnsupportedLayerError, Use
 
-# Of the model's gradients, how large a share is held at a time by `verify_sums`.
+# Of the model's gradients, how large a share is held at a time by `RuleSums`.
 _PARTS = 4
 
 # What gives a parameter in another layout or precision. Autocast keeps the rounded copy and double
@@ -111,12 +111,7 @@ def dominates(call: Call, losses: Tensor, others: Sequence[Call]) -> bool:
     return call.output.node is not root
 
 
-def verify_sums(
-    losses: Tensor,
-    uses: Mapping[str, list[Use]],
-    parameters: Mapping[str, nn.Parameter],
-    tolerance: float,
-) -> bool:
+class RuleSums:
     """Check, by an ordinary backward, that the rules tell the records apart rightly.
 
     With random weights on the losses, the rules' weighted sums must be autograd's gradients.
@@ -126,48 +121,80 @@ def verify_sums(
 
     Args:
         losses: per-example losses of some records, ``(n,)``.
-        uses: all uses of these records, by parameter.
         parameters: the trainable parameters.
-        tolerance: relative difference that rounding explains.
-
-    Returns:
-        Whether every parameter that takes part was told apart from others: False where gradients
-        are not finite, or zero or nearly so (a layer after one that was initialised with zeros),
-        which any rule gives.
     """
-    generator = torch.Generator().manual_seed(0)
-    weights = 0.5 + torch.rand(len(losses), generator=generator, dtype=torch.float64)
-    weights = weights.to(losses.device, torch.promote_types(losses.dtype, torch.float32))
-    norms: dict[str, float] = {}
-    apart: dict[str, float] = {}
 
-    @torch.no_grad()
-    def compare(name: str, theirs: Tensor | None) -> None:
-        ours = torch.zeros_like(parameters[name])
-        for use in uses.get(name, []):
-            use.add_weighted_sum(weights.to(ours.device, ours.dtype), ours)
-        norms[name] = 0.0 if theirs is None else float(theirs.norm())
-        apart[name] = float((ours if theirs is None else ours.sub_(theirs)).norm())
+    def __init__(self, losses: Tensor, parameters: Mapping[str, nn.Parameter]) -> None:
+        generator = torch.Generator().manual_seed(0)
+        weights = 0.5 + torch.rand(len(losses), generator=generator, dtype=torch.float64)
+        self._weights = weights.to(losses.device, torch.promote_types(losses.dtype, torch.float32))
+        self._losses = losses
+        self._parameters = parameters
+        self._held: dict[str, list[Use]] = {}
+        self._sums: dict[str, Tensor] = {}
 
-    _each_gradient((losses * weights).sum(), parameters, compare)
-    taking_part = tuple(norms)
-    for name in parameters:
-        if name not in norms:
-            compare(name, None)
-    if not all(math.isfinite(norm) for norm in norms.values()):
-        return False  # some record's gradient overflows, which it will be dropped for
-    largest = max(norms.values(), default=0.0)
-    for name, difference in apart.items():
-        # A gradient that is zero but for rounding is measured against the largest one.
-        allowed = tolerance * norms[name] + 1e-2 * tolerance * largest
-        if not difference <= allowed:
-            raise UnsupportedLayerError(
-                f"the rule for parameter {name!r} gives another gradient than autograd "
-                f"(difference {difference:.3g}, expected at most {allowed:.3g}): its layer "
-                "computes something else than its type says, its input was changed in "
-                "place, or the losses are not in the order of the input's rows"
-            )
-    return all(norms[name] > 0.1 * tolerance * largest for name in taking_part)
+    def add(self, name: str, use: Use, size: int) -> None:
+        """Take in a use of a parameter by these records.
+
+        Args:
+            name: of the parameter.
+            use: of the ``n`` records alone.
+            size: how many numbers ``use`` keeps alive; if more than its sum has, it is summed now.
+        """
+        if size < self._parameters[name].numel():
+            self._held.setdefault(name, []).append(use)
+        else:
+            self._add_to(self._sums.setdefault(name, torch.zeros_like(self._parameters[name])), use)
+
+    def verify(self, tolerance: float) -> bool:
+        """Compare with autograd.
+
+        Args:
+            tolerance: relative difference that rounding explains.
+
+        Returns:
+            Whether every parameter that takes part was told apart from others: False where
+            gradients are not finite, or zero or nearly so (a layer after one that was initialised
+            with zeros), which any rule gives.
+
+        Raises:
+            UnsupportedLayerError: naming a parameter whose rule gives another gradient.
+        """
+        norms: dict[str, float] = {}
+        apart: dict[str, float] = {}
+
+        @torch.no_grad()
+        def compare(name: str, theirs: Tensor | None) -> None:
+            ours = self._sums.pop(name, None)
+            if ours is None:
+                ours = torch.zeros_like(self._parameters[name])
+            for use in self._held.pop(name, []):
+                self._add_to(ours, use)
+            norms[name] = 0.0 if theirs is None else float(theirs.norm())
+            apart[name] = float((ours if theirs is None else ours.sub_(theirs)).norm())
+
+        _each_gradient((self._losses * self._weights).sum(), self._parameters, compare)
+        taking_part = tuple(norms)
+        for name in self._parameters:
+            if name not in norms:
+                compare(name, None)
+        if not all(math.isfinite(norm) for norm in norms.values()):
+            return False  # some record's gradient overflows, which it will be dropped for
+        largest = max(norms.values(), default=0.0)
+        for name, difference in apart.items():
+            # A gradient that is zero but for rounding is measured against the largest one.
+            allowed = tolerance * norms[name] + 1e-2 * tolerance * largest
+            if not difference <= allowed:
+                raise UnsupportedLayerError(
+                    f"the rule for parameter {name!r} gives another gradient than autograd "
+                    f"(difference {difference:.3g}, expected at most {allowed:.3g}): its layer "
+                    "computes something else than its type says, its input was changed in "
+                    "place, or the losses are not in the order of the input's rows"
+                )
+        return all(norms[name] > 0.1 * tolerance * largest for name in taking_part)
+
+    def _add_to(self, total: Tensor, use: Use) -> None:
+        use.add_weighted_sum(self._weights.to(total.device, total.dtype), total)
 
 
 def _each_gradient(

@@ -10,9 +10,11 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.weak import TensorWeakRef
 
 from dpft.privacy import Mechanism, UnsupportedLayerError, make_clipper
 from dpft.privacy.groups import sensitivity
+from dpft.privacy.passes import uses_of
 from tests.privacy.reference import clear, grads_of, reference_clip_groups
 from tests.privacy.small_models import build, causal_losses
 
@@ -523,3 +525,22 @@ def test_a_lookup_that_renormalises_its_table_is_refused():
     clipper = make_clipper(model, "bk", threshold=1.0)
     with pytest.raises(UnsupportedLayerError, match="max_norm"):
         clipper.backward(model(torch.tensor([[1], [2]])).sum((1, 2)))
+
+
+def test_a_batch_that_is_checked_holds_few_output_gradients(monkeypatch):
+    """All of them at once would be more than the activations of a batch that is not."""
+    torch.manual_seed(0)
+    layers = [part for _ in range(12) for part in (nn.Linear(8, 8), nn.Tanh())]
+    model, x = nn.Sequential(*layers), torch.randn(4, 50, 8)
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    seen, most = [], []
+
+    def spy(call, g, *rest):
+        seen.append(TensorWeakRef(g))
+        most.append(sum(one() is not None for one in seen))
+        return uses_of(call, g, *rest)
+
+    monkeypatch.setattr("dpft.privacy.clipping.uses_of", spy)
+    clipper.backward(model(x).square().mean((1, 2)))
+    assert len(most) == 12
+    assert max(most) <= 3
