@@ -27,17 +27,17 @@ run dart-tiny-eps8 $dart clip=ghost eps=8
 run dart-tiny-eps3 $dart clip=ghost eps=3
 
 # SST-2, all of it, MiniLM's encoder; Li et al. 2022: three epochs, threshold 0.1.
-sst2="task=sst2 model=minilm optim.batch_size=1024 optim.epochs=3 optim.lr=1e-3"
+sst2="task=sst2 model=minilm optim.batch_size=1024 optim.epochs=3 optim.lr=1e-3 optim.schedule=linear"
 run sst2-minilm-eps8 $sst2 clip=bk eps=8
 run sst2-minilm-eps3 $sst2 clip=bk eps=3
 run sst2-minilm-none task=sst2 model=minilm clip=none optim.batch_size=128 optim.epochs=2 optim.lr=5e-5
 
-# Subsets of 9,000 records: batches of a quarter of them.
+# Subsets of 9,000 records: batches of a ninth of them.
 data=${SUBSETS:-$DPFT_DATA}
 for task in qnli qqp mnli; do
     glue="task=$task model=minilm"
-    run "$task-subset-minilm-eps8" $glue clip=bk eps=8 optim.batch_size=1024 optim.epochs=10 optim.lr=1e-3
-    run "$task-subset-minilm-none" $glue clip=none optim.batch_size=64 optim.epochs=3 optim.lr=5e-5
+    run "$task-subset-minilm-eps8" $glue clip=bk eps=8 optim.batch_size=1024 optim.epochs=5 optim.lr=1e-3 optim.schedule=linear
+    run "$task-subset-minilm-none" $glue clip=none optim.batch_size=64 optim.epochs=2 optim.lr=5e-5
 done
 data=$DPFT_DATA
 
