@@ -66,7 +66,7 @@ def test_a_loss_is_that_of_the_text_alone(tiny, objective):
 
 def test_predictions_are_likelihoods_and_no_texts(tiny, objective, monkeypatch):
     monkeypatch.setattr(
-        "dpft.objectives.causal.write", lambda *args: pytest.fail("nothing is to be decoded")
+        "dpft.objectives.causal.decode", lambda *args: pytest.fail("nothing is to be decoded")
     )
     instances = [Instance(TextRecord((), text), (text,)) for text in TEXTS]
     done = []

@@ -291,7 +291,7 @@ def test_a_prompt_to_answer_leaves_room_for_a_reply_not_for_all_that_decoding_ma
         prompts.extend(given)
         return [Written("", finished=True)] * len(given)
 
-    monkeypatch.setattr("dpft.objectives.causal.write", fake)
+    monkeypatch.setattr("dpft.objectives.causal.decode", fake)
     instances = [PersonaChat().instance(long)]
     objective.predict(None, instances, Decode(max_new_tokens=90), 0, lambda count: None)
     assert len(prompts[0]) == 100 - LONGEST_REPLY
