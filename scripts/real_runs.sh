@@ -22,7 +22,7 @@ run() {
 
 # Times are of one core of an AMD EPYC: set OMP_NUM_THREADS=1 and let two of them run at once.
 
-# DART, trained on its dev file (20 to 30 minutes each) (no train file here); the bundled tiny model.
+# DART, trained on its dev file (no train file here); the bundled tiny model. 20 to 30 minutes each.
 dart="task=dart task.train_split=dev model=tiny optim.batch_size=1024 optim.epochs=30 optim.lr=2e-3"
 run dart-tiny-eps8 $dart clip=bk eps=8
 run dart-tiny-eps3 $dart clip=bk eps=3
