@@ -126,7 +126,7 @@ def test_a_sweep_killed_and_interrupted_ends_complete(tmp_path):
     assert process.returncode == 130
     assert "the same command continues where it left off" in said
     assert gone(job)
-    assert "3 points: 1 done, 1 stopped, 1 waiting" in output
+    assert "3 points: 1 done, 1 stopped, 1 waiting" in output, said
     assert "Traceback" not in said
 
     kill(*started(tmp_path, "three", words, 2 * STEPS + 3))
