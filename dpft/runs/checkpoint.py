@@ -160,7 +160,13 @@ def _write_state(path: Path, state: dict[str, Any]) -> None:
 
     with path.open("wb", buffering=0) as file:
         writer = _PatientWriter(file.write)
-        torch.save(state, writer)  # type: ignore[arg-type]
+        try:
+            torch.save(state, writer)  # type: ignore[arg-type]
+        except RuntimeError as error:
+            # Closing its half-written file, torch.save complains, and forgets that it was stopped.
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise error.__context__ from None
+            raise
     if writer.error is not None:
         raise writer.error
 

@@ -169,6 +169,22 @@ def test_weights_ahead_of_the_ledger_are_refused(run: RunDirectory) -> None:
         checkpoint.load_latest(run, 3)
 
 
+def test_ctrl_c_while_a_checkpoint_is_written_is_ctrl_c(tmp_path, monkeypatch):
+    """And no failure of the run, after which a sweep would go on with the next."""
+
+    write, calls = checkpoint._PatientWriter.write, []
+
+    def interrupted(self, data):
+        calls.append(len(memoryview(data)))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return write(self, data)
+
+    monkeypatch.setattr("dpft.runs.checkpoint._PatientWriter.write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint._write_state(tmp_path / "state.pt", {"x": torch.arange(10_000)})
+
+
 @pytest.mark.parametrize("writer", ["_write_tensors", "_write_state"])
 def test_a_full_disk_leaves_the_earlier_ones_and_says_what_to_do(
     run: RunDirectory, writer: str, monkeypatch: pytest.MonkeyPatch
