@@ -144,7 +144,7 @@ class RuleSums:
         if size < self._parameters[name].numel():
             self._held.setdefault(name, []).append(use)
         else:
-            self._add_to(self._sums.setdefault(name, torch.zeros_like(self._parameters[name])), use)
+            self._add_to(self._sum(name), use)
 
     def verify(self, tolerance: float) -> bool:
         """Compare with autograd.
@@ -165,9 +165,8 @@ class RuleSums:
 
         @torch.no_grad()
         def compare(name: str, theirs: Tensor | None) -> None:
-            ours = self._sums.pop(name, None)
-            if ours is None:
-                ours = torch.zeros_like(self._parameters[name])
+            ours = self._sum(name)
+            del self._sums[name]
             for use in self._held.pop(name, []):
                 self._add_to(ours, use)
             norms[name] = 0.0 if theirs is None else float(theirs.norm())
@@ -192,6 +191,11 @@ class RuleSums:
                     "place, or the losses are not in the order of the input's rows"
                 )
         return all(norms[name] > 0.1 * tolerance * largest for name in taking_part)
+
+    def _sum(self, name: str) -> Tensor:
+        if name not in self._sums:
+            self._sums[name] = torch.zeros_like(self._parameters[name])
+        return self._sums[name]
 
     def _add_to(self, total: Tensor, use: Use) -> None:
         use.add_weighted_sum(self._weights.to(total.device, total.dtype), total)
