@@ -25,8 +25,8 @@ last digits may have been rounded by.
 
 **Verdict.** Of a check's comparisons that came out: all hold, ``holds``; all fail, ``fails``; some
 of each, ``mixed``; all too close, ``too close to tell``. The checks of a claim together are the
-claim, so one with numbers of which none decides leaves no more than ``holds in part`` of what the
-others bear out, however many comparisons they have. Counts stand beside it.
+claim, so one of which more is too close to tell than holds leaves no more than ``holds in part`` of
+what it and the others bear out, however many comparisons they have. Counts stand beside it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dpft.claims.comparison import DECIDED, Comparison, Outcome
+from dpft.claims.comparison import Comparison, Outcome
 from dpft.claims.schema import Expected
 from dpft.tables.verdicts import tolerance
 
@@ -149,7 +149,7 @@ def judge(checks: Iterable[Iterable[Comparison]]) -> Judgement:
     listed = [one for part in parts for one in part]
     count = {outcome: sum(c.outcome is outcome for c in listed) for outcome in Outcome}
     verdict = _verdict(count)
-    if verdict is Verdict.HOLDS and any(_undecided(part) for part in parts):
+    if verdict is Verdict.HOLDS and any(_mostly_close(part) for part in parts):
         verdict = Verdict.IN_PART
     return Judgement(
         verdict=verdict,
@@ -173,7 +173,7 @@ def _verdict(count: Mapping[Outcome, int]) -> Verdict:
     return Verdict.NOT_YET if count[Outcome.LACKING] else Verdict.CANNOT
 
 
-def _undecided(part: Sequence[Comparison]) -> bool:
-    """Whether a check has numbers and none of them decides."""
-    outcomes = {one.outcome for one in part}
-    return Outcome.CLOSE in outcomes and not outcomes & {*DECIDED}
+def _mostly_close(part: Sequence[Comparison]) -> bool:
+    """Whether more of a check is too close to tell than holds."""
+    outcomes = [one.outcome for one in part]
+    return outcomes.count(Outcome.CLOSE) > outcomes.count(Outcome.HOLDS)

@@ -24,7 +24,7 @@ _SIDES = {
 }
 _MEANINGS = {
     Verdict.HOLDS: "every comparison that came out bears the claim out",
-    Verdict.IN_PART: "what came out bears the claim out, but one of its checks is undecided",
+    Verdict.IN_PART: "what came out bears it out, but of one check most is too close to tell",
     Verdict.FAILS: "every comparison that came out contradicts it",
     Verdict.MIXED: "some do and some do not",
     Verdict.CLOSE: "differences are within the margin",
