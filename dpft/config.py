@@ -34,6 +34,7 @@ ADAPTATIONS = (
     "prefix",
     "rgp",
 )
+PRECISIONS = ("float32", "bfloat16")
 # Settings that an adaptation must have, and those that it may have.
 _NEEDS_SETTING = {
     "top2": ("blocks",),
@@ -333,12 +334,16 @@ class Run:
     sweep: Sweep = Sweep()
     audit: Audit = dataclasses.field(default_factory=Audit)
     record_norms: int | None = None
+    precision: str = PRECISIONS[0]
 
     def identity(self) -> dict[str, Any]:
         """The part of the config that decides what is computed: what the run's hash is taken of."""
         beside: tuple[str, ...] = (*_WHERE_AND_HOW, "sweep")
+        # Runs from before there were these settings keep their hash.
         if not self.audit.active:
-            beside = (*beside, "audit")  # runs from before there were audits keep their hash
+            beside = (*beside, "audit")
+        if self.precision == PRECISIONS[0]:
+            beside = (*beside, "precision")
         return {key: value for key, value in self.raw.items() if key not in beside}
 
 
@@ -355,7 +360,7 @@ _GROUPS: dict[str, type] = {
     "optim": Optim,
     "decode": Decode,
 }
-_OTHER = ("task", "eps", "sampling", "sweep", "audit", "record_norms")
+_OTHER = ("task", "eps", "sampling", "sweep", "audit", "record_norms", "precision")
 
 
 def parse(raw: Mapping[str, Any]) -> Run:
@@ -376,6 +381,8 @@ def parse(raw: Mapping[str, Any]) -> Run:
     audit = build(Audit, raw.get("audit") or {}, "audit")
     every = _checked(raw.get("record_norms"), int | None, "record_norms")
     positive("record_norms", every)
+    precision = _checked(raw.get("precision", PRECISIONS[0]), str, "precision")
+    one_of("precision", precision, PRECISIONS)
     run = Run(
         task=raw["task"],
         raw=raw,
@@ -384,6 +391,7 @@ def parse(raw: Mapping[str, Any]) -> Run:
         sweep=sweep,
         audit=audit,
         record_norms=every,
+        precision=precision,
     )
     if run.clip.private and run.privacy.epsilon is None and run.privacy.noise_multiplier is None:
         raise ConfigError(

@@ -17,6 +17,7 @@ from dpft.mechanisms import attach_clipper, make_mechanism
 from dpft.models import LoadedModel, adapt, load_model
 from dpft.objectives.base import Example, Instance, Objective, cut_in_encoding, encoded
 from dpft.objectives.independence import check_independence
+from dpft.objectives.mixed import Mixed, check_supported
 from dpft.objectives.records import Record
 from dpft.privacy import Clipper, Mechanism, keys
 from dpft.progress import Progress
@@ -92,6 +93,7 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
     # What is missing at the end is told at the beginning; and files may change meanwhile.
     instances = task.instances(run.decode.split)
     audits.check(run, task)
+    check_supported(run.precision, device_of(run.device))
     size += audits.planted_records(run.audit) + run.audit.slots
     with progress.phase("loading", None, note=run.model.name):
         parts = assemble(run, task, size, device_of(run.device))
@@ -112,9 +114,10 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
     key = keys.public_key(run.seed)
     if mechanism.noise_multiplier:
         key = directory.noise_key(run.privacy.noise_seed)
-    units: TrainingSet = Records(objective, examples)
+    trained = objective if run.precision == "float32" else Mixed(objective)
+    units: TrainingSet = Records(trained, examples)
     if owners is not None:
-        units = Users(objective, examples, owners, task.records_per_user, key)
+        units = Users(trained, examples, owners, task.records_per_user, key)
     return Prepared(
         task=task,
         parts=parts,

@@ -21,6 +21,7 @@ from dpft.config import conf_dir, parse
 from dpft.errors import DpftError
 from dpft.objectives.base import encoded
 from dpft.objectives.independence import check_independence
+from dpft.objectives.mixed import Mixed
 from dpft.optim import make_optimizer
 from dpft.tasks import load_task
 from dpft.train import train
@@ -129,7 +130,7 @@ def models_are_built_once(monkeypatch):
     )
 
 
-def attempt(task, model, adapt, clip):
+def attempt(task, model, adapt, clip, wrap=lambda objective: objective):
     """Three steps; the reason why not, or None."""
     raw = settings(task, model, adapt, clip)
     try:
@@ -145,9 +146,9 @@ def attempt(task, model, adapt, clip):
         with parts.clipper.paused():
             check_independence(objective, parts.loaded.model, examples)
         independent.add((task, model, adapt))
-    data = Records(objective, examples)
+    data = Records(wrap(objective), examples)
     if owners is not None:
-        data = Users(objective, examples, owners, made.records_per_user, b"key")
+        data = Users(wrap(objective), examples, owners, made.records_per_user, b"key")
     reparametrisation = parts.loaded.reparametrisation
     moved = parts.clipper.parameters if reparametrisation is None else reparametrisation.moved()
     before = {name: p.detach().clone() for name, p in moved.items()}
@@ -229,3 +230,14 @@ def test_adaptations_and_styles(kind, model, adapt):
         ran += reason is None
     assert (ran == 0) == (expected(kind, model, adapt) is not None)
     assert ran == 0 or ran >= len(CLIPS) - len(GROUPED)
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"), [(kind, model) for kind, models in KINDS.items() for model in models]
+)
+def test_styles_in_mixed_precision(kind, model):
+    """With the checks against autograd on: what a layer rounds must not pass for a wrong rule."""
+    for clip in CLIPS:
+        judge(attempt(TYPICAL[kind], model, "full", clip, Mixed), kind, model, "full", clip)
+    for adapt in ADAPTS:
+        judge(attempt(TYPICAL[kind], model, adapt, "bk", Mixed), kind, model, adapt, "bk")

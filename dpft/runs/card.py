@@ -102,6 +102,8 @@ def _title(record: Mapping[str, Any], private: bool) -> str:
     if "trainable_parameters" in model:
         of = f" of {model['parameters']:,}" if "parameters" in model else ""
         lines.append(f"- Trained parameters: {model['trainable_parameters']:,}{of}")
+    if precision := record.get("config", {}).get("precision"):
+        lines.append(f"- Products while training: in {_plain(precision)}; everything else float32")
     lines.append(f"- Data: {_plain(dataset['task'])}, {_plain(dataset['source'])} ({counts})")
     if labels := record.get("labels"):
         lines.append(f"- Mind: {', '.join(map(_plain, labels))}")

@@ -13,7 +13,7 @@ from typing import Any
 
 from dpft.audit.settings import Audit
 from dpft.clip import Clip
-from dpft.config import Decode, Model, Optim, Privacy, build
+from dpft.config import PRECISIONS, Decode, Model, Optim, Privacy, build
 from dpft.runs.identity import config_hash
 
 # Without effect on what is computed, or (train_size, beams, eval_split) said elsewhere.
@@ -52,6 +52,8 @@ def match_key(config: Mapping[str, Any]) -> str:
         groups["privacy"] = privacy | {"noise_seed": None}
         if privacy["noise_multiplier"] is not None:
             groups["privacy"]["epsilon"] = None
+    if config.get("precision", PRECISIONS[0]) != PRECISIONS[0]:
+        groups["precision"] = config["precision"]
     audit = build(Audit, config.get("audit") or {}, "audit")
     if audit.active:
         groups["audit"] = asdict(audit)

@@ -1,0 +1,72 @@
+"""Losses in mixed precision: products in bfloat16, everything that is summed in float32.
+
+Li et al. 2022, appendix T, scale the loss for float16 and with it the threshold and the noise.
+bfloat16 has the range of float32, so that nothing is scaled and nothing can be forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpft.config import Decode
+from dpft.errors import ConfigError
+from dpft.objectives.base import Batch, Example, Instance, Objective, Prediction
+
+
+class Mixed:
+    """An objective whose losses are computed under autocast. An `Objective` itself.
+
+    Weights, losses, norms, clipped sums and noise are float32. The gradients that are clipped are
+    those of the losses as they were computed, and a record's loss still depends on that record
+    alone: rounding changes utility, not the guarantee. Predictions are as without it, since the
+    weights that are saved are float32.
+
+    Args:
+        objective: gives the losses.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
+
+    def encode(self, record: Any) -> Example:
+        return self._objective.encode(record)
+
+    def collate(self, examples: Sequence[Any]) -> Batch:
+        return self._objective.collate(examples)
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """One loss per row, ``(B,)`` in float32."""
+        device = next(iter(batch.tensors.values())).device
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            return self._objective.losses(model, batch).float()
+
+    def predict(
+        self,
+        model: Any,
+        instances: Sequence[Instance],
+        settings: Decode,
+        seed: int,
+        advance: Callable[[int], None],
+    ) -> list[Prediction]:
+        return self._objective.predict(model, instances, settings, seed, advance)
+
+
+def check_supported(precision: str, device: torch.device) -> None:
+    """Refuse a precision that a device only imitates.
+
+    Raises:
+        ConfigError: if it has no arithmetic in bfloat16.
+    """
+    if (
+        precision == "bfloat16"
+        and device.type == "cuda"
+        and not torch.cuda.is_bf16_supported(including_emulation=False)
+    ):
+        raise ConfigError(
+            f"precision is bfloat16, which {torch.cuda.get_device_name(device)} has no arithmetic "
+            "for; type precision=float32"
+        )
