@@ -28,16 +28,19 @@ run dart-tiny-eps8 $dart clip=bk eps=8
 run dart-tiny-eps3 $dart clip=bk eps=3
 run dart-tiny-none $dart clip=none optim.batch_size=256
 
-# SST-2, all of it, MiniLM's encoder; Li et al. 2022: three epochs, threshold 0.1. About an hour each.
-sst2="task=sst2 model=minilm optim.batch_size=1024 optim.epochs=3 optim.lr=1e-3 optim.schedule=linear"
+# Mixed precision, where products are the cost: a core with AVX512-BF16 multiplies four times as fast in bfloat16.
+mixed="precision=bfloat16"
+
+# SST-2, all of it, MiniLM's encoder; Li et al. 2022: three epochs, threshold 0.1.
+sst2="task=sst2 model=minilm $mixed optim.batch_size=1024 optim.epochs=3 optim.lr=1e-3 optim.schedule=linear"
 run sst2-minilm-eps8 $sst2 clip=bk eps=8
 run sst2-minilm-eps3 $sst2 clip=bk eps=3
-run sst2-minilm-none task=sst2 model=minilm clip=none optim.batch_size=128 optim.epochs=2 optim.lr=5e-5
+run sst2-minilm-none task=sst2 model=minilm $mixed clip=none optim.batch_size=128 optim.epochs=2 optim.lr=5e-5
 
 # Subsets of 9,000 records: batches of a ninth of them.
 data=${SUBSETS:-$DPFT_DATA}
 for task in qnli qqp mnli; do
-    glue="task=$task model=minilm"
+    glue="task=$task model=minilm $mixed"
     run "$task-subset-minilm-eps8" $glue clip=bk eps=8 optim.batch_size=1024 optim.epochs=5 optim.lr=1e-3 optim.schedule=linear
     run "$task-subset-minilm-none" $glue clip=none optim.batch_size=64 optim.epochs=2 optim.lr=5e-5
 done
@@ -49,12 +52,12 @@ run personachat-tiny-none $persona clip=none
 run personachat-tiny-eps8 $persona clip=ghost eps=8
 
 # SmolLM2-135M with LoRA: as many steps as a CPU takes in two hours.
-lora="model=smollm2-135m adapt=lora clip=bk optim.batch_size=256 optim.lr=1e-3 checkpoint_every=1"
+lora="model=smollm2-135m $mixed adapt=lora clip=bk optim.batch_size=256 optim.lr=1e-3 checkpoint_every=1"
 run samsum-smollm2-lora-eps8 task=samsum $lora eps=8 optim.steps=20 task.max_length=256 task.limit_eval=100 decode.max_new_tokens=40
 run e2e-smollm2-lora-eps8 task=e2e $lora eps=8 optim.steps=40 task.limit_eval=100 decode.max_new_tokens=60
 
 # CIFAR-10 with the wide residual network: two epochs of the papers' 300.
-run cifar10-wrn16-4-eps8 task=cifar10 model=wrn16-4 clip=bk eps=8 optim=sgd optim.lr=4 optim.batch_size=4096 optim.epochs=2
+run cifar10-wrn16-4-eps8 task=cifar10 model=wrn16-4 $mixed clip=bk eps=8 optim=sgd optim.lr=4 optim.batch_size=4096 optim.epochs=2
 
 # Train on synthetic, test on real: a private model of E2E writes records, another one learns from them alone.
 e2e="task=e2e model=tiny"
