@@ -26,6 +26,10 @@ class DataError(DpftError):
     """Data is missing or not in the expected format."""
 
 
+class SplitError(DataError):
+    """The data has no such split."""
+
+
 class ModelError(DpftError):
     """A model cannot be found or built."""
 

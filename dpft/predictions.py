@@ -76,6 +76,8 @@ def read_predictions(file: Path) -> list[Prediction]:
         lines = file.read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise DataError(f"cannot read {file}: {error.strerror}; {_EXPECTED}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} is not UTF-8 text ({error}); {_EXPECTED}") from error
     if lines and not lines[-1]:
         lines.pop()
     predictions = [_parsed(file, number, line) for number, line in enumerate(lines, 1)]

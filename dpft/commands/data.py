@@ -9,7 +9,7 @@ import typer
 
 from dpft.compose import compose
 from dpft.config import parse
-from dpft.errors import ConfigError, DataError
+from dpft.errors import ConfigError, DataError, SplitError
 
 
 def main(action: str, task_name: str, overrides: Sequence[str], to: Path | None) -> None:
@@ -34,7 +34,8 @@ def _check(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
     """Read every split, and count.
 
     Raises:
-        DataError: at the end, if there are no training records to be had.
+        DataError: at the end, if there are no training records to be had, or a split that is there
+            cannot be read.
     """
     from dpft.tasks.base import SPLITS
 
@@ -45,8 +46,8 @@ def _check(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
             records, instances = task.records(split), task.instances(split)
             details = task.details(split)
         except DataError as error:
-            if split == "train":
-                unusable = error
+            if split == "train" or not isinstance(error, SplitError):
+                unusable = unusable or error
             else:
                 typer.echo(f"{task_name} {split}: {error}")
             continue

@@ -84,7 +84,7 @@ class Causal:
     perplexity: bool = False
 
     def encode(self, record: TextRecord) -> CausalExample:
-        before, source, after = self._pieces(record)
+        before, source, after, lost = self._pieces(record)
         space = "" if self.after[-1:].isspace() else " "
         whole = [*self._ids(space + record.target), self.tokenizer.eos_token_id]
         fixed = len(before) + len(after)
@@ -98,7 +98,7 @@ class Causal:
         return CausalExample(
             (*before, *kept, *after),
             tuple(target),
-            len(source) - len(kept),
+            lost + len(source) - len(kept),
             len(whole) - len(target),
         )
 
@@ -169,16 +169,20 @@ class Causal:
                     out[i] = nll, len(examples[i].target)
         return out
 
-    def _pieces(self, record: TextRecord) -> tuple[list[int], list[int], list[int]]:
-        """What precedes the part that may be cut, that part, and what follows it."""
+    def _pieces(self, record: TextRecord) -> tuple[list[int], list[int], list[int], int]:
+        """What precedes the part that may be cut, that part, and what follows it.
+
+        And how many tokens the first has lost already.
+        """
         end = [self.tokenizer.eos_token_id] if self.ends else []
         segments = [[*self._ids(text), *end] for text in record.segments]
-        kept = [*chain.from_iterable(segments[: self.keep])][: self.max_length // 2]
+        whole = [*chain.from_iterable(segments[: self.keep])]
+        kept = whole[: self.max_length // 2]
         source = [*chain.from_iterable(segments[self.keep :])]
         before, after = [*self._ids(self.before), *kept], self._ids(self.after)
         if not (before or source or after):
             source = [self.tokenizer.eos_token_id]
-        return before, source, after
+        return before, source, after, len(whole) - len(kept)
 
     def _room(self, settings: Decode) -> int:
         room = settings.max_new_tokens if self.room is None else self.room
@@ -186,10 +190,10 @@ class Causal:
 
     def _prompt(self, record: TextRecord, room: int) -> tuple[tuple[int, ...], int]:
         """A prompt, and how many tokens its source lost."""
-        before, source, after = self._pieces(record)
+        before, source, after, lost = self._pieces(record)
         # Where targets are cut, training shows the source up to the last position but one.
         kept = self._cut(source, len(before) + len(after), room if self.cut == "source" else 1)
-        return (*before, *kept, *after), len(source) - len(kept)
+        return (*before, *kept, *after), lost + len(source) - len(kept)
 
     def _cut(self, source: list[int], fixed: int, written: int) -> list[int]:
         excess = fixed + len(source) + written - self.max_length

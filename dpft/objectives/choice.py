@@ -68,6 +68,12 @@ class Choice(ABC):
                     found[i] = self.classes[index], value
                 advance(len(chosen))
         return [
-            Prediction(i.record.source, name, i.references, i.subset, value, 1)
-            for i, (name, value) in zip(instances, found, strict=True)
+            Prediction(i.record.source, name, i.references, i.subset, value, 1, cut=_cut(example))
+            for i, (name, value), example in zip(instances, found, examples, strict=True)
         ]
+
+
+def _cut(example: Any) -> bool | None:
+    """Whether an encoded text lost a part; None of what is no text."""
+    lost = getattr(example, "cut_source", None)
+    return None if lost is None else lost > 0

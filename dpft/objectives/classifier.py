@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +23,13 @@ class ClassExample:
         ids: tokens, special ones included.
         types: which of two texts each token is of; None where the model does not ask for it.
         label: index of the class.
+        cut_source: how many tokens the texts lost, since the record is too long.
     """
 
     ids: tuple[int, ...]
     types: tuple[int, ...] | None
     label: int
+    cut_source: int = field(default=0, compare=False)
 
     @property
     def length(self) -> int:
@@ -49,13 +51,26 @@ class Classifier(Choice):
     classes: tuple[str, ...]
 
     def encode(self, record: LabelledText) -> ClassExample:
-        encoded = self.tokenizer(
-            *record.texts, truncation="longest_first", max_length=self.max_length
-        )
-        types = encoded.get("token_type_ids")
+        encoded = self.tokenizer(*record.texts, verbose=False)
+        whole = len(encoded["input_ids"])
+        if whole > self.max_length:
+            self._check_room(record)
+            encoded = self.tokenizer(
+                *record.texts, truncation="longest_first", max_length=self.max_length
+            )
+        ids, types = tuple(encoded["input_ids"]), encoded.get("token_type_ids")
         return ClassExample(
-            tuple(encoded["input_ids"]), None if types is None else tuple(types), record.label
+            ids, None if types is None else tuple(types), record.label, whole - len(ids)
         )
+
+    def _check_room(self, record: LabelledText) -> None:
+        texts = len(record.texts)
+        special = self.tokenizer.num_special_tokens_to_add(pair=texts > 1)
+        if self.max_length < special + texts:
+            raise ConfigError(
+                f"task.max_length is {self.max_length}, of which the model's own tokens take "
+                f"{special}; expected room for a token of each text: {special + texts} or more"
+            )
 
     def collate(self, examples: Sequence[ClassExample]) -> Batch:
         return Batch(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -36,11 +36,13 @@ class InfillExample:
         ids: tokens, special ones included.
         mask: position of the blank.
         label: index of the class.
+        cut_source: how many tokens the texts lost at least, since the record is too long.
     """
 
     ids: tuple[int, ...]
     mask: int
     label: int
+    cut_source: int = field(default=0, compare=False)
 
     @property
     def length(self) -> int:
@@ -123,6 +125,7 @@ class Infilling(Choice):
         texts = [i for i, piece in enumerate(self.pieces) if piece.text is not None]
         room = self.max_length - 2 - sum(len(fixed) for _, fixed in pieces)
         lengths = [len(parts[i]) for i in texts]
+        cut = max(0, sum(lengths) - room)
         while sum(lengths) > room:
             longest = max(range(len(lengths)), key=lambda k: (lengths[k], k))
             lengths[longest] -= 1
@@ -131,7 +134,7 @@ class Infilling(Choice):
         blank = next(i for i, piece in enumerate(self.pieces) if piece.words == MASK)
         ids = [self.tokenizer.cls_token_id, *(token for part in parts for token in part)]
         mask = 1 + sum(len(part) for part in parts[:blank])
-        return InfillExample((*ids, self.tokenizer.sep_token_id), mask, record.label)
+        return InfillExample((*ids, self.tokenizer.sep_token_id), mask, record.label, cut)
 
     def collate(self, examples: Sequence[InfillExample]) -> Batch:
         return Batch(

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpft.errors import ConfigError
+from dpft.errors import ConfigError, DataError
 from dpft.needs import Needs
 from dpft.objectives.base import Instance, Objective, Prediction
 from dpft.objectives.records import Record, TextRecord
@@ -76,7 +76,10 @@ class Task(ABC):
             DataError: if the data is missing, empty or malformed.
         """
         if split == "train" and self.synthetic is not None:
-            return self.read_file(Path(self.synthetic))
+            rows = self.read_file(Path(self.synthetic))
+            if not rows:
+                raise DataError(f"{self.synthetic} has no rows; expected at least one record")
+            return rows
         return read(self.dataset, self.name, self.location, split, self.sample_seed)
 
     def read_file(self, path: Path) -> list[Any]:

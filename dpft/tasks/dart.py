@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from xml.parsers import expat
 
 from dpft.checks import one_of
-from dpft.errors import DataError
+from dpft.errors import DataError, SplitError
 from dpft.objectives.base import Instance, Prediction
 from dpft.objectives.records import TextRecord
 from dpft.tasks.generation import Generation
 from dpft.tasks.json_list import entries
-from dpft.tasks.sources import Dataset, Form, Hub
+from dpft.tasks.sources import Dataset, Form, Hub, well_formed
 
 _JSON = 'a JSON list of {"tripleset": [[subject, relation, object], ...], "annotations": [...]}'
 _XML = "<entry> elements with <mtriple>subject | relation | object</mtriple> and <lex>text</lex>"
@@ -123,6 +123,8 @@ def _rows(number: int, triples: Any, texts: Sequence[Any], where: str) -> list[R
     for text in texts:
         if not isinstance(text, str):
             raise DataError(f"{where}: got reference {str(text)[:60]}; expected a text")
+    for part in (*texts, *(part for triple in triples for part in triple)):
+        well_formed(part, where)
     whole = tuple((s.strip(), r.strip(), o.strip()) for s, r, o in triples)
     return [Row(number, whole, text.strip()) for text in texts or [""]]
 
@@ -223,7 +225,7 @@ class DART(Generation):
 
     def _published(self, split: str) -> list[Row]:
         if self._trains_on_dev and split == "dev":
-            raise DataError(
+            raise SplitError(
                 "task.train_split=dev makes the dev split the training data; expected another "
                 "split to evaluate on. Type decode.split=test, or task.train_split=train"
             )

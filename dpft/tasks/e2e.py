@@ -14,7 +14,7 @@ from dpft.errors import DataError
 from dpft.objectives.base import Instance, Prediction
 from dpft.objectives.records import TextRecord
 from dpft.tasks.generation import Generation
-from dpft.tasks.sources import Dataset, Form, Hub
+from dpft.tasks.sources import Dataset, Form, Hub, well_formed
 
 _SLOT = re.compile(r"\s*([^\[\],][^\[\]]*?)\[([^\]]*)\]\s*(?:,|$)")
 Row = tuple[str, str]
@@ -48,24 +48,35 @@ def _parse(path: Path, reader: Iterator[list[str]]) -> Iterator[tuple[str, str]]
         empty = True
         for row in reader:
             line = reader.line_num  # type: ignore[attr-defined]
-            if len(row) != 2 or not row[0].strip() or not row[1].strip():
-                raise DataError(
-                    f"{path}, line {line}: got {row!r}; expected a meaning representation and a "
-                    "reference, neither empty"
-                )
-            if _SLOT.match(row[0]) is None:
-                raise DataError(
-                    f"{path}, line {line}: got meaning representation {row[0]!r}; expected "
-                    "attributes of the form name[value], ..."
-                )
+            if not row:
+                continue
             empty = False
-            yield row[0], row[1]
+            yield _checked(row, f"{path}, line {line}")
     except csv.Error as error:
         raise DataError(
             f"{path}, after line {line}: {error}; expected rows of two quoted fields"
         ) from error
     if empty:
         raise DataError(f"{path} has a header but no rows; expected at least one record")
+
+
+def _checked(row: Sequence[Any], where: str) -> Row:
+    if len(row) != 2 or not all(isinstance(text, str) and text.strip() for text in row):
+        raise DataError(
+            f"{where}: got {row!r}; expected a meaning representation and a reference, neither "
+            "empty"
+        )
+    mr, reference = row
+    at = 0
+    while at < len(mr):
+        slot = _SLOT.match(mr, at)
+        if slot is None:
+            raise DataError(
+                f"{where}: got {mr[at:].strip()!r} in meaning representation {mr!r}; expected "
+                "attributes of the form name[value], ..."
+            )
+        at = slot.end()
+    return mr, well_formed(reference, where)
 
 
 def slots(mr: str) -> list[tuple[str, str]]:
@@ -83,7 +94,12 @@ def linearise(mr: str) -> str:
 
 
 def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
-    return [(row["meaning_representation"], row["human_reference"]) for row in rows]
+    return [
+        _checked(
+            (row["meaning_representation"], row["human_reference"]), f"the hub's copy, row {number}"
+        )
+        for number, row in enumerate(rows, 1)
+    ]
 
 
 def _write_sample(folder: Path, seed: int) -> None:

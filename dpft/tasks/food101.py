@@ -41,11 +41,15 @@ def read_list(path: Path) -> Rows:
     """
     images = path.parent.parent / "images"
     rows: Rows = []
+    seen: set[str] = set()
     for number, line in enumerate(text_lines(path, "a list of images"), 1):
         entry = line.strip()
         if not entry:
             continue
         where = f"{path}, line {number}"
+        if entry in seen:
+            raise DataError(f"{where}: {entry} is there twice; expected each image once")
+        seen.add(entry)
         name, _, image = entry.partition("/")
         if not image or Path(image).name != image:
             raise DataError(f"{where}: got {entry!r}; expected class/number, as apple_pie/1005649")

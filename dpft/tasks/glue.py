@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dpft.errors import DataError
+from dpft.errors import DataError, SplitError
 from dpft.metrics import classification
 from dpft.objectives.base import Prediction
 from dpft.tasks.classification import Classification, Row
-from dpft.tasks.sources import Dataset, Form, Hub, parquet
+from dpft.tasks.sources import Dataset, Form, Hub, parquet, parquet_form
 
 # A file with more broken lines than this share is another file than GLUE's.
 _BROKEN = 1e-3
@@ -67,6 +67,8 @@ def _rows(path: Path, lines: Iterable[str], columns: Columns, subset: str) -> It
     places = [header.index(name) for name in names]
     good, broken = 0, []
     for number, line in numbered:
+        if not line.strip():
+            continue
         fields = line.split("\t")
         if len(fields) != len(header):
             if not columns.lenient:
@@ -119,18 +121,40 @@ def read_hub(
                 f"row {number} of the hub's copy has the label {row['label']}; expected 0 to "
                 f"{classes - 1}"
             )
+        for name in texts:
+            if not isinstance(row[name], str):
+                raise DataError(
+                    f"row {number} of the hub's copy has the {name} {row[name]!r}; expected text"
+                )
         found.append(Row(tuple(row[name].strip() for name in texts), row["label"], subset))
     return found
 
 
 def _read_hub_mnli(rows: Iterable[Mapping[str, Any]], subset: str = "matched") -> list[Row]:
-    """MNLI's validation rows: the mismatched ones follow, and number themselves from 0 again."""
+    """MNLI's validation rows: the mismatched ones follow, and number themselves from 0 again.
+
+    Args:
+        rows: of the hub's form.
+        subset: that the first belong to; "": training rows, which are of neither and in any order.
+
+    Raises:
+        DataError: if rows of a validation split are not in their published order.
+    """
     rows = list(rows)
     numbers = [row.get("idx", i) for i, row in enumerate(rows)]
-    restart = next((i for i in range(1, len(rows)) if numbers[i] < numbers[i - 1]), len(rows))
     texts = ("premise", "hypothesis")
-    second = read_hub(rows[restart:], texts, 3, "mismatched")
-    return read_hub(rows[:restart], texts, 3, subset) + second
+    falls = [i for i in range(1, len(rows)) if subset and numbers[i] <= numbers[i - 1]]
+    if len(falls) > 1 or (falls and numbers[falls[0]] != 0):
+        raise DataError(
+            f"row {falls[0] + 1} of the hub's copy has idx {numbers[falls[0]]} after "
+            f"{numbers[falls[0] - 1]}; expected rising numbers, or 0 once, where the mismatched "
+            "rows begin: which rows are matched cannot be told from rows in another order"
+        )
+    second = falls[0] if falls else len(rows)
+    return [
+        *read_hub(rows[:second], texts, 3, subset),
+        *read_hub(rows[second:], texts, 3, "mismatched"),
+    ]
 
 
 def _subset(path: Path) -> str:
@@ -170,7 +194,7 @@ class Glue(Classification):
 
     def rows(self, split: str) -> list[Row]:
         if split == "test":
-            raise DataError(
+            raise SplitError(
                 f"GLUE publishes no labels of {self.name}'s test split; expected train or dev, "
                 "which is the published validation split: type decode.split=dev"
             )
@@ -262,9 +286,9 @@ class MNLI(Glue):
             ),
             # A part of the data set, whose validation rows are neither.
             Form({"dev": "dev.tsv"}, partial(read_tsv, columns=_MNLI_COLUMNS)),
-            Form(
-                {"train": "**/train*.parquet", "dev": "**/validation_m*atched*.parquet"},
-                lambda path: _read_hub_mnli(parquet(path), _subset(path) or "matched"),
+            parquet_form(
+                {"train": ("train",), "dev": ("validation_matched", "validation_mismatched")},
+                lambda path: _read_hub_mnli(parquet(path), _subset(path)),
             ),
         ),
         hub=Hub(

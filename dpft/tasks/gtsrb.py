@@ -78,6 +78,8 @@ def read_csv(path: Path) -> Rows:
     header = next(reader, [])
     if "Filename" not in header or "ClassId" not in header:
         raise DataError(f"{path}, line 1: got {';'.join(header) or 'nothing'}; {_EXPECTED}")
+    # The folder of a training file is its class.
+    own = int(path.parent.name) if path.parent.name.isdecimal() else None
     file_at, class_at = header.index("Filename"), header.index("ClassId")
     rows: Rows = []
     for row in reader:
@@ -91,6 +93,8 @@ def read_csv(path: Path) -> Rows:
             raise DataError(
                 f"{where}: got class {number!r}; expected a number below {len(CLASSES)}"
             )
+        if own is not None and int(number) != own:
+            raise DataError(f"{where}: got class {number}; expected {own}, as the folder says")
         if not name or Path(name).name != name:
             raise DataError(f"{where}: got file {name!r}; expected the name of an image")
         image = image_file(folder / name, where)
@@ -125,3 +129,12 @@ class GTSRB(Images):
         hub=Hub("tanganke/gtsrb", {"train": "train", "test": "test"}, hub_images("image", "label")),
         write_sample=_write_sample,
     )
+
+    def details(self, split: str) -> list[str]:
+        """Classes without an image, as of an archive that was unpacked in part."""
+        there = {row.label for row in self.rows(split)}
+        missing = [name for label, name in enumerate(CLASSES) if label not in there]
+        if not missing:
+            return []
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        return [f"no image of {', '.join(missing[:3])}{more}; the archives have all classes"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpft.checks import positive
-from dpft.errors import ConfigError, DataError, ModelError
+from dpft.errors import ConfigError, DataError, ModelError, SplitError
 from dpft.needs import Needs
 from dpft.objectives.base import Instance, Prediction
 from dpft.objectives.images import LabelledImage
@@ -41,7 +41,7 @@ class Images(Task):
 
     def rows(self, split: str) -> Rows:
         if split not in ("train", "test"):
-            raise DataError(
+            raise SplitError(
                 f"{self.name} has no {split} split: its authors published train and test only; "
                 "type decode.split=test"
             )

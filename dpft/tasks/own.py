@@ -19,7 +19,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from dpft.checks import one_of
-from dpft.errors import ConfigError, DataError
+from dpft.errors import ConfigError, DataError, SplitError
 from dpft.objectives.records import Record
 from dpft.tasks import own_sample
 from dpft.tasks.base import SPLITS, Task, fingerprint
@@ -190,6 +190,12 @@ class OwnData(Task):
         lines.append(f"columns: {', '.join(map(str, rows[0].values))}")
         lengths = [len(" ".join(self.texts(row))) for row in rows]
         lines.append(f"characters in a record: {_spread(lengths)}")
+        broken = [n for row in rows if (n := max(t.count("\n") for t in self.texts(row)))]
+        if broken:
+            lines.append(
+                f"{len(broken):,} records hold line breaks, one of them {max(broken) + 1:,} lines; "
+                "in CSV a quotation mark that begins a text may have swallowed rows"
+            )
         if self.user_column is not None and not (split == "train" and self.synthetic is not None):
             users = Counter(self._owners_in(split))
             over = sum(number > self.records_per_user for number in users.values())
@@ -228,13 +234,13 @@ class OwnData(Task):
                 )
             rows = self._read(split)
             if split == "train" and self.dev_share + self.test_share:
-                rows = [row for row in rows if self._falls_to(row) == "train"]
+                rows = self._falling_to("train")
         elif share:
-            rows = [row for row in self._read("train") if self._falls_to(row) == split]
+            rows = self._falling_to(split)
         else:
             setting = f"{split}_split=NAME" if self.location[0] == "hub" else f"{split}_file=FILE"
             held = "" if split == "train" else f", or task.{split}_share=0.1 to hold records out"
-            raise DataError(
+            raise SplitError(
                 f"task {self.name} was given no {split} split. Type task.{setting}{held}"
             )
         if not rows:
@@ -267,6 +273,8 @@ class OwnData(Task):
                 raise DataError(f"{file} has no rows; expected at least one record")
             return rows
         dataset = self.dataset
+        if self.location[0] == "files":
+            self._refuse_two_files(split)
         if self.location[0] == "hub":
             assert self.hub is not None
             names = {s: getattr(self, f"{s}_split") for s in SPLITS}
@@ -274,6 +282,24 @@ class OwnData(Task):
             from_hub = partial(mappings, where=self.hub)
             dataset = own_dataset(self.name, Hub(self.hub, named, from_hub, self.hub_config))
         return read(dataset, self.name, self.location, split, self.sample_seed)
+
+    def _refuse_two_files(self, split: str) -> None:
+        place = self.location[1]
+        assert place is not None
+        files = [file for form in self.dataset.forms for file in form.found(place, split)]
+        if len(files) > 1:
+            raise DataError(
+                f"{place} holds {' and '.join(file.name for file in files)}; expected one file for "
+                f"the {split} split: take one away, or type task.{split}_file=FILE"
+            )
+
+    def _falling_to(self, split: str) -> list[TableRow]:
+        """Rows of the training data that fall to a split."""
+        rows = self._read("train")
+        if self._held_out == "user":
+            # Here too: a second spelling could fall to the other side.
+            check_names(rows, [self._owner(row) for row in rows])
+        return [row for row in rows if self._falls_to(row) == split]
 
     def _falls_to(self, row: TableRow) -> str:
         """The split of a row of the training data, which follows from its record or user alone.

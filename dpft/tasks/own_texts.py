@@ -131,6 +131,13 @@ class TextClassification(OwnData):
                 f"'task.classes=[yes,no]', or {FROM_DATA}"
             )
         if isinstance(self.classes, tuple):
+            given: tuple[object, ...] = self.classes
+            odd = [name for name in given if isinstance(name, bool) or name is None]
+            if odd:
+                raise ConfigError(
+                    f"task.classes is {list(given)}; expected names, not {odd[0]!r}: put "
+                    """them in quotes, as in 'task.classes=["true","false"]'"""
+                )
             names = [str(name) for name in self.classes]
             if len(set(names)) < max(2, len(names)):
                 raise ConfigError(

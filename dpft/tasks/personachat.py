@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpft.errors import ConfigError, DataError
+from dpft.errors import ConfigError, DataError, SplitError
 from dpft.objectives.base import Prediction
 from dpft.objectives.records import TextRecord
 from dpft.tasks.generation import Generation, check_room
-from dpft.tasks.sources import Dataset, Form, Hub, text_lines
+from dpft.tasks.sources import Dataset, Form, Hub, text_lines, well_formed
 
 if TYPE_CHECKING:
     from dpft.models import LoadedModel
@@ -139,7 +139,7 @@ def _strings(item: Any, name: str, where: str) -> tuple[str, ...]:
         or not all(isinstance(value, str) and value.strip() for value in values)
     ):
         raise DataError(f"{where}: got {name} {str(values)[:60]}; expected texts, one or more")
-    return tuple(value.strip() for value in values)
+    return tuple(well_formed(value, where).strip() for value in values)
 
 
 def _turns(texts: Iterable[str]) -> list[str]:
@@ -216,7 +216,7 @@ class PersonaChat(Generation):
 
     def rows(self, split: str) -> list[Reply]:
         if split == "test":
-            raise DataError(
+            raise SplitError(
                 "Persona-Chat has no test split: that of ConvAI2 was never published. Type "
                 "decode.split=dev for the validation file"
             )
@@ -311,5 +311,5 @@ class PersonaChat(Generation):
             raise DataError(
                 f"{folder} holds the validation file of Persona-Chat but no training file, such as "
                 "train_self_original.txt. Put it there, or type task.split_by_persona=0.8 to "
-                "train on the first 80% of the validation file's dialogues"
+                "train on the dialogues of about 80% of the validation file's personas"
             )

@@ -13,7 +13,7 @@ from dpft.objectives.base import Prediction
 from dpft.objectives.records import TextRecord
 from dpft.tasks.generation import Generation, text_room
 from dpft.tasks.json_list import entries
-from dpft.tasks.sources import Dataset, Form, Hub, text_lines
+from dpft.tasks.sources import Dataset, Form, Hub, text_lines, well_formed
 
 if TYPE_CHECKING:
     from dpft.models import LoadedModel
@@ -69,7 +69,10 @@ def _row(entry: Any, where: str) -> Row:
             f"{where}: got dialogue {str(dialogue)[:40]!r}, summary {str(summary)[:40]!r}; "
             "expected two texts, the summary not empty"
         )
-    return dialogue.replace("\r\n", "\n").strip(), summary.strip()
+    return (
+        well_formed(dialogue, where).replace("\r\n", "\n").strip(),
+        well_formed(summary, where).strip(),
+    )
 
 
 def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Row]:

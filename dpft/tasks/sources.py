@@ -8,6 +8,7 @@ parquet files of the hub are themselves a form that a folder may hold (``dpft da
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from dpft.errors import DataError
+from dpft.errors import DataError, SplitError
 
 Rows = list[Any]
 Location = tuple[str, Path | None]
@@ -37,6 +38,46 @@ class Form:
         """The files of a split, sorted; empty if there are none."""
         pattern = self.files.get(split)
         return sorted(folder.glob(pattern)) if pattern is not None else []
+
+
+@dataclass(frozen=True)
+class ParquetForm(Form):
+    """The hub's parquet files, which may lie in folders of the folder.
+
+    Attributes:
+        names: by split, what its files are called without suffix and number; one set of each.
+    """
+
+    names: Mapping[str, tuple[str, ...]]
+
+    def found(self, folder: Path, split: str) -> list[Path]:
+        return [file for name in self.names.get(split, ()) for file in _one_set(folder, name)]
+
+
+def parquet_form(names: Mapping[str, tuple[str, ...]], read: Callable[[Path], Rows]) -> ParquetForm:
+    """Files that are called ``NAME.parquet``, or ``NAME-00000-of-00002.parquet`` and so on."""
+    return ParquetForm({s: f"**/{called[0]}*.parquet" for s, called in names.items()}, read, names)
+
+
+def _one_set(folder: Path, name: str) -> list[Path]:
+    """One file of a name at any depth, or all its parts in one folder.
+
+    Raises:
+        DataError: for a second copy, whose rows would be records again, or a missing part.
+    """
+    called = re.compile(rf"{re.escape(name)}(?:-(\d+)-of-(\d+)(?:-[0-9a-f]+)?)?")
+    files = sorted(folder.glob(f"**/{name}*.parquet"))
+    found = [(file, match) for file in files if (match := called.fullmatch(file.stem))]
+    parts = [(int(match[1] or 0), int(match[2] or 1)) for _, match in found]
+    whole = parts == [(i, len(parts)) for i in range(len(parts))]
+    if whole and len({file.parent for file, _ in found}) <= 1:
+        return [file for file, _ in found]
+    listed = ", ".join(str(file.relative_to(folder)) for file, _ in found[:4])
+    more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+    raise DataError(
+        f"{folder} holds {listed}{more}; expected one {name}.parquet, or all parts of one in one "
+        "folder: rows of a second copy would count as further records. Take the others away"
+    )
 
 
 @dataclass(frozen=True)
@@ -78,8 +119,8 @@ class Dataset:
             return self.forms
         hub = self.hub
         # Of several splits of the hub that make one of ours, a folder's first is read.
-        files = {split: f"**/{name.split('+')[0]}*.parquet" for split, name in hub.splits.items()}
-        return (*self.forms, Form(files, lambda path: hub_rows(hub, parquet(path))))
+        names = {split: (name.split("+")[0],) for split, name in hub.splits.items()}
+        return (*self.forms, parquet_form(names, lambda path: hub_rows(hub, parquet(path))))
 
 
 def locate(dataset: Dataset, name: str, source: str, data_dir: str | None) -> Location:
@@ -125,7 +166,10 @@ def read(dataset: Dataset, name: str, location: Location, split: str, seed: int)
     elif kind == "hub":
         rows = _read_hub(dataset, name, split)
     else:
-        rows = _sample(dataset, seed).get(split, [])
+        sample = _sample(dataset, seed)
+        if split not in sample:
+            raise SplitError(f"the generated sample of {name} has no split {split!r}")
+        rows = sample[split]
     if not rows:
         raise DataError(f"task {name} has no records in split {split!r}; expected at least one")
     return rows
@@ -138,7 +182,7 @@ def _read_folder(dataset: Dataset, folder: Path, split: str) -> Rows:
             return [row for file in files for row in form.read(file)]
     for form in dataset.all_forms():
         if any(form.found(folder, other) for other in form.files):
-            raise DataError(
+            raise SplitError(
                 f"{folder} holds no {split} split: no file {form.files.get(split, '')!r}; put it "
                 "there, choose another split, or type task.data_dir=FOLDER"
             )
@@ -155,7 +199,7 @@ def _read_hub(dataset: Dataset, name: str, split: str) -> Rows:
     if hub is None:
         raise DataError(f"the {name} files were found nowhere, and the hub has no copy. {advice}")
     if split not in hub.splits:
-        raise DataError(f"{name} has no split {split!r}; expected one of {', '.join(hub.splits)}")
+        raise SplitError(f"{name} has no split {split!r}; expected one of {', '.join(hub.splits)}")
     return hub_rows(hub, _load_hub(hub, name, split, advice))
 
 
@@ -232,6 +276,22 @@ def _sample(dataset: Dataset, seed: int) -> Mapping[str, Rows]:
             split: [row for file in form.found(folder, split) for row in form.read(file)]
             for split in form.files
         }
+
+
+def well_formed(text: str, where: str) -> str:
+    """The text, if it can be written as UTF-8: JSON can spell half of a surrogate pair.
+
+    Raises:
+        DataError: if not.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        got = text[max(0, error.start - 20) : error.start + 1]
+        raise DataError(
+            f"{where}: got {got!r}, which is no valid Unicode ({error.reason}); expected text"
+        ) from error
+    return text
 
 
 def text_lines(path: Path, expected: str) -> Sequence[str]:

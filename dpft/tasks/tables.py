@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dpft.errors import DataError
-from dpft.tasks.sources import parquet, text_lines
+from dpft.tasks.sources import parquet, text_lines, well_formed
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,7 @@ class TableRow:
                 f"{self.place}: column {column!r} is empty; expected text. Remove the row, or fill "
                 "it"
             )
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"{self.place}: column {column!r} is no valid Unicode ({error.reason}); expected "
-                "text"
-            ) from error
-        return value
+        return well_formed(value, f"{self.place}, column {column!r}")
 
     def name(self, column: str, setting: str) -> str:
         """What names a user or a class: a text or a whole number, as text.
@@ -120,17 +113,25 @@ def check_names(rows: Sequence[TableRow], names: Sequence[str]) -> None:
     One person under two names is two units, each protected by itself: less than was promised.
 
     Raises:
-        DataError: naming both places, for names that differ in spaces or Unicode form only.
+        DataError: naming both places, for names that differ in spaces, Unicode form or characters
+            that are not seen only.
     """
     first: dict[str, tuple[str, str]] = {}
     for row, name in zip(rows, names, strict=True):
-        plain = " ".join(unicodedata.normalize("NFKC", name).split())
-        other, place = first.setdefault(plain, (name, row.place))
+        other, place = first.setdefault(_seen(name), (name, row.place))
         if other != name:
             raise DataError(
-                f"{row.place}: user {name!r} differs from {other!r} ({place}) only in spaces or "
-                "Unicode form; expected one spelling for each user, since two names are two users"
+                f"{row.place}: user {name!a} differs from {other!a} ({place}) only in spaces, "
+                "Unicode form or characters that are not seen; expected one spelling for each "
+                "user, since two names are two users"
             )
+
+
+def _seen(name: str) -> str:
+    """A name as people see it: without marks of direction and width, in one Unicode form."""
+    visible = "".join(" " if c.isspace() else c for c in name if unicodedata.category(c) != "Cf")
+    normal = unicodedata.normalize("NFKC", visible)
+    return " ".join("".join(c for c in normal if c.isspace() or c.isprintable()).split())
 
 
 def _json_lines(path: Path) -> Iterator[TableRow]:
@@ -188,6 +189,8 @@ def _separated(delimiter: str) -> Callable[[Path], Iterator[TableRow]]:
                     place = f"{path}, line {line + 1}"
                     line = reader.line_num
                     if cells:
+                        if delimiter == "\t":
+                            _refuse_rows_in_cells(place, cells)
                         yield _row(place, header, cells)
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}; expected a table") from error
@@ -200,6 +203,17 @@ def _separated(delimiter: str) -> Callable[[Path], Iterator[TableRow]]:
             ) from error
 
     return read
+
+
+def _refuse_rows_in_cells(place: str, cells: Sequence[str]) -> None:
+    """Refuse a cell that spans rows: a quotation mark that begins a text opens a cell as well."""
+    for cell in cells:
+        if "\t" in cell and "\n" in cell:
+            raise DataError(
+                f"{place}: got a cell in quotes with tabs and line breaks, {_brief(cell)}; "
+                "expected none, since it looks like several rows after a text that begins with a "
+                "quotation mark. Double that mark and put quotes around it, or use JSON lines"
+            )
 
 
 def _check_header(path: Path, header: Sequence[str]) -> None:

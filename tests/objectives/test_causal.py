@@ -82,6 +82,7 @@ def test_long_dialogues_lose_their_start_but_neither_instruction_nor_delimiter()
         ("abcd", "x" * 9, 15, {}, (0, 1)),  # its end token
         ("abcdefgh", "x" * 9, 8, {}, (2, 10)),
         ("abcdefgh", "xy", 10, {"cut": "source", "before": "I:", "after": ">"}, (6, 0)),
+        ("abcdefgh", "xy", 10, {"cut": "source", "keep": 1}, (4, 0)),  # a persona's end
     ],
 )
 def test_an_example_says_what_it_lost(source, target, size, options, lost):

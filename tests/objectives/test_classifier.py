@@ -147,3 +147,26 @@ def test_records_longer_than_the_models_positions_are_refused(encoder):
     check_positions(model, 40)  # RoBERTa has 42, of which padding takes two
     with pytest.raises(ConfigError, match=r"task.max_length is 41, .* type task.max_length=40"):
         check_positions(model, 41)
+
+
+def test_what_texts_lose_is_counted():
+    _, tokenizer = build("bert", masked=False)
+    whole = objective(tokenizer).encode(PAIRS[1])
+    cut = objective(tokenizer, 8).encode(PAIRS[1])
+    assert (whole.cut_source, cut.cut_source) == (0, len(whole.ids) - 8)
+    assert len(cut.ids) == 8
+
+
+def test_no_room_for_a_text_is_an_error():
+    _, tokenizer = build("bert", masked=False)
+    with pytest.raises(ConfigError, match=r"task\.max_length is 4, .* 5 or more"):
+        objective(tokenizer, 4).encode(PAIRS[1])
+
+
+def test_a_prediction_says_whether_its_question_lost_a_part():
+    model, tokenizer = build("bert", masked=False)
+    settings = Decode(batch_size=2)
+    answers = objective(tokenizer, 8).predict(
+        model, [Instance(p, ("no",)) for p in PAIRS], settings, 0, lambda count: None
+    )
+    assert [answer.cut for answer in answers] == [True, True, False, True]

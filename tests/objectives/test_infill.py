@@ -73,6 +73,13 @@ def test_long_texts_are_cut_longest_first_and_the_blank_never():
     assert spelled("bert", ("the film", long), TWO, 10) == ("[CLS] the film ? [MASK] , a b c [SEP]")
 
 
+def test_what_texts_lose_is_counted():
+    tokenizer = TOKENIZERS["bert"]()
+    record = LabelledText(("a b c a b c a b c",), 0)
+    assert infilling(tokenizer).encode(record).cut_source == 0
+    assert infilling(tokenizer, max_length=10).encode(record).cut_source == 5
+
+
 def test_a_blank_in_the_text_is_not_taken_for_the_templates():
     tokenizer = TOKENIZERS["bert"]()
     example = infilling(tokenizer).encode(LabelledText(("the [MASK] film",), 0))

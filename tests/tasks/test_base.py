@@ -1,12 +1,15 @@
 """What every task shares: loading by name, fingerprints, forms of a data set."""
 
 import pytest
+from typer.testing import CliRunner
 
+from dpft.cli import app
 from dpft.errors import ConfigError, DataError
 from dpft.objectives.records import LabelledText, TextRecord
 from dpft.tasks import load_task
 from dpft.tasks.base import fingerprint
 from dpft.tasks.e2e import E2E
+from dpft.tasks.sources import hub_rows
 
 
 def test_the_fingerprint_tells_datasets_apart():
@@ -50,3 +53,55 @@ def test_a_folder_may_hold_the_hubs_parquet_files(tmp_path):
     file.write_bytes(b"nonsense")
     with pytest.raises(DataError, match="not a parquet file"):
         E2E(data_dir=str(tmp_path)).rows("train")
+
+
+def copies(folder, *names):
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = {"meaning_representation": ["name[A]"], "human_reference": ["A."]}
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pyarrow.parquet.write_table(pyarrow.table(rows), folder / name)
+    return E2E(data_dir=str(folder))
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["train.parquet", "old/train_before_cleaning.parquet"], 1),
+        (["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"], 2),
+        (["train-00000-of-00001-0f3a.parquet"], 1),
+        (["train.parquet", "data/train-00000-of-00001.parquet"], None),
+        (["train.parquet", "old/train.parquet"], None),
+        (["data/train-00000-of-00002.parquet"], None),
+        (["a/train-00000-of-00002.parquet", "b/train-00001-of-00002.parquet"], None),
+    ],
+)
+def test_one_copy_of_a_split_is_read_and_two_are_refused(tmp_path, names, found):
+    """A record that is there twice would be two, each of which is protected by itself."""
+    if found is None:
+        with pytest.raises(DataError, match=r"expected one train\.parquet, or all parts"):
+            copies(tmp_path, *names).records("train")
+    else:
+        assert len(copies(tmp_path, *names).records("train")) == found
+
+
+def test_data_check_fails_on_a_split_that_is_there_and_broken(tmp_path):
+    (tmp_path / "trainset.csv").write_text("mr,ref\nname[A],A.\n")
+    arguments = ["data", "check", "e2e", f"task.data_dir={tmp_path}"]
+    lacking = CliRunner().invoke(app, arguments)
+    assert lacking.exit_code == 0
+    assert "no dev split" in lacking.stdout.replace("\n", " ")
+    (tmp_path / "devset.csv").write_text("mr,ref\nname[A],\n")
+    broken = CliRunner().invoke(app, arguments)
+    assert broken.exit_code == 2
+    assert "devset.csv, line 2" in broken.output.replace("\n", "")
+
+
+@pytest.mark.parametrize("column", ["meaning_representation", "human_reference"])
+@pytest.mark.parametrize("value", [None, "", 3])
+def test_rows_of_the_hub_are_checked_as_those_of_files(column, value):
+    row = {"meaning_representation": "name[A]", "human_reference": "A.", column: value}
+    with pytest.raises(DataError, match="row 1: got"):
+        hub_rows(E2E.dataset.hub, [row])

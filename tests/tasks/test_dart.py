@@ -116,6 +116,7 @@ def test_xml_is_read_with_entities_and_empty_references(tmp_path):
         ([GOOD | {"annotations": [{"source": "a"}]}], "got annotations"),
         ([GOOD | {"annotations": "abc"}], "got annotations abc"),
         ([GOOD | {"annotations": [{"text": None}]}], "got reference None; expected a text"),
+        ([GOOD | {"tripleset": [["a", "\ud83d", "c"]]}], "entry 1: got .* no valid Unicode"),
     ],
 )
 def test_malformed_json_is_refused_with_its_line(tmp_path, content, message):

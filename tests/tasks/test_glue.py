@@ -15,7 +15,16 @@ from dpft.models import LoadedModel, Needs
 from dpft.objectives.base import Prediction
 from dpft.objectives.records import LabelledText
 from dpft.tasks import load_task
-from dpft.tasks.glue import MNLI, QNLI, QQP, SST2, Columns, read_hub, read_tsv
+from dpft.tasks.glue import (
+    MNLI,
+    QNLI,
+    QQP,
+    SST2,
+    Columns,
+    _read_hub_mnli,
+    read_hub,
+    read_tsv,
+)
 from dpft.tasks.glue_sample import write
 from dpft.tasks.sources import hub_rows
 from tests.objectives.encoders import build
@@ -132,6 +141,16 @@ def test_mnlis_parquet_files_are_read_as_the_hub_and_as_we_write_them(tmp_path):
     for folder in ("hub", "ours"):
         subsets = [i.subset for i in MNLI(data_dir=str(tmp_path / folder)).instances("dev")]
         assert subsets == ["matched"] * 3 + ["mismatched"] * 2
+
+
+def test_mnlis_rows_in_another_order_are_refused_where_it_matters():
+    rows = mnli_rows(4)
+    shuffled = [rows[i] for i in (2, 0, 3, 1)]
+    with pytest.raises(DataError, match="row 2 of the hub's copy has idx 0 after 2"):
+        hub_rows(MNLI.dataset.hub, shuffled)
+    with pytest.raises(DataError, match="idx 1 after 3"):
+        hub_rows(MNLI.dataset.hub, [rows[3], rows[1]])
+    assert len(_read_hub_mnli(shuffled, "")) == 4  # training rows
 
 
 def test_a_part_of_mnli_has_one_dev_file_and_no_subsets(tmp_path):

@@ -303,6 +303,19 @@ def test_a_malformed_annotation_file_is_refused_with_its_line(tmp_path, text, me
         read_signs(write(tmp_path / "GT-00000.csv", text))
 
 
+def test_the_folder_of_a_sign_is_its_class(tmp_path):
+    ppm(tmp_path / "00007" / "a.ppm", noise(1, 0, 20)[0])
+    file = write(tmp_path / "00007" / "GT-00007.csv", f"{SIGNS}a.ppm;1;1;1;1;1;1;3\n")
+    with pytest.raises(DataError, match="line 2: got class 3; expected 7"):
+        read_signs(file)
+
+
+def test_data_check_tells_which_signs_are_not_there(tmp_path):
+    signs(tmp_path)
+    (told,) = GTSRB(data_dir=str(tmp_path)).details("train")
+    assert "and 38 more; the archives have all classes" in told
+
+
 # Food-101.
 
 
@@ -338,6 +351,7 @@ def test_dishes_are_read_by_list_and_large_ones_stay_on_disk(tmp_path):
         ("waffle/1\n", "line 1: got class 'waffle'; did you mean 'waffles'"),
         ("waffles/../1\n", "line 1: got 'waffles/../1'"),
         ("waffles/1\nwaffles/2\n", r"line 2: cannot read .*waffles/2\.jpg: No such file"),
+        ("waffles/1\nwaffles/1\n", "line 2: waffles/1 is there twice"),
         (b"waffles/\xff\n", "not UTF-8"),
     ],
 )

@@ -100,7 +100,7 @@ def test_quoted_line_breaks_do_not_shift_the_lines_that_are_named(tmp_path):
         ("a.jsonl", '{"text": 5}', r"line 1: column 'text' is 5 \(int\); expected text"),
         ("a.jsonl", '{"text": null}', "column 'text' is None"),
         ("a.jsonl", '{"text": " "}', "line 1: column 'text' is empty"),
-        ("a.jsonl", '{"text": "\\ud800"}', "no valid Unicode"),
+        ("a.jsonl", '{"text": "\\ud800"}', "line 1, column 'text': got .* no valid Unicode"),
         ("a.csv", "", "is empty; expected column names"),
         ("a.csv", "text,text\na,b\n", "line 1: column 'text' is there twice"),
         ("a.csv", "text,n\na,b\nc\n", "line 3: got 1 cells for 2 columns"),
@@ -108,6 +108,7 @@ def test_quoted_line_breaks_do_not_shift_the_lines_that_are_named(tmp_path):
         ("a.csv", "words\na\n", "line 2: no column 'text'; found words"),
         ("a.csv", 'text\n"a"b\n', "after line 1.*expected cells in double quotes"),
         ("a.csv", b"text\n\xff\n", "not UTF-8"),
+        ("a.tsv", 'text\tn\n"I came.\tx\nI left."\ty\n', "line 2: got a cell in quotes with tabs"),
         ("a.parquet", "nonsense", "not a parquet file"),
     ],
 )
@@ -131,6 +132,20 @@ def test_a_folder_may_hold_the_splits(tmp_path):
     assert [task.records(s)[0].target for s in ("train", "test")] == ["a", "b"]
     with pytest.raises(DataError, match=r"given no dev split.*task\.dev_share=0\.1"):
         task.records("dev")
+
+
+def test_two_files_for_a_split_are_refused(tmp_path):
+    lines(tmp_path / "train.jsonl", [{"text": "old"}])
+    table(tmp_path / "train.csv", [{"text": "new"}])
+    with pytest.raises(DataError, match=r"holds train\.jsonl and train\.csv; expected one file"):
+        LanguageModeling(data_dir=str(tmp_path)).records("train")
+
+
+def test_an_empty_synthetic_file_is_refused(tmp_path):
+    (tmp_path / "none.jsonl").write_text("")
+    task = LanguageModeling(source="sample", synthetic=str(tmp_path / "none.jsonl"))
+    with pytest.raises(DataError, match=r"none\.jsonl has no rows"):
+        task.records("train")
 
 
 def test_a_data_set_of_the_hub_is_read_by_its_columns(monkeypatch):
@@ -298,6 +313,28 @@ def test_users_are_held_out_whole(tmp_path):
     ]
 
 
+def test_a_second_spelling_of_a_user_is_found_before_the_split(tmp_path):
+    """Else one of them could be trained on, and the other asked about."""
+    rows = [
+        {"user": f"user{i}{end}", "text": f"{i} {j}"}
+        for i in range(20)
+        for j, end in enumerate(("", " "))
+    ]
+    for split in ("train", "test"):
+        file = lines(tmp_path / "all.jsonl", rows)
+        task = LanguageModeling(train_file=file, unit="user", user_column="user", test_share=0.3)
+        with pytest.raises(DataError, match="'user0 ' differs from 'user0'"):
+            task.records(split)
+
+
+@pytest.mark.parametrize("other", ["ann\u200b", "\u200eann", " ann", "\uff41nn", "ann\ufeff"])
+def test_a_name_that_looks_like_another_is_refused(tmp_path, other):
+    rows = [{"user": name, "text": "x"} for name in ("ann", "bob", other)]
+    file = lines(tmp_path / "a.jsonl", rows)
+    with pytest.raises(DataError, match="differs from 'ann'"):
+        LanguageModeling(train_file=file, unit="user", user_column="user").owners()
+
+
 def test_a_share_of_too_few_records_is_refused(tmp_path):
     with pytest.raises(DataError, match="no record fell to the dev split"):
         held_out(tmp_path, [{"text": "b"}], dev_share=0.01, test_share=0.01)
@@ -372,7 +409,7 @@ def test_classes_are_given_or_asked_for(tmp_path):
         TextClassification(train_file=file, classes=("yes", "no")).records("train")
 
 
-@pytest.mark.parametrize("classes", ["[yes]", "[a,b,a]", "yes"])
+@pytest.mark.parametrize("classes", ["[yes]", "[a,b,a]", "yes", "[true,false]", "[a,null]"])
 def test_classes_that_are_none_are_refused(classes):
     settings = compose(["task=classification", f"task.classes={classes}"])["task"]
     with pytest.raises(ConfigError, match=r"task\.classes is"):

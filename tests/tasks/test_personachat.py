@@ -162,6 +162,7 @@ def _changed(change):
         (_changed(lambda d: d.update(utterances=[3])), "dialogue 2: got history None"),
         (_changed(lambda d: d["utterances"][0].update(candidates=[])), "got candidates"),
         (_changed(lambda d: d["utterances"][1].update(history=["", "a"])), "got history"),
+        (_changed(lambda d: d["utterances"][0].update(candidates=["\ud83d"])), "no valid Unicode"),
     ],
 )
 def test_a_malformed_json_file_is_refused_with_its_place(tmp_path, content, message):

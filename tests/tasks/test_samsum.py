@@ -78,6 +78,7 @@ def test_a_copy_without_the_empty_dialogue_reads_the_same():
         (f"[\n{GOOD},\n" + '{"id" 3}]', "line 3: Expecting"),
         (f"[{GOOD},\n" + GOOD.replace('"s"', '" "') + "]", "line 2, entry 2: .*summary not empty"),
         ("[" + GOOD.replace('"A: a"', "7") + "]", "line 1, entry 1: got dialogue '7'"),
+        ("[" + GOOD.replace('"s"', '"\\ud83d"') + "]", "line 1, entry 1: got .* no valid Unicode"),
     ],
 )
 def test_a_malformed_list_is_refused_with_its_line(tmp_path, text, message):
