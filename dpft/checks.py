@@ -13,6 +13,12 @@ def positive(name: str, value: float | None) -> None:
         raise ConfigError(f"{name} is {value}; expected a number > 0")
 
 
+def check_seed(name: str, value: int) -> None:
+    """Refuse a seed that a random generator has no room for."""
+    if not 0 <= value < 2**63:
+        raise ConfigError(f"{name} is {value}; expected 0 or more, below 2^63")
+
+
 def fitting_batch(records: int) -> int:
     """A batch size to suggest for so few records: a quarter of them, down to a power of two."""
     return 1 << max(0, (records // 4).bit_length() - 1)

@@ -60,7 +60,7 @@ def train(context: typer.Context) -> None:
     """
     from dpft.commands import train as verb
 
-    _run(lambda: verb.main(context.args), hub=not _asks_help(context))
+    _run(lambda: verb.main(context.args), hub=not _asks_help(context), goes_on=True)
 
 
 @app.command(context_settings=_AS_TYPED)
@@ -91,7 +91,9 @@ def sweep(
     from dpft.commands import sweep as verb
 
     options = {"keep_going": not fail_fast, "dry_run": dry_run}
-    _run(lambda: verb.main(context.args, file=file, name=name, watch=watch, **options))
+    _run(
+        lambda: verb.main(context.args, file=file, name=name, watch=watch, **options), goes_on=True
+    )
 
 
 @app.command()
@@ -268,7 +270,8 @@ def table(
             only_missing=missing,
             run=run,
             keep_going=not fail_fast,
-        )
+        ),
+        goes_on=True,
     )
 
 
@@ -340,7 +343,8 @@ def figure(
             only_missing=missing,
             run=run,
             keep_going=not fail_fast,
-        )
+        ),
+        goes_on=True,
     )
 
 
@@ -379,7 +383,10 @@ def study_make(
     raters: Annotated[int, typer.Option(help="People who rate.")] = 20,
     per_rater: Annotated[int, typer.Option(help="Contexts for each; all systems' replies.")] = 5,
     split: Annotated[str, typer.Option(help="Of the runs' generations.")] = "dev",
-    seed: Annotated[int, typer.Option(help="Of what is drawn, and of the order.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Of what is drawn, and of the order; secret. Default: drawn."),
+    ] = None,
     generations: Annotated[
         str | None, typer.Option(help="Their name, where not the split's: see record.json.")
     ] = None,
@@ -387,8 +394,8 @@ def study_make(
     """A blinded sheet of several runs' replies: dpft study make RUN RUN --out FOLDER"""
     from dpft.commands import study as verb
 
-    options = {"items": items, "raters": raters, "per_rater": per_rater, "seed": seed}
-    _run(lambda: verb.make(runs, out, name=generations or split, **options))
+    options = {"items": items, "raters": raters, "per_rater": per_rater}
+    _run(lambda: verb.make(runs, out, name=generations or split, seed=seed, **options))
 
 
 @study_app.command("read")
@@ -478,6 +485,7 @@ def select(
             context.args, metric=metric, mean=trials, shape=shape, lowest=lowest, name=name
         ),
         hub=True,
+        goes_on=True,
     )
 
 
@@ -490,7 +498,7 @@ def audit(context: typer.Context) -> None:
     """
     from dpft.commands import audit as verb
 
-    _run(lambda: verb.main(context.args), hub=not _asks_help(context))
+    _run(lambda: verb.main(context.args), hub=not _asks_help(context), goes_on=True)
 
 
 @app.command()
@@ -500,7 +508,7 @@ def demo(
     """The main job on generated data, offline: pretrained, private, non-private."""
     from dpft.commands import demo as verb
 
-    _run(lambda: verb.main(folder), hub=True)
+    _run(lambda: verb.main(folder), hub=True, goes_on=True)
 
 
 @app.callback(invoke_without_command=True)
@@ -520,12 +528,13 @@ def _asks_help(context: typer.Context) -> bool:
     return not {"--help", "-h"}.isdisjoint(context.args)
 
 
-def _run(verb: Callable[[], None], hub: bool = False) -> None:
+def _run(verb: Callable[[], None], hub: bool = False, goes_on: bool = False) -> None:
     """Run a verb; errors that are the user's to mend become one message and exit status 2.
 
     Args:
         verb: what to do.
         hub: whether it may ask the model hub for something.
+        goes_on: whether it continues what it began when it was stopped.
     """
     from dpft.errors import DpftError
 
@@ -539,7 +548,8 @@ def _run(verb: Callable[[], None], hub: bool = False) -> None:
         typer.secho(f"dpft: {error}", fg=typer.colors.RED, err=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        typer.secho("dpft: stopped; the same command continues where it left off", err=True)
+        after = "continues where it left off" if goes_on else "begins anew"
+        typer.secho(f"dpft: stopped; the same command {after}", err=True)
         sys.exit(130)
 
 

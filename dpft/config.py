@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dpft.audit.settings import Audit
-from dpft.checks import one_of, positive
+from dpft.checks import check_seed, one_of, positive
 from dpft.clip import Clip
 from dpft.errors import ConfigError, suggestion
 
@@ -383,6 +383,7 @@ def parse(raw: Mapping[str, Any]) -> Run:
     positive("record_norms", every)
     precision = _checked(raw.get("precision", PRECISIONS[0]), str, "precision")
     one_of("precision", precision, PRECISIONS)
+    check_seed("seed", plain["seed"])
     run = Run(
         task=raw["task"],
         raw=raw,

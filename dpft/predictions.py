@@ -13,6 +13,8 @@ from dpft.errors import DataError
 from dpft.models import LoadedModel
 from dpft.objectives.base import Instance, Prediction
 from dpft.progress import Progress
+from dpft.runs.atomic import write_atomic
+from dpft.runs.errors import disk_report
 from dpft.tasks.base import Task
 
 _EXPECTED = 'expected {"prediction": "...", "references": ["...", ...]} on each line'
@@ -55,13 +57,15 @@ def write_predictions(file: Path, predictions: Sequence[Prediction]) -> None:
     """JSON lines of ``source``, ``prediction``, ``references`` and what else is known of them.
 
     The file is there whole or not at all.
+
+    Raises:
+        DataError: if it cannot be written.
     """
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text(
-        "".join(json.dumps(_item(p), ensure_ascii=False) + "\n" for p in predictions),
-        encoding="utf-8",
-    )
-    temporary.replace(file)
+    lines = "".join(json.dumps(_item(p), ensure_ascii=False) + "\n" for p in predictions)
+    try:
+        write_atomic(file, lines)
+    except OSError as error:
+        raise DataError(f"cannot write {file}: {disk_report(file.parent, error)}") from error
 
 
 def read_predictions(file: Path) -> list[Prediction]:
@@ -73,7 +77,7 @@ def read_predictions(file: Path) -> list[Prediction]:
     """
     try:
         # Not splitlines: texts may hold other line separators, unescaped in JSON.
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise DataError(f"cannot read {file}: {error.strerror}; {_EXPECTED}") from error
     except UnicodeDecodeError as error:
@@ -142,8 +146,10 @@ def _parsed(file: Path, number: int, line: str) -> Prediction:
     if not (isinstance(text, str) and strings and all(isinstance(r, str) for r in references)):
         raise DataError(f"{where}: got {line[:80]}; {_EXPECTED}")
     nll, tokens = item.get("nll"), item.get("tokens")
-    if not (nll is None or isinstance(nll, float | int)) or not isinstance(tokens, int | None):
-        raise DataError(f"{where}: nll is {nll!r}, tokens is {tokens!r}; expected numbers")
+    if isinstance(nll, bool) or not isinstance(nll, float | int | None):
+        raise DataError(f"{where}: nll is {nll!r}; expected a number")
+    if isinstance(tokens, bool) or not isinstance(tokens, int | None) or tokens == 0:
+        raise DataError(f"{where}: tokens is {tokens!r}; expected a whole number of at least 1")
     for name in ("finished", "cut"):
         if not isinstance(item.get(name), bool | None):
             raise DataError(f"{where}: {name} is {item[name]!r}; expected true, false or nothing")

@@ -105,7 +105,9 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
     planted = audits.plant(run.audit, loaded, run.seed)
     if planted is not None:
         records = [*records, *planted.records]
-    with progress.phase("encoding", len(records)) as advance:
+    # How many records all users have together is private: not for a job's log file.
+    shown = len(records) if owners is None or progress.console.is_terminal else None
+    with progress.phase("encoding", shown) as advance:
         examples = encoded(objective, records, advance)
     tell_cut(examples, mechanism.noise_multiplier > 0, progress)
     if mechanism.private:

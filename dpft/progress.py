@@ -49,10 +49,10 @@ class Progress:
         self._bars.stop()
 
     def say(self, text: str) -> None:
-        self.console.print(text, highlight=False)
+        self.console.print(text, highlight=False, markup=False)
 
     def warn(self, text: str) -> None:
-        self.console.print(f"warning: {text}", style="yellow", highlight=False)
+        self.console.print(f"warning: {text}", style="yellow", highlight=False, markup=False)
 
     @contextmanager
     def phase(

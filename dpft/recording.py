@@ -46,7 +46,7 @@ def make_record(
     return {
         "stage": "trained",
         "dpft": runs.code_version(),
-        "config": run.identity(),  # without folders: a record may travel
+        "config": run.identity(),  # a record may travel: not where runs lie
         "config_hash": directory.config_hash,
         "environment": runs.environment(),
         "seeds": {"seed": run.seed, "noise": explicit},

@@ -9,6 +9,7 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from dpft.runs.shown import down, up
 
@@ -118,10 +119,10 @@ def print_remarks(path: Path, record: Mapping[str, Any]) -> None:
     console = Console()
     labels = ", ".join(record.get("labels", []))
     guarantee = record["privacy"]
-    console.print(f"[bold]{path}[/bold]" + (f"  ({labels})" if labels else ""), highlight=False)
+    console.print(Text.assemble((str(path), "bold"), f"  ({labels})" if labels else ""))
     if guarantee is not None:
-        console.print(f"  {guarantee['statement']}", highlight=False)
+        console.print(f"  {guarantee['statement']}", highlight=False, markup=False)
         for caveat in guarantee["caveats"]:
-            console.print(f"  note: {caveat}", highlight=False, style="yellow")
+            console.print(f"  note: {caveat}", highlight=False, markup=False, style="yellow")
     elif record["training"]["steps"] > 0:
         console.print("  no privacy guarantee", highlight=False)

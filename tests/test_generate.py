@@ -201,6 +201,7 @@ def test_a_folder_with_real_evaluation_files_beside_is_read_too(made, tmp_path):
     [
         ([], "no n given"),
         (["n=0", "sources=dev"], "n is 0"),
+        (["n=1", "sources=dev", "seed=99999999999999999999"], "seed is 9999.*below"),
         (["n=many", "sources=dev"], "generate.n is 'many'"),
         (["m=3"], "got 'm=3'"),
         (["n=3", "source=dev"], "did you mean 'sources'"),
@@ -219,26 +220,96 @@ def test_what_cannot_be_done_is_refused(private, overrides, message):
     assert not (private / "synthetic").exists()
 
 
-def test_the_training_file_and_copies_of_it_are_no_sources(private, tmp_path):
+def test_sources_of_training_records_are_refused_whatever_file_they_lie_in(tmp_path, monkeypatch):
     folder = tmp_path / "data"
     E2E.dataset.write_sample(folder, 0)
     task = E2E(source="files", data_dir=str(folder))
-    own = tmp_path / "own.jsonl"
-    own.write_text('{"source": "a", "target": "b"}\n')
-    mine = TextToText(train_file=str(own))
-    copy, link = tmp_path / "copy.csv", tmp_path / "link.jsonl"
+    copy, part = tmp_path / "copy.csv", tmp_path / "part.csv"
     shutil.copy(folder / "trainset.csv", copy)
-    link.symlink_to(own)
-    for refused, by in ((folder / "trainset.csv", task), (copy, task), (own, mine), (link, mine)):
-        with pytest.raises(ConfigError, match="would copy the sources of the training records"):
-            find_sources(by, str(refused), 1, seed=0)
-    # Other files, and synthetic ones, are for the user to judge.
-    assert find_sources(task, str(folder / "devset.csv"), 1, seed=0).distinct > 1
-    again = TextToText(source="sample", synthetic=str(own))
-    assert find_sources(again, str(own), 1, seed=0).distinct == 1
-    # A source that is refused is told before a file that exists.
-    result = invoke(private, "n=3", "sources=train", f"out={own}")
-    assert "would copy the sources" in result.output
+    part.write_text("".join((folder / "trainset.csv").read_text().splitlines(keepends=True)[:40]))
+    for file in (folder / "trainset.csv", copy, part):
+        with pytest.raises(ConfigError, match="mostly those of the training records"):
+            find_sources(task, str(file), 1, seed=0)
+        assert find_sources(task, str(file), 1, seed=0, check=False).in_training is None
+    found = find_sources(task, str(folder / "devset.csv"), 1, seed=0)
+    assert found.distinct > 1
+    assert found.in_training == 0
+    shutil.copy(folder / "trainset.csv", folder / "devset.csv")
+    with pytest.raises(ConfigError, match="mostly those of the training records"):
+        find_sources(task, "dev", 1, seed=0)
+
+
+def test_sources_that_cannot_be_compared_are_refused(tmp_path, monkeypatch):
+    """The settings name a file as it was typed, in another folder."""
+    (tmp_path / "own.jsonl").write_text('{"source": "a", "target": "b"}\n')
+    (tmp_path / "others.jsonl").write_text('{"source": "c", "target": "d"}\n')
+    (tmp_path / "elsewhere").mkdir()
+    task = TextToText(train_file="own.jsonl")
+    monkeypatch.chdir(tmp_path)
+    assert find_sources(task, "others.jsonl", 1, seed=0).in_training == 0
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    task = TextToText(train_file="own.jsonl")
+    for file in ("../own.jsonl", "../others.jsonl"):
+        with pytest.raises(ConfigError, match=r"own\.jsonl.*check_sources=false"):
+            find_sources(task, file, 1, seed=0)
+        assert find_sources(task, file, 1, seed=0, check=False).distinct == 1
+
+
+def test_some_sources_may_be_those_of_training_records_and_are_counted(tmp_path):
+    for name, letters in (("own", "ab"), ("asked", "bcd")):
+        lines = [json.dumps({"source": letter, "target": "x"}) + "\n" for letter in letters]
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    task = TextToText(train_file=str(tmp_path / "own.jsonl"))
+    assert find_sources(task, str(tmp_path / "asked.jsonl"), 3, seed=0).in_training == 1
+
+
+def test_made_up_sources_have_the_columns_of_ones_own_data(tmp_path):
+    file = tmp_path / "own.jsonl"
+    file.write_text('{"question": "a", "answer": "b"}\n')
+    task = TextToText(train_file=str(file), source_column="question", target_column="answer")
+    sources = find_sources(task, "sample", 3, seed=0)
+    task.write_records(sources.rows, ["x", "y", "z"], tmp_path / "made.jsonl")
+    read = TextToText(
+        train_file=str(tmp_path / "made.jsonl"), source_column="question", target_column="answer"
+    )
+    assert [record.target for record in read.records("train")] == ["x", "y", "z"]
+
+
+@pytest.mark.parametrize("there", ["a.csv", "a.csv.guarantee.json", "a.csv.guarantee.md"])
+def test_neither_records_nor_their_guarantee_are_overwritten(private, tmp_path, there):
+    (tmp_path / there).write_text("precious")
+    result = invoke(private, "n=2", "sources=sample", f"out={tmp_path / 'a.csv'}", *QUICK)
+    assert result.exit_code == 2
+    assert f"{there} exists" in result.output.replace("\n", "")
+    assert (tmp_path / there).read_text() == "precious"
+
+
+def test_a_form_that_could_not_be_read_again_is_refused(private, tmp_path):
+    result = invoke(private, "n=2", "sources=sample", f"out={tmp_path / 'a.jsonl'}", *QUICK)
+    assert result.exit_code == 2
+    assert "expected .csv" in result.output
+
+
+def test_records_are_never_there_without_their_guarantee(private, tmp_path, monkeypatch):
+    def full(path, data, mode=0o644):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("dpft.runs.atomic.write_atomic", full)
+    result = invoke(private, "n=2", "sources=sample", f"out={tmp_path / 'a.csv'}", *QUICK)
+    assert result.exit_code == 2
+    assert "cannot write" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_source_that_the_model_cannot_take_whole_is_told(private, tmp_path):
+    slots = ", ".join(f"slot{i}[some value that is long]" for i in range(80))
+    file = tmp_path / "long.csv"
+    file.write_text(f'mr,ref\n"name[A], {slots}",x\nname[B],y\n')
+    out = tmp_path / "out.csv"
+    result = invoke(private, "n=2", f"sources={file}", f"out={out}", *QUICK)
+    assert result.exit_code == 0, result.output
+    assert "1 of their sources were too long for the model" in result.output.replace("\n", " ")
+    assert content(out)["records"]["sources_cut_for_the_model"] == 1
 
 
 def test_shuffled_batches_have_no_bounds_in_the_guarantee(made):
@@ -325,14 +396,16 @@ def test_empty_texts_and_repeated_records_are_left_out_and_counted():
     task = E2E(source="sample")
     rows = [("name[A]", ""), ("name[A]", ""), ("name[B]", ""), ("name[A]", "")]
     written = [Written("x", True), Written("x", False), Written("x", False), Written(" \n", False)]
-    made = keep(task, rows, written, unique=True)
-    assert (made.asked, made.empty, made.duplicates, made.unfinished) == (4, 1, 1, 1)
+    cut = [False, True, True, False]
+    made = keep(task, rows, written, cut, unique=True)
+    assert (made.asked, made.empty, made.duplicates) == (4, 1, 1)
+    assert (made.unfinished, made.cut) == (1, 1)
     assert [(mr, text) for (mr, _), text in zip(made.rows, made.targets, strict=True)] == [
         ("name[A]", "x"),
         ("name[B]", "x"),
     ]
-    every = keep(task, rows, written, unique=False)
-    assert (every.duplicates, every.unfinished) == (0, 2)
+    every = keep(task, rows, written, cut, unique=False)
+    assert (every.duplicates, every.unfinished, every.cut) == (0, 2, 2)
 
 
 def test_writing_is_the_inverse_of_reading(tmp_path):
@@ -397,8 +470,9 @@ def test_texts_without_a_source_are_sampled_from_the_end_token(private):
     sources = find_sources(task, None, 6, seed=0)
     assert (sources.rows, sources.distinct) == (None, 0)
     settings = Decode(beams=1, sample=True, top_p=0.9, max_new_tokens=8)
-    written = sample(task, loaded, sources.rows, 6, settings, seed=0)
+    written, cut = sample(task, loaded, sources.rows, 6, settings, seed=0)
     assert len({one.text for one in written}) > 1
+    assert not any(cut)
     with pytest.raises(ConfigError, match="leave sources out"):
         find_sources(task, "dev", 6, seed=0)
 

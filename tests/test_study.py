@@ -188,9 +188,38 @@ def test_formulas_are_prefixed_in_the_sheet_alone(tmp_path):
     assert '"=1+1"' in (tmp_path / "form.html").read_text()
 
 
-def test_a_key_is_never_overwritten(made):
-    with pytest.raises(ConfigError, match=r"key\.json exists"):
-        write_study(small(), made)
+@pytest.mark.parametrize("name", ["key.json", "sheet.csv", "form.html"])
+def test_a_study_is_never_overwritten(made, tmp_path, name):
+    """Not its key, nor a sheet that was filled in after the key was put away."""
+    folder = tmp_path / "another"
+    folder.mkdir()
+    shutil.copy(made / name, folder / name)
+    with pytest.raises(ConfigError, match=rf"{name} exists"):
+        write_study(small(), folder)
+
+
+def test_on_a_full_disk_nothing_is_left(tmp_path, monkeypatch):
+    written = []
+
+    def full(path, data, mode=0o644):
+        if written:
+            raise OSError(28, "No space left on device")
+        path.write_text("x")
+        written.append(path)
+
+    monkeypatch.setattr("dpft.study.sheet.write_atomic", full)
+    with pytest.raises(DataError, match="cannot write to"):
+        write_study(small(), tmp_path / "study")
+    assert list((tmp_path / "study").iterdir()) == []
+
+
+def test_codes_cannot_be_drawn_again_from_what_raters_see():
+    """Neither without the seed, nor with it and other predictions than those that are shown."""
+    one, other = (design([system("alpha", 30), system("beta", 30)]) for _ in range(2))
+    assert set(one.items) != set(other.items)
+    seeded = design([system("alpha", 30), system("beta", 30)], seed=3)
+    again = design([system("alpha", 30), system("beta", 30, "{name} replies {i}")], seed=3)
+    assert set(seeded.items).isdisjoint(again.items)
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
@@ -219,10 +248,14 @@ def opinion(row):
     return {"a": "2", "b": "4", "h": "5"}[row["reply"][0]]
 
 
-@pytest.mark.parametrize("delimiter", [",", ";"])
-def test_a_filled_sheet_gives_the_means_of_each_system(made, delimiter):
+@pytest.mark.parametrize(
+    ("delimiter", "first"), [(",", ""), (";", ""), ("\t", ""), (";", "sep=;\n")]
+)
+def test_a_filled_sheet_gives_the_means_of_each_system(made, delimiter, first):
     key = read_key(made / "key.json")
-    ratings = read_ratings([filled(made, opinion, delimiter=delimiter)], key)
+    sheet = filled(made, opinion, delimiter=delimiter)
+    sheet.write_text(first + sheet.read_text())
+    ratings = read_ratings([sheet], key)
     assert ratings.missing == {}
     assert [(s.system, s.n, s.raters, s.mean) for s in summarise(ratings.given, key)] == [
         ("alpha", 12, 4, 2.0),
@@ -279,6 +312,14 @@ def test_files_that_are_no_sheets_are_refused(made):
         read_ratings([made / "sheet.csv"], key)
     with pytest.raises(DataError, match="cannot read"):
         read_ratings([made / "none.csv"], key)
+    sheet = filled(made, opinion)
+    whole = sheet.read_text()
+    sheet.write_text(whole.replace("rating", "rating,rating", 1))
+    with pytest.raises(DataError, match="column rating is there twice"):
+        read_ratings([sheet], key)
+    sheet.write_text(whole.replace("alpha", "alpha,alpha", 1))
+    with pytest.raises(DataError, match=r"line \d+: got more cells than columns"):
+        read_ratings([sheet], key)
     with pytest.raises(DataError, match="is not a key"):
         read_key(made / "form.html")
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dpft.checks import positive
+from dpft.checks import check_seed, positive
 from dpft.config import Decode, build
 from dpft.errors import ConfigError, DataError, suggestion
 
 if TYPE_CHECKING:
+    from dpft.synthesis import Sources, Synthetic
     from dpft.trained import TrainedRun
 
 
@@ -30,6 +31,7 @@ class Settings:
         out: the file; None: ``synthetic/`` in the run's folder.
         seed: of sources and sampling.
         unique: leave out records that repeat another.
+        check_sources: refuse sources that are those of the training records.
     """
 
     n: int
@@ -37,16 +39,18 @@ class Settings:
     out: str | None = None
     seed: int = 0
     unique: bool = False
+    check_sources: bool = True
 
     def __post_init__(self) -> None:
         positive("n", self.n)
+        check_seed("seed", self.seed)
 
 
 def main(path: Path, overrides: Sequence[str], not_private: bool) -> None:
     """Sample records and write them, with ``.guarantee.json`` and ``.guarantee.md`` beside."""
     from dpft import runs
     from dpft.commands.again import training_command
-    from dpft.synthesis import as_markdown, find_sources, guarantee, is_private, keep, sample
+    from dpft.synthesis import find_sources, is_private, keep, sample
     from dpft.tasks.base import Task
     from dpft.trained import loaded_run
 
@@ -63,21 +67,29 @@ def main(path: Path, overrides: Sequence[str], not_private: bool) -> None:
     trained = loaded_run(path)
     task, how = trained.task, _decode(trained, decoding)
     out = Path(settings.out) if settings.out else path / "synthetic" / task.written_as
-    sources = find_sources(task, settings.sources, settings.n, settings.seed)
-    if out.exists():
-        raise ConfigError(f"{out} exists; give another file with out=FILE")
+    sources = find_sources(
+        task, settings.sources, settings.n, settings.seed, settings.check_sources
+    )
     if not how.sample and settings.n > max(1, sources.distinct):
         raise ConfigError(
             f"decode.sample=false writes the same text for the same source, and there are "
             f"{max(1, sources.distinct)} sources for n={settings.n}; lower n, or leave it out"
         )
+    _check_place(out, task.written_as)
     from dpft.progress import Progress
 
-    with Progress() as progress, progress.phase("sampling", settings.n) as advance:
-        written = sample(
-            task, trained.loaded, sources.rows, settings.n, how, settings.seed, advance
-        )
-    synthetic = keep(task, sources.rows, written, settings.unique)
+    with Progress() as progress:
+        # A figure of the training records: to be looked at, but not to land in a log file.
+        if sources.in_training and progress.console.is_terminal:
+            progress.warn(
+                f"{sources.in_training:,} of {sources.distinct:,} sources are sources of training "
+                "records too; mind whether they are public"
+            )
+        with progress.phase("sampling", settings.n) as advance:
+            written, cut = sample(
+                task, trained.loaded, sources.rows, settings.n, how, settings.seed, advance
+            )
+    synthetic = keep(task, sources.rows, written, cut, settings.unique)
     if not synthetic.targets:
         raise DataError(
             f"all {settings.n} texts are empty; expected some: is the model trained at all?"
@@ -86,19 +98,8 @@ def main(path: Path, overrides: Sequence[str], not_private: bool) -> None:
         **{k: v for k, v in dataclasses.asdict(how).items() if k not in ("split", "batch_size")},
         **{"seed": settings.seed, "unique": settings.unique},
     }
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        task.write_records(synthetic.rows, synthetic.targets, out)
-        digest = hashlib.sha256(out.read_bytes()).hexdigest()
-        content = guarantee(
-            trained.record, path.resolve().name, synthetic, sources, sampling, out.name, digest
-        )
-        beside = [out.with_name(f"{out.name}.guarantee.{kind}") for kind in ("json", "md")]
-        beside[0].write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        beside[1].write_text(as_markdown(content), "utf-8")
-    except OSError as error:
-        raise DataError(f"cannot write {out}: {error.strerror}") from error
-    _say(content, out, beside)
+    content = _write(trained, path, synthetic, sources, sampling, out)
+    _say(content, out)
     # What a task writes by itself it also reads.
     own = type(task).write_records is not Task.write_records
     again = training_command(trained.run, own, out, len(synthetic.targets))
@@ -108,6 +109,59 @@ def main(path: Path, overrides: Sequence[str], not_private: bool) -> None:
             "note: synthetic records belong to no user, so this command leaves task.unit=user out",
             fg=typer.colors.YELLOW,
         )
+
+
+def _beside(out: Path) -> list[Path]:
+    return [out.with_name(f"{out.name}.guarantee.{kind}") for kind in ("json", "md")]
+
+
+def _check_place(out: Path, usual: str) -> None:
+    """Refuse a file that could not be written, or read again, before anything is sampled."""
+    if out.suffix != Path(usual).suffix:
+        raise ConfigError(
+            f"out={out} ends in {out.suffix or 'nothing'}; expected {Path(usual).suffix}, which is "
+            "the form that this task writes"
+        )
+    for file in (out, *_beside(out)):
+        if file.exists():
+            raise ConfigError(f"{file} exists; give another file with out=FILE")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot write to {out.parent}: {error.strerror}") from error
+
+
+def _write(
+    trained: TrainedRun,
+    path: Path,
+    synthetic: Synthetic,
+    sources: Sources,
+    sampling: Mapping[str, Any],
+    out: Path,
+) -> dict[str, Any]:
+    """Records with their guarantee: the records get their name last, and never without it."""
+    from dpft.runs.atomic import write_atomic
+    from dpft.runs.errors import disk_report
+    from dpft.synthesis import as_markdown, guarantee
+
+    unnamed = out.with_name(f".{out.name}.tmp")
+    written: list[Path] = []
+    try:
+        trained.task.write_records(synthetic.rows, synthetic.targets, unnamed)
+        digest = hashlib.sha256(unnamed.read_bytes()).hexdigest()
+        content = guarantee(
+            trained.record, path.resolve().name, synthetic, sources, sampling, out.name, digest
+        )
+        texts = (json.dumps(content, indent=2, ensure_ascii=False) + "\n", as_markdown(content))
+        for file, text in zip(_beside(out), texts, strict=True):
+            write_atomic(file, text)
+            written.append(file)
+        unnamed.replace(out)
+    except OSError as error:
+        for file in (unnamed, *written):
+            file.unlink(missing_ok=True)
+        raise DataError(f"cannot write {out}: {disk_report(out.parent, error)}") from error
+    return content
 
 
 def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -140,8 +194,8 @@ def _decode(trained: TrainedRun, overrides: Mapping[str, Any]) -> Decode:
     return build(Decode, nucleus | dict(overrides), "decode")
 
 
-def _say(content: Mapping[str, Any], out: Path, beside: Sequence[Path]) -> None:
-    records = content["records"]
+def _say(content: Mapping[str, Any], out: Path) -> None:
+    beside, records = _beside(out), content["records"]
     left_out = ", ".join(
         f"{records[key]} {word}"
         for key, word in (("empty_left_out", "empty"), ("duplicates_left_out", "repeated"))
@@ -152,6 +206,11 @@ def _say(content: Mapping[str, Any], out: Path, beside: Sequence[Path]) -> None:
         typer.secho(
             f"note: {stopped} of them were stopped before their end; "
             f"decode.max_new_tokens={2 * content['sampling']['max_new_tokens']} leaves more room",
+            fg=typer.colors.YELLOW,
+        )
+    if cut := records["sources_cut_for_the_model"]:
+        typer.secho(
+            f"note: {cut} of their sources were too long for the model, which saw a part of each",
             fg=typer.colors.YELLOW,
         )
     typer.echo(f"{beside[1]}: the guarantee, also as {beside[0].name}")

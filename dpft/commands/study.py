@@ -24,7 +24,7 @@ def make(
     raters: int,
     per_rater: int,
     name: str,
-    seed: int,
+    seed: int | None,
 ) -> None:
     """Write sheet, form and key; ``name`` is that of the runs' generations."""
     from dpft.study import design, write_study

@@ -106,10 +106,12 @@ class Causal:
         """The source as the model sees it when it writes, with ``room`` tokens left to write."""
         return self._prompt(record, room)[0]
 
-    def prompts(self, records: Sequence[TextRecord], settings: Decode) -> list[tuple[int, ...]]:
-        """What to decode from, with room left for the answer."""
+    def prompts(
+        self, records: Sequence[TextRecord], settings: Decode
+    ) -> list[tuple[tuple[int, ...], int]]:
+        """What to decode from, with room left for the answer; and how many tokens each lost."""
         room = self._room(settings)
-        return [self.encode_prompt(record, room) for record in records]
+        return [self._prompt(record, room) for record in records]
 
     def collate(self, examples: Sequence[CausalExample]) -> Batch:
         return collate(examples)
@@ -130,8 +132,7 @@ class Causal:
         seed: int,
         advance: Callable[[int], None],
     ) -> list[Prediction]:
-        room = self._room(settings)
-        prompts = [self._prompt(instance.record, room) for instance in instances]
+        prompts = self.prompts([instance.record for instance in instances], settings)
         ids = [prompt for prompt, _ in prompts]
         texts = decode(model, self.tokenizer, ids, settings, seed, advance)
         likelihoods: list[tuple[float | None, int | None]] = [(None, None)] * len(instances)
@@ -200,7 +201,10 @@ class Causal:
         return source[max(0, excess) :]
 
     def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False) if text else []
+        if not text:
+            return []
+        # The tokenizer would write the length of a text that is too long into the log.
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
         return ids
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
+import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +39,7 @@ class System:
 
 @dataclass(frozen=True)
 class Item:
-    """One reply to one context, under a code that tells nothing.
+    """One reply to one context, under a code that tells nothing without the key.
 
     Attributes:
         code: of this reply.
@@ -78,7 +81,7 @@ def design(
     items: int = 20,
     raters: int = 20,
     per_rater: int = 5,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> Study:
     """Draw contexts, give replies their codes, and deal the contexts out to raters.
 
@@ -91,7 +94,8 @@ def design(
         items: distinct contexts, drawn without replacement.
         raters: how many people.
         per_rater: contexts that each is given.
-        seed: of every random choice.
+        seed: of every random choice, with the texts of all predictions; None: drawn and secret.
+            Who knows it, and has the predictions, can make the key.
 
     Raises:
         ConfigError: for numbers that do not fit together, or names that clash.
@@ -106,7 +110,8 @@ def design(
             f"{REFERENCE}: rename the run folder or file"
         )
     _check_numbers(len(systems[0].predictions), items, raters, per_rater)
-    rng = random.Random(f"dpft study {seed}")
+    seed = secrets.randbits(128) if seed is None else seed
+    rng = random.Random(f"dpft study {seed} {_digest(systems)}")
     drawn = rng.sample(range(len(systems[0].predictions)), items)
     codes = _codes(rng, items * len(names))
     by_entry = [_replies(systems, place, entry, rng, codes) for entry, place in enumerate(drawn, 1)]
@@ -124,6 +129,12 @@ def design(
         {system.name: system.about for system in systems},
         seed,
     )
+
+
+def _digest(systems: Sequence[System]) -> str:
+    """Of every text: from a form, which shows some of them, its codes cannot be drawn again."""
+    texts = [[p.prediction for p in system.predictions] for system in systems]
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
 
 def same_instances(systems: Sequence[System]) -> None:

@@ -68,16 +68,29 @@ def read_ratings(files: Sequence[Path], key: Key) -> Ratings:
 def _read(file: Path, key: Key) -> Iterator[Rating]:
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
-            head = lines.readline()
+            head, skipped = lines.readline(), 0
+            if head.startswith("sep="):  # a line for spreadsheets
+                head, skipped = lines.readline(), 1
             lines.seek(0)
-            # Spreadsheets of many countries write semicolons.
-            delimiter = ";" if head.count(";") > head.count(",") else ","
+            for _ in range(skipped):
+                lines.readline()
+            # Spreadsheets of many countries write semicolons, and some write tabs.
+            delimiter = max(",;\t", key=head.count)
             reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
-            lacking = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
+            names = reader.fieldnames or ()
+            lacking = [name for name in _NEEDED if name not in names]
             if lacking:
                 raise DataError(f"{file}, line 1: no column {', '.join(lacking)}; {_EXPECTED}")
+            twice = [name for name in _NEEDED if list(names).count(name) > 1]
+            if twice:
+                raise DataError(f"{file}, line 1: column {twice[0]} is there twice; {_EXPECTED}")
             for row in reader:
-                where = f"{file}, line {reader.line_num}"
+                where = f"{file}, line {reader.line_num + skipped}"
+                if None in row:
+                    raise DataError(
+                        f"{where}: got more cells than columns; expected {len(names)}: is a text "
+                        "lacking its quotes?"
+                    )
                 rating = _rating(row, where, key)
                 if rating is not None:
                     yield rating

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dpft.errors import ConfigError, DataError
+from dpft.runs.atomic import write_atomic
+from dpft.runs.errors import disk_report
 from dpft.study.design import Study
 
 QUESTION = (
@@ -52,23 +54,26 @@ def write_study(study: Study, folder: Path) -> list[Path]:
         DataError: if the folder cannot be written.
     """
     sheet, form, key = (folder / name for name in ("sheet.csv", "form.html", "key.json"))
-    if key.exists():
-        raise ConfigError(
-            f"{key} exists; without it the ratings of that study cannot be read. Give another "
-            "folder with --out"
-        )
+    for file in (sheet, form, key):
+        if file.exists():
+            raise ConfigError(
+                f"{file} exists: a study is there, whose ratings need its key. Give another folder "
+                "with --out"
+            )
     rows = _rows(study)
     digest = hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
     # Begins with a letter: no spreadsheet takes it for a number.
     name = f"s{digest[:11]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(key, json.dumps(_key(name, digest, study), indent=2) + "\n")
         # The mark at the start tells spreadsheets that it is UTF-8.
-        sheet.write_text(_csv(name, rows), encoding="utf-8-sig", newline="")
-        form.write_text(_form(name, study), encoding="utf-8")
-        key.write_text(json.dumps(_key(name, digest, study), indent=2) + "\n", encoding="utf-8")
+        write_atomic(sheet, _csv(name, rows).encode("utf-8-sig"))
+        write_atomic(form, _form(name, study))
     except OSError as error:
-        raise DataError(f"cannot write to {folder}: {error.strerror}") from error
+        for file in (sheet, form, key):
+            file.unlink(missing_ok=True)
+        raise DataError(f"cannot write to {folder}: {disk_report(folder, error)}") from error
     return [sheet, form, key]
 
 

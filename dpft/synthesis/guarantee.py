@@ -58,6 +58,7 @@ def guarantee(
             "empty_left_out": synthetic.empty,
             "duplicates_left_out": synthetic.duplicates,
             "stopped_before_their_end": synthetic.unfinished,
+            "sources_cut_for_the_model": synthetic.cut,
         },
         "run": {
             "name": run_name,
@@ -93,7 +94,9 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         f"dpft {run['dpft']}). Of {records['asked']:,} sampled texts, "
         f"{records['empty_left_out']:,} were empty and {records['duplicates_left_out']:,} repeated "
         "another record; they were left out. Of those written, "
-        f"{records['stopped_before_their_end']:,} were stopped before they ended.",
+        f"{records['stopped_before_their_end']:,} were stopped before they ended, and of "
+        f"{records['sources_cut_for_the_model']:,} the source was too long for the model, which "
+        "saw a part of it.",
         "",
         "## Privacy",
         "",

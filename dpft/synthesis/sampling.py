@@ -27,6 +27,7 @@ class Synthetic:
         empty: how many of those were empty, and left out.
         duplicates: how many repeated another record, and were left out.
         unfinished: how many of those written were stopped before their end.
+        cut: of how many of those written the source was too long for the model, and lost a part.
     """
 
     rows: Sequence[Any] | None
@@ -35,6 +36,7 @@ class Synthetic:
     empty: int
     duplicates: int
     unfinished: int
+    cut: int
 
 
 class _Apart(tuple[int, ...]):
@@ -55,8 +57,8 @@ def sample(
     settings: Decode,
     seed: int,
     advance: Callable[[int], None] = lambda count: None,
-) -> list[Written]:
-    """A text for each of ``count`` prompts, every one drawn by itself.
+) -> tuple[list[Written], list[bool]]:
+    """A text for each of ``count`` prompts, every one drawn by itself; and whose prompt was cut.
 
     Args:
         task: of the model.
@@ -81,12 +83,18 @@ def sample(
     else:
         records = [text_record(task, row) for row in rows]
     end = (loaded.text_tokenizer.eos_token_id,)
-    prompts = [_Apart(prompt or end) for prompt in objective.prompts(records, settings)]
-    return decode(loaded.model, loaded.text_tokenizer, prompts, settings, seed, advance)
+    found = objective.prompts(records, settings)
+    prompts = [_Apart(prompt or end) for prompt, _ in found]
+    written = decode(loaded.model, loaded.text_tokenizer, prompts, settings, seed, advance)
+    return written, [lost > 0 for _, lost in found]
 
 
 def keep(
-    task: Task, rows: Sequence[Any] | None, written: Sequence[Written], unique: bool
+    task: Task,
+    rows: Sequence[Any] | None,
+    written: Sequence[Written],
+    cut: Sequence[bool],
+    unique: bool,
 ) -> Synthetic:
     """Leave out empty texts and, if ``unique``, records that repeat one before them."""
     kept, seen, empty, duplicates = [], set(), 0, 0
@@ -107,4 +115,5 @@ def keep(
         empty,
         duplicates,
         sum(not written[place].finished for place in kept),
+        sum(cut[place] for place in kept),
     )

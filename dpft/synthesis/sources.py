@@ -6,9 +6,8 @@ record as it is: no noise protects it.
 
 from __future__ import annotations
 
-import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,20 +33,34 @@ class Sources:
         distinct: how many different sources there are.
         origin: where they are from, in words.
         privacy: what is known of their privacy, in words.
+        in_training: how many different ones are sources of training records too: a figure of
+            private data; None where it was not counted.
     """
 
     rows: Sequence[Any] | None
     distinct: int
     origin: str
     privacy: str
+    in_training: int | None = None
 
 
-def find_sources(task: Task, choice: str | None, count: int, seed: int) -> Sources:
+def find_sources(
+    task: Task, choice: str | None, count: int, seed: int, check: bool = True
+) -> Sources:
     """``count`` rows drawn from ``choice``, each source as often as any other, up to one.
 
+    Args:
+        task: of the run.
+        choice: what was asked for.
+        count: how many rows.
+        seed: of their order.
+        check: whether to compare the sources with those of the training records. All records of
+            the task are read for it, whatever part was trained on; not ``task.synthetic``, whose
+            records have the guarantee of the run that wrote them, or none.
+
     Raises:
-        ConfigError: for no choice, an unknown one, the training split or a file of it, or a task
-            whose model writes no text.
+        ConfigError: for no choice, an unknown one, the training split, sources most of which are
+            those of training records, or a task whose model writes no text.
         DataError: if the rows cannot be read.
     """
     if task.needs.kind != "causal":
@@ -71,23 +84,10 @@ def find_sources(task: Task, choice: str | None, count: int, seed: int) -> Sourc
     distinct = list({text_record(task, row).source: row for row in rows}.values())
     random.Random(f"dpft sources {seed}").shuffle(distinct)
     chosen = [distinct[i % len(distinct)] for i in range(count)]
-    return Sources(chosen, len(distinct), origin, privacy)
-
-
-def training_files(task: Task) -> list[Path]:
-    """The files that hold the task's training records, as far as its settings still find them.
-
-    Not ``task.synthetic``: its records have the guarantee of the run that wrote them, or none.
-    """
-    if (file := getattr(task, "train_file", None)) is not None:
-        return [Path(file)]
-    try:
-        _, folder = task.location
-    except DataError:
-        return []
-    if folder is None or not folder.is_dir():
-        return []
-    return [file for form in task.dataset.all_forms() for file in form.found(folder, "train")]
+    known = None
+    if check and choice != "sample" and task.synthetic is None:
+        known = _in_training(task, {text_record(task, row).source for row in distinct})
+    return Sources(chosen, len(distinct), origin, privacy, known)
 
 
 def text_record(task: Task, row: Any) -> TextRecord:
@@ -115,17 +115,14 @@ def _rows(task: Task, choice: str, seed: int) -> tuple[Sequence[Any], str, str]:
         )
     if choice == "sample":
         # Another seed than that of the records which a run on the sample was trained on.
-        made_up = type(task)(source="sample", sample_seed=task.sample_seed + 1 + seed)
         return (
-            made_up.rows("train"),
+            task.sample_rows(task.sample_seed + 1 + seed),
             f"the sample generator of {task.name}",
             "made up by a program that reads no data: they carry no private information",
         )
     path = Path(choice)
     if not path.is_file():
         raise ConfigError(f"sources is {choice!r}, and there is no such file; expected {_CHOICES}")
-    if any(_same(path, file) for file in training_files(task)):
-        raise _refused(f"sources={choice} is a file of the training records. It")
     return (
         task.read_file(path),
         f"the file {path.name}",
@@ -133,22 +130,28 @@ def _rows(task: Task, choice: str, seed: int) -> tuple[Sequence[Any], str, str]:
     )
 
 
+def _in_training(task: Task, sources: Collection[str]) -> int:
+    """How many of the sources are those of training records: a figure of private data.
+
+    Raises:
+        ConfigError: if most are, or it cannot be told.
+    """
+    try:
+        trained = {text_record(task, row).source for row in task.rows("train")}
+    except DataError as error:
+        raise ConfigError(
+            "whether these sources are those of the training records cannot be told, since they "
+            f"are not found: {error}. Type the command where the run's settings find them, or "
+            "check_sources=false if you know that the sources are no training records"
+        ) from error
+    known = sum(source in trained for source in sources)
+    if 2 * known > len(sources):
+        raise _refused("these sources are mostly those of the training records. That")
+    return known
+
+
 def _refused(what: str) -> ConfigError:
     return ConfigError(
         f"{what} would copy the sources of the training records into the output, where no "
         f"guarantee covers them. Type {_CHOICES}"
     )
-
-
-def _same(first: Path, second: Path) -> bool:
-    """Whether two paths are one file, or files of equal bytes."""
-    if not second.is_file():
-        return False
-    if first.resolve() == second.resolve():
-        return True
-    return first.stat().st_size == second.stat().st_size and _digest(first) == _digest(second)
-
-
-def _digest(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()

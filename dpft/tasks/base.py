@@ -82,6 +82,10 @@ class Task(ABC):
             return rows
         return read(self.dataset, self.name, self.location, split, self.sample_seed)
 
+    def sample_rows(self, seed: int) -> list[Any]:
+        """Training rows of the generated sample of a seed, as if they were of this task's data."""
+        return type(self)(source="sample", sample_seed=seed).rows("train")
+
     def read_file(self, path: Path) -> list[Any]:
         """Rows of one file, in the first form whose files end as it does.
 

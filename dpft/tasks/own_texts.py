@@ -82,6 +82,19 @@ class TextToText(Generation, OwnData):
             row.text(self.target_column, "task.target_column"),
         )
 
+    def sample_rows(self, seed: int) -> list[TableRow]:
+        made_up = TextToText(source="sample", sample_seed=seed)
+        return [
+            TableRow(
+                row.place,
+                {
+                    self.source_column: row.values[made_up.source_column],
+                    self.target_column: row.values[made_up.target_column],
+                },
+            )
+            for row in made_up.rows("train")
+        ]
+
     def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
         """JSON lines with the columns of the settings."""
         assert rows is not None
