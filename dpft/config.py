@@ -166,6 +166,16 @@ class Optim:
             raise ConfigError(f"optim.steps is {self.steps}; expected 0 or more, or null")
         self._check_batch_size()
         self._check_schedule()
+        if self.momentum and self.name != "sgd":
+            raise ConfigError(
+                f"optim.momentum is {self.momentum}, which has no effect on optim={self.name}; "
+                "expected 0, or optim=sgd"
+            )
+        if self.name == "sgd" and self.betas != (0.9, 0.999):
+            raise ConfigError(
+                f"optim.betas is {list(self.betas)}, which has no effect on optim=sgd; type "
+                "optim.momentum, or leave it out"
+            )
 
     def _check_batch_size(self) -> None:
         if self.batch_size is None and self.sampling_rate is None:

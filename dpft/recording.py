@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from dpft import memory, runs
+from dpft.ancestry import ancestral_caveats
 from dpft.audit.settings import Audit
 from dpft.audit.stage import planted_records
 from dpft.config import Run
@@ -72,6 +73,7 @@ def make_record(
             "statement": _statement(mechanism, task, epsilon),
             "caveats": [
                 *_caveats(mechanism, explicit, task, run.audit),
+                *ancestral_caveats(loaded.labels),
                 *_refuted(measured, epsilon),
             ],
         }

@@ -63,7 +63,8 @@ def test_a_step_of_lamb_is_as_long_as_the_rate_times_the_norm():
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_resumed_optimizer_goes_on_as_it_was(name):
-    settings = dataclasses.replace(OPTIM, name=name, momentum=0.9, weight_decay=0.1)
+    momentum = 0.9 if name == "sgd" else 0.0
+    settings = dataclasses.replace(OPTIM, name=name, momentum=momentum, weight_decay=0.1)
     gradients = [(0.3, -0.2, 5.0), (0.1, 0.1, -2.0), (1.0, 0.0, 2.0)]
     whole, _ = stepped(settings, *gradients)
     half, optimizer = stepped(settings, *gradients[:2])
@@ -150,3 +151,15 @@ def test_the_mechanism_has_both_batch_size_and_rate(overrides, batch, rate):
     assert said["batch_size"] == batch
     assert said["sampling_rate"] == batch / 392702 == pytest.approx(rate, rel=1e-4)
     assert said["steps"] == 3 * (392702 // batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("adam", {"momentum": 0.9}, r"optim\.momentum is 0\.9, which has no effect on optim=adam"),
+        ("sgd", {"betas": (0.9, 0.98)}, r"optim\.betas is \[0\.9, 0\.98\], which has no effect"),
+    ],
+)
+def test_settings_without_effect_are_refused(name, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(OPTIM, name=name, **changes)

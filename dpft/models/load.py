@@ -20,6 +20,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from dpft.ancestry import ancestry
 from dpft.config import Model
 from dpft.errors import ModelError
 from dpft.models import packaged, standins, wrn
@@ -50,6 +51,11 @@ _DROPOUTS = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
     "classifier_dropout",
+    "seq_classif_dropout",
+    "dropout",
+    "hidden_dropout",
+    "activation_dropout",
+    "embedding_dropout",
 )
 
 
@@ -97,6 +103,8 @@ class LoadedModel:
         labels: what every number of it must say, such as "random initialisation".
         reparametrisation: where gradients are taken of other parameters than those that move.
         image: how a model of images wants them; None for a model of text.
+        as_stored: whether the weights are those that ``model.path`` names: not if any were drawn
+            (but for a new head's), or a token was added.
     """
 
     model: PreTrainedModel
@@ -104,6 +112,7 @@ class LoadedModel:
     labels: tuple[str, ...]
     reparametrisation: Reparametrisation | None = None
     image: ImageInput | None = None
+    as_stored: bool = True
 
     @property
     def text_tokenizer(self) -> PreTrainedTokenizerBase:
@@ -113,7 +122,7 @@ class LoadedModel:
         return self.tokenizer
 
 
-def load_model(settings: Model, needs: Needs, seed: int) -> LoadedModel:
+def load_model(settings: Model, needs: Needs, seed: int, *, own: bool = False) -> LoadedModel:
     """Load or build the model of ``conf/model``.
 
     Args:
@@ -123,6 +132,7 @@ def load_model(settings: Model, needs: Needs, seed: int) -> LoadedModel:
             parameter of its own, as in the published GPT-2 runs.
         needs: what the task's objective works with.
         seed: for drawn weights, a new head's among them.
+        own: whether this is what the run itself has saved, rather than the base of another.
 
     Raises:
         ModelError: if the model cannot be had, is of another kind, lacks weights that are not a
@@ -140,8 +150,12 @@ def load_model(settings: Model, needs: Needs, seed: int) -> LoadedModel:
         if settings.dropout is not None and hasattr(config, name):
             setattr(config, name, settings.dropout)
     labels = [*origin.labels]
+    if not own and isinstance(origin, Files):
+        _refuse_prefix(Path(origin.location))
+        labels += [x for x in ancestry(Path(origin.location)) if x not in labels]
     torch.manual_seed(seed)
-    if origin.drawn or settings.init == "scratch":
+    drawn = origin.drawn or settings.init == "scratch"
+    if drawn:
         model: PreTrainedModel = auto.from_config(config, dtype=torch.float32)
     else:
         model, missing = origin.pretrained(auto, config, new_head=bool(needs.classes))
@@ -154,7 +168,7 @@ def load_model(settings: Model, needs: Needs, seed: int) -> LoadedModel:
     _check_dropout(model, settings)
     # A folder that came with a package has no name outside this machine.
     model.name_or_path = model.config._name_or_path = settings.path
-    tokenizer, image = None, None
+    tokenizer, image, added = None, None, False
     if needs.kind == "image":
         image = image_input(model.config, origin.preprocessor(), settings.name)
     else:
@@ -163,7 +177,8 @@ def load_model(settings: Model, needs: Needs, seed: int) -> LoadedModel:
     _tie(model, settings, needs)
     if settings.init == "scratch":
         labels.append("random initialisation")
-    return LoadedModel(model, tokenizer, tuple(labels), image=image)
+    stays = not drawn and not added
+    return LoadedModel(model, tokenizer, tuple(labels), image=image, as_stored=stays)
 
 
 def load_tokenizer(settings: Model, needs: Needs) -> PreTrainedTokenizerBase:
@@ -221,16 +236,34 @@ def _auto_class(settings: Model, needs: Needs, config: Any) -> Any:
 
 
 def _check_dropout(model: PreTrainedModel, settings: Model) -> None:
-    """Refuse a dropout that was asked for and that the model, by another name, does not have."""
+    """Refuse a dropout that was asked for and that the model, by another name, does not have.
+
+    Some models have no layers for it, and call a function with a number that a module holds.
+    """
     if settings.dropout is None:
         return
     for name, module in model.named_modules():
-        if isinstance(module, nn.Dropout) and module.p != settings.dropout:
-            raise ModelError(
-                f"model.dropout={settings.dropout}, but {name} of {type(model).__name__} has "
-                f"{module.p}; expected a model whose dropouts have the usual names. Take "
-                "model.dropout away, or change the model's config.json"
-            )
+        found = {k: v for k, v in vars(module).items() if "drop" in k and isinstance(v, float)}
+        if isinstance(module, nn.Dropout):
+            found["p"] = module.p
+        for key, value in found.items():
+            if value != settings.dropout and "layerdrop" not in key:
+                raise ModelError(
+                    f"model.dropout={settings.dropout}, but {name} of {type(model).__name__} has "
+                    f"{key}={value}; expected a model whose dropouts have the usual names. Take "
+                    "model.dropout away, or change the model's config.json"
+                )
+
+
+def _refuse_prefix(folder: Path) -> None:
+    """Refuse a folder whose model is the base of a prefix, which would be left behind."""
+    file = folder / "adapter" / "adapter_config.json"
+    if file.is_file() and '"PREFIX_TUNING"' in file.read_text(encoding="utf-8"):
+        raise ModelError(
+            f"{folder} holds a base model as it was before prefix tuning, and the prefix that was "
+            "trained in adapter/; expected a model whose weights were trained: a prefix cannot be "
+            "trained further. Give model.path the base model itself"
+        )
 
 
 def _check_missing(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
@@ -35,16 +38,7 @@ def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> 
     """
     model = loaded.model
     targets = list(settings.targets or targets_of(model))
-    layers = [
-        m
-        for name, m in model.named_modules()
-        if name.split(".")[-1] in targets and isinstance(m, nn.Linear | Conv1D)
-    ]
-    if not layers:
-        raise ModelError(
-            f"adapt.targets is {targets}, and {type(model).__name__} has no linear layer of these "
-            f"names; expected names such as {', '.join(_linear_names(model)) or 'none: no LoRA'}"
-        )
+    layers = _layers(model, targets, needs)
     assert settings.rank is not None
     assert settings.alpha is not None
     config = LoraConfig(
@@ -58,6 +52,36 @@ def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> 
     )
     torch.manual_seed(seed)
     return wrapped(loaded, lambda model: get_peft_model(model, config))
+
+
+def _layers(model: Any, targets: Sequence[str], needs: Needs) -> list[nn.Module]:
+    """The layers of these names, which are to be there, outside a new head and of their own.
+
+    Raises:
+        ModelError: naming the target that is not.
+    """
+    head = tuple(f"{name}." for name in head_modules(model, needs)) if has_new_head(needs) else ()
+    by_target: dict[str, list[nn.Module]] = {target: [] for target in targets}
+    for name, module in model.named_modules():
+        target = name.split(".")[-1]
+        inside = f"{name}.".startswith(head) if head else False
+        if target in by_target and isinstance(module, nn.Linear | Conv1D) and not inside:
+            by_target[target].append(module)
+    table = getattr(model.get_input_embeddings(), "weight", None)
+    for target, layers in by_target.items():
+        if not layers:
+            known = ", ".join(_linear_names(model)) or "none: no LoRA"
+            raise ModelError(
+                f"adapt.targets is {list(targets)}, and {type(model).__name__} has no linear layer "
+                f"{target} outside a new head; expected names such as {known}"
+            )
+        if table is not None and any(layer.weight is table for layer in layers):
+            raise ModelError(
+                f"adapt.targets has {target}, whose weight is the input embedding too: an update "
+                "beside it, once merged, would change what the model reads. Type "
+                f"model.tied=false, or leave {target} out"
+            )
+    return [layer for layers in by_target.values() for layer in layers]
 
 
 def targets_of(model: nn.Module) -> tuple[str, ...]:

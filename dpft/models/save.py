@@ -17,13 +17,15 @@ from dpft.config import Model
 from dpft.errors import ModelError
 from dpft.models.load import LoadedModel, load_model
 from dpft.needs import Needs
+from dpft.runs.shown import base_model
 
 ADAPTER = "adapter"
 _CARD = """# Adapter
 
 In peft's format. LoRA belongs to the base model named in `adapter_config.json`, and is merged into
-the model in the folder above. A prefix belongs to the model in the folder above, which is the base
-model as it was; without the prefix that model has learned nothing.
+the model in the folder above; where no base is named, its weights were drawn by the run or got a
+token more, and only the merged model is to be had. A prefix belongs to the model in the folder
+above, which is the base model as it was; without the prefix that model has learned nothing.
 
     from peft import PeftModel
     from transformers import AutoModel  # or the class of the task
@@ -40,7 +42,7 @@ def save_model(loaded: LoadedModel, folder: Path) -> None:
     The model in memory stays as it is.
     """
     if hasattr(loaded.model, "peft_config"):
-        _save_adapted(loaded.model, folder)
+        _save_adapted(loaded, folder)
     elif loaded.reparametrisation is not None:
         from dpft.models.rgp import LowRank
 
@@ -67,7 +69,7 @@ def load_saved(settings: Model, needs: Needs, seed: int, folder: Path) -> Loaded
     """
     _check_classes(folder, needs)
     trained = dataclasses.replace(settings, path=str(folder), init="pretrained", tied=None)
-    loaded = load_model(trained, needs, seed)
+    loaded = load_model(trained, needs, seed, own=True)
     config = folder / ADAPTER / "adapter_config.json"
     if not config.is_file() or json.loads(config.read_text())["peft_type"] != "PREFIX_TUNING":
         return loaded
@@ -89,11 +91,17 @@ def _check_classes(folder: Path, needs: Needs) -> None:
         )
 
 
-def _save_adapted(model: Any, folder: Path) -> None:
+def _save_adapted(loaded: LoadedModel, folder: Path) -> None:
+    model: Any = loaded.model
     config = model.peft_config["default"]
-    config.base_model_name_or_path = model.name_or_path
+    # A folder's name and no more of this machine; nothing where that model is another than this.
+    stored = loaded.as_stored or config.is_prompt_learning
     # Neither of the methods changes embeddings; left to itself, peft asks the hub about them.
     model.save_pretrained(str(folder / ADAPTER), save_embedding_layers=False)
+    file = folder / ADAPTER / "adapter_config.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    content["base_model_name_or_path"] = base_model(model.name_or_path) if stored else None
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     (folder / ADAPTER / "README.md").write_text(_CARD, encoding="utf-8")
     if config.is_prompt_learning:
         model.get_base_model().save_pretrained(folder)

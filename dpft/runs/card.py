@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dpft.ancestry import write_ancestry
 from dpft.runs.shown import bounds, delta, down, number, up, warnings
 
 NOT_COVERED = (
@@ -40,8 +41,12 @@ HELD_OUT = (
 
 
 def write_card(model: Path, record: Mapping[str, Any]) -> None:
-    """Put the model card of a run's record into the folder of its weights."""
+    """Put the model card of a run's record into the folder of its weights.
+
+    And what a run that trains the model further is to say of it.
+    """
     (model / "README.md").write_text(model_card(record), encoding="utf-8")
+    write_ancestry(model, record)
 
 
 def model_card(record: Mapping[str, Any]) -> str:
@@ -99,6 +104,14 @@ def _title(record: Mapping[str, Any], private: bool) -> str:
         f"- Base model: {_plain(base) if base else 'none on a hub'}",
         f"- Adaptation: {_plain(model.get('adaptation', 'not recorded'))}",
     ]
+    if model.get("adaptation") == "prefix":
+        lines.append(
+            "- **The weights in this folder are the base model's, as they were.** What was trained "
+            "is the prefix in `adapter/`: load it with `peft.PeftModel.from_pretrained(base, "
+            "FOLDER/adapter)`. All that is said here is of both together."
+        )
+    if str(record.get("config", {}).get("model", {}).get("path", "")).endswith("wrn16-4"):
+        lines.append("- `import dpft.models` makes transformers know the architecture.")
     if "trainable_parameters" in model:
         of = f" of {model['parameters']:,}" if "parameters" in model else ""
         lines.append(f"- Trained parameters: {model['trainable_parameters']:,}{of}")

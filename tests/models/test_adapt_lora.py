@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from dpft.config import Adapt
+from dpft.config import Adapt, Model
 from dpft.errors import ModelError
+from dpft.models import Needs, adapt, load_model, load_saved, save_model
 from dpft.models.lora import targets_of
 from tests.models.adapted import adapted, trained
 from tests.privacy.small_models import build
@@ -53,3 +54,40 @@ def test_layers_of_unknown_names_are_refused_with_the_known_ones():
     settings = Adapt("lora", rank=2, alpha=4, targets=("q_projection",))
     with pytest.raises(ModelError, match=r"q_projection.*expected names such as c_attn, c_fc"):
         adapted("gpt2", "lora", settings=settings)
+
+
+CAUSAL = Needs("causal")
+
+
+@pytest.mark.parametrize("targets", [("c_attn", "c_prjo"), ("nothing",)])
+def test_a_target_that_is_not_there_is_named(targets):
+    loaded = load_model(Model("tiny", "bundled:tiny"), CAUSAL, 0)
+    settings = Adapt("lora", rank=2, alpha=4, targets=targets)
+    with pytest.raises(ModelError, match=f"no linear layer {targets[-1]} outside"):
+        adapt(loaded, settings, CAUSAL, 0)
+
+
+def test_a_target_in_a_new_head_is_refused():
+    """It is trained whole, as a copy beside it: an update there would be none."""
+    needs = Needs("classifier", ("no", "yes"))
+    loaded = load_model(Model("r", "random:roberta"), needs, 0)
+    with pytest.raises(ModelError, match="no linear layer out_proj outside a new head"):
+        adapt(loaded, Adapt("lora", rank=2, alpha=4, targets=("query", "out_proj")), needs, 0)
+
+
+def test_a_head_that_is_the_input_embedding_is_no_target(tmp_path):
+    """Merged, its update would change what the model reads as well."""
+    settings = Adapt("lora", rank=2, alpha=4, targets=("lm_head",))
+    tied = load_model(Model("tiny", "bundled:tiny"), CAUSAL, 0)
+    with pytest.raises(ModelError, match=r"input embedding too.*model\.tied=false"):
+        adapt(tied, settings, CAUSAL, 0)
+    model = Model("tiny", "bundled:tiny", tied=False)
+    loaded = adapt(load_model(model, CAUSAL, 0), settings, CAUSAL, 0)
+    for name, p in loaded.model.named_parameters():
+        if "lora" in name:
+            torch.nn.init.normal_(p)
+    save_model(loaded, tmp_path)
+    again = load_saved(model, CAUSAL, 0, tmp_path).model
+    ids = torch.arange(1, 20)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(again(ids).logits, loaded.model(ids).logits, rtol=0, atol=1e-3)

@@ -8,7 +8,7 @@ import yaml
 from dpft.commands.decode import main as decode_again
 from dpft.compose import compose
 from dpft.config import parse
-from dpft.errors import ConfigError
+from dpft.errors import ConfigError, ModelError
 from dpft.experiment import run_experiment
 
 SMALL = [
@@ -79,3 +79,56 @@ def test_scratch_is_labelled_and_says_so_in_its_settings(tmp_path):
     assert yaml.safe_load((outcome.path / "config.yaml").read_text())["adapt"]["name"] == "scratch"
     with pytest.raises(ConfigError, match=r"model\.init is pretrained with adapt=scratch"):
         settings(tmp_path, "adapt=scratch", "model.init=pretrained")
+
+
+def test_a_run_that_goes_on_from_another_says_what_it_owes(tmp_path):
+    """Labels stay with the weights, and a base that had no privacy is told beside the epsilon."""
+    public = ["model.init=scratch", "adapt=scratch", "clip=none"]
+    first = run_experiment(settings(tmp_path, "name=first", *public))
+    base = ["model=custom", f"model.path={first.path / 'model'}"]
+    second = run_experiment(settings(tmp_path, "name=second", *base))
+    for label in ("random initialisation", "base trained before on e2e without privacy"):
+        assert label in second.record["labels"]
+    card = (second.path / "model" / "README.md").read_text()
+    assert "base trained before on e2e without privacy" in card
+    assert "what it learned of a record there, this run's epsilon does not bound" in card
+    third = run_experiment(
+        settings(tmp_path, "name=third", "model=custom", f"model.path={second.path / 'model'}")
+    )
+    assert sum(label.startswith("base trained before") for label in third.record["labels"]) == 2
+    # The run's own model, decoded again, is not its own base.
+    decode_again(third.path, ["decode.max_new_tokens=2"])
+    assert json.loads((third.path / "record.json").read_text())["labels"] == third.record["labels"]
+    # A run of no steps has learned nothing.
+    none = run_experiment(settings(tmp_path, "name=none", "optim.steps=0"))
+    assert "trained before" not in (none.path / "model" / "dpft.json").read_text()
+
+
+def test_a_prefix_is_told_on_the_card_and_is_no_base(tmp_path):
+    first = run_experiment(settings(tmp_path, "name=first", "adapt=prefix"))
+    card = (first.path / "model" / "README.md").read_text()
+    assert "The weights in this folder are the base model's, as they were" in card
+    with pytest.raises(ModelError, match="a prefix cannot be trained further"):
+        run_experiment(
+            settings(tmp_path, "name=second", "model=custom", f"model.path={first.path / 'model'}")
+        )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [([], "bundled:tiny"), (["model.init=scratch"], None), (["model=random-openai-gpt"], None)],
+)
+def test_an_adapter_names_the_base_it_belongs_to_or_none(tmp_path, overrides, named):
+    made = run_experiment(settings(tmp_path, "name=one", "adapt=lora", *overrides))
+    config = json.loads((made.path / "model/adapter/adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == named
+
+
+def test_an_adapter_tells_no_folder_of_the_machine(tmp_path):
+    base = run_experiment(settings(tmp_path, "name=base")).path / "model"
+    made = run_experiment(
+        settings(tmp_path, "name=one", "adapt=lora", "model=custom", f"model.path={base}")
+    )
+    config = json.loads((made.path / "model/adapter/adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "model"
+    assert str(tmp_path) not in (made.path / "model/dpft.json").read_text()

@@ -250,8 +250,36 @@ def test_a_dropout_that_the_model_has_not_is_refused():
     asked = Model("tiny", "bundled:tiny", dropout=0.3)
     loaded = load_model(asked, CAUSAL, seed=0)
     loaded.model.transformer.drop.p = 0.1
-    with pytest.raises(ModelError, match=r"model\.dropout=0\.3, but transformer.drop .* has 0\.1"):
+    with pytest.raises(
+        ModelError, match=r"model\.dropout=0\.3, but transformer.drop .* has p=0\.1"
+    ):
         load_module._check_dropout(loaded.model, asked)
+
+
+@pytest.mark.parametrize("family", ["opt", "bloom"])
+def test_dropouts_that_are_no_layers_are_set_or_refused(tmp_path, family):
+    from transformers import BloomConfig, BloomForCausalLM, OPTConfig, OPTForCausalLM
+
+    if family == "opt":
+        config = OPTConfig(
+            vocab_size=2560, hidden_size=16, num_hidden_layers=1, ffn_dim=16,
+            num_attention_heads=2, word_embed_proj_dim=16,
+        )  # fmt: skip
+        model = OPTForCausalLM(config)
+    else:
+        config = BloomConfig(
+            vocab_size=2560, hidden_size=16, n_layer=1, n_head=2, hidden_dropout=0.1
+        )
+        model = BloomForCausalLM(config)
+    model.save_pretrained(tmp_path)
+    load_model(Model("tiny", "bundled:tiny"), CAUSAL, 0).tokenizer.save_pretrained(tmp_path)
+    asked = Model("own", str(tmp_path), dropout=0.0)
+    loaded = load_model(asked, CAUSAL, seed=0).model.train()
+    ids = torch.arange(1, 9)[None]
+    assert torch.equal(loaded(ids).logits, loaded(ids).logits)
+    next(module for name, module in loaded.named_modules() if name).some_dropout = 0.2
+    with pytest.raises(ModelError, match=r"some_dropout=0\.2"):
+        load_module._check_dropout(loaded, asked)
 
 
 def test_a_saved_model_of_other_classes_is_refused(tmp_path):
