@@ -190,6 +190,11 @@ def test_score_reads_any_predictions_file(tmp_path, monkeypatch):
     assert answer["examples"] == 2
     assert set(answer["metrics"]) == {"BLEU", "NIST", "METEOR", "ROUGE_L", "CIDEr"}
     assert answer["metrics"]["METEOR"] == 0.25
+    assert "repeat" not in result.stderr
+    apart = [{**lines[0], "source": "x", "references": [text]} for text in lines[0]["references"]]
+    file.write_text("\n".join(map(json.dumps, apart)))
+    result = invoke("score", "task=e2e", f"predictions={file}", "--json")
+    assert "1 lines repeat source and prediction of the line before" in result.stderr
 
 
 @pytest.mark.parametrize(

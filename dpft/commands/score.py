@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,20 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
         )
     file = Path(files[0].removeprefix("predictions="))
     run = parse(compose([word for word in arguments if word not in files]))
-    from dpft.predictions import score_file
+    from dpft.predictions import read_predictions, score_file
     from dpft.tasks import load_task
 
+    again = sum(
+        bool(one.source) and (one.source, one.prediction) == (other.source, other.prediction)
+        for one, other in pairwise(read_predictions(file))
+    )
+    if again:
+        typer.secho(
+            f"note: {again} lines repeat source and prediction of the line before; if they are one "
+            "instance with several references, put these into one line, as official scorers do",
+            fg=typer.colors.YELLOW,
+            err=True,
+        )
     return {file.name: score_file(load_task(run.task), file)}
 
 
