@@ -269,12 +269,13 @@ class Clipper:
         @torch.no_grad()
         def listen(call: Call, g: Tensor) -> None:
             nonlocal half
-            half = half or g.dtype.itemsize < 4
+            rounded = g.dtype.itemsize < 4
+            half = half or rounded
             call.hold()
             a = call.input()
             size = (g.numel() + (0 if a is None else a.numel())) * len(index) // len(losses)
             for name, use in uses_of(call, g, len(losses), rows):
-                sums.add(name, use.rows(index.to(g.device)), size)
+                sums.add(name, use.rows(index.to(g.device)), size, rounded)
             call.let_go()
 
         self._capture.backward(losses, calls, listen, everywhere=everywhere, retain_graph=True)

@@ -337,3 +337,28 @@ def test_weights_that_are_made_of_other_parameters_are_refused_by_name():
     new = nn.utils.parametrizations.weight_norm(nn.Linear(3, 1))
     with pytest.raises(UnsupportedLayerError, match=r"parametrizations\.weight\.original"):
         make_clipper(new, "bk", threshold=1.0)
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "per_layer"])
+def test_under_autocast_records_that_cancel_are_told_from_a_wrong_rule(style):
+    """A head's bias: some records pull it as much up as others pull it down."""
+    scales = torch.tensor([1.0, 1.0, 1.0, 0.86])  # with the weights of the check they cancel
+    for seed in range(10):
+        torch.manual_seed(seed)
+        model, x = nn.Linear(16, 2), 0.1 * torch.randn(4, 16)
+        clipper = make_clipper(model, style, threshold=0.1)
+        with torch.autocast("cpu", torch.bfloat16):
+            losses = F.cross_entropy(model(x), torch.tensor([0, 1, 0, 1]), reduction="none")
+        clipper.backward(losses * scales)
+        clipper.close()
+
+
+def test_under_autocast_a_wrong_rule_is_still_found():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(64, 2)), torch.randn(8, 64)
+    model[0].register_forward_hook(lambda module, inputs, output: 1.2 * output)
+    clipper = make_clipper(model, "bk", threshold=0.1)
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = F.cross_entropy(model(x), torch.arange(8) % 2, reduction="none")
+    with pytest.raises(UnsupportedLayerError, match="gives another gradient than autograd"):
+        clipper.backward(losses)
