@@ -28,7 +28,7 @@ def records():
 def letters(max_length, **options):
     """An objective whose tokens are letters, and whose end token is ``|``."""
     tokenizer = SimpleNamespace(
-        eos_token_id=ord("|"), encode=lambda text, add_special_tokens: [ord(c) for c in text]
+        eos_token_id=ord("|"), encode=lambda text, **settings: [ord(c) for c in text]
     )
     return Causal(tokenizer, max_length, **options)
 

@@ -32,7 +32,7 @@ def objective(tiny):
 
 def letters(max_length):
     tokenizer = SimpleNamespace(
-        eos_token_id=ord("|"), encode=lambda text, add_special_tokens: [ord(c) for c in text]
+        eos_token_id=ord("|"), encode=lambda text, **settings: [ord(c) for c in text]
     )
     return LanguageModel(tokenizer, max_length)
 

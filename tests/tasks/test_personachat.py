@@ -243,7 +243,7 @@ def test_a_share_that_leaves_nothing_is_refused(validation):
 def letters(**settings):
     """The task's objective over a tokenizer of letters, whose end token is ``|``."""
     tokenizer = SimpleNamespace(
-        eos_token_id=ord("|"), encode=lambda text, add_special_tokens: [ord(c) for c in text]
+        eos_token_id=ord("|"), encode=lambda text, **settings: [ord(c) for c in text]
     )
     model = SimpleNamespace(config=SimpleNamespace())
     loaded = SimpleNamespace(text_tokenizer=tokenizer, model=model)

@@ -112,7 +112,7 @@ def test_synthetic_summaries_are_written_and_read_back(tmp_path):
 def letters(positions=10_000, **settings):
     """The task's objective over a tokenizer of letters, whose end token is ``^``."""
     tokenizer = SimpleNamespace(
-        eos_token_id=ord("^"), encode=lambda text, add_special_tokens: [ord(c) for c in text]
+        eos_token_id=ord("^"), encode=lambda text, **settings: [ord(c) for c in text]
     )
     model = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=positions))
     return SAMSum(**settings).objective(SimpleNamespace(text_tokenizer=tokenizer, model=model))
