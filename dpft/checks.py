@@ -19,6 +19,14 @@ def check_seed(name: str, value: int) -> None:
         raise ConfigError(f"{name} is {value}; expected 0 or more, below 2^63")
 
 
+def is_other_size(count: int, published: int) -> bool:
+    """Whether so many records are not the published set.
+
+    Copies of one differ by some: empty or damaged ones, planted canaries.
+    """
+    return abs(count - published) > 0.02 * published
+
+
 def fitting_batch(records: int) -> int:
     """A batch size to suggest for so few records: a quarter of them, down to a power of two."""
     return 1 << max(0, (records // 4).bit_length() - 1)

@@ -12,6 +12,7 @@ from dpft import memory, runs
 from dpft.ancestry import ancestral_caveats
 from dpft.audit.settings import Audit
 from dpft.audit.stage import planted_records
+from dpft.checks import is_other_size
 from dpft.config import Run
 from dpft.preparation import Prepared
 from dpft.privacy import Mechanism
@@ -85,9 +86,25 @@ def make_record(
             "peak_memory_bytes": peak_memory(loaded.model.device),
             "device": str(loaded.model.device),
         },
-        "labels": [*loaded.labels, *task.labels(), *run.audit.labels()],
+        "labels": [
+            *loaded.labels,
+            *task.labels(),
+            *_size_labels(run, task, len(prepared.records)),
+            *run.audit.labels(),
+        ],
         **measured,
     }
+
+
+def _size_labels(run: Run, task: Task, count: int) -> list[str]:
+    """That the training records are a part of a published set, where nothing else says so."""
+    published = run.task.get("train_size")
+    told = task.synthetic is not None or task.limit_train is not None
+    if published is None or told or not task.published or task.location[0] == "sample":
+        return []
+    if not is_other_size(count, published):
+        return []
+    return [f"{count:,} training records, where the published set has {published:,}"]
 
 
 # Below so many units no delta is both small beside 1/N and as small as one would want.

@@ -32,7 +32,7 @@ run dart-tiny-none $dart clip=none optim.batch_size=256
 mixed="precision=bfloat16"
 
 # SST-2, all of it, MiniLM's encoder; Li et al. 2022: three epochs, threshold 0.1.
-sst2="task=sst2 model=minilm $mixed optim.batch_size=1024 optim.epochs=3 optim.lr=3e-4 optim.schedule=linear"
+sst2="task=sst2 model=minilm $mixed optim.batch_size=1024 optim.epochs=3 optim.lr=1e-3 optim.schedule=linear"
 run sst2-minilm-eps8 $sst2 clip=bk eps=8
 run sst2-minilm-eps3 $sst2 clip=bk eps=3
 run sst2-minilm-none task=sst2 model=minilm $mixed clip=none optim.batch_size=128 optim.epochs=2 optim.lr=5e-5

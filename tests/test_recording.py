@@ -62,3 +62,19 @@ def test_every_run_of_a_process_begins_with_a_peak_of_its_own(monkeypatch, tmp_p
     with pytest.raises(KeyboardInterrupt):
         experiment.run_experiment(parse(compose(words)))
     assert happened == ["forget", "prepare"]
+
+
+@pytest.mark.parametrize(("records", "told"), [(40, True), (96, False), (98, False), (100, True)])
+def test_a_part_of_a_published_set_is_labelled(tmp_path, monkeypatch, records, told):
+    monkeypatch.setattr("dpft.metrics.e2e.score", lambda predictions, references: {"BLEU": 0.5})
+    monkeypatch.setattr("dpft.metrics.e2e.signature", lambda: "quick")
+    for name, count in (("trainset", records), ("devset", 2), ("testset_w_refs", 2)):
+        rows = "".join(f"name[A{i}],A{i} is good.\n" for i in range(count))
+        (tmp_path / f"{name}.csv").write_text("mr,ref\n" + rows)
+    settings = [
+        *(f"task.data_dir={tmp_path}", "task.train_size=97", "clip=none", "optim.steps=1"),
+        *("optim.batch_size=4", "decode=greedy", "decode.max_new_tokens=2", f"runs_dir={tmp_path}"),
+    ]
+    labels = experiment.run_experiment(parse(compose(settings))).record["labels"]
+    label = f"{records} training records, where the published set has 97"
+    assert (label in labels) == told

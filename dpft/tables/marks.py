@@ -6,15 +6,13 @@ from collections.abc import Iterable
 from enum import Enum
 from pathlib import PurePosixPath
 
+from dpft.checks import is_other_size
 from dpft.tables.found import Found
 from dpft.tables.plan import PlannedRun
 
 # As in dpft.tasks and dpft.models, which are not imported here: they take seconds.
 _GENERATED = ("generated sample data", "synthetic training records")
 _STAND_INS = ("bundled", "random stand-in model", "weights from a 4-bit file")
-
-# Copies of one set differ by some records: empty or damaged ones, planted canaries.
-_SIZE_SLACK = 0.02
 
 
 class Mark(Enum):
@@ -75,7 +73,7 @@ def _is_other_size(one: Found, planned: PlannedRun) -> bool:
     size = planned.run.task.get("train_size")
     if count is None or size is None or planned.run.task.get("limit_train") is not None:
         return False
-    return bool(abs(count - size) > _SIZE_SLACK * size)
+    return is_other_size(count, size)
 
 
 def _leaf(path: str) -> str:
