@@ -197,6 +197,9 @@ def test_resume_refuses_settings_that_it_would_ignore(finished):
         resumed({"resume": str(finished.path)}, ["resume=x", "eps=8"])
     with pytest.raises(ConfigError, match=r"holds no config\.yaml"):
         resumed({"resume": str(finished.path / "model")}, ["resume=x"])
+    # What is recorded beside, and where and how, may change.
+    asked = {"resume": str(finished.path), "record_norms": 2, "sweep": {}}
+    assert resumed(asked, ["resume=x", "record_norms=2"])["record_norms"] == 2
 
 
 def train_only(settings, monkeypatch):

@@ -21,7 +21,7 @@ _WITH_VALUE = (
 )
 _INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 # What may accompany resume=RUN: settings that decide where and how, not what is computed.
-_BESIDE_RESUME = ("resume", "device", "threads", "force", "checkpoint_every")
+_BESIDE_RESUME = ("resume", "device", "threads", "force", "checkpoint_every", "record_norms")
 
 
 def flags_first(arguments: Sequence[str]) -> list[str]:
