@@ -93,10 +93,11 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
     # What is missing at the end is told at the beginning; and files may change meanwhile.
     instances = task.instances(run.decode.split)
     audits.check(run, task)
-    check_supported(run.precision, device_of(run.device))
+    device = device_of(run.device)
+    check_supported(run.precision, device)
     size += audits.planted_records(run.audit) + run.audit.slots
     with progress.phase("loading", None, note=run.model.name):
-        parts = assemble(run, task, size, device_of(run.device))
+        parts = assemble(run, task, size, device)
     loaded, clipper, mechanism = parts.loaded, parts.clipper, parts.mechanism
     audits.check_layers(run.audit, clipper)
     if owners is not None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from dpft.objectives.base import Batch, Objective
+from dpft.objectives.base import Batch, Losses
 from dpft.privacy import keys, microbatches
 
 
@@ -74,7 +74,7 @@ class TrainingSet(Protocol):
 class Records:
     """Each record is a unit."""
 
-    def __init__(self, objective: Objective, examples: Sequence[Any]) -> None:
+    def __init__(self, objective: Losses, examples: Sequence[Any]) -> None:
         self._objective = objective
         self._examples = examples
         self._lengths = [example.length for example in examples]
@@ -112,7 +112,7 @@ class Users:
 
     def __init__(
         self,
-        objective: Objective,
+        objective: Losses,
         examples: Sequence[Any],
         owners: Sequence[str],
         most: int,

@@ -64,10 +64,8 @@ run cifar10-wrn16-4-eps8 task=cifar10 model=wrn16-4 $mixed clip=bk eps=8 optim=s
 # Train on synthetic, test on real: a private model of E2E writes records, another one learns from them alone.
 e2e="task=e2e model=tiny"
 run e2e-tiny-synthetic-source $e2e clip=bk eps=8 optim.batch_size=1024 optim.epochs=5 optim.lr=2e-3
-case " ${only:-e2e-tiny-synthetic} " in
-*" e2e-tiny-synthetic"*)
+if [ -e runs/e2e-tiny-synthetic-source/DONE ]; then
     synthetic=runs/e2e-tiny-synthetic-source/synthetic/trainset.csv
     [ -e $synthetic ] || DPFT_DATA=$data dpft generate runs/e2e-tiny-synthetic-source n=8000 sources=dev
     run e2e-tiny-synthetic-learner $e2e clip=none optim.batch_size=64 optim.epochs=3 optim.lr=1e-3 task.synthetic=$synthetic
-    ;;
-esac
+fi

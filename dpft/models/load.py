@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from dpft.needs import Needs
 disable_progress_bar()
 wrn.register()
 
+ADAPTER = "adapter"  # the folder of an adapter, in that of its model
 BUNDLED = Path(__file__).resolve().parent
 END = "<|endoftext|>"
 _PREFIX = "bundled:"
@@ -255,10 +257,17 @@ def _check_dropout(model: PreTrainedModel, settings: Model) -> None:
                 )
 
 
+def has_prefix(folder: Path) -> bool:
+    """Whether a prefix that belongs to the model in ``folder`` lies beside it."""
+    file = folder / ADAPTER / "adapter_config.json"
+    if not file.is_file():
+        return False
+    return bool(json.loads(file.read_text(encoding="utf-8"))["peft_type"] == "PREFIX_TUNING")
+
+
 def _refuse_prefix(folder: Path) -> None:
     """Refuse a folder whose model is the base of a prefix, which would be left behind."""
-    file = folder / "adapter" / "adapter_config.json"
-    if file.is_file() and '"PREFIX_TUNING"' in file.read_text(encoding="utf-8"):
+    if has_prefix(folder):
         raise ModelError(
             f"{folder} holds a base model as it was before prefix tuning, and the prefix that was "
             "trained in adapter/; expected a model whose weights were trained: a prefix cannot be "

@@ -15,11 +15,10 @@ from typing import Any
 
 from dpft.config import Model
 from dpft.errors import ModelError
-from dpft.models.load import LoadedModel, load_model
+from dpft.models.load import ADAPTER, LoadedModel, has_prefix, load_model
 from dpft.needs import Needs
 from dpft.runs.shown import base_model
 
-ADAPTER = "adapter"
 _CARD = """# Adapter
 
 In peft's format. LoRA belongs to the base model named in `adapter_config.json`, and is merged into
@@ -70,8 +69,7 @@ def load_saved(settings: Model, needs: Needs, seed: int, folder: Path) -> Loaded
     _check_classes(folder, needs)
     trained = dataclasses.replace(settings, path=str(folder), init="pretrained", tied=None)
     loaded = load_model(trained, needs, seed, own=True)
-    config = folder / ADAPTER / "adapter_config.json"
-    if not config.is_file() or json.loads(config.read_text())["peft_type"] != "PREFIX_TUNING":
+    if not has_prefix(folder):
         return loaded
     from dpft.models.prefix import load_prefix
 

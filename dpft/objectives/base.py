@@ -84,16 +84,20 @@ class Batch:
         return Batch({name: tensor[index] for name, tensor in self.tensors.items()})
 
 
-class Objective(Protocol):
-    """Made by a task for one model; see `dpft.objectives.causal.Causal`."""
-
-    def encode(self, record: Any) -> Example: ...
+class Losses(Protocol):
+    """What training asks of an objective once records are encoded."""
 
     def collate(self, examples: Sequence[Any]) -> Batch: ...
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """One loss per row, ``(B,)``, nothing summed or averaged across rows."""
         ...
+
+
+class Objective(Losses, Protocol):
+    """Made by a task for one model; see `dpft.objectives.causal.Causal`."""
+
+    def encode(self, record: Any) -> Example: ...
 
     def predict(
         self,

@@ -26,8 +26,8 @@ class LanguageModel(Causal):
         kept = tuple(target[: self.max_length - 1])
         return CausalExample((end,), kept, cut_target=len(target) - len(kept))
 
-    def encode_prompt(self, record: TextRecord, room: int = 0) -> tuple[int, ...]:
-        return (self.tokenizer.eos_token_id,)
+    def _prompt(self, record: TextRecord, room: int) -> tuple[tuple[int, ...], int]:
+        return (self.tokenizer.eos_token_id,), 0
 
     def predict(
         self,

@@ -6,34 +6,30 @@ bfloat16 has the range of float32, so that nothing is scaled and nothing can be 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpft.config import Decode
 from dpft.errors import ConfigError
-from dpft.objectives.base import Batch, Example, Instance, Objective, Prediction
+from dpft.objectives.base import Batch, Losses
 
 
 class Mixed:
-    """An objective whose losses are computed under autocast. An `Objective` itself.
+    """The losses of an objective, computed under autocast.
 
     Weights, losses, norms, clipped sums and noise are float32. The gradients that are clipped are
     those of the losses as they were computed, and a record's loss still depends on that record
-    alone: rounding changes utility, not the guarantee. Predictions are as without it, since the
-    weights that are saved are float32.
+    alone: rounding changes utility, not the guarantee. Predictions are the objective's own, since
+    the weights that are saved are float32.
 
     Args:
         objective: gives the losses.
     """
 
-    def __init__(self, objective: Objective) -> None:
+    def __init__(self, objective: Losses) -> None:
         self._objective = objective
-
-    def encode(self, record: Any) -> Example:
-        return self._objective.encode(record)
 
     def collate(self, examples: Sequence[Any]) -> Batch:
         return self._objective.collate(examples)
@@ -43,16 +39,6 @@ class Mixed:
         device = next(iter(batch.tensors.values())).device
         with torch.autocast(device.type, dtype=torch.bfloat16):
             return self._objective.losses(model, batch).float()
-
-    def predict(
-        self,
-        model: Any,
-        instances: Sequence[Instance],
-        settings: Decode,
-        seed: int,
-        advance: Callable[[int], None],
-    ) -> list[Prediction]:
-        return self._objective.predict(model, instances, settings, seed, advance)
 
 
 def check_supported(precision: str, device: torch.device) -> None:
