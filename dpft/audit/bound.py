@@ -9,7 +9,7 @@ against it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ class Bound:
     """What guesses prove.
 
     Attributes:
+        score: the name of the scores that the guesses go by.
         canaries: ``m``, in and out.
         guesses: ``r``, how many coins were guessed.
         correct: ``v``, how many of them rightly.
@@ -37,6 +38,7 @@ class Bound:
         delta: at which it holds.
     """
 
+    score: str
     canaries: int
     guesses: int
     correct: int
@@ -50,7 +52,7 @@ class Bound:
 
 
 def lower_bound(
-    scores: Sequence[float] | Array,
+    scores: Mapping[str, Sequence[float] | Array],
     included: Sequence[bool] | npt.NDArray[np.bool_],
     *,
     delta: float,
@@ -59,7 +61,8 @@ def lower_bound(
     """The best lower bound that the scores allow.
 
     Args:
-        scores: of each canary; larger means rather included. Shape ``(m,)``.
+        scores: of each canary, by one or more rules; larger means rather included. Each of shape
+            ``(m,)``.
         included: the coins, shape ``(m,)``.
         delta: of the guarantee that is put to the test.
         confidence: that the bound is no higher than the truth, for instance 0.95.
@@ -71,32 +74,40 @@ def lower_bound(
     Raises:
         ValueError: for numbers outside their range, or scores that do not fit the coins.
     """
-    points = np.asarray(scores, dtype=np.float64)
     coins = np.asarray(included, dtype=bool)
+    if not scores:
+        raise ValueError("got no scores; expected one rule or more")
+    if not 0 < confidence < 1 or not 0 <= delta < 1:
+        raise ValueError(f"got confidence={confidence}, delta={delta}; expected between 0 and 1")
+    # Ties broken by position, which tells nothing of the coins.
+    orders = {
+        name: np.argsort(_points(rule, coins), kind="stable") for name, rule in scores.items()
+    }
+    m = coins.size
+    sizes = sorted({max(1, int(share * m / 2)) for share in SHARES})
+    # Both ends, or the top alone: a canary that was in and seldom sampled looks like one outside.
+    attempts = [(k, k) for k in sizes if 2 * k <= m] + [(k, 0) for k in sizes]
+    failure = (1 - confidence) / (len(attempts) * len(orders))
+    bounds = []
+    for name, order in orders.items():
+        for top, bottom in attempts:
+            low, high = order[:bottom], order[m - top :]
+            correct = int((~coins[low]).sum() + coins[high].sum())
+            guesses = top + bottom
+            epsilon = epsilon_from_guesses(m, guesses, correct, delta, failure)
+            bounds.append(Bound(name, m, guesses, correct, epsilon, confidence, delta))
+    return max(bounds, key=lambda bound: bound.epsilon)
+
+
+def _points(scores: Sequence[float] | Array, coins: npt.NDArray[np.bool_]) -> Array:
+    points = np.asarray(scores, dtype=np.float64)
     if points.shape != coins.shape or points.ndim != 1 or not points.size:
         raise ValueError(
             f"{points.shape} scores for {coins.shape} coins; expected one each, at least one"
         )
     if np.isnan(points).any():
         raise ValueError("a canary's score is not a number; expected one for each canary")
-    if not 0 < confidence < 1 or not 0 <= delta < 1:
-        raise ValueError(f"got confidence={confidence}, delta={delta}; expected between 0 and 1")
-    m = points.size
-    # Ties broken by position, which tells nothing of the coins.
-    order = np.argsort(points, kind="stable")
-    sizes = sorted({max(1, int(share * m / 2)) for share in SHARES})
-    # Both ends, or the top alone: a canary that was in and seldom sampled looks like one outside.
-    attempts = [(k, k) for k in sizes if 2 * k <= m] + [(k, 0) for k in sizes]
-    failure = (1 - confidence) / len(attempts)
-    best = Bound(m, 0, 0, 0.0, confidence, delta)
-    for top, bottom in attempts:
-        low, high = order[:bottom], order[m - top :]
-        correct = int((~coins[low]).sum() + coins[high].sum())
-        guesses = top + bottom
-        epsilon = epsilon_from_guesses(m, guesses, correct, delta, failure)
-        if epsilon > best.epsilon or best.guesses == 0:
-            best = Bound(m, guesses, correct, epsilon, confidence, delta)
-    return best
+    return points
 
 
 def epsilon_from_guesses(m: int, r: int, v: int, delta: float, failure: float) -> float:

@@ -3,8 +3,9 @@
 A guarantee for adding or removing one record holds for the worst record and against one who knows
 everything else. So does this test: a canary's gradient lies on one coordinate of each clipping
 group, where its size is that group's threshold, and what the real records add there is known and
-subtracted. What is left is noise, with the canary in it or not. Noise that is missing, too small or
-repeated, sampling at another rate, and thresholds that the noise does not know all show.
+subtracted. What is left is noise, with the canary in it or not. Noise that is missing, far too small
+or the same at every step, sampling at far another rate, and thresholds that the noise does not know
+all show; docs/audit.md says how far.
 
 What clips the real records is not tested: see `dpft.audit.records`.
 """
@@ -81,7 +82,7 @@ class GradientCanaries(Canaries):
 
     @torch.no_grad()
     def observe(self) -> None:
-        """Score what was released: ``sum_k <released_k - known_k, canary_k> C_k / std_k^2``.
+        """Value what was released: ``sum_k <released_k - known_k, canary_k> C_k / std_k^2``.
 
         Up to a constant this is the log-likelihood ratio of a step that has the canary against one
         that has not.
@@ -95,7 +96,7 @@ class GradientCanaries(Canaries):
             released = grad.view(-1)[places.to(grad.device)].double() * self._mechanism.batch_size
             weight = threshold / std**2 if std > 0 else threshold
             total += weight * (released - known).cpu().numpy()
-        self.scores += total
+        self.add(total)
 
 
 def _places(generator: np.random.Generator, size: int, count: int) -> npt.NDArray[np.int64]:

@@ -94,7 +94,7 @@ class RecordCanaries(Canaries):
 
     @torch.no_grad()
     def observe(self) -> None:
-        """Add to each score the slope of the canary's loss along what the step released."""
+        """Value each canary by the slope of the canary's loss along what the step released."""
         parameters = self._clipper.parameters
         direction = {}
         for name, parameter in parameters.items():
@@ -114,7 +114,7 @@ class RecordCanaries(Canaries):
         for name, parameter in parameters.items():
             parameter.copy_(here[name])
         slopes = (ends[0] - ends[1]) / (2 * _STEP * size)
-        self.scores += np.where(np.isfinite(slopes), slopes, 0.0)
+        self.add(np.where(np.isfinite(slopes), slopes, 0.0))
 
     def _losses(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         out = np.zeros(len(self))

@@ -11,7 +11,7 @@ from dpft.compose import compose
 from dpft.config import parse
 from dpft.errors import AuditError, ConfigError
 from dpft.experiment import run_experiment
-from dpft.privacy import Clipper, Mechanism
+from dpft.privacy import Clipper, Mechanism, keys
 from dpft.runs import CheckpointError
 
 SMALL = [
@@ -79,6 +79,22 @@ def test_noise_that_is_too_small_is_caught(tmp_path, monkeypatch):
     outcome = run_experiment(parse(config(tmp_path, *BOUND)))
 
     assert outcome.record["audit"]["refuted"]
+
+
+def test_noise_that_is_the_same_at_every_step_is_caught(tmp_path, monkeypatch):
+    """In the sum of what was released it grows as a canary does; it has no part in the range."""
+    right = keys.generator
+
+    def repeated(key, *path):
+        return right(
+            key, *(0 if isinstance(part, int) and path[0] == "noise" else part for part in path)
+        )
+
+    monkeypatch.setattr("dpft.privacy.noise.keys.generator", repeated)
+    audit = run_experiment(parse(config(tmp_path, *BOUND))).record["audit"]
+
+    assert audit["refuted"], audit
+    assert audit["parts"]["gradients"]["score"] == "range"
 
 
 def test_clipping_that_is_left_out_is_caught(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpft.audit.bound import epsilon_from_guesses, lower_bound, p_value
+from dpft.audit.bound import Bound, epsilon_from_guesses, lower_bound, p_value
 from dpft.privacy import accounting
 
 
@@ -17,6 +17,10 @@ def randomized_response(m: int, epsilon: float, seed: int) -> tuple[np.ndarray, 
     coins = generator.random(m) < 0.5
     honest = generator.random(m) < 1 / (1 + math.exp(-epsilon))
     return np.where(honest, coins, ~coins) + 1e-9 * generator.random(m), coins
+
+
+def bound_of(scores: np.ndarray, coins: np.ndarray, delta: float) -> Bound:
+    return lower_bound({"one": scores}, coins, delta=delta, confidence=0.95)
 
 
 def test_p_value_of_pure_privacy_is_the_binomial_tail() -> None:
@@ -49,7 +53,7 @@ def test_the_bound_is_where_the_p_value_meets_the_level() -> None:
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_randomized_response_is_bounded_from_below_and_nearly_tightly(epsilon: float) -> None:
     bounds = [
-        lower_bound(*randomized_response(2000, epsilon, seed), delta=0.0, confidence=0.95).epsilon
+        bound_of(*randomized_response(2000, epsilon, seed), delta=0.0).epsilon
         for seed in range(100)
     ]
 
@@ -61,7 +65,7 @@ def test_canaries_that_were_never_sampled_hide_among_those_outside() -> None:
     """A tenth of the canaries shows openly, the others not at all: guessing the top alone tells."""
     coins = np.arange(1000) % 2 == 0
     shown = coins & (np.arange(1000) % 10 == 0)
-    bound = lower_bound(shown.astype(float), coins, delta=1e-6, confidence=0.95)
+    bound = bound_of(shown.astype(float), coins, delta=1e-6)
 
     assert bound.guesses == bound.correct
     assert bound.epsilon > 2
@@ -70,9 +74,7 @@ def test_canaries_that_were_never_sampled_hide_among_those_outside() -> None:
 def test_scores_that_tell_nothing_prove_nothing() -> None:
     generator = np.random.default_rng(0)
     bounds = [
-        lower_bound(
-            generator.normal(size=400), generator.random(400) < 0.5, delta=1e-5, confidence=0.95
-        ).epsilon
+        bound_of(generator.normal(size=400), generator.random(400) < 0.5, delta=1e-5).epsilon
         for _ in range(60)
     ]
 
@@ -92,7 +94,7 @@ def test_gaussian_noise_is_bounded_below_its_own_epsilon() -> None:
     for _ in range(40):
         coins = generator.random(5000) < 0.5
         scores = coins + generator.normal(size=5000)
-        bounds.append(lower_bound(scores, coins, delta=delta, confidence=0.95).epsilon)
+        bounds.append(bound_of(scores, coins, delta=delta).epsilon)
 
     assert max(bounds) < exact
     assert np.median(bounds) > 0.8
@@ -103,7 +105,7 @@ def test_gaussian_noise_is_bounded_below_its_own_epsilon() -> None:
 
 def test_coins_that_show_openly_prove_as_much_as_so_many_can() -> None:
     coins = np.arange(1000) % 2 == 0
-    bound = lower_bound(coins.astype(float), coins, delta=1e-6, confidence=0.95)
+    bound = bound_of(coins.astype(float), coins, delta=1e-6)
 
     assert bound.correct == bound.guesses
     assert bound.epsilon > 4
@@ -114,4 +116,22 @@ def test_coins_that_show_openly_prove_as_much_as_so_many_can() -> None:
 )
 def test_scores_that_do_not_fit_are_refused(scores: list[float], coins: list[bool]) -> None:
     with pytest.raises(ValueError, match="expected"):
-        lower_bound(scores, coins, delta=1e-5, confidence=0.95)
+        lower_bound({"one": scores}, coins, delta=1e-5, confidence=0.95)
+
+
+def test_several_rules_share_the_confidence_and_the_best_one_counts() -> None:
+    coins = np.arange(1000) % 2 == 0
+    useless = np.zeros(1000)
+    alone = bound_of(coins.astype(float), coins, delta=1e-6)
+    scores = {"useless": useless, "open": coins.astype(float)}
+    both = lower_bound(scores, coins, delta=1e-6, confidence=0.95)
+
+    assert (both.score, both.correct) == ("open", alone.correct)
+    # Twenty attempts in place of ten: each is held to half the level.
+    fair = epsilon_from_guesses(1000, both.guesses, both.correct, 1e-6, 0.05 / 20)
+    assert both.epsilon == fair < alone.epsilon
+
+
+def test_no_rule_at_all_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected one rule"):
+        lower_bound({}, [True], delta=1e-5, confidence=0.95)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -63,7 +65,7 @@ def test_what_real_records_add_is_subtracted() -> None:
     canaries.observe()
     sensitivity = canaries._clipper.sensitivity
 
-    inside, outside = canaries.scores[canaries.included], canaries.scores[~canaries.included]
+    inside, outside = canaries.total[canaries.included], canaries.total[~canaries.included]
     # The last group is smaller than the canaries' number at most: coordinates may coincide there.
     assert inside.min() > 0.9 * sensitivity**2
     assert np.abs(outside).max() < 0.6 * sensitivity**2
@@ -80,8 +82,19 @@ def test_coins_and_places_follow_from_the_key_alone() -> None:
 
 def test_scores_go_on_from_a_checkpoint() -> None:
     _, canaries = setup("bk")
-    canaries.scores += 1.5
+    values = np.arange(6.0)
+    canaries.add(values)
     _, other = setup("bk")
-    other.restore(canaries.state())
+    other.restore(json.loads(json.dumps(canaries.state())))
+    other.add(-values)
 
-    assert (other.scores == canaries.scores).all()
+    assert other.scores["sum"].tolist() == [0] * 6
+    assert other.scores["range"].tolist() == (2 * values).tolist()
+
+
+def test_before_the_first_step_every_score_is_zero() -> None:
+    _, canaries = setup("bk")
+    canaries.restore(json.loads(json.dumps(canaries.state())))
+
+    assert not canaries.scores["sum"].any()
+    assert not canaries.scores["range"].any()
