@@ -74,7 +74,7 @@ def test_pure_privacy_costs_three_times_with_a_geometric_number() -> None:
 @given(
     weights=st.lists(st.tuples(st.floats(0.05, 1), st.floats(-0.7, 0.7)), min_size=2, max_size=6),
     shape=st.sampled_from(SHAPES),
-    mean=st.floats(1.0, 12.0),
+    mean=st.floats(0.05, 12.0),
 )
 def test_no_order_of_the_released_best_exceeds_its_bound(
     weights: list[tuple[float, float]], shape: float, mean: float
@@ -82,7 +82,7 @@ def test_no_order_of_the_released_best_exceeds_its_bound(
     p = np.array([weight for weight, _ in weights])
     q = p * np.exp([shift for _, shift in weights])
     p, q = p / p.sum(), q / q.sum()
-    trials = Trials(mean, shape)
+    trials = Trials(mean if math.isinf(shape) else max(mean, 1.0), shape)
     bound = trials.cost(curve_of(p, q))
     best_p, best_q = released(trials, p), released(trials, q)
     if not trials.poisson:
@@ -91,6 +91,17 @@ def test_no_order_of_the_released_best_exceeds_its_bound(
         if order <= 64:  # beyond, rounding of the summed distribution is magnified
             exact = max(divergence(best_p, best_q, order), divergence(best_q, best_p, order))
             assert exact <= limit + 1e-6
+
+
+@pytest.mark.parametrize("mean", [0.1, 0.5])
+def test_a_number_of_trials_that_is_mostly_none_is_not_free(mean: float) -> None:
+    """Nothing is released most of the time; whenever something is, it is a whole run."""
+    p, q = np.array([0.9, 0.1]), np.array([0.3, 0.7])
+    trials = Trials(mean, math.inf)
+    bound = trials.cost(curve_of(p, q))
+    best_p, best_q = released(trials, p), released(trials, q)
+    for order, limit in zip(ORDERS[:40], bound.rdp[:40], strict=True):
+        assert 0 < divergence(best_q, best_p, order) <= limit + 1e-9
 
 
 def test_the_bound_is_not_idle() -> None:

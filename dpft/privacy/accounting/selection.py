@@ -124,17 +124,20 @@ class Trials:
         with np.errstate(invalid="ignore"):
             if self.poisson:
                 extra = self.mean * _delta(run, np.log1p(1 / (orders - 1)))
+                best = (orders - 1) * (rdp + extra) + math.log(self.mean)
+                # Theorem 6 bounds the outputs of a run. To release nothing is an outcome too, as
+                # likely with one data set as with the other: it adds P(K = 0) to the moment.
+                total = np.logaddexp(best, -self.mean) / (orders - 1)
             else:
                 price = (1 - 1 / orders) * rdp
                 extra = (1 + self.shape) * (price - math.log(self.gamma) / orders).min()
-            total = rdp + extra + math.log(self.mean) / (orders - 1)
+                total = rdp + extra + math.log(self.mean) / (orders - 1)
         if not self.poisson and self.mean == 1:
             total = rdp  # exactly one run: nothing is selected
         total = np.where(np.isnan(total), np.inf, total)
         # Renyi divergence never falls as its order grows, so higher orders bound lower ones.
         downwards = np.argsort(orders)[::-1]
         total[downwards] = np.minimum.accumulate(total[downwards])
-        # A Poisson mean below 1 makes the last term negative; no divergence is.
         return RDPCurve(orders, np.maximum(total, 0.0))
 
 
