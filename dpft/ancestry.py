@@ -43,9 +43,14 @@ def ancestry(folder: Path) -> tuple[str, ...]:
     return tuple(str(label) for label in labels)
 
 
+def is_trained_before(label: str) -> bool:
+    """Whether a label says that a run's base was trained by another run."""
+    return label.startswith(_MARK)
+
+
 def ancestral_caveats(labels: tuple[str, ...]) -> list[str]:
     """What a guarantee must say of a base that was trained before."""
-    if not any(label.startswith(_MARK) for label in labels):
+    if not any(map(is_trained_before, labels)):
         return []
     return [
         "the base model was trained before, on data that this guarantee does not cover; what it "

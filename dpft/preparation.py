@@ -95,7 +95,7 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
     audits.check(run, task)
     device = device_of(run.device)
     check_supported(run.precision, device)
-    size += audits.planted_records(run.audit) + run.audit.slots
+    size += run.audit.planted + run.audit.slots
     with progress.phase("loading", None, note=run.model.name):
         parts = assemble(run, task, size, device)
     loaded, clipper, mechanism = parts.loaded, parts.clipper, parts.mechanism

@@ -11,7 +11,6 @@ import torch
 from dpft import memory, runs
 from dpft.ancestry import ancestral_caveats
 from dpft.audit.settings import Audit
-from dpft.audit.stage import planted_records
 from dpft.checks import is_other_size
 from dpft.config import Run
 from dpft.preparation import Prepared
@@ -89,7 +88,7 @@ def make_record(
         "labels": [
             *loaded.labels,
             *task.labels(),
-            *_size_labels(run, task, len(prepared.records)),
+            *_size_labels(run, task, len(prepared.records) - run.audit.planted),
             *run.audit.labels(),
         ],
         **measured,
@@ -130,7 +129,7 @@ def _caveats(mechanism: Mechanism, noise_seed: int | None, task: Task, audit: Au
         return caveats
     unit, delta = task.unit_noun, runs.delta(mechanism.delta)
     # Canaries are nobody's: what delta says is said of the real units.
-    size = mechanism.dataset_size - audit.slots - planted_records(audit)
+    size = mechanism.dataset_size - audit.slots - audit.planted
     if mechanism.delta >= 1 / size:
         caveats.append(
             f"delta is {delta} for {size:,} {unit}s: at 1/N and above, publishing a random {unit} "

@@ -53,10 +53,10 @@ persona="task=personachat task.split_by_persona=0.8 model=tiny optim.batch_size=
 run personachat-tiny-none $persona clip=none
 run personachat-tiny-eps8 $persona clip=ghost eps=8
 
-# SmolLM2-135M with LoRA: as many steps as a CPU takes in two hours.
-lora="model=smollm2-135m $mixed adapt=lora clip=bk optim.batch_size=256 optim.lr=1e-3 checkpoint_every=1"
-run samsum-smollm2-lora-eps8 task=samsum $lora eps=8 optim.steps=20 task.max_length=256 task.limit_eval=100 decode.max_new_tokens=40
-run e2e-smollm2-lora-eps8 task=e2e $lora eps=8 optim.steps=40 task.limit_eval=100 decode.max_new_tokens=60
+# SmolLM2-135M with LoRA: as many steps as two hours of CPU take, scoring included.
+lora="model=smollm2-135m $mixed adapt=lora clip=bk optim.lr=1e-3 checkpoint_every=1"
+run samsum-smollm2-lora-eps8 task=samsum $lora eps=8 optim.batch_size=128 optim.steps=24 task.max_length=256 task.limit_eval=100 decode.max_new_tokens=40
+run e2e-smollm2-lora-eps8 task=e2e $lora eps=8 optim.batch_size=256 optim.steps=40 task.limit_eval=100 decode.max_new_tokens=60
 
 # CIFAR-10 with the wide residual network: two epochs of the papers' 300.
 run cifar10-wrn16-4-eps8 task=cifar10 model=wrn16-4 $mixed clip=bk eps=8 optim=sgd optim.lr=4 optim.batch_size=4096 optim.epochs=2

@@ -3,9 +3,9 @@
 A guarantee for adding or removing one record holds for the worst record and against one who knows
 everything else. So does this test: a canary's gradient lies on one coordinate of each clipping
 group, where its size is that group's threshold, and what the real records add there is known and
-subtracted. What is left is noise, with the canary in it or not. Noise that is missing, far too small
-or the same at every step, sampling at far another rate, and thresholds that the noise does not know
-all show; docs/audit.md says how far.
+subtracted. What is left is noise, with the canary in it or not. Noise that is missing, far too
+small or the same at every step, sampling at far another rate, and thresholds that the noise does
+not know all show; docs/audit.md says how far.
 
 What clips the real records is not tested: see `dpft.audit.records`.
 """

@@ -53,6 +53,11 @@ class Audit:
         return self.gradients + self.records
 
     @property
+    def planted(self) -> int:
+        """How many records the secrets add to the training data."""
+        return self.secrets * self.repetitions
+
+    @property
     def active(self) -> bool:
         """Whether the run carries any canary."""
         return bool(self.slots or self.secrets)

@@ -77,11 +77,6 @@ def check_layers(audit: Audit, clipper: Clipper) -> None:
         ) from error
 
 
-def planted_records(audit: Audit) -> int:
-    """How many records the secrets add to the training data."""
-    return audit.secrets * audit.repetitions
-
-
 @dataclass(frozen=True)
 class Planted:
     """Secrets that are in the training data."""

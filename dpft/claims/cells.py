@@ -13,7 +13,7 @@ from dpft.papers import Column, PaperTable, Row
 from dpft.papers.schema import show_label
 from dpft.tables.cells import Cell, Filled
 from dpft.tables.shown import shown_path
-from dpft.tables.verdicts import Verdict
+from dpft.tables.verdicts import Verdict, at_least
 
 Cells = Mapping[tuple[int, str], Cell]
 
@@ -156,7 +156,9 @@ def _score(row: Row, column: Column, cells: Cells, side: Side) -> Score | None:
     if cell.ours is not None:
         marks = "".join(mark.letter for mark in cell.marks)
         # The printed deviation is of the paper's setting.
-        spread = cell.spread if side is Side.PAPER else cell.deviation
+        spread = cell.spread
+        if side is not Side.PAPER:
+            spread = None if cell.deviation is None else at_least(cell.deviation, cell.ours)
         return Score(cell.ours, spread, runs=tuple(map(shown_path, cell.paths)), marks=marks)
     if cell.verdict is Verdict.COPIED:
         if side is Side.PAPER:  # compared with what the paper itself took over

@@ -16,6 +16,7 @@ from dpft.tables.found import score
 from dpft.tables.marks import Mark, marks_of
 from dpft.tables.plan import Plan, PlannedRun, merged, planned, words_at
 from dpft.tables.shown import shown_path
+from dpft.tables.verdicts import at_least
 
 
 def compare_variants(
@@ -98,10 +99,13 @@ def _score(
     values = [value for value in scores if value is not None]
     if not values:
         return Score(None)
-    marks = marks_of(found.values(), run) | ({Mark.LAPTOP} if scale == "laptop" else set())
+    marks = marks_of(found.values(), run, column.split) | (
+        {Mark.LAPTOP} if scale == "laptop" else set()
+    )
+    mean = statistics.fmean(values)
     return Score(
-        statistics.fmean(values),
-        statistics.stdev(values) if len(values) > 1 else None,
+        mean,
+        at_least(statistics.stdev(values), mean) if len(values) > 1 else None,
         runs=tuple(shown_path(one.path) for one in found.values()),
         marks="".join(mark.letter for mark in Mark if mark in marks),
     )

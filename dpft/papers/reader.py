@@ -148,6 +148,7 @@ def _row(content: Any, columns: tuple[Column, ...], where: str) -> Row:
         printed=place.take("printed", values.by_column(values.optional(values.number))),
         std=place.take("std", values.by_column(values.number), {}),
         ci95=place.take("ci95", values.by_column(values.interval), {}),
+        unexplained=place.take("unexplained", values.by_column(values.number), {}),
         epsilons=place.take("epsilons", values.epsilons, {}),
         taken_from=place.take("from", values.optional(values.text), None),
         why=place.take("why", values.optional(values.text), None),
@@ -167,7 +168,7 @@ def _row(content: Any, columns: tuple[Column, ...], where: str) -> Row:
     if row.run is None and row.epsilons:
         raise PaperError(f"{where} has epsilons and no run; they are computed from its settings")
     known = [column.key for column in columns]
-    used = [*row.printed, *row.std, *row.ci95]
+    used = [*row.printed, *row.std, *row.ci95, *row.unexplained]
     used += [key for by_column in row.epsilons.values() for key in by_column if key is not None]
     for key in used:
         if key not in known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,8 @@ class Row:
         printed: by column; None is a printed dash.
         std: printed standard deviations, by column.
         ci95: printed 95% intervals, by column.
+        unexplained: what is printed behind a plus-minus sign where the paper does not say what it
+            is, by column; shown, and never reckoned with.
         epsilons: printed epsilons by accountant, each by column; the column is None where one
             number stands for the whole row.
         taken_from: whose number it is, where the paper took it from elsewhere.
@@ -79,6 +81,7 @@ class Row:
     taken_from: str | None = None
     why: str | None = None
     marks: Words = ()
+    unexplained: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -12,6 +12,7 @@ from dpft.tables.agreement import Agreement, agreement
 from dpft.tables.epsilons import EpsilonCell
 from dpft.tables.found import Found, Index, finished, score
 from dpft.tables.marks import NOT_THE_PAPERS, Mark, marks_of
+from dpft.tables.matching import scored_with
 from dpft.tables.plan import Plan, PlannedRun
 from dpft.tables.verdicts import Verdict, bounded, compare, too_wide
 
@@ -24,6 +25,7 @@ class Cell:
         printed: None for a dash.
         std: the printed standard deviation.
         ci95: the printed interval.
+        unexplained: printed behind a plus-minus sign that the paper does not explain.
         ours: mean over seeds.
         deviation: of ours over seeds, ``n - 1`` in the denominator; None for fewer than two.
         found: seeds with a number.
@@ -42,6 +44,7 @@ class Cell:
     found: int
     wanted: int
     verdict: Verdict
+    unexplained: float | None = None
     marks: tuple[Mark, ...] = ()
     paths: tuple[Path, ...] = ()
     hashes: tuple[str, ...] = ()
@@ -94,6 +97,7 @@ class Filled:
         skipped: rows that this scale leaves out.
         extra: the user's overrides of every run.
         remarks: what is wrong with records.
+        unlike: cells whose seeds were not made or scored alike.
     """
 
     table: PaperTable
@@ -105,6 +109,7 @@ class Filled:
     skipped: tuple[Row, ...]
     extra: tuple[str, ...]
     remarks: tuple[str, ...]
+    unlike: tuple[str, ...] = ()
 
     @property
     def cells(self) -> list[tuple[FilledRow, Column, Cell]]:
@@ -152,25 +157,37 @@ def fill(
         agreement=tuple(a for a in compared if a is not None),
         skipped=plan.skipped,
         extra=plan.extra,
-        remarks=(*index.damaged, *_without_metric(plan, index), *_unlike(plan, index)),
+        remarks=(*index.damaged, *_without_metric(plan, index)),
+        unlike=tuple(_unlike(plan, index)),
     )
 
 
 def chosen(planned: PlannedRun, plan: Plan, index: Index, column: Column) -> dict[int, Found]:
     """One record for each seed that has the column's score.
 
-    Of several the one of exactly these settings, else the first by path: never by its score.
+    Of several one of the paper's own data and model, then the one of exactly these settings, then
+    the first by path: never by its score.
     """
-    by_seed: dict[int, Found] = {}
+    by_seed: dict[int, list[Found]] = {}
     for found in index.of(planned.key):
-        if score(found, column) is None or not (plan.any_seed or found.seed in plan.seeds):
+        if score(found, column) is None or not _same_weights(found, planned, column):
             continue
-        exact = found.config_hash == planned.config_hash(found.seed)
-        if found.seed not in by_seed or (
-            exact and by_seed[found.seed].config_hash != found.config_hash
-        ):
-            by_seed[found.seed] = found
-    return dict(sorted(by_seed.items()))
+        if plan.any_seed or found.seed in plan.seeds:
+            by_seed.setdefault(found.seed, []).append(found)
+
+    def rank(found: Found) -> tuple[bool, bool]:
+        marked = bool(marks_of([found], planned, column.split) & NOT_THE_PAPERS)
+        return marked, found.config_hash != planned.config_hash(found.seed)
+
+    return {seed: min(by_seed[seed], key=rank) for seed in sorted(by_seed)}
+
+
+def _same_weights(found: Found, planned: PlannedRun, column: Column) -> bool:
+    """Whether a metric that a model computes is computed by the one that is asked for."""
+    task = found.record["config"]["task"]
+    return all(
+        scored_with(name, task) == scored_with(name, planned.run.task) for name in column.metrics
+    )
 
 
 def _cell(plan: Plan, i: int, j: int, index: Index) -> Cell:
@@ -189,12 +206,13 @@ def _cell(plan: Plan, i: int, j: int, index: Index) -> Cell:
         found=len(values),
         wanted=len(plan.seeds) if planned is not None else 0,
         verdict=_without_run(row, column, printed),
+        unexplained=row.unexplained.get(column.key),
         paths=tuple(found.path for found in chosen_ones.values()),
         hashes=tuple(found.config_hash for found in chosen_ones.values()),
     )
     if planned is None or cell.ours is None or printed is None:
         return cell
-    marks = marks_of(chosen_ones.values(), planned)
+    marks = marks_of(chosen_ones.values(), planned, column.split)
     if plan.scale == "laptop":
         marks.add(Mark.LAPTOP)
     if cell.found < cell.wanted:

@@ -6,9 +6,13 @@ from collections.abc import Iterable
 from enum import Enum
 from pathlib import PurePosixPath
 
+from dpft.ancestry import is_trained_before
+from dpft.audit.settings import Audit
 from dpft.checks import is_other_size
+from dpft.config import build
 from dpft.tables.found import Found
 from dpft.tables.plan import PlannedRun
+from dpft.tables.sizes import is_part
 
 # As in dpft.tasks and dpft.models, which are not imported here: they take seconds.
 _GENERATED = ("generated sample data", "synthetic training records")
@@ -43,8 +47,14 @@ class Mark(Enum):
 NOT_THE_PAPERS = frozenset({Mark.LAPTOP, Mark.SUBSET, Mark.GENERATED, Mark.MODEL, Mark.OTHER})
 
 
-def marks_of(found: Iterable[Found], planned: PlannedRun) -> set[Mark]:
-    """The marks that records call for, by their labels and settings."""
+def marks_of(found: Iterable[Found], planned: PlannedRun, split: str) -> set[Mark]:
+    """The marks that records call for, by their labels, settings and counts.
+
+    Args:
+        found: the records.
+        planned: what they are to be runs of.
+        split: that their scores are of.
+    """
     marks = {Mark.OTHER} if planned.altered else set()
     for one in found:
         config, labels = one.record["config"], [str(x) for x in one.record.get("labels", [])]
@@ -52,14 +62,13 @@ def marks_of(found: Iterable[Found], planned: PlannedRun) -> set[Mark]:
         limits = (task.get("limit_train"), task.get("limit_eval"))
         if any(x is not None for x in limits) or any(x.startswith("first ") for x in labels):
             marks.add(Mark.SUBSET)
-        if _is_other_size(one, planned):
+        if _is_other_size(one, planned) or is_part(one.record, split):
             marks.add(Mark.SUBSET)
         if any(label in _GENERATED for label in labels) or task.get("source") == "sample":
             marks.add(Mark.GENERATED)
         base = (one.record.get("model") or {}).get("base_model") or config["model"]["path"]
-        if any(x.startswith(_STAND_INS) for x in labels) or _leaf(base) != _leaf(
-            planned.model_path
-        ):
+        other = _leaf(base) != _leaf(planned.model_path)
+        if other or any(x.startswith(_STAND_INS) or is_trained_before(x) for x in labels):
             marks.add(Mark.MODEL)
         private = config["clip"]["style"] != "none"
         if private and config["privacy"].get("sampling") == "shuffle":
@@ -69,11 +78,12 @@ def marks_of(found: Iterable[Found], planned: PlannedRun) -> set[Mark]:
 
 def _is_other_size(one: Found, planned: PlannedRun) -> bool:
     """Whether the training records are not as many as the published set has."""
+    config = one.record["config"]
     count = ((one.record.get("dataset") or {}).get("counts") or {}).get("train")
-    size = planned.run.task.get("train_size")
-    if count is None or size is None or planned.run.task.get("limit_train") is not None:
+    if count is None or planned.train_size is None or config["task"].get("limit_train") is not None:
         return False
-    return is_other_size(count, size)
+    planted = build(Audit, config.get("audit") or {}, "audit").planted
+    return is_other_size(count - planted, planned.train_size)
 
 
 def _leaf(path: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import PurePosixPath
 from typing import Any
 
 from dpft.audit.settings import Audit
@@ -16,8 +17,10 @@ from dpft.clip import Clip
 from dpft.config import PRECISIONS, Decode, Model, Optim, Privacy, build
 from dpft.runs.identity import config_hash
 
-# Without effect on what is computed, or (train_size, beams, eval_split) said elsewhere.
-_TASK = ("data_dir", "train_size", "beams", "eval_split")
+# Without effect on what is computed, or (train_size, beams, eval_split) said elsewhere; weights of
+# metrics belong to the scores, see `scored_with`.
+_WEIGHTS = {"BERTScore": "bertscore", "BLEURT": "bleurt"}
+_TASK = ("data_dir", "train_size", "beams", "eval_split", *_WEIGHTS.values())
 _PUBLISHED = ("auto", "files", "hub")
 
 
@@ -29,8 +32,10 @@ def match_key(config: Mapping[str, Any]) -> str:
     memory (``optim.microbatch_tokens``, and ``decode.batch_size`` unless texts are sampled: texts
     of one batch share a stream of random numbers), which split was decoded (a score
     says its split), the seed of the noise, where the model's files lie (shown as a mark where it
-    differs), settings of privacy of a run that has none, an audit without canaries, and settings
-    that are null: a record from before a setting existed is one that does not use it.
+    differs), how clipped sums are formed (all plans form the same ones, and styles with one flat
+    group differ in that alone), settings of privacy of a run that has none, an audit without
+    canaries, and settings that are null: a record from before a setting existed is one that does
+    not use it.
 
     Args:
         config: of a record, or `dpft.config.Run.raw`.
@@ -40,7 +45,7 @@ def match_key(config: Mapping[str, Any]) -> str:
     """
     clip = build(Clip, config["clip"], "clip")
     groups: dict[str, Any] = {
-        "clip": asdict(clip),
+        "clip": _clip(clip),
         "optim": asdict(build(Optim, config["optim"], "optim")) | {"microbatch_tokens": None},
         "decode": _decode(config["decode"]),
         "model": asdict(build(Model, config["model"], "model")) | {"path": None},
@@ -58,6 +63,21 @@ def match_key(config: Mapping[str, Any]) -> str:
     if audit.active:
         groups["audit"] = asdict(audit)
     return config_hash(_without_nulls(groups))
+
+
+def scored_with(metric: str, task: Mapping[str, Any]) -> str | None:
+    """The weights that a metric of a run is made with, by name; None where it needs none."""
+    weights = task.get(_WEIGHTS.get(metric, ""))
+    return None if weights is None else PurePosixPath(str(weights)).name
+
+
+def _clip(clip: Clip) -> dict[str, Any]:
+    settings = asdict(clip)
+    if clip.private:
+        settings["plan"] = None
+        if clip.groups == "flat":
+            settings["style"] = None
+    return settings
 
 
 def _decode(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class PlannedRun:
         run: the settings, with seed 0.
         key: see `match_key`.
         model_path: of the model that the table asks for, whatever the user's overrides chose.
+        train_size: records of the published training set, whatever the user's overrides say.
         altered: whether overrides of the user make another experiment of it than the table's.
     """
 
@@ -42,6 +43,7 @@ class PlannedRun:
     run: Run
     key: str
     model_path: str
+    train_size: int | None
     altered: bool
 
     def config_hash(self, seed: int) -> str:
@@ -215,7 +217,10 @@ def planned(
     if name not in known:
         own = composer.compose(fixed)
         known[name] = replace(
-            plain, model_path=str(own["model"]["path"]), altered=match_key(own) != plain.key
+            plain,
+            model_path=str(own["model"]["path"]),
+            train_size=own["task"].get("train_size"),
+            altered=match_key(own) != plain.key,
         )
     return known[name]
 
@@ -258,7 +263,9 @@ def _composed(
             return known[together]
         raw = composer.compose(together)
     run = _seeded(raw, 0)
-    known[together] = PlannedRun(together, run, match_key(run.raw), run.model.path, False)
+    known[together] = PlannedRun(
+        together, run, match_key(run.raw), run.model.path, run.task.get("train_size"), False
+    )
     return known[together]
 
 

@@ -24,12 +24,17 @@ def number(value: float, column: Column) -> str:
 
 
 def printed(cell: Cell, column: Column) -> str:
-    """``61.5 ± 0.3``, or with its interval; a dash for a dash."""
+    """``61.5 ± 0.3``, or with its interval; a dash for a dash.
+
+    With a question mark where the paper does not say what stands behind the sign.
+    """
     if cell.printed is None:
         return "-"
     text = number(cell.printed, column)
     if cell.std is not None:
         text += f" ± {number(cell.std, column)}"
+    if cell.unexplained is not None:
+        text += f" ± {number(cell.unexplained, column)}?"
     if cell.ci95 is not None:
         text += f" [{number(cell.ci95[0], column)}, {number(cell.ci95[1], column)}]"
     return text
@@ -120,6 +125,7 @@ def footnotes(filled: Filled) -> list[tuple[str, str]]:
     if marks:
         notes.append(("Marks", "; ".join(f"{m.letter}: {m.meaning}" for m in marks)))
     notes += [("Order of rows", _order(one)) for one in filled.agreement]
+    notes += [("Seeds unlike each other", text) for text in filled.unlike]
     if accountants(filled):
         notes.append(("Epsilon", _epsilon_note(filled)))
     notes += [("Not to be had", text) for text in _rows_without_run(filled)]

@@ -80,6 +80,18 @@ def bounded(deviation: float, number: float) -> float:
     return min(max(2 * deviation, RELATIVE * abs(number)), CAP * abs(number)) / 2
 
 
+def at_least(deviation: float, number: float) -> float:
+    """What counts of a deviation of ours where our numbers are compared with each other.
+
+    Not capped: seeds that lie far apart tell two numbers apart no better.
+
+    Args:
+        deviation: with ``n - 1`` in the denominator.
+        number: twice the result is at least `RELATIVE` of it.
+    """
+    return max(deviation, RELATIVE * abs(number) / 2)
+
+
 def too_wide(deviation: float, printed: float, stated: float | None, decimals: int) -> bool:
     """Whether seeds of ours lie further apart than a mean of them can stand for.
 

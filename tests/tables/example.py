@@ -37,14 +37,14 @@ def write_record(folder, planned, seed=0, metrics=None, split="test", **sections
     config = json.loads(json.dumps(planned.run.identity())) | {"seed": seed}
     for key, value in sections.pop("settings", {}).items():
         group, _, leaf = key.partition(".")
-        config[group][leaf] = value
+        config.setdefault(group, {})[leaf] = value
     record = {
         "schema_version": 1,
         "config": config,
         "config_hash": planned.config_hash(seed),
         "labels": [],
         "model": {"base_model": config["model"]["path"]},
-        "scores": {split: {"metrics": metrics or {"BLEU": 0.6}, "examples": 3, "signature": "x"}},
+        "scores": {split: {"metrics": metrics or {"BLEU": 0.6}, "examples": 630, "signature": "x"}},
         **sections,
     }
     folder.mkdir(parents=True, exist_ok=True)

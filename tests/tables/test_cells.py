@@ -4,7 +4,7 @@ import pytest
 
 from dpft.tables.cells import fill
 from dpft.tables.found import make_index
-from dpft.tables.marks import Mark
+from dpft.tables.marks import Mark, marks_of
 from dpft.tables.shown import footnotes
 from dpft.tables.verdicts import Verdict, bounded, compare, tolerance, too_wide
 from tests.tables.example import plan, run_of, write_record
@@ -114,6 +114,10 @@ def test_a_printed_interval_is_a_deviation(tmp_path):
     assert (one.verdict, one.marks) == (Verdict.MATCHES, (Mark.FEWER,))
 
 
+def scores(examples):
+    return {"test": {"metrics": {"BLEU": 0.6}, "examples": examples, "signature": "x"}}
+
+
 @pytest.mark.parametrize(
     ("extra", "sections", "mark"),
     [
@@ -126,6 +130,9 @@ def test_a_printed_interval_is_a_deviation(tmp_path):
         ((), {"model": {"base_model": "gpt2-large"}}, Mark.MODEL),
         ((), {"labels": ["random stand-in model"]}, Mark.MODEL),
         ((), {"labels": ["generated sample data"]}, Mark.GENERATED),
+        (("task.train_size=2000",), {"dataset": {"counts": {"train": 2000}}}, Mark.SUBSET),
+        ((), {"labels": ["base trained before on e2e without privacy"]}, Mark.MODEL),
+        ((), {"scores": scores(600)}, Mark.SUBSET),
     ],
 )
 def test_what_is_not_the_papers_setting_is_never_a_match(tmp_path, extra, sections, mark):
@@ -134,6 +141,29 @@ def test_what_is_not_the_papers_setting_is_never_a_match(tmp_path, extra, sectio
     one = cell(tmp_path, "full", the_plan=the_plan)
     assert one.verdict is Verdict.TREND
     assert mark in one.marks
+
+
+def test_secrets_of_an_audit_are_no_records_of_another_set(tmp_path):
+    counts = {"dataset": {"counts": {"train": 42061 + 1000}}}
+    one = run_of(plan(), "full")
+    write_record(tmp_path / "plain", one, 0, {"BLEU": 0.6}, **counts)
+    audit = {"audit.secrets": 10, "audit.repetitions": 100}
+    write_record(tmp_path / "planted", one, 1, {"BLEU": 0.6}, **counts, settings=audit)
+    found = {f.seed: f for records in make_index([tmp_path]).records.values() for f in records}
+
+    assert marks_of([found[0]], one, "test") == {Mark.SUBSET}
+    assert marks_of([found[1]], one, "test") == set()
+
+
+def test_of_two_runs_with_one_seed_the_one_on_all_data_counts(tmp_path):
+    one = run_of(plan(), "full")
+    part = {"dataset": {"counts": {"train": 2000}}}
+    write_record(tmp_path / "a", one, 0, {"BLEU": 0.4}, **part)
+    write_record(tmp_path / "b", one, 0, {"BLEU": 0.6})
+    write_record(tmp_path / "c", one, 0, {"BLEU": 0.8}, **part)
+    bleu = cell(tmp_path, "full")
+
+    assert (bleu.ours, bleu.verdict) == (pytest.approx(60.0), Verdict.MATCHES)
 
 
 def test_who_sets_what_the_paper_does_not_print_alters_nothing(tmp_path):
@@ -192,7 +222,7 @@ def test_seeds_that_were_not_made_alike_are_told(tmp_path):
     for seed, commit in enumerate(("abc", "def")):
         made = {"dataset": {"fingerprint": "same"}, "dpft": {"commit": commit}}
         write_record(tmp_path / str(seed), run_of(plan(), "full"), seed, **made)
-    assert "full, 3: seeds of test differ in commit" in filled(tmp_path).remarks
+    assert "full, 3: seeds of test differ in commit" in dict(footnotes(filled(tmp_path))).values()
 
 
 def test_order_of_rows_and_reversed_pairs(tmp_path):

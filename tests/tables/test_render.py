@@ -7,12 +7,15 @@ import re
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from dpft.tables.cells import fill
 from dpft.tables.epsilons import EpsilonCell
 from dpft.tables.found import make_index
-from dpft.tables.render import FORMATS
+from dpft.tables.render import FORMATS, show
 from dpft.tables.render.latex import escaped
+from dpft.tables.shown import lines
+from dpft.tables.verdicts import Verdict
 from tests.tables.example import plan, run_of, write_record
 
 EPSILONS = [
@@ -145,3 +148,31 @@ def test_laptop_scale_is_said_on_the_table(tmp_path):
         assert "The bundled model stands in for GPT-2." in text
         assert "scale=laptop" in text
         assert "LS" in text
+
+
+@pytest.mark.parametrize("width", [50, 80, 200])
+def test_on_a_narrow_terminal_columns_move_and_no_number_is_cut(filled, width):
+    stream = io.StringIO()
+    show(filled, Console(file=stream, width=width))
+    text = stream.getvalue()
+    table = text.partition("Scale:")[0]
+
+    assert "…" not in table
+    for _, column, cell in filled.cells:
+        for line in lines(cell, column):
+            assert line in table
+    # Every block has the labels.
+    assert table.count("GPT-3") == table.count("epsilon")
+    assert width == 80 or (table.count("epsilon") > 1) is (width < 80)
+
+
+def test_what_the_paper_does_not_explain_is_shown_and_not_reckoned_with(tmp_path):
+    the_plan = plan()
+    rows = [replace(row, unexplained={"bleu": 5.0}, std={}, ci95={}) for row in the_plan.rows]
+    strange = replace(the_plan, rows=tuple(rows))
+    write_record(tmp_path / "a", run_of(plan(), "full"), 0, {"BLEU": 0.65})
+    one = fill(strange, make_index([tmp_path]))
+    cell = one.rows[0].cells[0]
+
+    assert "60.00 ± 5.00?" in FORMATS["markdown"](one)
+    assert (cell.verdict, cell.spread) == (Verdict.ABOVE, None)

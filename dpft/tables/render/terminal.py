@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -25,6 +27,8 @@ from dpft.tables.shown import (
 from dpft.tables.verdicts import Verdict
 
 WIDTH = 140
+# What the box and its padding take beside each column's text; once more at the right end.
+_GAP = 3
 
 
 def show(filled: Filled, console: Console) -> None:
@@ -37,16 +41,56 @@ def show(filled: Filled, console: Console) -> None:
 def _print(filled: Filled, console: Console) -> None:
     count, names = len(filled.table.label_names), headings(filled)
     console.print(Text(title(filled), style="bold"))
-    table = Table(box=box.SIMPLE_HEAD)
-    for place, name in enumerate(names):
-        table.add_column(Text(name), justify="left" if place < count else "right")
+    rows = []
     for row in filled.rows:
         cells = [_cell(c, column) for column, c in zip(filled.columns, row.cells, strict=True)]
         epsilons = [_epsilons(epsilon_lines(row, a)) for a in accountants(filled)]
-        table.add_row(*map(Text, labels(row)), *cells, *epsilons)
-    console.print(table)
+        rows.append([*map(Text, labels(row)), *cells, *epsilons])
+    columns = [[Text(name), *(row[place] for row in rows)] for place, name in enumerate(names)]
+    for block in _blocks(columns[:count], columns[count:], console.width):
+        console.print(_table(columns[:count], block))
     for heading, text in footnotes(filled):
         _note(heading, text, console)
+
+
+def _table(labels: Sequence[Sequence[Text]], numbers: Sequence[Sequence[Text]]) -> Table:
+    """Columns, heading first. Headings and labels wrap between words, numbers never."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading, *texts in labels:
+        table.add_column(heading, min_width=_words([heading, *texts]))
+    for heading, *texts in numbers:
+        width = max(_words([heading]), _lines(texts))
+        table.add_column(heading, justify="right", min_width=width)
+    for row in zip(*(column[1:] for column in (*labels, *numbers)), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _blocks(
+    labels: Sequence[Sequence[Text]], numbers: Sequence[Sequence[Text]], width: int
+) -> list[list[Sequence[Text]]]:
+    """The columns of numbers in as many blocks as fit into ``width``, each behind the labels."""
+    used = sum(_words(column) + _GAP for column in labels) + _GAP
+    blocks: list[list[Sequence[Text]]] = [[]]
+    left = width - used
+    for column in numbers:
+        needed = max(_words(column[:1]), _lines(column[1:])) + _GAP
+        if blocks[-1] and needed > left:
+            blocks.append([])
+            left = width - used
+        blocks[-1].append(column)
+        left -= needed
+    return blocks
+
+
+def _words(texts: Sequence[Text]) -> int:
+    """Width of the longest word."""
+    return max((cell_len(word) for text in texts for word in text.plain.split()), default=0)
+
+
+def _lines(texts: Sequence[Text]) -> int:
+    """Width of the longest line."""
+    return max((cell_len(line) for text in texts for line in text.plain.splitlines()), default=0)
 
 
 def _note(heading: str, text: str, console: Console) -> None:

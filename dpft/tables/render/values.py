@@ -14,7 +14,8 @@ from dpft.tables.shown import shown_extra, shown_path
 FIELDS = (
     *("table", "scale", "overrides", "source"),
     *("column", "label", "unit", "split", "metric", "better"),
-    *("printed", "printed_std", "printed_low", "printed_high", "ours", "deviation"),
+    *("printed", "printed_std", "printed_low", "printed_high", "printed_unexplained"),
+    *("ours", "deviation"),
     *("seeds_found", "seeds_wanted", "difference", "verdict", "marks", "copied_from", "why"),
     *("runs", "config_hashes"),
 )
@@ -56,6 +57,7 @@ def _cell(cell: Cell, column: Column) -> dict[str, Any]:
         "printed_std": _value(cell.std),
         "printed_low": low,
         "printed_high": high,
+        "printed_unexplained": _value(cell.unexplained),
         "ours": _value(cell.ours),
         "deviation": _value(cell.deviation),
         "seeds_found": cell.found,
