@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -46,8 +47,8 @@ def main(
         name: the sweep's folder below ``runs_dir/sweeps``; None: made of what was typed.
         dry_run: only check and show the points.
         watch: the name or the folder of a sweep to show.
-        secret: the runs are trials of a private selection: neither what they cost together is told
-            at the end, nor, where output may go to a file, how many there are.
+        secret: the runs are trials of a private selection: neither their scores are shown, nor what
+            they cost together, nor, where output may go to a file, how many there are or failed.
         chooses: the best may be chosen, unlike among the runs of a table, whose settings are fixed.
 
     Raises:
@@ -88,15 +89,50 @@ def _run(words: Sequence[str], states: States, folder: SweepFolder, secret: bool
     try:
         with Child(words, folder.log) as child, Display(lines=not secret) as display:
             while status is None:
-                display.show(states.rows())
+                display.show(_to_look_at(states, secret))
                 status = child.wait(_LOOK)
-            display.show(states.rows())
+            display.show(_to_look_at(states, secret))
     finally:
-        rows, console = states.rows(), Console()
+        rows, console = _to_look_at(states, secret), Console()
         if rows and (console.is_terminal or not secret):
             console.print(as_table(rows, summary(rows)))
     failures = [(row.label, row.error) for row in rows if row.error is not None]
     failures += [(" ".join(e.overrides), e.error or "") for e in states.stray()]
+    if secret and not Console(stderr=True).is_terminal:
+        if status or failures:  # what failed tells settings, and how many trials there are at least
+            typer.secho(f"a trial failed; why is secret as well: see {folder.log}", err=True)
+    else:
+        _tell_failures(failures, status, folder, begin)
+    if not secret:
+        _tell_cost(rows, states.searched)
+    done = all(row.state == DONE for row in rows)
+    if not done:
+        typer.echo("not every run is done; the same command goes on with the others", err=True)
+    if status or failures or not done:
+        raise typer.Exit(1)
+
+
+def _to_look_at(states: States, secret: bool) -> list[Row]:
+    """The rows; those of secret trials without scores.
+
+    The price of a selection is for one outcome. Who stops it because of a trial's score has made
+    that score an outcome too.
+    """
+    rows = states.rows()
+    return [replace(row, score=None) for row in rows] if secret else rows
+
+
+def _tell_failures(
+    failures: Sequence[tuple[str, str]], status: int | None, folder: SweepFolder, begin: int
+) -> None:
+    """Why points failed; where none did and Hydra ended all the same, the end of its log.
+
+    Args:
+        failures: label and sentence of each.
+        status: of Hydra.
+        folder: of the sweep.
+        begin: where in its log this attempt begins.
+    """
     for label, error in failures:
         typer.secho(f"{label}: {error}", fg=typer.colors.RED, err=True)
     if status and not failures:
@@ -105,11 +141,6 @@ def _run(words: Sequence[str], states: States, folder: SweepFolder, secret: bool
             said = log.read().decode(errors="replace").splitlines()
         typer.echo("\n".join(said[-_LAST_LINES:]), err=True)
         typer.secho(f"Hydra ended with status {status}; see {folder.log}", err=True)
-    if not secret:
-        _tell_cost(rows, states.searched)
-    if status or failures or any(row.state != DONE for row in rows):
-        typer.echo("not every run is done; the same command goes on with the others", err=True)
-        raise typer.Exit(1)
 
 
 def _words_of_child(

@@ -118,6 +118,8 @@ class States:
             return replace(row, error=str(error))
         taken, privacy = record["training"]["steps"], record["privacy"]
         row = replace(row, step=taken, steps=taken, epsilon=privacy and privacy["epsilon"]["rdp"])
+        if (record.get("audit") or {}).get("refuted"):
+            return replace(row, error="the audit refutes its guarantee; do not release the model")
         try:
             metric, value = score(record, self._metric)
         except DpftError as error:

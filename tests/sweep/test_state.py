@@ -5,8 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
+import typer
 from rich.console import Console
 
+from dpft.commands import sweep
 from dpft.errors import ConfigError
 from dpft.runs import RunLockedError
 from dpft.sweep import journal as events
@@ -89,6 +91,54 @@ def test_every_state_is_told(folder, tmp_path):
     assert summary(rows) == (
         "7 points: 1 done, 2 running, 1 failed, 1 stopped, 1 skipped, 1 waiting"
     )
+
+
+def test_a_guarantee_that_an_audit_refuted_stays_an_error(folder, tmp_path):
+    """The command failed when the run ended; who types it again must not take the run for good."""
+    one = point(tmp_path, 1)
+    describe(folder, one)
+    finished(one.path, one.digest)
+    record = json.loads((one.path / "record.json").read_text())
+    (one.path / "record.json").write_text(json.dumps({**record, "audit": {"refuted": True}}))
+    Journal(folder.journal).add(Event(events.DONE_BEFORE, one.digest))
+    (row,) = States(folder).rows()
+
+    assert row.state == "done"
+    assert row.error is not None
+    assert "do not release" in row.error
+
+
+class Ended:
+    """In place of Hydra's process: it has ended with an error."""
+
+    def __init__(self, words, log):
+        log.write_text("secret settings\n")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def wait(self, seconds):
+        return 1
+
+
+@pytest.mark.parametrize("secret", [True, False])
+def test_of_secret_trials_no_file_learns_what_failed(folder, tmp_path, monkeypatch, capsys, secret):
+    points = [point(tmp_path, seed) for seed in (1, 2)]
+    describe(folder, *points)
+    finished(points[0].path, points[0].digest)
+    Journal(folder.journal).add(Event(events.FAILED, points[1].digest, error="out of memory"))
+    monkeypatch.setattr(sweep, "Child", Ended)
+    monkeypatch.setattr(sweep, "Journal", lambda path: type("", (), {"add": lambda *_: None})())
+    with pytest.raises(typer.Exit):
+        sweep._run((), States(folder), folder, secret)
+    told = "".join(capsys.readouterr())
+
+    for known in ("seed=", "out of memory", "1 done", "0.2500"):
+        assert (known in told) is not secret
+    assert ("why is secret as well" in told) is secret
 
 
 def test_a_marker_of_another_configuration_is_not_done(folder, tmp_path):
