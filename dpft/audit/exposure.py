@@ -49,6 +49,21 @@ class Secret:
         return TextRecord((self.prefix,), " ".join(self.words))
 
 
+@dataclass(frozen=True)
+class Exposure:
+    """Of one secret, in bits.
+
+    Attributes:
+        fitted: by the distribution of other texts' likelihoods, as the paper has it; infinite where
+            no fit reaches the secret, not a number where the other texts do not differ.
+        by_rank: by the secret's place among the texts that were asked; at most ``log2`` of how many
+            these are.
+    """
+
+    fitted: float
+    by_rank: float
+
+
 def make_secrets(tokenizer: Any, count: int, seed: int) -> tuple[list[Secret], tuple[str, ...]]:
     """Secrets, and the words that they are made of.
 
@@ -90,8 +105,8 @@ def measure(
     candidates: int,
     batch_size: int,
     seed: int,
-) -> list[float]:
-    """Exposure of each secret, in bits.
+) -> list[Exposure]:
+    """Exposure of each secret.
 
     Args:
         secrets: from `make_secrets`.
@@ -111,7 +126,8 @@ def measure(
         instances = [Instance(text.record, (text.record.target,)) for text in texts]
         likelihoods = objective.likelihoods(model, instances, batch_size)
         nll = np.array([total for total, _ in likelihoods])
-        out.append(exposure(float(nll[0]), nll[1:]))
+        own, rest = float(nll[0]), nll[1:]
+        out.append(Exposure(exposure(own, rest), exposure_by_rank(own, rest)))
     return out
 
 
@@ -138,14 +154,28 @@ def exposure(secret: float, others: Array) -> float:
     return max(0.0, -(peak + math.log(inside)) / math.log(2))
 
 
-def section(exposures: Sequence[float], repetitions: int) -> dict[str, Any]:
+def exposure_by_rank(secret: float, others: Array) -> float:
+    """``-log2`` of the secret's rank among all texts, which no fit can bend.
+
+    At most ``log2(n + 1)``, however well the secret is known.
+
+    Args:
+        secret: its negative log-likelihood.
+        others: those of other texts, shape ``(n,)``.
+    """
+    return -math.log2((1 + int((others <= secret).sum())) / (len(others) + 1))
+
+
+def section(exposures: Sequence[Exposure], repetitions: int) -> dict[str, Any]:
     """The record's scores of the split ``canaries``."""
-    finite = [value for value in exposures if math.isfinite(value)]
+    finite = [one.fitted for one in exposures if math.isfinite(one.fitted)]
     return {
         "metrics": {
             "exposure": float(np.mean(finite)) if finite else None,
             "exposure deviation": float(np.std(finite, ddof=1)) if len(finite) > 1 else None,
             "exposure max": max(finite) if finite else None,
+            "exposure by rank": float(np.mean([one.by_rank for one in exposures])),
+            "exposures without a fit": len(exposures) - len(finite),
         },
         "examples": len(exposures),
         "signature": f"exposure|skew-normal|words:{WORDS}|length:5|repetitions:{repetitions}",

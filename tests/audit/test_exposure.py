@@ -10,7 +10,15 @@ import pytest
 from scipy import stats
 
 import dpft
-from dpft.audit.exposure import LENGTHS, WORDS, exposure, make_secrets, section
+from dpft.audit.exposure import (
+    LENGTHS,
+    WORDS,
+    Exposure,
+    exposure,
+    exposure_by_rank,
+    make_secrets,
+    section,
+)
 from dpft.errors import ConfigError
 
 
@@ -50,11 +58,22 @@ def test_a_skewed_distribution_is_followed() -> None:
 
 
 def test_means_and_deviations_are_over_secrets() -> None:
-    metrics = section([1.0, 3.0, math.nan], 10)["metrics"]
+    given = [Exposure(1.0, 0.5), Exposure(3.0, 2.5), Exposure(math.inf, 9.0)]
+    metrics = section(given, 10)["metrics"]
 
     assert metrics["exposure"] == 2.0
     assert metrics["exposure deviation"] == pytest.approx(math.sqrt(2))
-    assert section([math.nan], 1)["metrics"]["exposure"] is None
+    # The most exposed secret does not vanish where no fit reaches it.
+    assert (metrics["exposures without a fit"], metrics["exposure by rank"]) == (1, 4.0)
+    assert section([Exposure(math.nan, 0.0)], 1)["metrics"]["exposure"] is None
+
+
+def test_a_rank_says_what_was_seen() -> None:
+    others = np.arange(1.0, 1024.0)
+
+    assert exposure_by_rank(0.5, others) == 10.0
+    assert exposure_by_rank(511.0, others) == 1.0
+    assert exposure_by_rank(5000.0, others) == 0.0
 
 
 def test_secrets_are_made_of_few_words_that_are_one_token_each(tokenizer: object) -> None:

@@ -148,7 +148,7 @@ def test_candidates_are_bounded_by_the_worst_at_each_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mean", "shape"), [(0.5, 1.0), (math.nan, 1.0), (3.0, -1.0), (0.0, math.inf)]
+    ("mean", "shape"), [(0.5, 1.0), (math.nan, 1.0), (3.0, -1.0), (0.0, math.inf), (1e6, -0.99)]
 )
 def test_impossible_distributions_are_refused(mean: float, shape: float) -> None:
     with pytest.raises(ValueError, match="expected"):

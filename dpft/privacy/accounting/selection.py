@@ -52,6 +52,14 @@ class Trials:
             raise ValueError(
                 f"got mean={self.mean} trials; expected at least 1, since at least one run is made"
             )
+        if not self.poisson:
+            try:
+                _ = self.gamma
+            except (OverflowError, ValueError) as error:
+                raise ValueError(
+                    f"got mean={self.mean} and shape={self.shape}, whose gamma no number can hold; "
+                    "expected fewer trials, or a larger shape"
+                ) from error
 
     @property
     def poisson(self) -> bool:
