@@ -112,6 +112,8 @@ class Heat:
         numbers: whether each cell shows its number.
         decimals: of these.
         marks: letters by row, written under the number; empty: none.
+        deviations: of the numbers, by row; empty: none is known.
+        sources: of the numbers, by row; empty: none is named.
         origin: see `Origin`.
         lines: places between columns and between rows where the paper divides the map.
         limits: of the colours; None: of the values.
@@ -125,6 +127,8 @@ class Heat:
     numbers: bool = True
     decimals: int = 1
     marks: tuple[tuple[str, ...], ...] = ()
+    deviations: tuple[tuple[float | None, ...], ...] = ()
+    sources: tuple[tuple[str, ...], ...] = ()
     origin: Origin = Origin.OURS
     lines: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     limits: tuple[float, float] | None = None
@@ -191,6 +195,7 @@ def _heat_rows(heat: Heat) -> list[dict[str, str | float]]:
     for i, values in enumerate(heat.values):
         for j, value in enumerate(values):
             if value is not None:
+                deviation = heat.deviations[i][j] if heat.deviations else None
                 found.append(
                     {
                         "panel": heat.title,
@@ -198,10 +203,10 @@ def _heat_rows(heat: Heat) -> list[dict[str, str | float]]:
                         "origin": str(heat.origin),
                         "x": _place(heat.x, j),
                         "y": value,
-                        "deviation": "",
+                        "deviation": "" if deviation is None else deviation,
                         "label": "",
                         "marks": heat.marks[i][j] if heat.marks else "",
-                        "source": "",
+                        "source": heat.sources[i][j] if heat.sources else "",
                     }
                 )
     return found

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dpft.figures.content import Axis, Content, Heat, Origin
 from dpft.figures.materials import Materials, Part, Spot
 
 # Where the paper's red lines divide its Figure 2: usual batches and rates from large ones.
-_QUARTERS = {"li2022/figure-2": (("batch size", 64, 512), ("learning rate", 2.5e-4, 3.125e-5))}
+_QUARTERS: Mapping[str, Sequence[tuple[str, float, float]]] = {
+    "li2022/figure-2": (("batch size", 64, 512), ("learning rate", 2.5e-4, 3.125e-5))
+}
+# Values that the paper's axes do not print; its table's notes say what they are inferred from.
+_INFERRED = {("li2022/figure-2", "batch size"), ("li2022/figure-8a", "batch size")}
 
 
 def heat_maps(name: str, title: str, source: str, at_hand: Materials) -> Content:
@@ -57,11 +61,10 @@ def _map(part: Part, spots: list[Spot], origin: Origin) -> Heat:
     ys = list(dict.fromkeys(spot.label(down) for spot in spots))
     xs = list(dict.fromkeys(spot.label(across) for spot in spots))
     cells = {(spot.label(down), spot.label(across)): spot for spot in spots}
-
-    def number(y: object, x: object) -> float | None:
-        spot = cells.get((y, x))
-        return None if spot is None else _value(spot, origin)
-
+    points = [
+        [cells[y, x].point(j, origin) if (y, x) in cells else None for j, x in enumerate(xs)]
+        for y in ys
+    ]
     lines: tuple[list[float], list[float]] = ([], [])
     for label, before, after in _QUARTERS.get(table.name, ()):
         places = xs if label == across else ys
@@ -69,16 +72,32 @@ def _map(part: Part, spots: list[Spot], origin: Origin) -> Heat:
             lines[0 if label == across else 1].append(
                 (places.index(before) + places.index(after)) / 2
             )
-    ours = origin is Origin.OURS
     return Heat(
         title=f"{table.source.split(', ')[-1]}, {origin}",
-        x=Axis(across, names=tuple(f"{x:g}" for x in xs)),
-        y=Axis(down, names=tuple(f"{y:g}" for y in ys)),
+        x=_axis(table.name, across, xs, spots, origin),
+        y=_axis(table.name, down, ys, spots, origin),
         label=table.columns[0].label,
-        values=tuple(tuple(number(y, x) for x in xs) for y in ys),
-        marks=tuple(
-            tuple(cells[y, x].letters if ours and (y, x) in cells else "" for x in xs) for y in ys
-        ),
+        values=tuple(tuple(None if p is None else p.y for p in row) for row in points),
+        decimals=table.columns[0].decimals,
+        marks=tuple(tuple(p.marks if p else "" for p in row) for row in points),
+        deviations=tuple(tuple(None if p is None else p.error for p in row) for row in points),
+        sources=tuple(tuple(p.source if p else "" for p in row) for row in points),
         origin=origin,
         lines=(tuple(lines[0]), tuple(lines[1])),
     )
+
+
+def _axis(
+    table: str, label: str, values: Sequence[float], spots: Sequence[Spot], origin: Origin
+) -> Axis:
+    """The label's values; where our runs have other rates than the printed ones, both."""
+    names = [f"{value:g}" for value in values]
+    if origin is Origin.PRINTED and (table, label) in _INFERRED:
+        label = f"{label} (inferred)"
+    elif origin is Origin.OURS and label == "learning rate":
+        for place, value in enumerate(values):
+            runs = [spot.run for spot in spots if spot.label(label) == value]
+            rates = {run.run.optim.lr for run in runs if run is not None}
+            if rates and rates != {value}:
+                names[place] = f"{', '.join(f'{rate:g}' for rate in sorted(rates))} for {value:g}"
+    return Axis(label, names=tuple(names))

@@ -114,7 +114,10 @@ def test_heat_maps_lie_beside_each_other(tmp_path):
     printed, ours = load("li2022/2").content(at_hand("li2022/2", tmp_path)).panels
     assert printed.values[0][0] == 2.12
     assert printed.lines == ((2.5,), (2.5,))
-    place = (ours.y.names.index("0.001"), ours.x.names.index("1024"))
+    # The laptop's rate stands on our axis, beside that of the row.
+    assert (printed.y.names[0], printed.x.label) == ("0.001", "batch size (inferred)")
+    place = (ours.y.names.index("0.004 for 0.001"), ours.x.names.index("1024"))
+    assert ours.sources[place[0]][place[1]] == "x"
     assert ours.values[place[0]][place[1]] == 25
     assert "L" in ours.marks[place[0]][place[1]]
     assert sum(value is not None for row in ours.values for value in row) == 1
