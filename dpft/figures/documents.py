@@ -64,6 +64,11 @@ class Bench:
         return _THREADS.sub("", self.labels[-2]) if len(self.labels) > 1 else ""
 
     @property
+    def of_process(self) -> bool:
+        """Whether memory is the whole process's, as on a CPU: libraries, weights and all."""
+        return len(self.labels) > 1 and _THREADS.search(self.labels[-2]) is not None
+
+    @property
     def largest(self) -> bool:
         """Whether it searched for the largest batch."""
         return any(one.batch is not None for one in self.styles.values())

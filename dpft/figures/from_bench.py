@@ -115,6 +115,8 @@ def model_sizes(
         else "Without a search for the largest batch (dpft bench --largest-batch, on a GPU), "
         "memory at one batch is shown in its place.",
     ]
+    if not searched and any(bench.of_process for bench in timed):
+        caption.append(_OF_PROCESS)
     if any(_untied(style) for bench in group for style in bench.styles if style in styles):
         caption.append("Opacus runs with head and embedding untied, relative to non-private so.")
     if len(groups) > 1:
@@ -123,6 +125,9 @@ def model_sizes(
 
 
 _RELATIVE = "relative to non-private"
+_OF_PROCESS = (
+    "A CPU's peak memory is that of the whole process: ratios near one tell styles hardly apart."
+)
 
 
 def _untied(style: str) -> bool:
@@ -192,19 +197,24 @@ def number_of_groups(name: str, title: str, source: str, at_hand: Materials) -> 
     ]
     base = bench.styles.get(BASELINE, Measured())
     panels = [
-        _with_level("peak memory", "GB", names, peaks, base.peak and base.peak / 1e9),
+        _with_level(
+            "peak memory", "GB", names, peaks, base.peak and base.peak / 1e9, bench.path.name
+        ),
         _with_level(
             "throughput",
             "records a second",
             names,
             speeds,
             base.seconds and bench.records / base.seconds,
+            bench.path.name,
         ),
     ]
     caption = [
         f"Measured by dpft bench: {', '.join(bench.labels)}.",
         "The paper's model is ViT-large-patch16-224.",
     ]
+    if bench.of_process:
+        caption.append(_OF_PROCESS)
     return Content(name, title, source, tuple(panels), at_hand.caption(caption))
 
 
@@ -223,12 +233,13 @@ def _with_level(
     names: tuple[str, ...],
     values: Sequence[tuple[int, float]],
     level: float | None,
+    source: str,
 ) -> Panel:
-    series = [Series("private", tuple(Point(x, y) for x, y in values), Origin.OURS, unsaid=True)]
+    points = tuple(Point(x, y, source=source) for x, y in values)
+    series = [Series("private", points, Origin.OURS, unsaid=True)]
     if level:
-        series.append(
-            Series("non-private", (Point(float("nan"), level),), Origin.OURS, "level", unsaid=True)
-        )
+        at = Point(float("nan"), level, source=source)
+        series.append(Series("non-private", (at,), Origin.OURS, "level", unsaid=True))
     return Panel(
         title,
         Axis("clipping groups", names=names),

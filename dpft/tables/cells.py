@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -217,8 +218,10 @@ def _cell(plan: Plan, i: int, j: int, index: Index) -> Cell:
         marks.add(Mark.LAPTOP)
     if cell.found < cell.wanted:
         marks.add(Mark.FEWER)
+    # Of some figures no number came down to us.
+    number = cell.ours if math.isnan(printed) else printed
     if cell.deviation is not None and too_wide(
-        cell.deviation, printed, cell.printed_spread, column.decimals
+        cell.deviation, number, cell.printed_spread, column.decimals
     ):
         marks.add(Mark.WIDE)
     verdict = Verdict.TREND
