@@ -58,6 +58,10 @@ lora="model=smollm2-135m $mixed adapt=lora clip=bk optim.lr=1e-3 checkpoint_ever
 run samsum-smollm2-lora-eps8 task=samsum $lora eps=8 optim.batch_size=128 optim.steps=24 task.max_length=256 task.limit_eval=100 decode.max_new_tokens=40
 run e2e-smollm2-lora-eps8 task=e2e $lora eps=8 optim.batch_size=256 optim.steps=40 task.limit_eval=100 decode.max_new_tokens=60
 run personachat-smollm2-lora-eps8 task=personachat task.split_by_persona=0.8 $lora eps=8 optim.batch_size=128 optim.steps=24 task.limit_eval=100 decode.max_new_tokens=30
+# What the model does before it is trained.
+untrained="model=smollm2-135m clip=none optim.steps=0 task.limit_eval=100"
+run samsum-smollm2-untrained task=samsum $untrained task.max_length=256 decode.max_new_tokens=40
+run e2e-smollm2-untrained task=e2e $untrained decode.max_new_tokens=60
 
 # CIFAR-10 with the wide residual network: two epochs of the papers' 300.
 run cifar10-wrn16-4-eps8 task=cifar10 model=wrn16-4 $mixed clip=bk eps=8 optim=sgd optim.lr=4 optim.batch_size=4096 optim.epochs=2

@@ -43,10 +43,13 @@ def images(*shape, seed=1):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).double()
 
 
-def uses_and_truth(module, x):
-    """The rule's uses of one call, and by parameter each record's gradient by autograd."""
+def uses_and_truth(module, x, layout=lambda g: g):
+    """The rule's uses of one call, and by parameter each record's gradient by autograd.
+
+    `layout` gives the output gradient strides, and may give it other values.
+    """
     with torch.no_grad():
-        v = torch.randn_like(module(x))
+        v = layout(torch.randn_like(module(x)))
     trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
     truth = {name: torch.zeros(len(x), *p.shape).double() for name, p in trained.items()}
     for i in range(len(x)):
@@ -140,6 +143,43 @@ def test_a_frozen_weight_or_bias_has_no_use(name, frozen):
     getattr(module, frozen).requires_grad_(False)
     assert find_rule(module, RULES).needs_input(module) is (frozen == "bias")
     check(module, images(*shape))
+
+
+# As autograd and models give them: a sum over positions expands its gradient, a transposed view
+# has the strides of what it is a view of.
+LAYOUTS = {
+    "expanded over the last dimension": lambda x: x[..., :1].expand_as(x),
+    "expanded over all but records": lambda x: (
+        x.flatten(1)[:, :1].view(-1, *[1] * (x.dim() - 1)).expand_as(x)
+    ),
+    "expanded over records": lambda x: x[:1].expand_as(x),
+    "expanded over everything": lambda x: x.flatten()[0].expand_as(x),
+    "transposed": lambda x: x.transpose(1, -1).contiguous().transpose(1, -1),
+    "records last": lambda x: x.movedim(0, -1).contiguous().movedim(-1, 0),
+    "every other number": lambda x: torch.stack([x, x], -1)[..., 0],
+}
+LAID_OUT = LAYERS | {
+    "convolution": (lambda: nn.Conv2d(4, 6, 3, stride=2, padding=1), (BATCH, 4, 5, 6)),
+    "grouped convolution": (lambda: nn.Conv2d(4, 4, 3, groups=2, padding=1), (BATCH, 4, 5, 6)),
+    "convolution of sequences": (lambda: nn.Conv1d(4, 6, 3, dilation=2), (BATCH, 4, 9)),
+    "standardised convolution": (lambda: WeightStandardizedConv2d(4, 6, 3), (BATCH, 4, 5, 6)),
+}
+
+
+@pytest.mark.parametrize("records", [BATCH, 1])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_the_layout_of_input_and_gradient_in_memory_does_not_matter(name, layout, records):
+    build, shape = LAID_OUT[name]
+    module, x = shaken(build()), images(records, *shape[1:])
+    cases = [(x, LAYOUTS[layout])]
+    if name != "transposed linear":  # whose own forward takes contiguous inputs only
+        cases.append((LAYOUTS[layout](x), lambda g: g))
+    for a, of_gradient in cases:
+        uses, truth = uses_and_truth(module, a, of_gradient)
+        with torch.no_grad():
+            for parameter, use in uses.items():
+                check_use(use, truth[parameter])
 
 
 @pytest.mark.parametrize("name", LAYERS)

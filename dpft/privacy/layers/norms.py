@@ -139,7 +139,7 @@ def _by_channel(a: Tensor, g: Tensor, groups: int, eps: float) -> tuple[Tensor, 
     a = a.contiguous()
     _, mean, rstd = torch.native_group_norm(a, None, None, batch, channels, size, groups, eps)
     _, of_weight, of_bias = torch.ops.aten.native_group_norm_backward(
-        g.reshape(1, -1, size),
+        g.contiguous().view(1, -1, size),  # read as such: an expanded gradient has other strides
         a.view(1, -1, size),
         mean.view(1, -1),
         rstd.view(1, -1),
