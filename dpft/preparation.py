@@ -112,8 +112,7 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
         examples = encoded(objective, records, advance)
     tell_cut(examples, mechanism.noise_multiplier > 0, progress)
     if mechanism.private:
-        with clipper.paused():
-            check_independence(objective, loaded.model, examples)
+        check_independence(objective, loaded.model, examples, forget=clipper.reset)
     key = keys.public_key(run.seed)
     if mechanism.noise_multiplier:
         key = directory.noise_key(run.privacy.noise_seed)

@@ -7,7 +7,7 @@ batch has gradients that are exact and sums whose sensitivity is unbounded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,17 +21,23 @@ from dpft.objectives.base import Objective
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-5
 
 
-@torch.no_grad()
-def check_independence(objective: Objective, model: Any, examples: Sequence[Any]) -> None:
+def check_independence(
+    objective: Objective,
+    model: Any,
+    examples: Sequence[Any],
+    forget: Callable[[], None] = lambda: None,
+) -> None:
     """Compare losses of training examples alone, among others, and alone again.
 
     The shortest and a middle one are put beside the longest, since what a model does may change
-    with the length. The third time tells whether a batch left something behind in the model.
+    with the length. The third time tells whether a batch left something behind in the model. It is
+    done with gradients, as in training: what a clipper's hooks make of the model is looked at too.
 
     Args:
         objective: gives the losses.
         model: on its device; left in training mode if it was. Dropout is off meanwhile.
         examples: all encoded training examples.
+        forget: lets go of what hooks keep of a forward that no backward follows.
 
     Raises:
         ModelError: if a loss or a buffer differs. The message has no number of the data.
@@ -41,7 +47,10 @@ def check_independence(objective: Objective, model: Any, examples: Sequence[Any]
     device = next(model.parameters()).device
 
     def losses(some: Sequence[Any]) -> Tensor:
-        return objective.losses(model, objective.collate(some).to(device)).double()
+        with torch.enable_grad():
+            found = objective.losses(model, objective.collate(some).to(device))
+        forget()
+        return found.detach().double()
 
     with evaluating(model):
         buffers = {name: b.clone() for name, b in model.named_buffers()}

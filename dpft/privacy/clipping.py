@@ -96,7 +96,7 @@ class Clipper:
         sites = {} if plan == "none" else find_sites(model, self.parameters, rules)
         self._capture = Capture(model, sites)
         self._guard = Guard(self.parameters if self.private else {})
-        self.move([group.threshold for group in self.groups])
+        self._set([group.threshold for group in self.groups])
 
     @property
     def private(self) -> bool:
@@ -119,10 +119,22 @@ class Clipper:
         """
         self._capture.take()
         self._unfinished = self._guard.struck = False
-        self.move(self.estimates)
+        self._set(self.estimates)
 
     def move(self, estimates: Sequence[float]) -> None:
-        """Set the estimates, and with them the thresholds, from the next `backward` on."""
+        """Set the estimates, and with them the thresholds, from the next `backward` on.
+
+        Raises:
+            ValueError: if thresholds are fixed: noise is scaled to them.
+        """
+        if self.adaptive is None:
+            raise ValueError(
+                "the thresholds of this clipper are fixed; expected an adaptive style, such as "
+                "per_layer_adaptive, for thresholds that move"
+            )
+        self._set(estimates)
+
+    def _set(self, estimates: Sequence[float]) -> None:
         self.estimates = tuple(estimates)
         self.thresholds = (
             self.estimates if self.adaptive is None else self.adaptive.rescaled(self.estimates)
@@ -198,6 +210,11 @@ class Clipper:
         self, losses: Tensor, calls: Sequence[Call], hidden: Collection[str], rows: int
     ) -> None:
         calls, everywhere = verify_uses(losses, calls, self.parameters, hidden)
+        if not calls:
+            raise UnsupportedLayerError(
+                "the losses do not depend on any trainable layer that was called; expected losses "
+                "of this forward, neither detached nor constant"
+            )
         two = self.plan in TWO_BACKWARDS
         # Where autograd forms the sums, it must do so in the precision of the norms.
         with self._guard.on(), full_precision() if two else nullcontext():
@@ -260,10 +277,12 @@ class Clipper:
         """
         if not self._schedule.due(losses, calls, rows):
             return
-        last = len(losses) - 1
+        usable = losses.detach().isfinite().nonzero().flatten()
+        last = len(usable) - 1
         chosen = sorted({round(last * part / (_CHECKED - 1)) for part in range(_CHECKED)})
-        index = torch.tensor(chosen, device=losses.device)
-        sums = RuleSums(losses[index], self.parameters)
+        index = usable[torch.tensor(chosen, device=losses.device)]
+        sums = RuleSums(losses[index], self.parameters, [g.parameters for g in self.groups])
+        before = self._written()
         half = False
 
         @torch.no_grad()
@@ -280,8 +299,21 @@ class Clipper:
 
         self._capture.backward(losses, calls, listen, everywhere=everywhere, retain_graph=True)
         with self._capture.silent_backward(), full_precision():
-            told_apart = sums.verify(3e-2 if half else 1e-3)
-        self._schedule.checked(told_apart)
+            eps = torch.finfo(losses.dtype).eps
+            verified = sums.verify(*((3e-2, 3e-4) if half else (1e-3, 100 * eps)))
+        for name, state in self._written().items():
+            if state != before[name]:
+                raise UnsupportedLayerError(
+                    f".grad of parameter {name!r} was written to by a backward that was asked for "
+                    "no gradient: some function of the model does so itself (fused accumulation "
+                    "of gradients); expected gradients that autograd alone accumulates"
+                )
+        self._schedule.checked(*verified)
+
+    def _written(self) -> dict[str, tuple[int, int] | None]:
+        """Of each ``.grad``, which tensor it is and how often it was changed."""
+        grads = {name: parameter.grad for name, parameter in self.parameters.items()}
+        return {n: None if g is None else (id(g), g._version) for n, g in grads.items()}
 
     def _second_backward(
         self,

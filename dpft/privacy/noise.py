@@ -85,6 +85,7 @@ class GaussianNoise:
 
     Guarantee: each coordinate of each parameter at each step, and each count, has noise of its own,
     a function of (key, step): the same step replayed after a kill repeats it, no other step can.
+    One object releases each step at most once, in order.
 
     Raises:
         ValueError: if what the clipper releases is not what the mechanism accounts for.
@@ -95,6 +96,7 @@ class GaussianNoise:
         self._mechanism = mechanism
         self._key = key
         self._clipper = clipper
+        self._next = 0
         self._group = {name: k for k, g in enumerate(clipper.groups) for name in g.parameters}
 
     @torch.no_grad()
@@ -106,16 +108,31 @@ class GaussianNoise:
         this step was clipped with. A parameter whose ``.grad`` is None (an empty batch) gets noise
         alone.
 
+        Args:
+            step: from 0; after those that this object has released before.
+
         Returns:
             What was released about the thresholds.
+
+        Raises:
+            ValueError: for a step that was released before, whose noise would cancel, or one that
+                the mechanism does not account for.
+            RuntimeError: after a backward that broke off.
         """
         mechanism, clipper = self._mechanism, self._clipper
+        if not self._next <= step < mechanism.steps:
+            raise ValueError(
+                f"step is {step}; expected {self._next} to {mechanism.steps - 1}: the mechanism "
+                f"accounts for {mechanism.steps} steps, and two releases of one step have the same "
+                "noise"
+            )
         if clipper.unfinished:
             raise RuntimeError(
                 "the last backward broke off: .grad may hold one record twice once it is repeated; "
                 "expected a finished batch. Set .grad to None, call clipper.reset() and begin the "
                 "step again"
             )
+        self._next = step + 1
         stds = mechanism.noise_stds(clipper.thresholds)
         for name, parameter in clipper.parameters.items():
             if parameter.grad is None:

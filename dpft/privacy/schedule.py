@@ -38,7 +38,7 @@ class Schedule:
     def due(self, losses: Tensor, calls: Sequence[Call], rows: int) -> bool:
         """Count a batch; whether it is one to check.
 
-        Where a loss is not finite there is nothing to compare, and the next batch is looked at.
+        Where no loss is finite there is nothing to compare, and the next batch is looked at.
 
         Raises:
             UnsupportedLayerError: if that goes on for ever.
@@ -48,20 +48,30 @@ class Schedule:
         seen.batches += 1
         if seen.batches < seen.next_check:
             return False
-        if bool(torch.isfinite(losses).all()):
+        if bool(torch.isfinite(losses).any()):
             return True
-        if seen.batches - seen.next_check >= _AGAIN:
-            raise UnsupportedLayerError(
-                f"some loss was not finite in each of the last {_AGAIN + 1} batches, so that the "
-                "layers' rules could not be checked against autograd; expected finite losses: "
-                "lower the learning rate, or leave out the records concerned"
-            )
+        self._postpone("no loss was")
         return False
 
-    def checked(self, all_told_apart: bool) -> None:
+    def checked(self, all_told_apart: bool, all_finite: bool) -> None:
         """Set when to look again: soon, as long as small gradients leave something unproven.
 
-        Some always do: attention's softmax takes no notice of a bias of the keys.
+        Some always do: attention's softmax takes no notice of a bias of the keys. Where a gradient
+        was not finite, the next batch is looked at.
+
+        Raises:
+            UnsupportedLayerError: if that goes on for ever.
         """
+        if not all_finite:
+            self._postpone("some gradient was not")
+            return
         n = self._now.batches
         self._now.next_check = max(_AGAIN, 4 * n) if all_told_apart else 2 * n
+
+    def _postpone(self, what: str) -> None:
+        if self._now.batches - self._now.next_check >= _AGAIN:
+            raise UnsupportedLayerError(
+                f"{what} finite in each of the last {_AGAIN + 1} batches, so that the layers' "
+                "rules could not be checked against autograd; expected finite losses and "
+                "gradients: lower the learning rate, or leave out the records concerned"
+            )

@@ -111,6 +111,20 @@ def dominates(call: Call, losses: Tensor, others: Sequence[Call]) -> bool:
     return call.output.node is not root
 
 
+class Verified(NamedTuple):
+    """What a comparison with autograd has shown.
+
+    Attributes:
+        told_apart: whether every gradient was large enough that a wrong rule would have shown. One
+            that is zero or nearly so (a layer after one that was initialised with zeros) is what
+            any rule gives.
+        finite: whether all could be compared.
+    """
+
+    told_apart: bool
+    finite: bool
+
+
 class RuleSums:
     """Check, by an ordinary backward, that the rules tell the records apart rightly.
 
@@ -122,14 +136,23 @@ class RuleSums:
     Args:
         losses: per-example losses of some records, ``(n,)``.
         parameters: the trainable parameters.
+        groups: names of the parameters that are clipped together. Beside a large gradient of its
+            own group a small one hardly counts; one that is alone in its group is scaled up to
+            its own threshold, however small it is.
     """
 
-    def __init__(self, losses: Tensor, parameters: Mapping[str, nn.Parameter]) -> None:
+    def __init__(
+        self,
+        losses: Tensor,
+        parameters: Mapping[str, nn.Parameter],
+        groups: Sequence[Sequence[str]],
+    ) -> None:
         generator = torch.Generator().manual_seed(0)
         weights = 0.5 + torch.rand(len(losses), generator=generator, dtype=torch.float64)
         self._weights = weights.to(losses.device, torch.promote_types(losses.dtype, torch.float32))
         self._losses = losses
         self._parameters = parameters
+        self._groups = groups
         self._held: dict[str, list[Use]] = {}
         self._sums: dict[str, Tensor] = {}
         self._terms: dict[str, float] = {}
@@ -154,18 +177,14 @@ class RuleSums:
         else:
             self._add_to(self._sum(name), use)
 
-    def verify(self, tolerance: float) -> bool:
+    def verify(self, tolerance: float, rounding: float) -> Verified:
         """Compare with autograd.
 
         Args:
             tolerance: relative difference that rounding explains, of a gradient's norm; of what
                 the records had together before they cancelled, where `add` was told of half
                 precision.
-
-        Returns:
-            Whether every parameter that takes part was told apart from others: False where
-            gradients are not finite, or zero or nearly so (a layer after one that was initialised
-            with zeros), which any rule gives.
+            rounding: of the largest gradient, what arithmetic may leave of one that is zero.
 
         Raises:
             UnsupportedLayerError: naming a parameter whose rule gives another gradient.
@@ -187,14 +206,23 @@ class RuleSums:
         for name in self._parameters:
             if name not in norms:
                 compare(name, None)
-        if not all(math.isfinite(norm) for norm in norms.values()):
-            return False  # some record's gradient overflows, which it will be dropped for
-        largest = max(norms.values(), default=0.0)
-        for name, difference in apart.items():
-            # A gradient that is zero but for rounding is measured against the largest one.
+        # Where some record's gradient overflows, it will be dropped; the others are compared.
+        finite = {name for name, norm in norms.items() if math.isfinite(norm)}
+        largest = max((norms[name] for name in finite), default=0.0)
+        of_group = {
+            name: max((norms[other] for other in group if other in finite), default=0.0)
+            for group in self._groups
+            for name in group
+        }
+        for name in apart:
+            if name not in finite:
+                continue
+            # A gradient that is zero but for rounding is measured against larger ones.
             terms = self._terms.get(name, 0.0)
             terms = terms if math.isfinite(terms) else 0.0
-            allowed = tolerance * max(norms[name], terms) + 1e-2 * tolerance * largest
+            allowed = tolerance * max(norms[name], terms)
+            allowed += 1e-2 * tolerance * of_group[name] + rounding * largest
+            difference = apart[name]
             if not difference <= allowed:
                 raise UnsupportedLayerError(
                     f"the rule for parameter {name!r} gives another gradient than autograd "
@@ -202,7 +230,12 @@ class RuleSums:
                     "computes something else than its type says, its input was changed in "
                     "place, or the losses are not in the order of the input's rows"
                 )
-        return all(norms[name] > 0.1 * tolerance * largest for name in taking_part)
+        told_apart = all(
+            norms[name] > 0.1 * tolerance * of_group[name] + 10 * rounding * largest
+            for name in taking_part
+            if name in finite
+        )
+        return Verified(told_apart, len(finite) == len(norms))
 
     def _sum(self, name: str) -> Tensor:
         if name not in self._sums:

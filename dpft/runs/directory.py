@@ -217,6 +217,8 @@ class RunDirectory(Closing):
         if explicit_seed is not None:
             return key_from_seed(explicit_seed)
         spent = read_ledger(self.ledger).steps_spent if self.ledger.exists() else 0
+        if not spent and any(self.checkpoints.iterdir()):
+            spent = 1  # at least: the ledger is gone, and what it counted was spent all the same
         try:
             return stored_key(self.noise_key_file, steps_spent=spent)
         except OSError as error:

@@ -13,10 +13,12 @@ from transformers import (
 from dpft.config import Model
 from dpft.errors import ModelError
 from dpft.models import Needs, load_model
+from dpft.objectives.base import Batch
 from dpft.objectives.causal import Causal, CausalExample, collate, token_nll
 from dpft.objectives.classifier import Classifier
 from dpft.objectives.independence import check_independence
 from dpft.objectives.records import LabelledText
+from dpft.privacy import make_clipper
 
 EXAMPLES = [CausalExample(tuple(range(3, 3 + n)), (5, 6, 7)) for n in (2, 5, 40)]
 
@@ -109,3 +111,33 @@ def test_it_works_with_the_tasks_objective():
     loaded = load_model(Model("tiny", "bundled:tiny"), Needs("causal"), 0)
     assert isinstance(loaded.model, nn.Module)
     check_independence(Causal(loaded.tokenizer, 50), loaded.model, EXAMPLES)
+
+
+class Detached(nn.Module):
+    """Divides a broadcast parameter by its norm, which a clipper's row for each record changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((1, 4), 0.5))
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.layer(x * self.scale / self.scale.detach().norm())[:, 0]
+
+
+class Rows:
+    def collate(self, examples):
+        return Batch({"x": torch.stack([torch.full((4,), float(e.length)) for e in examples])})
+
+    def losses(self, model, batch):
+        return model(batch.tensors["x"])
+
+
+def test_the_model_is_looked_at_as_the_clipper_makes_it():
+    torch.manual_seed(0)
+    model = Detached()
+    check_independence(Rows(), model, EXAMPLES)
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    with pytest.raises(ModelError, match="depends on what else is in its batch"):
+        check_independence(Rows(), model, EXAMPLES, clipper.reset)
+    assert not clipper._capture.calls

@@ -305,13 +305,108 @@ def test_a_gradient_too_small_to_be_compared_is_compared_again_soon(style):
 
 
 def test_rules_that_can_never_be_checked_are_an_error():
-    model, x = Gated(1.0).double(), torch.randn(4, 2, 3).double()
+    model, x = Gated(0.0).double(), torch.randn(4, 2, 3).double()
     clipper = make_clipper(model, "bk", threshold=0.1)
-    weights = torch.tensor([1, 1, math.nan, 1])
     for _ in range(64):
-        released(model, clipper, model(x) * weights)
-    with pytest.raises(UnsupportedLayerError, match="not finite in each of the last 65 batches"):
-        released(model, clipper, model(x) * weights)
+        released(model, clipper, model(x) * math.nan)
+    with pytest.raises(UnsupportedLayerError, match="no loss was finite in each of the last 65"):
+        released(model, clipper, model(x) * math.nan)
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "per_param"])
+def test_a_loss_that_is_not_finite_hides_no_wrong_rule(style):
+    model, x = Gated(1.0).double(), torch.randn(4, 2, 3).double()
+    clipper = make_clipper(model, style, threshold=0.1)
+    with pytest.raises(UnsupportedLayerError, match="another gradient than autograd"):
+        released(model, clipper, model(x).where(torch.arange(4) != 2, math.inf))
+
+
+class WithoutSlope(nn.Module):
+    """The square root of zero has no slope: the gradient of `flat` is never a number."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.flat, self.layer = nn.Linear(3, 1), layer
+        nn.init.zeros_(self.flat.weight)
+        nn.init.zeros_(self.flat.bias)
+
+    def forward(self, x):
+        return self.layer(x).square().mean((1, 2)) + 0 * self.flat(x).square().sqrt().sum((1, 2))
+
+
+@pytest.mark.parametrize("style", ["bk", "per_layer"])
+def test_a_gradient_that_is_not_finite_hides_no_wrong_rule(style):
+    layer = nn.Linear(3, 3)
+    layer.register_forward_hook(lambda module, a, out: out.roll(1, 0))
+    x = torch.randn(4, 2, 3).double()
+    model = nn.Sequential(WithoutSlope(nn.Sequential(layer, nn.Tanh()))).double()
+    clipper = make_clipper(model, style, threshold=0.1)
+    with pytest.raises(UnsupportedLayerError, match=r"rule for parameter '0\.layer"):
+        released(model, clipper, model(x))
+
+
+def test_a_gradient_that_is_never_finite_is_an_error_in_the_end():
+    model, x = WithoutSlope(nn.Linear(3, 3)).double(), torch.randn(4, 2, 3).double()
+    clipper = make_clipper(model, "bk", threshold=0.1)
+    for _ in range(64):
+        released(model, clipper, model(x))
+    with pytest.raises(UnsupportedLayerError, match="some gradient was not finite in each of"):
+        released(model, clipper, model(x))
+
+
+class Coupled(nn.Module):
+    """Records share a mean, in a layer whose gradient is next to nothing beside another's."""
+
+    def __init__(self):
+        super().__init__()
+        self.large, self.small = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+
+    def forward(self, x):
+        h = self.small(x)
+        return (self.large(1e7 * x) + h * torch.tanh(5 * h.mean(0, keepdim=True))).sum((1, 2))
+
+
+@pytest.mark.parametrize("style", ["per_layer", "per_param"])
+def test_a_small_gradient_with_a_threshold_of_its_own_is_compared_by_itself(style):
+    torch.manual_seed(0)
+    model, x = Coupled().double(), torch.randn(8, 2, 3).double()
+    clipper = make_clipper(model, style, threshold=1.0)
+    with pytest.raises(UnsupportedLayerError, match=r"small\.weight"):
+        released(model, clipper, model(x))
+
+
+class Accumulating(torch.autograd.Function):
+    """Adds a weight's gradient to ``.grad`` by hand, as fused kernels do."""
+
+    @staticmethod
+    def forward(ctx, x, layer):
+        ctx.layer = layer
+        ctx.save_for_backward(x)
+        return x @ layer.weight.detach().T
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        weight = ctx.layer.weight
+        new = g.flatten(0, 1).T @ x.flatten(0, 1)
+        weight.grad = new if weight.grad is None else weight.grad + new
+        return g @ weight.detach(), None
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "flat", "per_param", "per_layer_adaptive"])
+def test_a_gradient_that_a_function_writes_by_hand_is_refused(style):
+    class Fused(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3, bias=False)
+
+        def forward(self, x):
+            return Accumulating.apply(self.first(x), self.second).square().mean((1, 2))
+
+    model, x = Fused(), torch.randn(4, 2, 3)
+    clipper = make_clipper(model, style, threshold=0.1)
+    with pytest.raises(UnsupportedLayerError, match=r"grad of parameter 'second.weight'"):
+        released(model, clipper, model(x))
 
 
 @pytest.mark.parametrize(("model_type", "loss_type"), [("float", "double"), ("double", "float")])

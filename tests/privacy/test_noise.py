@@ -217,6 +217,16 @@ def test_counts_have_the_stated_noise():
         assert abs(correlation(x, y)) < 5 / math.sqrt(K)
 
 
+@pytest.mark.parametrize("steps", [(-1,), (5,), (0, 0), (3, 2)])
+def test_a_step_is_released_once_and_none_that_is_not_accounted_for(steps):
+    """Two releases of one step have the same noise: their difference has none."""
+    noise = mechanism(steps=5).noise(b"key", Sums(flat(0.1), sums=0.0))
+    for step in steps[:-1]:
+        noise.privatise_(step)
+    with pytest.raises(ValueError, match="step is"):
+        noise.privatise_(steps[-1])
+
+
 def test_a_replayed_step_releases_the_same_counts():
     mech, once = adaptive(groups=5)
     again, other = (adaptive(groups=5)[1] for _ in range(2))

@@ -544,3 +544,18 @@ def test_a_batch_that_is_checked_holds_few_output_gradients(monkeypatch):
     clipper.backward(model(x).square().mean((1, 2)))
     assert len(most) == 12
     assert max(most) <= 3
+
+
+def test_fixed_thresholds_do_not_move():
+    clipper = make_clipper(nn.Linear(3, 2), "per_layer", threshold=1.0)
+    with pytest.raises(ValueError, match="are fixed"):
+        clipper.move([1e-6])
+    assert clipper.sensitivity == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_losses_that_depend_on_nothing_are_refused(style):
+    model, x = nn.Linear(3, 2), torch.randn(4, 3)
+    clipper = make_clipper(model, style, threshold=1.0)
+    with pytest.raises(UnsupportedLayerError, match="neither detached nor constant"):
+        clipper.backward(model(x).sum(1).detach())
