@@ -12,7 +12,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from dpft.audit.settings import Audit
@@ -373,6 +373,15 @@ _GROUPS: dict[str, type] = {
 _OTHER = ("task", "eps", "sampling", "sweep", "audit", "record_norms", "precision")
 
 
+def _check_name(name: str | None) -> None:
+    """Refuse names that are no folder of their own below ``runs_dir``."""
+    path = None if name is None else PurePath(name)
+    if path is not None and (path.is_absolute() or not path.name or ".." in path.parts):
+        raise ConfigError(
+            f"name is {name!r}; expected the name of a folder below runs_dir, such as name=first"
+        )
+
+
 def parse(raw: Mapping[str, Any]) -> Run:
     """Check a composed config and turn it into settings.
 
@@ -394,6 +403,9 @@ def parse(raw: Mapping[str, Any]) -> Run:
     precision = _checked(raw.get("precision", PRECISIONS[0]), str, "precision")
     one_of("precision", precision, PRECISIONS)
     check_seed("seed", plain["seed"])
+    for name in ("threads", "checkpoint_every"):
+        positive(name, plain[name])
+    _check_name(plain["name"])
     run = Run(
         task=raw["task"],
         raw=raw,

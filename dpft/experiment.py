@@ -42,7 +42,8 @@ def run_experiment(run: Run) -> Outcome:
     path = run_path(run)
     text = OmegaConf.to_yaml(OmegaConf.create(dict(run.raw)))
     with runs.RunDirectory.open(path, run.identity(), text, force=run.force) as directory:
-        if directory.is_done:
+        # Where the record is lost, the last checkpoint gives it again.
+        if directory.is_done and directory.record.exists():
             return Outcome(path, runs.read_record(path), already_done=True)
         if run.threads is not None:
             torch.set_num_threads(run.threads)
@@ -66,6 +67,7 @@ def _train_stage(
     run: Run, prepared: Prepared, directory: runs.RunDirectory, progress: Progress
 ) -> None:
     with Session(run, prepared, directory, progress) as session:
+        directory.keep_config()
         session.train()
         measured = _audited(run, prepared, progress)
     save_model(prepared.parts.loaded, directory.model)

@@ -45,9 +45,10 @@ class StepStatistics:
         }
         if self.norms:
             norms, factors = torch.cat(self.norms), torch.cat(self.factors)
-            out["norm_mean"] = norms.mean(0).tolist()
-            out["norm_max"] = norms.amax(0).tolist()
-            out["clipped"] = (factors < 1).float().mean(0).tolist()
+            if len(norms):
+                out["norm_mean"] = norms.mean(0).tolist()
+                out["norm_max"] = norms.amax(0).tolist()
+                out["clipped"] = (factors < 1).float().mean(0).tolist()
         if self.released.thresholds:
             out["clip_thresholds"] = list(self.released.thresholds)
         return out
@@ -90,7 +91,8 @@ def train(
         after_step: told each step when it is done: metrics, progress, checkpoints.
 
     Raises:
-        TrainingError: without privacy, if the gradient is not finite.
+        TrainingError: without privacy, if the gradient is not finite; with it, if the weights are
+            not. They are released, so that to stop for their sake gives nothing away.
     """
     slots = len(data) + (len(audit) if audit is not None else 0)
     if slots != mechanism.dataset_size:
@@ -130,6 +132,8 @@ def train(
         if reparametrisation is not None:
             reparametrisation.transfer()
         optimizer.step()
+        if mechanism.noise_multiplier:
+            _check_weights(optimizer, step)
         statistics.seconds = time.perf_counter() - began
         after_step(step, statistics)
 
@@ -143,6 +147,15 @@ def _observe(statistics: StepStatistics, clipper: Clipper, losses: Tensor, recor
         statistics.dropped += int((clipper.factors == 0).any(1).sum())
         statistics.norms.append(clipper.norms)
         statistics.factors.append(clipper.factors)
+
+
+def _check_weights(optimizer: torch.optim.Optimizer, step: int) -> None:
+    moved = [p for group in optimizer.param_groups for p in group["params"]]
+    if not all(bool(torch.isfinite(parameter).all()) for parameter in moved):
+        raise TrainingError(
+            f"the weights are not finite after step {step}; expected finite numbers. Type a "
+            "smaller optim.lr, which is another run; what this one spent stays in its ledger"
+        )
 
 
 def _check_finite(clipper: Clipper, step: int) -> None:

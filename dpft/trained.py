@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from dpft import runs
 from dpft.config import Run, parse
@@ -16,6 +15,7 @@ from dpft.errors import ConfigError
 from dpft.models import LoadedModel
 from dpft.models.save import load_saved
 from dpft.runs.hidden import check_no_trial
+from dpft.runs.stored import stored_config
 from dpft.tasks import load_task
 from dpft.tasks.base import Task
 
@@ -42,8 +42,18 @@ class TrainedRun:
 
     @cached_property
     def loaded(self) -> LoadedModel:
-        """The trained model, on the GPU if there is one and the run did not ask for the CPU."""
-        loaded = load_saved(self.run.model, self.task.needs, self.run.seed, self.path / "model")
+        """The trained model, on the GPU if there is one and the run did not ask for the CPU.
+
+        Raises:
+            ConfigError: if the run has no weights any more.
+        """
+        folder = self.path / "model"
+        if not folder.is_dir():  # or the loader would take it for a name on the hub
+            raise ConfigError(
+                f"{folder} is gone; expected the weights of the run: put the folder back, or train "
+                "again"
+            )
+        loaded = load_saved(self.run.model, self.task.needs, self.run.seed, folder)
         if torch.cuda.is_available() and self.run.device != "cpu":
             loaded.model.to("cuda")  # type: ignore[arg-type]
         return loaded
@@ -59,10 +69,5 @@ def loaded_run(path: Path) -> TrainedRun:
     """
     check_no_trial(path)
     record = runs.read_record(path)
-    try:
-        text = (path / "config.yaml").read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"{path} holds no config.yaml; expected a run directory: give the folder itself"
-        ) from error
-    return TrainedRun(path, text, parse(yaml.safe_load(text)), record)
+    text, content = stored_config(path)
+    return TrainedRun(path, text, parse(content), record)

@@ -74,3 +74,5 @@ if [ -e runs/e2e-tiny-synthetic-source/DONE ]; then
     [ -e $synthetic ] || DPFT_DATA=$data dpft generate runs/e2e-tiny-synthetic-source n=8000 sources=dev
     run e2e-tiny-synthetic-learner $e2e clip=none optim.batch_size=64 optim.epochs=3 optim.lr=1e-3 task.synthetic=$synthetic
 fi
+# What the bundled model does before it is trained.
+run e2e-tiny-untrained $e2e clip=none optim.steps=0

@@ -212,6 +212,7 @@ def test_data_sample_writes_files_that_data_check_reads(tmp_path, monkeypatch):
     folder = tmp_path / "e2e"
     result = invoke("data", "sample", "e2e", "--to", str(folder))
     assert result.exit_code == 0, result.output
+    assert "no files here; the hub would be asked" in invoke("data", "where", "e2e").output
     monkeypatch.setenv("DPFT_DATA", str(tmp_path))
     assert f"e2e: {folder}" in invoke("data", "where", "e2e").output
     assert "e2e train: 4,000 records" in invoke("data", "check", "e2e").output
@@ -365,6 +366,32 @@ def test_compare_leaves_out_what_is_not_finished(tmp_path):
     result = invoke("compare", str(tmp_path / "b"), str(tmp_path / "nowhere"))
     assert result.exit_code == 2
     assert "nowhere" in result.stderr
+
+
+def test_a_page_among_the_runs_is_no_run(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/record.json").write_text("{}")
+    (tmp_path / "report.html").write_text("<html>")
+    monkeypatch.setattr("dpft.runs.read_record", lambda path: RECORD)
+    result = invoke("compare", str(tmp_path / "a"), str(tmp_path / "report.html"))
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("threads=0", "threads is 0; expected a number > 0"),
+        ("checkpoint_every=0", "checkpoint_every is 0"),
+        ("name=../elsewhere", "expected the name of a folder below runs_dir"),
+        ("name=.", "expected the name of a folder below runs_dir"),
+        ("name=''", "expected the name of a folder below runs_dir"),
+        ("name=/tmp/elsewhere", "expected the name of a folder below runs_dir"),
+    ],
+)
+def test_what_train_could_not_do_is_told_by_validate(word, told):
+    result = invoke("validate", "task=e2e", "eps=3", word)
+    assert result.exit_code == 2
+    assert told in result.stderr
 
 
 def test_score_prints_labels_and_guarantee(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -10,16 +11,18 @@ import pytest
 import yaml
 
 from dpft import runs
+from dpft.commands.score import score_run
 from dpft.commands.train import execute, resumed
 from dpft.compose import compose
 from dpft.config import conf_dir, parse
-from dpft.errors import ConfigError, DataError, DpftError
+from dpft.errors import ConfigError, DataError, DpftError, TrainingError
 from dpft.experiment import run_experiment
 from dpft.paths import run_path
 from dpft.privacy import accounting
 from dpft.privacy.noise import Released
 from dpft.session import release_digest
 from dpft.tasks.e2e import E2E
+from dpft.trained import loaded_run
 from tests.processes import command, dpft
 
 SMALL = [
@@ -135,6 +138,47 @@ def test_a_finished_run_is_not_run_again_unless_forced(copied, tmp_path, capsys)
     )
     assert not forced.already_done
     assert (tmp_path / "one.old-1/DONE").exists()
+
+
+def test_a_record_that_was_lost_is_made_again(copied, tmp_path):
+    (tmp_path / "one/record.json").unlink()
+    again = run_experiment(parse(config(tmp_path, "name=one", "privacy.noise_seed=1")))
+
+    assert not again.already_done
+    for section in ("privacy", "mechanism", "scores"):
+        assert again.record[section] == copied[section]
+    assert runs.read_ledger(tmp_path / "one/ledger.jsonl").steps_spent == 4
+
+
+def test_a_command_that_is_refused_leaves_the_settings_of_the_run_alone(copied, tmp_path):
+    """Else `resume=` would repeat the refused command."""
+    (tmp_path / "one/DONE").unlink()
+    before = (tmp_path / "one/config.yaml").read_text()
+    with pytest.raises(DpftError, match="threads"):
+        run_experiment(parse(config(tmp_path, "name=one", "privacy.noise_seed=1", "threads=2")))
+
+    assert (tmp_path / "one/config.yaml").read_text() == before
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1", ""])
+def test_damaged_settings_are_named_whatever_asks_for_them(copied, tmp_path, text):
+    (tmp_path / "one/config.yaml").write_text(text)
+    for ask in (loaded_run, score_run, lambda path: resumed({"resume": str(path)}, [])):
+        with pytest.raises(ConfigError, match=r"config\.yaml is damaged"):
+            ask(tmp_path / "one")
+
+
+def test_weights_that_are_gone_are_not_looked_for_on_the_hub(copied, tmp_path):
+    shutil.rmtree(tmp_path / "one/model")
+    with pytest.raises(ConfigError, match="model is gone"):
+        _ = loaded_run(tmp_path / "one").loaded
+
+
+def test_weights_that_diverge_end_the_run_with_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr("dpft.train.lr_factor", lambda settings, step, steps: math.inf)
+    with pytest.raises(TrainingError, match=r"weights are not finite after step \d+.*optim\.lr"):
+        run_experiment(parse(config(tmp_path, "name=wild", "optim=sgd")))
+    assert runs.read_ledger(tmp_path / "wild/ledger.jsonl").steps_spent == 1
 
 
 def test_another_configuration_in_the_same_folder_is_refused(copied, tmp_path):

@@ -32,5 +32,5 @@ def main(paths: Sequence[Path], markdown: bool) -> None:
 
 
 def _has_record(path: Path) -> bool:
-    # A file is read as a record.
-    return path.is_file() or (path / "record.json").exists()
+    # A file is read as a record; a page that `dpft report` left among the runs is none.
+    return path.suffix == ".json" if path.is_file() else (path / "record.json").exists()

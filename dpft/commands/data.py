@@ -27,7 +27,11 @@ def main(action: str, task_name: str, overrides: Sequence[str], to: Path | None)
 
 def _where(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
     kind, folder = _task(task_name, overrides).location
-    typer.echo(f"{task_name}: {folder if folder is not None else kind}")
+    told = {
+        "hub": "no files here; the hub would be asked. Type task.data_dir=FOLDER, or set DPFT_DATA",
+        "sample": "generated records (task.source=sample)",
+    }
+    typer.echo(f"{task_name}: {folder if folder is not None else told.get(kind, kind)}")
 
 
 def _check(task_name: str, overrides: Sequence[str], to: Path | None) -> None:

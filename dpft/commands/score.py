@@ -67,17 +67,16 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
 
 def score_run(path: Path) -> dict[str, Any]:
     """Score every generations file of a run again and update its record."""
-    import yaml
-
     from dpft import runs
     from dpft.predictions import score_file
     from dpft.runs.hidden import check_no_trial
+    from dpft.runs.stored import stored_config
     from dpft.tasks import load_task
 
     check_no_trial(path)
     record = runs.read_record(path)
-    text = (path / "config.yaml").read_text(encoding="utf-8")
-    run = parse(yaml.safe_load(text))
+    text, content = stored_config(path)
+    run = parse(content)
     task = load_task(run.task)
     results = {
         split: score_file(task, path / file)

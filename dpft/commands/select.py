@@ -48,7 +48,7 @@ def main(
     from dpft.runs.record import read_record
     from dpft.runs.shown import up
     from dpft.sweep.release import release
-    from dpft.sweep.scores import score
+    from dpft.sweep.scores import lower_is_better, score
     from dpft.sweep.selection import Candidate, Selection, check, draw, price
     from dpft.sweep.splits import remark
 
@@ -56,6 +56,12 @@ def main(
         trials = Trials(mean, shape)
     except ValueError as error:
         raise ConfigError(f"{error}: --trials and --shape") from error
+    if lower_is_better(metric) is not lowest:
+        raise ConfigError(
+            f"{metric} is better the {'lower' if not lowest else 'higher'} it is, and the "
+            f"{'lowest' if lowest else 'highest'} would be released: "
+            f"{'leave --lowest out' if lowest else 'type --lowest'}"
+        )
     words = read_words(arguments)
     plan = make_plan(words)
     if plan.points is None:

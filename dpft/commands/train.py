@@ -123,7 +123,7 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: if there is no run there, or settings are given that would be ignored.
     """
-    import yaml
+    from dpft.runs.stored import stored_config
 
     path = Path(raw["resume"])
     given = ["resume"]
@@ -135,10 +135,5 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
                 f"got {override} beside resume={path}; a resumed run keeps its own settings: leave "
                 "it out, or start another run"
             )
-    try:
-        stored: dict[str, Any] = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(
-            f"resume={path} holds no config.yaml; expected a run directory"
-        ) from error
+    _, stored = stored_config(path)
     return stored | {key: raw[key] for key in (*given, "sweep")}

@@ -16,14 +16,12 @@ from dpft.pages.sections import CHOSEN, COVERED, brief_cost, samples, summary
 from dpft.pages.settings import changes, differing, told
 from dpft.pages.settings import shown as value_shown
 from dpft.runs.shown import up
-from dpft.sweep.scores import score
+from dpft.sweep.scores import lower_is_better, score
 from dpft.sweep.table import clock
 
 # More settings than these are compared in a table of their own.
 _MOST_COLUMNS = 8
 _MOST_METRICS = 8
-# Metrics of which less is better; of all others more is.
-_LOWER = ("perplexity",)
 
 
 class _Kind(NamedTuple):
@@ -75,7 +73,7 @@ def by_score(runs: Sequence[Gathered], metric: str | None) -> list[Gathered]:
         _, kind, value = entry
         if kind is None or value is None:
             return len(kinds), 0.0
-        return kinds.index(kind), value if _lower(kind.metric) else -value
+        return kinds.index(kind), value if lower_is_better(kind.metric) else -value
 
     return [run for run, _, _ in sorted(scored, key=rank)]
 
@@ -96,10 +94,6 @@ def _score(run: Gathered, metric: str | None) -> tuple[str | None, float | None]
         return score(run.record, metric)
     except (DpftError, AttributeError, LookupError, TypeError):
         return None, None
-
-
-def _lower(metric: str) -> bool:
-    return any(word in metric for word in _LOWER)
 
 
 def _overview(runs: Sequence[Gathered], found: Found) -> Html:
@@ -136,7 +130,7 @@ def _order(kinds: Sequence[_Kind]) -> Html:
     if not kinds:
         return paragraph("None is scored yet.")
     told_ones = [
-        f"{_named(kind, kinds)}, {'lowest' if _lower(kind.metric) else 'highest'} first"
+        f"{_named(kind, kinds)}, {'lowest' if lower_is_better(kind.metric) else 'highest'} first"
         for kind in kinds
     ]
     apart = ""

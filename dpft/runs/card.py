@@ -159,6 +159,8 @@ def _privacy(record: Mapping[str, Any], private: bool) -> str:
 
 def _epsilons(epsilon: Mapping[str, Any], shuffled: bool) -> list[tuple[str, str]]:
     prv = epsilon.get("prv") or {}
+    if not prv:
+        return bounds(epsilon, shuffled)
     note = f"; {_plain(prv['note'])}" if prv.get("note") else ""
     between = f"{down(prv.get('lower'))} to {up(prv.get('upper'))}"
     return [

@@ -293,13 +293,22 @@ class RunDirectory(Closing):
         """Write what every run has; the identity first, for it says whose the rest is."""
         identity = {"config": self.config, "config_hash": self.config_hash}
         self._write(self.identity, json.dumps(identity, indent=2, sort_keys=True) + "\n")
-        self._write(self.config_file, self._text)
+        if not self.config_file.exists():
+            self._write(self.config_file, self._text)
         try:
             self.checkpoints.mkdir(exist_ok=True)
             self.private.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise RunError(self._refused(self.path, error)) from error
         self._write(self.private / "README.md", PRIVATE_README)
+
+    def keep_config(self) -> None:
+        """Put this command's configuration in the place of an earlier one's.
+
+        Of settings that make no other run, such as the device, what was typed last counts; but only
+        once the run is found to go on with it.
+        """
+        self._write(self.config_file, self._text)
 
     def _write(self, path: Path, text: str) -> None:
         try:

@@ -48,14 +48,14 @@ def bounds(epsilon: Mapping[str, Any], shuffled: bool) -> list[tuple[str, str]]:
     Args:
         epsilon: of a record, by accountant.
         shuffled: whether batches were shuffled, so that no number is a bound.
+
+    Returns:
+        PRV only where it was computed: of a selection among runs only RDP is known.
     """
-    return [
-        (f"Epsilon by RDP ({kind('rdp', shuffled)})", up(epsilon.get("rdp"))),
-        (
-            f"Epsilon by PRV ({kind('prv', shuffled)})",
-            up((epsilon.get("prv") or {}).get("upper")),
-        ),
-    ]
+    found = [(f"Epsilon by RDP ({kind('rdp', shuffled)})", up(epsilon.get("rdp")))]
+    if epsilon.get("prv"):
+        found.append((f"Epsilon by PRV ({kind('prv', shuffled)})", up(epsilon["prv"].get("upper"))))
+    return found
 
 
 def kind(accountant: str, shuffled: bool) -> str:

@@ -7,6 +7,14 @@ from typing import Any
 
 from dpft.errors import ConfigError, suggestion
 
+# In the names of scores that are better the lower they are.
+_LOWER = ("perplexity", "exposure")
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether of two runs the one with the lower score is the better one."""
+    return any(word in metric for word in _LOWER)
+
 
 def score(record: Mapping[str, Any], metric: str | None) -> tuple[str, float | None]:
     """Name and value of a run's score on the split that it was decoded on.

@@ -290,3 +290,13 @@ def test_the_best_trial_is_released_with_the_price_of_all(tmp_path, monkeypatch,
     assert chosen["privacy"]["statement"] in (folder / "chosen/model/README.md").read_text()
     assert loaded_run(folder / "chosen").run.name == "chosen"
     assert [target.path for target in find([tmp_path]).targets] == [folder / "chosen"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "lowest", "advice"),
+    [("perplexity", False, "type --lowest"), ("BLEU", True, "leave --lowest out")],
+)
+def test_the_worst_run_is_not_released_by_an_oversight(by_hand, metric, lowest, advice):
+    with pytest.raises(ConfigError, match=advice):
+        by_hand([0.25, 0.75], metric=metric, lowest=lowest)
+    assert not by_hand.swept

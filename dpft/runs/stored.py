@@ -1,0 +1,41 @@
+"""The settings that a run directory keeps, read again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpft.errors import ConfigError
+
+
+def stored_config(path: Path) -> tuple[str, dict[str, Any]]:
+    """Text and content of a run's ``config.yaml``.
+
+    Args:
+        path: the run directory.
+
+    Raises:
+        ConfigError: if it is not there, or damaged.
+    """
+    file = path / "config.yaml"
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path} holds no config.yaml that can be read; expected a run directory: give the "
+            "folder itself"
+        ) from error
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file} is damaged ({_line(error)}); restore the file") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} is damaged: it holds no settings; restore the file")
+    return text, content
+
+
+def _line(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return "no YAML" if mark is None else f"no YAML in line {mark.line + 1}"
