@@ -43,9 +43,9 @@ Seeds = Annotated[
     str | None, typer.Option(help="0,1,2; default: as many as the paper, one at the laptop's.")
 ]
 Missing = Annotated[
-    bool, typer.Option("--missing", help="Print only the commands of the runs that lack.")
+    bool, typer.Option("--missing", help="Print only the commands of the missing runs.")
 ]
-MakeRuns = Annotated[bool, typer.Option("--run", help="Make the runs that lack, by dpft sweep.")]
+MakeRuns = Annotated[bool, typer.Option("--run", help="Make the missing runs, by dpft sweep.")]
 FailFast = Annotated[
     bool,
     typer.Option("--fail-fast/--keep-going", help="Whether a failure ends what --run began."),
@@ -246,7 +246,7 @@ def table(
     runs: Records = None,
     fail_fast: FailFast = False,
 ) -> None:
-    """A paper's table beside your runs, and what lacks: dpft table li2022/2 scale=laptop
+    """A paper's table beside your runs, and the missing ones: dpft table li2022/2 scale=laptop
 
     Without a name it lists every table. Each cell: printed number; ours with its deviation over
     seeds; difference, verdict and marks; docs/tables.md defines them.

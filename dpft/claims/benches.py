@@ -44,7 +44,7 @@ def compare_benches(check: BenchCheck, evidence: Evidence) -> list[Comparison]:
 
 
 def bench_commands(check: BenchCheck, found: Sequence[Comparison]) -> list[str]:
-    """What would give the numbers that lack, or those that would decide."""
+    """What would give the missing numbers, or those that would decide."""
     if any(one.outcome is Outcome.LACKING for one in found):
         return [check.command]
     if check.quantity == "memory" and not any(one.outcome in DECIDED for one in found):

@@ -34,7 +34,7 @@ class Result:
             number those at the paper's scale with stand-ins, else a laptop's.
         aside: of ours, those with numbers that a better setting has put aside.
         reasons: why parts of the claim cannot be tested here.
-        commands: what would give the numbers that lack.
+        commands: what would give the missing numbers.
     """
 
     claim: Claim
@@ -136,7 +136,7 @@ def _lacking(one: Comparison) -> bool:
 
 
 def _of_table(check: CellsCheck, found: Sequence[Comparison]) -> list[str]:
-    """What would fill the cells that lack, a laptop's first."""
+    """What would fill the missing cells, a laptop's first."""
     lacking = {one.side for one in found if one.outcome is Outcome.LACKING}
     if not lacking & {Side.PAPER, Side.LAPTOP}:
         return []

@@ -22,7 +22,7 @@ from dpft.tables.verdicts import at_least
 def compare_variants(
     check: VariantsCheck, evidence: Evidence, where: str
 ) -> tuple[list[Comparison], list[str]]:
-    """Every pair at every scale, and the commands of the runs that lack.
+    """Every pair at every scale, and the commands of the missing runs.
 
     Args:
         check: from a file of claims.

@@ -51,8 +51,8 @@ def main(
         seeds: numbers with commas.
         folders: where records are looked for, or single runs; none: ``runs`` and ``results``.
         benches: where files of ``dpft bench`` are; none: ``runs/bench`` and ``results/bench``.
-        only_missing: print the commands of the runs that lack, and nothing else.
-        run: make the runs that lack by ``dpft sweep``, then draw.
+        only_missing: print the commands of the missing runs, and nothing else.
+        run: make the missing runs by ``dpft sweep``, then draw.
         keep_going: whether the other runs go on after one failed.
 
     Raises:
@@ -81,7 +81,7 @@ def main(
     if only_missing:
         for one in lacking:
             typer.echo(one.command)
-        typer.echo(f"{len(lacking)} runs lack; --run makes them", err=True)
+        typer.echo(f"{len(lacking)} runs are missing; --run makes them", err=True)
         return
     failed: typer.Exit | None = None
     if run:

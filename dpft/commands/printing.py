@@ -32,9 +32,9 @@ def tell_left_out(lines: Iterable[str]) -> None:
 
 
 def tell_lacking(count: int, typed: str) -> None:
-    """How many runs lack, if any, and how the command ``typed`` goes on from there."""
+    """How many runs are missing, if any, and how the command ``typed`` goes on from there."""
     if count:
         typer.echo(
-            f"{count} runs lack: {typed} --missing shows their commands, --run makes them",
+            f"{count} runs are missing: {typed} --missing shows their commands, --run makes them",
             err=True,
         )

@@ -43,8 +43,8 @@ def main(
         out: file to write to.
         seeds: numbers with commas.
         folders: where records are looked for; none: ``runs`` and ``results``.
-        only_missing: print the commands that lack, and nothing else.
-        run: make the runs that lack by ``dpft sweep``, then show the table.
+        only_missing: print the missing commands, and nothing else.
+        run: make the missing runs by ``dpft sweep``, then show the table.
         keep_going: whether the other runs go on after one failed.
 
     Raises:
@@ -162,7 +162,7 @@ def _list(paper: str | None, folders: Sequence[Path], beside: Sequence[str]) -> 
 def _print_missing(lacking: Sequence[Missing], index: Index) -> None:
     for one in lacking:
         typer.echo(one.command)
-    said = f"{len(lacking)} runs lack" if lacking else "nothing lacks"
+    said = f"{len(lacking)} runs are missing" if lacking else "nothing is missing"
     typer.echo(f"{said}; --run makes them" if lacking else said, err=True)
     tell_left_out(index.damaged)
 
@@ -174,7 +174,7 @@ def make_missing(
     extra: Sequence[str],
     keep_going: bool,
 ) -> typer.Exit | None:
-    """Make what lacks; a sweep that did not finish is returned, to be told at the end.
+    """Make the missing runs; a sweep that did not finish is returned, to be told at the end.
 
     Args:
         stem: of the file of settings below the runs' folder.
@@ -184,7 +184,7 @@ def make_missing(
         keep_going: whether the other runs go on after one failed.
     """
     if not lacking:
-        typer.echo("nothing lacks", err=True)
+        typer.echo("nothing is missing", err=True)
         return None
     from dpft.commands import sweep
 
@@ -192,7 +192,7 @@ def make_missing(
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(sweep_list(lacking), encoding="utf-8")
     where = [word for word in extra if word.startswith("runs_dir=")]
-    typer.echo(f"{len(lacking)} runs lack; their settings are in {file}", err=True)
+    typer.echo(f"{len(lacking)} runs are missing; their settings are in {file}", err=True)
     try:
         sweep.main([*launcher, *where], file=file, keep_going=keep_going, chooses=False)
     except typer.Exit as stopped:

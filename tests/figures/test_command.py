@@ -33,7 +33,7 @@ def test_a_figure_is_three_files(tmp_path):
     result = invoke("he2022/6", "scale=laptop", "--out", "here")
     assert result.exit_code == 0, result.output
     assert result.stdout.split() == [f"here/he2022-6.{s}" for s in ("png", "svg", "csv")]
-    assert "15 runs lack" in result.stderr
+    assert "15 runs are missing" in result.stderr
     with (tmp_path / "here" / "he2022-6.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert (row["series"], row["origin"], float(row["x"])) == ("epsilon 8", "ours", 1)

@@ -48,7 +48,7 @@ def test_missing_prints_commands_and_nothing_else(tmp_path):
     assert all(line.startswith("dpft train ") and " device=cpu" in line for line in lines)
     assert {shlex.split(line)[-1] for line in lines} == {"seed=1", "seed=4"}
     assert len(lines) == 4 * 2 - 1
-    assert "7 runs lack" in result.stderr
+    assert "7 runs are missing" in result.stderr
 
 
 def test_run_hands_what_lacks_to_a_sweep(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The runs that lack, as commands."""
+"""The missing runs, as commands."""
 
 import shlex
 
