@@ -94,7 +94,7 @@ def main(
     typed = [*own, override("runs_dir", str(selection.trials)), override("sweep.metric", metric)]
     if words.config_dir is not None:
         typed += ["--config-dir", str(words.config_dir)]
-    typer.secho("How many trials there are is secret, and so is all of them but the best", err=True)
+    typer.secho("The number of trials is secret, and so is every trial but the best", err=True)
     sweep.main(typed, file=file, name="trials", secret=True)
 
     made = make_plan(read_words(typed), lines)

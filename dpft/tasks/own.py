@@ -100,7 +100,7 @@ class OwnData(Task):
             )
         if self.unit == "user" and self.user_column is None:
             raise ConfigError(
-                "task.unit=user, but whose each record is was not told. Type task.user_column=NAME"
+                "task.unit=user, but nothing says whose each record is. Type task.user_column=NAME"
             )
         if self.unit == "record" and self.user_column is not None and self.synthetic is None:
             raise ConfigError(

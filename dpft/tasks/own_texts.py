@@ -242,7 +242,7 @@ class LanguageModeling(Generation, OwnData):
     name = "language_modeling"
     unconditional = True
     dataset = own_dataset("language_modeling")
-    record_is = "one row of the training data: a text, of which what exceeds max_length is cut"
+    record_is = "one row of the training data: a text, cut to task.max_length tokens"
 
     def objective(self, loaded: LoadedModel) -> LanguageModel:
         from dpft.objectives.language_model import LanguageModel
