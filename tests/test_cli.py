@@ -212,6 +212,7 @@ def test_data_sample_writes_files_that_data_check_reads(tmp_path, monkeypatch):
     folder = tmp_path / "e2e"
     result = invoke("data", "sample", "e2e", "--to", str(folder))
     assert result.exit_code == 0, result.output
+    monkeypatch.delenv("DPFT_DATA", raising=False)
     assert "no files here; the hub would be asked" in invoke("data", "where", "e2e").output
     monkeypatch.setenv("DPFT_DATA", str(tmp_path))
     assert f"e2e: {folder}" in invoke("data", "where", "e2e").output

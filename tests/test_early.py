@@ -96,7 +96,7 @@ for name, key, value in wrong:
     assert [line[:24] for line in lines[:-5]] == ["unknown setting task.foo"] * (len(lines) - 5)
     assert len(lines) == 21
     starts = ("task.max_length is 1", "task.loss is 'middle'", "task.mode is 'word'")
-    starts += ("task.image_size is 0", "task.unit=user, but whose")
+    starts += ("task.image_size is 0", "task.unit=user, but nothing says whose")
     for line, start in zip(lines[-5:], starts, strict=True):
         assert line.startswith(start)
 
