@@ -382,6 +382,11 @@ def _check_name(name: str | None) -> None:
         )
 
 
+def audit_of(raw: Mapping[str, Any]) -> Audit:
+    """The audit of a composed config; none of one that was made before there were such sections."""
+    return build(Audit, raw.get("audit") or {}, "audit")
+
+
 def parse(raw: Mapping[str, Any]) -> Run:
     """Check a composed config and turn it into settings.
 
@@ -397,7 +402,7 @@ def parse(raw: Mapping[str, Any]) -> Run:
     plain: dict[str, Any] = {name: _checked(raw[name], hints[name], name) for name in _PLAIN}
     # Configs of runs that were made before there were such sections have none.
     sweep = build(Sweep, raw.get("sweep") or {}, "sweep")
-    audit = build(Audit, raw.get("audit") or {}, "audit")
+    audit = audit_of(raw)
     every = _checked(raw.get("record_norms"), int | None, "record_norms")
     positive("record_norms", every)
     precision = _checked(raw.get("precision", PRECISIONS[0]), str, "precision")

@@ -151,7 +151,8 @@ def _observe(statistics: StepStatistics, clipper: Clipper, losses: Tensor, recor
 
 def _check_weights(optimizer: torch.optim.Optimizer, step: int) -> None:
     moved = [p for group in optimizer.param_groups for p in group["params"]]
-    if not all(bool(torch.isfinite(parameter).all()) for parameter in moved):
+    # One answer for all: each by itself would make a GPU wait for each.
+    if not bool(torch.stack([torch.isfinite(parameter).all() for parameter in moved]).all()):
         raise TrainingError(
             f"the weights are not finite after step {step}; expected finite numbers. Type a "
             "smaller optim.lr, which is another run; what this one spent stays in its ledger"

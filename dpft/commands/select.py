@@ -57,10 +57,11 @@ def main(
     except ValueError as error:
         raise ConfigError(f"{error}: --trials and --shape") from error
     if lower_is_better(metric) is not lowest:
+        better, released, advice = "lower", "highest", "type --lowest"
+        if lowest:
+            better, released, advice = "higher", "lowest", "leave --lowest out"
         raise ConfigError(
-            f"{metric} is better the {'lower' if not lowest else 'higher'} it is, and the "
-            f"{'lowest' if lowest else 'highest'} would be released: "
-            f"{'leave --lowest out' if lowest else 'type --lowest'}"
+            f"{metric} is better the {better} it is, and the {released} would be released: {advice}"
         )
     words = read_words(arguments)
     plan = make_plan(words)

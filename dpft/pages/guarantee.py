@@ -150,11 +150,17 @@ def _figures(
 ) -> list[tuple[object, object]]:
     epsilon = privacy["epsilon"]
     prv = epsilon.get("prv") or {}
-    between = f"{down(prv.get('lower'))} to {up(prv.get('upper'))}"
-    rows: list[tuple[object, object]] = [
-        *bounds(epsilon, shuffled),
-        ("Epsilon by PRV (estimate)", f"{number(prv.get('estimate'))}, bounds {between}"),
-        ("Epsilon by GDP-CLT (approximation, usually too small)", number(epsilon.get("gdp_clt"))),
+    rows: list[tuple[object, object]] = [*bounds(epsilon, shuffled)]
+    if prv:  # of a selection among runs only RDP is known
+        between = f"{down(prv.get('lower'))} to {up(prv.get('upper'))}"
+        approximation = "Epsilon by GDP-CLT (approximation, usually too small)"
+        rows += [
+            ("Epsilon by PRV (estimate)", f"{number(prv.get('estimate'))}, bounds {between}"),
+            *([("Note on PRV", prv["note"])] if prv.get("note") else []),
+            (approximation, number(epsilon.get("gdp_clt"))),
+        ]
+    return [
+        *rows,
         ("Delta", delta(privacy["delta"])),
         ("Neighbouring data sets", privacy["neighbouring"]),
         ("Steps", f"{privacy['steps_taken']:,}"),
@@ -162,9 +168,6 @@ def _figures(
         ("Noise multiplier", _noise(mechanism)),
         ("Clipping", _clipping(mechanism)),
     ]
-    if prv.get("note"):
-        rows.insert(3, ("Note on PRV", prv["note"]))
-    return rows
 
 
 def _noise(mechanism: Mapping[str, Any]) -> str:

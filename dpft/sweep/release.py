@@ -16,6 +16,7 @@ from dpft.runs.card import write_card
 from dpft.runs.directory import DONE
 from dpft.runs.shown import delta as shown_delta
 from dpft.runs.shown import up
+from dpft.runs.stored import stored_config
 from dpft.sweep.selection import Selection, price, spending, written
 
 # Beside the record: what the verbs that use a trained run look for, and what they use.
@@ -130,7 +131,7 @@ def _deciding(record: Mapping[str, Any]) -> str:
 
 def _config(trial: Path, selection: Selection) -> str:
     """The settings of the trial, in the place where they are released."""
-    settings = yaml.safe_load((trial / "config.yaml").read_text(encoding="utf-8"))
+    _, settings = stored_config(trial)
     settings |= {"runs_dir": str(selection.path), "name": selection.chosen.name}
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
 

@@ -7,9 +7,8 @@ from enum import Enum
 from pathlib import PurePosixPath
 
 from dpft.ancestry import is_trained_before
-from dpft.audit.settings import Audit
 from dpft.checks import is_other_size
-from dpft.config import build
+from dpft.config import audit_of
 from dpft.tables.found import Found
 from dpft.tables.plan import PlannedRun
 from dpft.tables.sizes import is_part
@@ -82,8 +81,7 @@ def _is_other_size(one: Found, planned: PlannedRun) -> bool:
     count = ((one.record.get("dataset") or {}).get("counts") or {}).get("train")
     if count is None or planned.train_size is None or config["task"].get("limit_train") is not None:
         return False
-    planted = build(Audit, config.get("audit") or {}, "audit").planted
-    return is_other_size(count - planted, planned.train_size)
+    return is_other_size(count - audit_of(config).planted, planned.train_size)
 
 
 def _leaf(path: str) -> str:

@@ -12,9 +12,8 @@ from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import Any
 
-from dpft.audit.settings import Audit
 from dpft.clip import Clip
-from dpft.config import PRECISIONS, Decode, Model, Optim, Privacy, build
+from dpft.config import PRECISIONS, Decode, Model, Optim, Privacy, audit_of, build
 from dpft.runs.identity import config_hash
 
 # Without effect on what is computed, or (train_size, beams, eval_split) said elsewhere; weights of
@@ -59,7 +58,7 @@ def match_key(config: Mapping[str, Any]) -> str:
             groups["privacy"]["epsilon"] = None
     if config.get("precision", PRECISIONS[0]) != PRECISIONS[0]:
         groups["precision"] = config["precision"]
-    audit = build(Audit, config.get("audit") or {}, "audit")
+    audit = audit_of(config)
     if audit.active:
         groups["audit"] = asdict(audit)
     return config_hash(_without_nulls(groups))

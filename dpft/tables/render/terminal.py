@@ -58,9 +58,8 @@ def _table(labels: Sequence[Sequence[Text]], numbers: Sequence[Sequence[Text]]) 
     table = Table(box=box.SIMPLE_HEAD)
     for heading, *texts in labels:
         table.add_column(heading, min_width=_words([heading, *texts]))
-    for heading, *texts in numbers:
-        width = max(_words([heading]), _lines(texts))
-        table.add_column(heading, justify="right", min_width=width)
+    for column in numbers:
+        table.add_column(column[0], justify="right", min_width=_width(column))
     for row in zip(*(column[1:] for column in (*labels, *numbers)), strict=True):
         table.add_row(*row)
     return table
@@ -74,13 +73,18 @@ def _blocks(
     blocks: list[list[Sequence[Text]]] = [[]]
     left = width - used
     for column in numbers:
-        needed = max(_words(column[:1]), _lines(column[1:])) + _GAP
+        needed = _width(column) + _GAP
         if blocks[-1] and needed > left:
             blocks.append([])
             left = width - used
         blocks[-1].append(column)
         left -= needed
     return blocks
+
+
+def _width(numbers: Sequence[Text]) -> int:
+    """What a column of numbers needs: its heading may wrap between words, its lines may not."""
+    return max(_words(numbers[:1]), _lines(numbers[1:]))
 
 
 def _words(texts: Sequence[Text]) -> int:
