@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -17,11 +18,14 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 
 study_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(study_app, name="study", help="Human ratings of several runs' texts: make, read.")
 
+# A disk that is full or may not be written to, which any verb may meet anywhere.
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 # What a verb does not know itself it gets as it was typed; of Hydra's verbs that is everything.
 _AS_TYPED = {"allow_extra_args": True, "ignore_unknown_options": True}
 _HYDRA = {**_AS_TYPED, "help_option_names": []}
@@ -546,6 +550,16 @@ def _run(verb: Callable[[], None], hub: bool = False, goes_on: bool = False) -> 
         verb()
     except DpftError as error:
         typer.secho(f"dpft: {error}", fg=typer.colors.RED, err=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        typer.secho(
+            f"dpft: the disk refused: {error}; free some space there, or give a folder that may be "
+            "written to (runs_dir=DIR, --out FILE), and type the same command again",
+            fg=typer.colors.RED,
+            err=True,
+        )
         sys.exit(2)
     except KeyboardInterrupt:
         after = "continues where it left off" if goes_on else "begins anew"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -85,10 +86,14 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
             if isinstance(value, float) and math.isnan(value):
                 break
             return value
+    if isinstance(value, float) and math.isnan(value):
+        raise ConfigError(f"{name} is nan, which is not a number; expected one")
     expected = " or ".join(
         "null" if o is type(None) else getattr(o, "__name__", str(o)) for o in options
     )
-    raise ConfigError(f"{name} is {value!r} ({type(value).__name__}); expected {expected}")
+    number = str in options and isinstance(value, int | float) and not isinstance(value, bool)
+    quoted = f"; as text, type \"{name}='{value}'\"" if number else ""
+    raise ConfigError(f"{name} is {value!r} ({type(value).__name__}); expected {expected}{quoted}")
 
 
 @dataclass(frozen=True)
@@ -361,6 +366,8 @@ _WHERE_AND_HOW = (
     *("runs_dir", "name", "resume", "force"),
     *("device", "threads", "checkpoint_every", "record_norms"),
 )
+# Whether there is such a GPU is asked where it is used: a run may be checked elsewhere.
+_DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
 _PLAIN = ("seed", "name", "runs_dir", "device", "threads", "checkpoint_every", "resume", "force")
 _GROUPS: dict[str, type] = {
     "model": Model,
@@ -410,6 +417,8 @@ def parse(raw: Mapping[str, Any]) -> Run:
     check_seed("seed", plain["seed"])
     for name in ("threads", "checkpoint_every"):
         positive(name, plain[name])
+    if not _DEVICES.fullmatch(plain["device"]):
+        raise ConfigError(f"device is {plain['device']!r}; expected auto, cpu or cuda")
     _check_name(plain["name"])
     run = Run(
         task=raw["task"],

@@ -15,7 +15,7 @@ from dpft.checks import is_other_size
 from dpft.config import Run
 from dpft.preparation import Prepared
 from dpft.privacy import Mechanism
-from dpft.runs.shown import down, up
+from dpft.runs.shown import down, up, weakness
 from dpft.tasks.base import Task
 
 
@@ -72,7 +72,7 @@ def make_record(
             "steps_taken": mechanism.steps,
             "statement": _statement(mechanism, task, epsilon),
             "caveats": [
-                *_caveats(mechanism, explicit, task, run.audit),
+                *_caveats(mechanism, explicit, task, run.audit, epsilon),
                 *ancestral_caveats(loaded.labels),
                 *_refuted(measured, epsilon),
             ],
@@ -123,13 +123,21 @@ def _statement(mechanism: Mechanism, task: Task, epsilon: dict[str, Any] | None)
     )
 
 
-def _caveats(mechanism: Mechanism, noise_seed: int | None, task: Task, audit: Audit) -> list[str]:
+def _caveats(
+    mechanism: Mechanism,
+    noise_seed: int | None,
+    task: Task,
+    audit: Audit,
+    epsilon: dict[str, Any] | None,
+) -> list[str]:
     caveats: list[str] = []
     if mechanism.steps == 0:
         return caveats
+    assert epsilon is not None
     unit, delta = task.unit_noun, runs.delta(mechanism.delta)
     # Canaries are nobody's: what delta says is said of the real units.
     size = mechanism.dataset_size - audit.slots - audit.planted
+    caveats += weakness(epsilon["rdp"])
     if mechanism.delta >= 1 / size:
         caveats.append(
             f"delta is {delta} for {size:,} {unit}s: at 1/N and above, publishing a random {unit} "

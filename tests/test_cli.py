@@ -1,6 +1,8 @@
 """The commands as people type them."""
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -148,6 +150,12 @@ def test_account_calls_no_figure_of_shuffled_batches_a_bound():
         ("account seed=x", "seed is 'x'"),
         ("validate task=sst2 sampling=shufle", "'shufle'; expected one of poisson, shuffle"),
         ("validate task.max_length=1", "task.max_length is 1"),
+        ("validate device=gpu", "device is 'gpu'; expected auto, cpu or cuda"),
+        (
+            "validate name=123",
+            "name is 123 (int); expected str or null; as text, type \"name='123'\"",
+        ),
+        ("validate eps=nan", "privacy.epsilon is nan, which is not a number"),
         ("score nowhere", "does not exist"),
         ("score task=e2e", "expected one, as in dpft score task=e2e predictions=FILE"),
         ("score task=e2e predictions=none.jsonl", "cannot read none.jsonl"),
@@ -393,6 +401,38 @@ def test_what_train_could_not_do_is_told_by_validate(word, told):
     result = invoke("validate", "task=e2e", "eps=3", word)
     assert result.exit_code == 2
     assert told in result.stderr
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_disk_that_refuses_is_one_message_wherever_it_happens(number, monkeypatch):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number), "results/page.html")
+
+    monkeypatch.setattr("dpft.commands.validate.main", refuse)
+    result = invoke("validate")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"dpft: the disk refused: [Errno {number}]")
+    assert "results/page.html" in result.stderr
+
+
+def test_an_error_of_our_own_is_not_laid_on_the_disk(monkeypatch):
+    def fail(*_):
+        raise ConnectionResetError(errno.ECONNRESET, "reset")
+
+    monkeypatch.setattr("dpft.commands.validate.main", fail)
+    assert isinstance(invoke("validate").exception, ConnectionResetError)
+
+
+@pytest.mark.parametrize("verb", [[], ["table"], ["train"], ["study", "make"]])
+def test_help_has_a_short_name(verb):
+    result = invoke(*verb, "-h")
+    assert result.exit_code == 0
+    assert "dpft" in result.output
+
+
+def test_a_bound_that_promises_little_says_so():
+    assert "promises little" in invoke("account", "eps=10.5").output
+    assert "promises little" not in invoke("account", "eps=10").output
 
 
 def test_score_prints_labels_and_guarantee(tmp_path, monkeypatch):

@@ -47,7 +47,7 @@ def main(overrides: Sequence[str], as_json: bool) -> None:
         typer.echo(json.dumps(answer, indent=2))
         return
     from dpft.report import print_pairs
-    from dpft.runs.shown import SHUFFLED, down, kind, up
+    from dpft.runs.shown import SHUFFLED, down, kind, up, weakness
 
     epsilon = answer["epsilon"]
     prv = epsilon["prv"]
@@ -70,8 +70,9 @@ def main(overrides: Sequence[str], as_json: bool) -> None:
             ("epsilon, GDP-CLT", f"{epsilon['gdp_clt']:.4f}", "approximation, may be too low"),
         ],
     )
-    if shuffled:
-        typer.secho(f"note: {SHUFFLED}", fg=typer.colors.YELLOW)
+    notes = [*([SHUFFLED] if shuffled else []), *weakness(epsilon["rdp"])]
+    for note in notes:
+        typer.secho(f"note: {note}", fg=typer.colors.YELLOW)
 
 
 def _counts(clip: Clip, sigma: float) -> dict[str, Any]:

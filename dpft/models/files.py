@@ -7,16 +7,24 @@ import copy
 import io
 import json
 import logging
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
 
 from dpft.errors import ModelError
+
+# What readers raise on a file that was cut, is another format's, or has tensors of other shapes.
+_DAMAGED = (
+    *(SafetensorError, json.JSONDecodeError, pickle.UnpicklingError),
+    *(EOFError, LookupError, RuntimeError),
+)
 
 # Which weights are new is checked here (`Origin.pretrained`), and said in an error if they may not
 # be; the table that transformers logs would also list the ones that a new head is meant to have.
@@ -148,10 +156,23 @@ class Files:
             options["gguf_file"] = self.gguf
         try:
             return load(self.location, **options)
-        except (OSError, ValueError) as error:
-            place = "folder" if Path(self.location).is_dir() else "hub model"
+        except _DAMAGED as error:
             raise ModelError(
-                f"{place} {self.location} could not be loaded ({type(error).__name__}): go online "
-                "once so that it is downloaded, type model.path=FOLDER if you have it in "
+                f"a file of {self.location} is damaged or not what its name says "
+                f"({type(error).__name__}: {_first_line(error)}); copy or download all of it again"
+            ) from error
+        except (OSError, ValueError) as error:
+            if Path(self.location).is_dir():
+                raise ModelError(
+                    f"folder {self.location} could not be loaded ({_first_line(error)}); expected "
+                    "a model in save_pretrained form, with config.json, weights and tokenizer"
+                ) from error
+            raise ModelError(
+                f"hub model {self.location} could not be loaded ({type(error).__name__}): go "
+                "online once so that it is downloaded, type model.path=FOLDER if you have it in "
                 "save_pretrained form, or model=tiny for the bundled model"
             ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

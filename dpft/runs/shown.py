@@ -8,6 +8,8 @@ from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 from typing import Any
 
+# The largest epsilon of the "reasonable" tier of Ponomareva et al., How to DP-fy ML, 2023.
+_REASONABLE = 10
 SHUFFLED = "Epsilon computed for Poisson sampling, run with shuffled batches."
 # PRV is composed for one direction, removing a record (docs/accounting.md, Limits).
 _KINDS = {"rdp": "upper bound", "prv": "upper bound for removal; for addition unproven"}
@@ -30,6 +32,21 @@ def down(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "no finite number"
     return f"{math.floor(value * 1000) / 1000:.3f}"
+
+
+def weakness(epsilon: float) -> list[str]:
+    """A sentence on an epsilon that bounds little; none on others.
+
+    Args:
+        epsilon: by RDP, which the statement gives.
+    """
+    if epsilon <= _REASONABLE:
+        return []
+    odds = f"by a factor of {math.exp(epsilon):.2g}" if epsilon < 100 else "beyond all measure"
+    return [
+        f"epsilon is {up(epsilon)}, so that odds may change {odds}: above {_REASONABLE} a bound "
+        "promises little by itself (Ponomareva et al. 2023)"
+    ]
 
 
 def delta(value: float) -> str:

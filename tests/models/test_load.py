@@ -89,6 +89,42 @@ def test_what_cannot_be_had_is_one_clear_sentence(settings, message):
         load_model(settings, CAUSAL, seed=0)
 
 
+def _cut(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+
+
+def _pointer(folder):
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+
+
+def _no_pickle(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"abc")
+
+
+def _tokenizer(folder):
+    (folder / "tokenizer.json").write_text("{")
+
+
+def _other_shapes(folder):
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "n_embd": 64}))
+
+
+def _config(folder):
+    (folder / "config.json").write_text("{")
+
+
+@pytest.mark.parametrize("damage", [_cut, _pointer, _no_pickle, _tokenizer, _other_shapes, _config])
+def test_a_damaged_file_is_one_clear_sentence(damage, tmp_path):
+    loaded = load_model(Model("tiny", "bundled:tiny"), CAUSAL, seed=0)
+    save_model(loaded, tmp_path)
+    damage(tmp_path)
+    with pytest.raises(ModelError, match=f"{tmp_path} (is damaged|could not be loaded)"):
+        load_model(Model("x", str(tmp_path)), CAUSAL, seed=0)
+
+
 def test_tied_is_refused_where_head_and_embedding_are_apart(tmp_path):
     untied = load_model(Model("tiny", "bundled:tiny", tied=False), CAUSAL, seed=0)
     untied.model.save_pretrained(tmp_path)
