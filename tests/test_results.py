@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from dpft import runs
+from dpft.cli import app
 from dpft.report import as_markdown, row
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,3 +40,17 @@ def test_tables_are_rendered_from_their_records(readme):
     paths = sorted(path.parent for path in readme.parent.glob("*/record.json"))
     table = as_markdown([row(path, runs.read_record(path)) for path in paths])
     assert table in readme.read_text()
+
+
+TABLES = sorted((ROOT / "results").glob("*/table.md"))
+
+
+@pytest.mark.parametrize("file", TABLES, ids=lambda file: file.parent.name)
+def test_papers_tables_are_rendered_from_the_records(file, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    name = file.parent.name.removesuffix("-laptop").replace("-", "/", 1)
+    shown = CliRunner().invoke(
+        app, ["table", name, "scale=laptop", "--runs", "results", "--format", "markdown"]
+    )
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout == file.read_text()

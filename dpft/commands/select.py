@@ -48,9 +48,10 @@ def main(
     from dpft.runs.record import read_record
     from dpft.runs.shown import up
     from dpft.sweep.release import release
-    from dpft.sweep.scores import lower_is_better, score
+    from dpft.sweep.scores import check_metric, lower_is_better, score
     from dpft.sweep.selection import Candidate, Selection, check, draw, price
     from dpft.sweep.splits import remark
+    from dpft.tasks import load_task
 
     try:
         trials = Trials(mean, shape)
@@ -71,6 +72,8 @@ def main(
         Candidate(point.overrides, run) for point, run in zip(plan.points, plan.runs, strict=True)
     ]
     check(found)
+    first = plan.runs[0]
+    check_metric(metric, load_task(first.task), first.decode.split)
     warning = remark(plan.runs)
     if warning is not None:
         typer.secho(warning, fg=typer.colors.YELLOW, err=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpft.errors import ConfigError, suggestion
+
+if TYPE_CHECKING:
+    from dpft.tasks.base import Task
 
 # In the names of scores that are better the lower they are.
 _LOWER = ("perplexity", "exposure")
@@ -40,3 +43,30 @@ def score(record: Mapping[str, Any], metric: str | None) -> tuple[str, float | N
             f"{', '.join(scores)}"
         )
     return name, scores[name]
+
+
+def check_metric(metric: str, task: Task, split: str) -> None:
+    """Refuse a score that runs of a task will not have, before any of them is made.
+
+    The first question of each subset is answered with its reference and scored: which scores there
+    are may depend on the data, and on what is installed.
+
+    Raises:
+        ConfigError: if it is not among them, or can have no number here.
+        DataError: if the split cannot be read.
+    """
+    from dpft.objectives.base import Prediction
+
+    firsts = {instance.subset: instance for instance in reversed(task.instances(split))}
+    right = [
+        Prediction("", one.references[0], one.references, subset, nll=1.0, tokens=1)
+        for subset, one in firsts.items()
+    ]
+    scores = task.score(right)
+    if metric not in scores:
+        raise ConfigError(
+            f"{split} of task {task.name} has no score {metric!r}{suggestion(metric, scores)}; "
+            f"expected one of {', '.join(scores)}"
+        )
+    if scores[metric] is None:
+        raise ConfigError(f"{metric} cannot be computed here ({task.signature()})")

@@ -163,7 +163,7 @@ def by_hand(tmp_path, monkeypatch):
             os.utime(tmp_path / "selections/one/selection.json", (1, 1))
             plan = make_plan(read_words(arguments), read_list(file))
             for point, score, size in zip(plan.points, scores, sizes, strict=True):
-                metrics = {"BLEU": score}
+                metrics = {"accuracy": score}
                 trial = record(
                     settings=settings_of(task={"name": "e2e", "test_share": 0.1}),
                     mechanism=mechanism(dataset_size=size, delta=1 / (2 * size)),
@@ -178,7 +178,7 @@ def by_hand(tmp_path, monkeypatch):
         monkeypatch.setattr(Trials, "draw", lambda self, key: len(scores))
         monkeypatch.setattr(sweep, "main", stand_in)
         words = [*SMALL, "optim.batch_size=6,12", f"runs_dir={tmp_path}"]
-        options = {"metric": "BLEU", "mean": 2.0, "shape": 1.0, "name": "one"} | others
+        options = {"metric": "accuracy", "mean": 2.0, "shape": 1.0, "name": "one"} | others
         select.main(words, **options)
         return json.loads((tmp_path / "selections/one/chosen/record.json").read_text())
 
@@ -195,7 +195,7 @@ def test_the_chosen_record_says_how_it_was_chosen_and_what_is_not_covered(by_han
     assert [spent["steps"] for spent in described["mechanisms"]] == [2, 2]
     assert composed([chosen])[0] == pytest.approx(chosen["privacy"]["epsilon"]["rdp"], rel=1e-12)
     chosen_by, deciding = chosen["privacy"]["caveats"][-2:]
-    assert "chosen by BLEU among 2 candidates" in chosen_by
+    assert "chosen by accuracy among 2 candidates" in chosen_by
     assert "scores of the test split decided" in deciding
     assert "held out of the private data" in deciding
     card = (folder / "chosen/model/README.md").read_text()
@@ -294,9 +294,13 @@ def test_the_best_trial_is_released_with_the_price_of_all(tmp_path, monkeypatch,
 
 @pytest.mark.parametrize(
     ("metric", "lowest", "advice"),
-    [("perplexity", False, "type --lowest"), ("BLEU", True, "leave --lowest out")],
+    [
+        ("perplexity", False, "type --lowest"),
+        ("accuracy", True, "leave --lowest out"),
+        ("acuracy", False, "no score 'acuracy'; did you mean 'accuracy'"),
+    ],
 )
-def test_the_worst_run_is_not_released_by_an_oversight(by_hand, metric, lowest, advice):
+def test_an_oversight_in_the_metric_is_told_before_a_trial(by_hand, metric, lowest, advice):
     with pytest.raises(ConfigError, match=advice):
         by_hand([0.25, 0.75], metric=metric, lowest=lowest)
     assert not by_hand.swept

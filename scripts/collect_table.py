@@ -1,0 +1,74 @@
+"""Copy the runs behind a paper's table into results/, and render the table from what lies there.
+
+    python scripts/collect_table.py li2022/7 runs results/li2022-7-laptop
+
+Records that lie under results/ already stay where they are. ``table.md`` is what ``dpft table
+PAPER/N scale=laptop --runs results`` shows; `scripts/collect_results.py` writes the table of the
+records into README.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import collect_results
+
+from dpft import papers
+from dpft.sweep.points import labels
+from dpft.tables.cells import Filled, chosen, fill
+from dpft.tables.composition import Composer
+from dpft.tables.epsilons import epsilons
+from dpft.tables.found import make_index
+from dpft.tables.plan import Plan, make_plan
+from dpft.tables.render import FORMATS
+
+RESULTS = Path("results")
+
+
+def main(name: str, runs: Path, folder: Path) -> None:
+    """Copy, then render."""
+    plan = planned(name)[0]
+    index = make_index([RESULTS, runs])
+    names = dict(zip((run.words for run in plan.distinct), short_names(plan), strict=True))
+    choices = {}
+    for (_, j), run in plan.runs.items():
+        for seed, found in chosen(run, plan, index, plan.columns[j]).items():
+            if RESULTS not in found.path.parents:
+                label = names[run.words] + (f"-s{seed}" if len(plan.seeds) > 1 else "")
+                choices[label] = f"{found.path}={label}"
+    collect_results.main(folder, list(choices.values()))
+    (folder / "table.md").write_text(rendered(name), encoding="utf-8")
+
+
+def planned(name: str) -> tuple[Plan, Filled]:
+    """A table at the laptop's scale, filled from the committed results."""
+    table = papers.load(*name.split("/", 1))
+    with Composer() as composer:
+        plan = make_plan(table, composer, "laptop", None, [])
+        printed = epsilons(table, plan.rows, composer)
+    return plan, fill(plan, make_index([RESULTS]), printed)
+
+
+def rendered(name: str) -> str:
+    """The table in Markdown."""
+    return FORMATS["markdown"](planned(name)[1])
+
+
+def short_names(plan: Plan) -> list[str]:
+    """A folder's name for each run: what tells it from the others of the table."""
+    return [
+        "-".join(map(_short, label.split())) for label in labels(r.words for r in plan.distinct)
+    ]
+
+
+def _short(word: str) -> str:
+    """``clip=bk`` is bk, ``optim.lr=1e-3`` is lr1e-3."""
+    key, _, value = word.partition("=")
+    return f"{key.rpartition('.')[2]}{value}" if value[:1].isdigit() else value
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,33 @@
+"""Which scores there will be is known before anything is trained."""
+
+import pytest
+
+from dpft.compose import compose
+from dpft.config import parse
+from dpft.errors import ConfigError
+from dpft.sweep.scores import check_metric
+from dpft.tasks import load_task
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [
+        ("mnli", "accuracy_mismatched"),
+        ("qqp", "f1"),
+        ("personachat", "token_perplexity"),
+        ("samsum", "ROUGE_L"),
+        ("e2e", "NIST"),
+    ],
+)
+def test_every_score_of_a_task_is_known_beforehand(name, metric):
+    run = parse(compose([f"task={name}", "task.source=sample"]))
+    task = load_task(run.task)
+    check_metric(metric, task, run.decode.split)
+    with pytest.raises(ConfigError, match=f"did you mean '{metric}'"):
+        check_metric(f"{metric}_", task, run.decode.split)
+
+
+def test_a_score_that_can_have_no_number_here_is_told():
+    run = parse(compose(["task=dart", "task.source=sample"]))
+    with pytest.raises(ConfigError, match="BLEURT cannot be computed here"):
+        check_metric("BLEURT", load_task(run.task), run.decode.split)
