@@ -129,7 +129,7 @@ def _tasks(table: PaperTable, scale: str) -> set[str]:
         word
         for row in table.rows
         for column in table.columns
-        if row.run is not None
+        if table.run_of(row, scale) is not None
         for word in words_at(table, column, row, scale)
     }
     return {word.partition("=")[2] for word in words if key_of(word) == "task"}

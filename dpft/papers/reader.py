@@ -10,7 +10,7 @@ import yaml
 
 from dpft.errors import suggestion
 from dpft.papers import values
-from dpft.papers.schema import Column, Laptop, PaperError, PaperTable, Row
+from dpft.papers.schema import Column, Label, Laptop, PaperError, PaperTable, Row, Words
 
 T = TypeVar("T")
 
@@ -182,14 +182,23 @@ def _row(content: Any, columns: tuple[Column, ...], where: str) -> Row:
 def _laptop(content: Any, where: str) -> Laptop:
     place = Place(content, where)
     skipped: list[Any] = place.take("skip", values.listed, [])
+    added: list[Any] = place.take("runs", values.listed, [])
     laptop = Laptop(
         setting=place.take("setting", values.words),
         swap=place.take("swap", values.by_column(values.words), {}),
         skip=tuple(values.labels(item, f"{where}, skip") for item in skipped),
+        runs=tuple(_laptop_run(item, f"{where}, runs") for item in added),
         says=place.take("says", values.text),
     )
     place.done()
     return laptop
+
+
+def _laptop_run(content: Any, where: str) -> tuple[Mapping[str, Label], Words]:
+    place = Place(content, where)
+    found = place.take("is", values.labels), place.take("run", values.words)
+    place.done()
+    return found
 
 
 def _check_labels(rows: Iterable[Row], path: Path) -> None:
@@ -212,7 +221,7 @@ def _check_labels(rows: Iterable[Row], path: Path) -> None:
 def _check_laptop(table: PaperTable, laptop: Laptop, path: Path) -> None:
     """Refuse a swap or skip that would silently do nothing."""
     words = {*table.setting, *(word for column in table.columns for word in column.run)}
-    words |= {word for row in table.rows for word in row.run or ()}
+    words |= {word for row in table.rows for word in table.run_of(row, "laptop") or ()}
     for word in laptop.swap:
         if word not in words:
             raise PaperError(
@@ -222,3 +231,10 @@ def _check_laptop(table: PaperTable, laptop: Laptop, path: Path) -> None:
     for labels in laptop.skip:
         if not any(row.labels.items() >= labels.items() for row in table.rows):
             raise PaperError(f"{path}, laptop, skip: no row is {dict(labels)}")
+    for labels, _ in laptop.runs:
+        here = [row for row in table.rows if row.labels.items() >= labels.items()]
+        if not here or any(row.run is not None for row in here):
+            raise PaperError(
+                f"{path}, laptop, runs: {dict(labels)} are {len(here)} rows; expected one or more, "
+                "none of which has a run at the paper's scale"
+            )

@@ -97,6 +97,8 @@ class Laptop:
         setting: in place of the table's.
         swap: words of rows and columns, and what stands in for each.
         skip: rows whose labels hold one of these are left out.
+        runs: what rows with these labels run, though they have no run at the paper's scale. Their
+            numbers were taken from elsewhere, and would have nothing to be compared with here.
         says: what stands in for what, shown with every table.
     """
 
@@ -104,6 +106,7 @@ class Laptop:
     swap: Mapping[str, Words]
     skip: tuple[Mapping[str, Label], ...]
     says: str
+    runs: tuple[tuple[Mapping[str, Label], Words], ...] = ()
 
     def skips(self, row: Row) -> bool:
         """Whether a row is left out at this scale."""
@@ -131,6 +134,14 @@ class PaperTable:
     def name(self) -> str:
         """As it is typed: ``li2022/2``."""
         return f"{self.paper}/{self.number}"
+
+    def run_of(self, row: Row, scale: str) -> Words | None:
+        """The overrides of a row's run at a scale; None where dpft does not run it."""
+        if row.run is None and scale == "laptop" and self.laptop is not None:
+            for labels, words in self.laptop.runs:
+                if row.labels.items() >= labels.items():
+                    return words
+        return row.run
 
     @property
     def label_names(self) -> tuple[str, ...]:

@@ -206,7 +206,7 @@ def _cell(plan: Plan, i: int, j: int, index: Index) -> Cell:
         deviation=statistics.stdev(values) if len(values) > 1 else None,
         found=len(values),
         wanted=len(plan.seeds) if planned is not None else 0,
-        verdict=_without_run(row, column, printed),
+        verdict=_without_run(plan, row, column, printed),
         unexplained=row.unexplained.get(column.key),
         paths=tuple(found.path for found in chosen_ones.values()),
         hashes=tuple(found.config_hash for found in chosen_ones.values()),
@@ -232,12 +232,12 @@ def _cell(plan: Plan, i: int, j: int, index: Index) -> Cell:
     return replace(cell, verdict=verdict, marks=tuple(mark for mark in Mark if mark in marks))
 
 
-def _without_run(row: Row, column: Column, printed: float | None) -> Verdict:
+def _without_run(plan: Plan, row: Row, column: Column, printed: float | None) -> Verdict:
     if printed is None:
         return Verdict.NOT_PRINTED
-    if row.taken_from is not None:
-        return Verdict.COPIED
-    return Verdict.CANNOT_RUN if row.run is None or not column.metrics else Verdict.NOT_RUN
+    if plan.table.run_of(row, plan.scale) is None:
+        return Verdict.CANNOT_RUN if row.taken_from is None else Verdict.COPIED
+    return Verdict.NOT_RUN if column.metrics else Verdict.CANNOT_RUN
 
 
 def _unlike(plan: Plan, index: Index) -> list[str]:

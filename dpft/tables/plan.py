@@ -116,7 +116,7 @@ def words_at(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[s
 
 def own_words(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[str, ...]:
     """Those overrides of a cell's run that its column and row set themselves."""
-    own = (*column.run, *(row.run or ()))
+    own = (*column.run, *(table.run_of(row, scale) or ()))
     if scale == "paper" or table.laptop is None:
         return own
     swap = table.laptop.swap
@@ -160,7 +160,9 @@ def make_plan(
     runs: dict[tuple[int, int], PlannedRun] = {}
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
-            if row.run is None or not column.metrics or row.printed.get(column.key) is None:
+            if table.run_of(row, scale) is None or not column.metrics:
+                continue
+            if row.printed.get(column.key) is None:
                 continue
             words = words_at(table, column, row, scale)
             own = set(map(key_of, own_words(table, column, row, scale)))

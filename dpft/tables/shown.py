@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpft.papers.schema import Column, show_label
@@ -128,6 +128,7 @@ def footnotes(filled: Filled) -> list[tuple[str, str]]:
     notes += [("Seeds unlike each other", text) for text in filled.unlike]
     if accountants(filled):
         notes.append(("Epsilon", _epsilon_note(filled)))
+    notes += [("Copied, and run here", text) for text in _copied(filled, run=True)]
     notes += [("Not to be had", text) for text in _rows_without_run(filled)]
     notes += [
         ("Row", f"{r.row.name}: {'; '.join(r.row.marks)}") for r in filled.rows if r.row.marks
@@ -194,15 +195,26 @@ def _epsilon_note(filled: Filled) -> str:
     return "; ".join([text, *reasons])
 
 
-def _rows_without_run(filled: Filled) -> Sequence[str]:
+def _copied(filled: Filled, run: bool) -> list[str]:
+    """Rows that the paper took from elsewhere, those that this scale runs or the others."""
     told: dict[str, list[str]] = {}
-    for r in filled.rows:
-        row = r.row
-        if row.taken_from is not None:
+    for row in (r.row for r in filled.rows if r.row.taken_from is not None):
+        if (filled.table.run_of(row, filled.scale) is not None) is run:
             told.setdefault(f"copied by the paper from {row.taken_from}", []).append(row.name)
-        elif row.run is None and row.why is not None:
+    return _listed(told)
+
+
+def _rows_without_run(filled: Filled) -> list[str]:
+    told: dict[str, list[str]] = {}
+    for row in (r.row for r in filled.rows):
+        lacks = filled.table.run_of(row, filled.scale) is None
+        if lacks and row.taken_from is None and row.why is not None:
             told.setdefault(row.why, []).append(row.name)
     for column in filled.columns:
         if not column.metrics:
             told.setdefault("no score of a run", []).append(column.label)
+    return [*_copied(filled, run=False), *_listed(told)]
+
+
+def _listed(told: Mapping[str, Sequence[str]]) -> list[str]:
     return [f"{'; '.join(names)}: {why}" for why, names in told.items()]

@@ -74,6 +74,16 @@ def test_a_small_table_and_its_defaults(tmp_path):
             "seeds: 1\nlaptop: {setting: [], says: x, skip: [{method: all}]}",
             "skip: no row is",
         ),
+        (
+            "seeds: null",
+            "seeds: 1\nlaptop: {setting: [], says: x, runs: [{is: {epsilon: none}, run: [eps=1]}]}",
+            "runs: .*are 1 rows; expected one or more, none of which has a run",
+        ),
+        (
+            "seeds: null",
+            "seeds: 1\nlaptop: {setting: [], says: x, runs: [{is: {epsilon: 9}, run: [eps=1]}]}",
+            "are 0 rows",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(tmp_path, old, new, said):

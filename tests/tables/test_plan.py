@@ -8,11 +8,14 @@ from dpft.config import parse
 from dpft.errors import ConfigError
 from dpft.papers import PaperError
 from dpft.runs.identity import config_hash
+from dpft.tables.cells import fill
 from dpft.tables.composition import Composer
-from dpft.tables.found import Index
+from dpft.tables.found import Index, make_index
 from dpft.tables.missing import missing
 from dpft.tables.plan import SCALES, key_of, make_plan, merged, planned
-from tests.tables.example import plan, run_of, table
+from dpft.tables.shown import footnotes
+from dpft.tables.verdicts import Verdict
+from tests.tables.example import plan, run_of, table, write_record
 
 
 def test_of_two_overrides_of_one_setting_the_later_wins():
@@ -54,6 +57,32 @@ def test_laptop_replaces_setting_swaps_words_and_skips():
     )
     assert the_plan.seeds == (0,)
     assert plan().seeds == (0, 1)
+
+
+def test_a_copied_row_may_have_a_run_at_the_laptops_scale_to_be_compared_with(tmp_path):
+    bu5 = papers.load("bu2023", "5")
+    (i,) = [
+        i
+        for i, row in enumerate(bu5.rows)
+        if row.name.startswith("GPT2-small, all-layer (AUTO)") and row.labels["epsilon"] == 3
+    ]
+    with Composer() as composer:
+        paper, laptop = (make_plan(bu5, composer, scale) for scale in SCALES)
+    assert (i, 0) not in paper.runs
+    run = laptop.runs[i, 0].run
+    assert (run.model.name, run.clip.style, run.clip.clip_function) == ("tiny", "bk", "automatic")
+    assert fill(paper, Index()).rows[i].cells[0].verdict is Verdict.COPIED
+    assert fill(laptop, Index()).rows[i].cells[0].verdict is Verdict.NOT_RUN
+    copied = dict(footnotes(fill(laptop, Index())))["Copied, and run here"]
+    assert copied.startswith("GPT2-small, all-layer (AUTO), 1, 3; ")
+
+    write_record(tmp_path / "a", laptop.runs[i, 0])
+    there = fill(laptop, make_index([tmp_path]))
+    assert there.rows[i].cells[0].verdict is Verdict.TREND
+    assert there.numbers == (1, 40)
+    assert all(
+        one.words != laptop.runs[i, 0].words for one in missing(laptop, make_index([tmp_path]))
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 7])
