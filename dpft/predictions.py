@@ -105,8 +105,12 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
     if task.published and None not in cuts:
         counts["cut_prompts"] = cuts.count(True)
     digest = {"references": _digest(predictions)} if task.published else {}
+    try:
+        metrics = dict(task.score(predictions))
+    except ValueError as error:  # what a scorer cannot make a number of
+        raise DataError(f"{file}: {error}") from error
     return {
-        "metrics": dict(task.score(predictions)),
+        "metrics": metrics,
         "examples": len(predictions),
         **counts,
         **digest,
@@ -146,9 +150,14 @@ def _parsed(file: Path, number: int, line: str) -> Prediction:
     if not (isinstance(text, str) and strings and all(isinstance(r, str) for r in references)):
         raise DataError(f"{where}: got {line[:80]}; {_EXPECTED}")
     nll, tokens = item.get("nll"), item.get("tokens")
-    if isinstance(nll, bool) or not isinstance(nll, float | int | None):
-        raise DataError(f"{where}: nll is {nll!r}; expected a number")
-    if isinstance(tokens, bool) or not isinstance(tokens, int | None) or tokens == 0:
+    # A model that diverged writes nan, which is not below 0.
+    if isinstance(nll, bool) or not isinstance(nll, float | int | None) or (nll or 0) < 0:
+        raise DataError(f"{where}: nll is {nll!r}; expected a number of at least 0")
+    if (
+        isinstance(tokens, bool)
+        or not isinstance(tokens, int | None)
+        or (tokens is not None and tokens < 1)
+    ):
         raise DataError(f"{where}: tokens is {tokens!r}; expected a whole number of at least 1")
     for name in ("finished", "cut"):
         if not isinstance(item.get(name), bool | None):

@@ -4,11 +4,13 @@ import json
 
 import pytest
 
-from dpft.config import Decode
+from dpft.compose import compose
+from dpft.config import Decode, parse
 from dpft.errors import DataError
 from dpft.objectives.base import Prediction
 from dpft.predictions import predict, read_predictions, score_file, write_predictions
 from dpft.progress import Progress
+from dpft.tasks import load_task
 from dpft.tasks.e2e import E2E
 from dpft.tasks.own_texts import LanguageModeling
 
@@ -67,6 +69,67 @@ ANSWERS = [
     Prediction("a", "x", ("x y",), finished=False, cut=True),
     Prediction("b", "x y", ("x y",), finished=True, cut=False),
 ]
+
+
+def test_nothing_is_lost_between_predicting_and_scoring(tmp_path):
+    """Every run is scored from its file."""
+    full = [
+        Prediction("a", "x", ("x", "y"), "matched", 1.5, 3, True, False),
+        Prediction("", "", ("y",), "mismatched", 0.0, 1, False, True),
+    ]
+    write_predictions(tmp_path / "dev.jsonl", full)
+    assert read_predictions(tmp_path / "dev.jsonl") == full
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"tokens": 0}, "tokens is 0"),
+        ({"tokens": -5}, "tokens is -5; expected a whole number of at least 1"),
+        ({"tokens": True}, "tokens is True"),
+        ({"nll": -0.5}, "nll is -0.5; expected a number of at least 0"),
+        ({"nll": "1"}, "nll is '1'"),
+    ],
+)
+def test_what_no_likelihood_can_be_is_refused_with_its_line(tmp_path, more, said):
+    file = tmp_path / "dev.jsonl"
+    line = {"prediction": "x", "references": ["x"], "nll": 1.0, "tokens": 1}
+    file.write_text(json.dumps(line) + "\n" + json.dumps(line | more) + "\n")
+    with pytest.raises(DataError, match=f"dev.jsonl, line 2: {said}"):
+        read_predictions(file)
+
+
+def test_a_model_that_diverged_can_be_read(tmp_path):
+    answer = Prediction("", "x", ("x",), nll=float("inf"), tokens=1)
+    write_predictions(tmp_path / "dev.jsonl", [answer])
+    assert read_predictions(tmp_path / "dev.jsonl") == [answer]
+
+
+@pytest.mark.parametrize("words", [["task=e2e"], ["task=dart"]])
+def test_references_that_no_scorer_takes_are_one_sentence(tmp_path, words):
+    lines = [{"prediction": "a b", "references": ["a b"]}, {"prediction": "c", "references": [""]}]
+    file = tmp_path / "test.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    task = load_task(parse(compose([*words, "task.source=sample"])).task)
+    with pytest.raises(DataError, match=r"test\.jsonl: item 2 has only empty references"):
+        score_file(task, file)
+
+
+@pytest.mark.parametrize(
+    ("words", "reference"),
+    [
+        (["task=cifar10"], "cat"),
+        (["task=classification", "task.classes=[cat,dog]", "task.train_file=none.csv"], "cat"),
+        (["task=sst2"], "positive"),
+    ],
+)
+@pytest.mark.parametrize("odd", ["3", "Cat", "Positive"])
+def test_an_answer_that_is_no_class_is_not_counted_as_a_wrong_one(tmp_path, words, reference, odd):
+    file = tmp_path / "test.jsonl"
+    file.write_text(json.dumps({"prediction": odd, "references": [reference]}) + "\n")
+    task = load_task(parse(compose(words)).task)
+    with pytest.raises(DataError, match=f"prediction 1 has the class '{odd}'; expected one of"):
+        score_file(task, file)
 
 
 def test_texts_without_an_end_are_counted_beside_the_scores(tmp_path):

@@ -26,7 +26,7 @@ def check_texts(predictions: Sequence[str], references: Sequence[Sequence[str]])
         )
     if not predictions:
         raise ValueError("got no predictions, expected one or more")
-    for i, refs in enumerate(references):
+    for i, refs in enumerate(references, 1):
         if isinstance(refs, str):
             raise TypeError(
                 f"references of item {i} are one string, expected a sequence of strings; "

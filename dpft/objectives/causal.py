@@ -54,8 +54,8 @@ class Causal:
     """Write the target after the source.
 
     A prompt is ``before``, the segments of the source, and ``after``; with ``ends``, each segment
-    is followed by the end token. The target begins with a space, where the source does not end in
-    one, and ends with the end token.
+    is followed by the end token. The target begins with a space, where no text that ends in one
+    stands right before it, and ends with the end token.
 
     Args:
         tokenizer: the model's, with an end token.
@@ -85,7 +85,7 @@ class Causal:
 
     def encode(self, record: TextRecord) -> CausalExample:
         before, source, after, lost = self._pieces(record)
-        space = "" if self.after[-1:].isspace() else " "
+        space = "" if self._last_text(record)[-1:].isspace() else " "
         whole = [*self._ids(space + record.target), self.tokenizer.eos_token_id]
         fixed = len(before) + len(after)
         if self.cut == "target":
@@ -184,6 +184,12 @@ class Causal:
         if not (before or source or after):
             source = [self.tokenizer.eos_token_id]
         return before, source, after, len(whole) - len(kept)
+
+    def _last_text(self, record: TextRecord) -> str:
+        """What stands right before the target; nothing where that is an end token."""
+        if self.after or self.ends:
+            return self.after
+        return next(filter(None, (*reversed(record.segments), self.before)), "")
 
     def _room(self, settings: Decode) -> int:
         room = settings.max_new_tokens if self.room is None else self.room

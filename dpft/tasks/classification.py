@@ -94,24 +94,28 @@ class Classification(Task):
         for subset in dict.fromkeys(p.subset for p in predictions):
             chosen = [p for p in predictions if p.subset == subset]
             name = f"accuracy_{subset}" if subset else "accuracy"
-            scores[name] = classification.accuracy(*self._names(chosen))
+            scores[name] = classification.accuracy(*answers(chosen, self.classes))
         return scores
 
     def signature(self) -> str:
         return classification.SIGNATURE
 
-    def _names(self, predictions: Sequence[Prediction]) -> tuple[list[str], list[str]]:
-        """Predicted and true classes.
 
-        Raises:
-            DataError: for what is no name of a class.
-        """
-        answers = [(p.prediction, p.references[0]) for p in predictions]
-        for number, pair in enumerate(answers, 1):
-            for name in pair:
-                if name not in self.classes:
-                    raise DataError(
-                        f"prediction {number} has the class {name!r}; expected one of "
-                        f"{', '.join(self.classes)}"
-                    )
-        return [p for p, _ in answers], [r for _, r in answers]
+def answers(
+    predictions: Sequence[Prediction], classes: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Predicted and true classes.
+
+    Raises:
+        DataError: for what is no name of a class: another program may have written numbers, or
+            spelt them otherwise, and all of its answers would count as wrong.
+    """
+    pairs = [(p.prediction, p.references[0]) for p in predictions]
+    for number, pair in enumerate(pairs, 1):
+        for name in pair:
+            if name not in classes:
+                raise DataError(
+                    f"prediction {number} has the class {name!r}; expected one of "
+                    f"{', '.join(classes)}"
+                )
+    return [p for p, _ in pairs], [r for _, r in pairs]

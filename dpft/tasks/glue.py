@@ -14,7 +14,7 @@ from typing import Any
 from dpft.errors import DataError, SplitError
 from dpft.metrics import classification
 from dpft.objectives.base import Prediction
-from dpft.tasks.classification import Classification, Row
+from dpft.tasks.classification import Classification, Row, answers
 from dpft.tasks.sources import Dataset, Form, Hub, parquet, parquet_form
 
 # A file with more broken lines than this share is another file than GLUE's.
@@ -256,7 +256,7 @@ class QQP(Glue):
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         """``accuracy``, and ``f1`` of the class ``duplicate``."""
-        f1 = classification.f1(*self._names(predictions), "duplicate")
+        f1 = classification.f1(*answers(predictions, self.classes), "duplicate")
         return {**super().score(predictions), "f1": f1}
 
 

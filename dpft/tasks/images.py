@@ -78,10 +78,9 @@ class Images(Task):
 
     def score(self, predictions: Sequence[Prediction]) -> dict[str, float]:
         from dpft.metrics import classification
+        from dpft.tasks.classification import answers
 
-        names = [prediction.prediction for prediction in predictions]
-        references = [prediction.references[0] for prediction in predictions]
-        return {"accuracy": classification.accuracy(names, references)}
+        return {"accuracy": classification.accuracy(*answers(predictions, self.classes))}
 
     def signature(self) -> str:
         return f"accuracy:share of equal names|classes:{len(self.classes)}"

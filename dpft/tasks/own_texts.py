@@ -19,6 +19,7 @@ from dpft.objectives.base import Instance, Prediction
 from dpft.objectives.records import LabelledText, TextRecord
 from dpft.tasks import own_sample
 from dpft.tasks.base import fingerprint
+from dpft.tasks.classification import answers
 from dpft.tasks.generation import Generation, check_room
 from dpft.tasks.own import OwnData, own_dataset
 from dpft.tasks.tables import TableRow, write_lines
@@ -226,8 +227,10 @@ class TextClassification(OwnData):
         return [*super().details(split), f"labels: {told}"]
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
-        right = [p.references[0] for p in predictions]
-        return {"accuracy": classification.accuracy([p.prediction for p in predictions], right)}
+        names = [p.prediction for p in predictions], [p.references[0] for p in predictions]
+        if isinstance(self.classes, tuple):  # others would have to be looked up in training data
+            names = answers(predictions, self.class_names)
+        return {"accuracy": classification.accuracy(*names)}
 
     def signature(self) -> str:
         return classification.SIGNATURE

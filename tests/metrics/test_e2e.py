@@ -153,8 +153,8 @@ def test_nothing_predicted_scores_zero_in_bleu() -> None:
     [
         (["a"], [["a"], ["b"]], "got 1 predictions and references for 2 items"),
         ([], [], "got no predictions"),
-        (["a", "b"], [["a"], []], "item 1 has no references"),
-        (["a", "b"], [["a", ""], ["", " "]], "item 1 has only empty references"),
+        (["a", "b"], [["a"], []], "item 2 has no references"),
+        (["a", "b"], [["a", ""], ["", " "]], "item 2 has only empty references"),
     ],
 )
 def test_bad_input_is_refused(

@@ -107,7 +107,7 @@ def test_meteor_reads_raw_texts_without_empty_references(monkeypatch: pytest.Mon
 
 
 def test_bad_input_is_refused() -> None:
-    with pytest.raises(ValueError, match="item 0 has only empty references"):
+    with pytest.raises(ValueError, match="item 1 has only empty references"):
         gem.score(["a"], [[""]])
     with pytest.raises(TypeError, match=r"pass \[reference\]"):
         gem.score(["a"], ["a"])  # type: ignore[list-item]

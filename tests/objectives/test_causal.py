@@ -53,6 +53,21 @@ def test_encoding_ends_the_prompt_and_the_target(tiny):
     assert example.prompt == objective.encode_prompt(record)
 
 
+@pytest.mark.parametrize(
+    ("options", "source", "target"),
+    [
+        ({}, "Q: ", " yes|"),  # the end token stands between
+        ({"after": " A: "}, "Q", "yes|"),
+        ({"after": " A:"}, "Q ", " yes|"),
+        ({"ends": False}, "Q: ", "yes|"),
+        ({"ends": False}, "Q:", " yes|"),
+        ({"ends": False, "before": "Q: "}, "", "yes|"),
+    ],
+)
+def test_the_target_begins_with_a_space_unless_one_stands_before_it(options, source, target):
+    assert cut(source, "yes", 50, **options)[1] == target
+
+
 def test_each_turn_of_a_dialogue_is_ended():
     record = TextRecord(("hi", "you"), "me")
     assert spelled(letters(50).encode_prompt(record)) == "hi|you|"
