@@ -26,6 +26,7 @@ app.add_typer(study_app, name="study", help="Human ratings of several runs' text
 
 # A disk that is full or may not be written to, which any verb may meet anywhere.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+_SAME = "the same command"
 # What a verb does not know itself it gets as it was typed; of Hydra's verbs that is everything.
 _AS_TYPED = {"allow_extra_args": True, "ignore_unknown_options": True}
 _HYDRA = {**_AS_TYPED, "help_option_names": []}
@@ -64,7 +65,9 @@ def train(context: typer.Context) -> None:
     """
     from dpft.commands import train as verb
 
-    _run(lambda: verb.main(context.args), hub=not _asks_help(context), goes_on=True)
+    forced = any(word.lstrip("+") == "force=true" for word in context.args)
+    goes_on = f"{_SAME} without force=true" if forced else _SAME
+    _run(lambda: verb.main(context.args), hub=not _asks_help(context), goes_on=goes_on)
 
 
 @app.command(context_settings=_AS_TYPED)
@@ -96,7 +99,7 @@ def sweep(
 
     options = {"keep_going": not fail_fast, "dry_run": dry_run}
     _run(
-        lambda: verb.main(context.args, file=file, name=name, watch=watch, **options), goes_on=True
+        lambda: verb.main(context.args, file=file, name=name, watch=watch, **options), goes_on=_SAME
     )
 
 
@@ -275,7 +278,7 @@ def table(
             run=run,
             keep_going=not fail_fast,
         ),
-        goes_on=True,
+        goes_on=_SAME,
     )
 
 
@@ -348,7 +351,7 @@ def figure(
             run=run,
             keep_going=not fail_fast,
         ),
-        goes_on=True,
+        goes_on=_SAME,
     )
 
 
@@ -489,7 +492,7 @@ def select(
             context.args, metric=metric, mean=trials, shape=shape, lowest=lowest, name=name
         ),
         hub=True,
-        goes_on=True,
+        goes_on=_SAME,
     )
 
 
@@ -502,7 +505,7 @@ def audit(context: typer.Context) -> None:
     """
     from dpft.commands import audit as verb
 
-    _run(lambda: verb.main(context.args), hub=not _asks_help(context), goes_on=True)
+    _run(lambda: verb.main(context.args), hub=not _asks_help(context), goes_on=_SAME)
 
 
 @app.command()
@@ -512,7 +515,7 @@ def demo(
     """The main job on generated data, offline: pretrained, private, non-private."""
     from dpft.commands import demo as verb
 
-    _run(lambda: verb.main(folder), hub=True, goes_on=True)
+    _run(lambda: verb.main(folder), hub=True, goes_on=_SAME)
 
 
 @app.callback(invoke_without_command=True)
@@ -532,13 +535,13 @@ def _asks_help(context: typer.Context) -> bool:
     return not {"--help", "-h"}.isdisjoint(context.args)
 
 
-def _run(verb: Callable[[], None], hub: bool = False, goes_on: bool = False) -> None:
+def _run(verb: Callable[[], None], hub: bool = False, goes_on: str | None = None) -> None:
     """Run a verb; errors that are the user's to mend become one message and exit status 2.
 
     Args:
         verb: what to do.
         hub: whether it may ask the model hub for something.
-        goes_on: whether it continues what it began when it was stopped.
+        goes_on: what continues what it began, where it was stopped; None: nothing does.
     """
     from dpft.errors import DpftError
 
@@ -562,8 +565,8 @@ def _run(verb: Callable[[], None], hub: bool = False, goes_on: bool = False) -> 
         )
         sys.exit(2)
     except KeyboardInterrupt:
-        after = "continues where it left off" if goes_on else "begins anew"
-        typer.secho(f"dpft: stopped; the same command {after}", err=True)
+        after = f"{goes_on} continues where it left off" if goes_on else f"{_SAME} begins anew"
+        typer.secho(f"dpft: stopped; {after}", err=True)
         sys.exit(130)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
+from safetensors import SafetensorError
 
 from dpft import runs
 from dpft.config import Run
@@ -21,6 +22,9 @@ from dpft.progress import Progress
 from dpft.recording import forget_peak, make_record, stated
 from dpft.session import Session
 from dpft.tasks import load_task
+
+# What the process began with, unless a run says otherwise.
+_THREADS = torch.get_num_threads()
 
 
 @dataclass
@@ -40,13 +44,16 @@ def run_experiment(run: Run) -> Outcome:
     """
     forget_peak()
     path = run_path(run)
-    text = OmegaConf.to_yaml(OmegaConf.create(dict(run.raw)))
+    # Neither of these is a setting of the run: kept, `force` would start it over when resumed.
+    kept = {**run.raw, "force": False, "resume": None}
+    text = OmegaConf.to_yaml(OmegaConf.create(kept))
     with runs.RunDirectory.open(path, run.identity(), text, force=run.force) as directory:
         # Where the record is lost, the last checkpoint gives it again.
         if directory.is_done and directory.record.exists():
             return Outcome(path, runs.read_record(path), already_done=True)
-        if run.threads is not None:
-            torch.set_num_threads(run.threads)
+        directory.reopen()
+        # Several runs may share a process.
+        torch.set_num_threads(run.threads or _THREADS)
         with Progress() as progress:
             try:
                 prepared = prepare(run, load_task(run.task), directory, progress)
@@ -58,7 +65,7 @@ def run_experiment(run: Run) -> Outcome:
                 raise
             _decode_stage(run, prepared, directory, progress)
         record = runs.read_record(path)
-        runs.write_card(directory.model, record)
+        _write_card(directory, record)
         directory.mark_done()
         return Outcome(path, record)
 
@@ -70,15 +77,28 @@ def _train_stage(
         directory.keep_config()
         session.train()
         measured = _audited(run, prepared, progress)
-    save_model(prepared.parts.loaded, directory.model)
+    try:
+        save_model(prepared.parts.loaded, directory.model)
+    except (OSError, SafetensorError) as error:
+        raise runs.RunError(
+            f"could not save the model in {directory.model}: "
+            f"{runs.disk_report(directory.path, error)}. Nothing is lost: free some space and run "
+            "the same command again, which goes on from the last checkpoint"
+        ) from error
     if prepared.planted is not None:
         with progress.phase("asking for secrets", None):
             model, size = prepared.parts.loaded.model, run.decode.batch_size
             asked = prepared.planted.scores(prepared.objective, model, size)
         measured["scores"] = {"canaries": asked}
     record = make_record(run, prepared, directory, session.seconds, measured)
-    runs.write_card(directory.model, record)
+    _write_card(directory, record)
     runs.write_record(directory, record)
+
+
+def _write_card(directory: runs.RunDirectory, record: dict[str, Any]) -> None:
+    """The card; and all of the model's folder on disk, before anything says that it is there."""
+    runs.write_card(directory.model, record)
+    runs.fsync_tree(directory.model)
 
 
 def _audited(run: Run, prepared: Prepared, progress: Progress) -> dict[str, Any]:

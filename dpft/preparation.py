@@ -15,6 +15,7 @@ from dpft.config import Run
 from dpft.errors import ConfigError
 from dpft.mechanisms import attach_clipper, make_mechanism
 from dpft.models import LoadedModel, adapt, load_model
+from dpft.models.digest import digest
 from dpft.objectives.base import Example, Instance, Objective, cut_in_encoding, encoded
 from dpft.objectives.independence import check_independence
 from dpft.objectives.mixed import Mixed, check_supported
@@ -27,9 +28,17 @@ from dpft.units import Records, TrainingSet, Users
 
 @dataclass(frozen=True)
 class Parts:
-    """A model ready to be trained, what clips its gradients, and what is guaranteed."""
+    """A model ready to be trained, what clips its gradients, and what is guaranteed.
+
+    Attributes:
+        loaded: the model.
+        digest: of its weights and tokenizer as they were loaded, see `dpft.models.digest`.
+        clipper: attached to it.
+        mechanism: what is guaranteed.
+    """
 
     loaded: LoadedModel
+    digest: bytes
     clipper: Clipper
     mechanism: Mechanism
 
@@ -46,6 +55,7 @@ class Prepared:
         units: the same as units of privacy.
         key: decides batches, noise and dropout; secret in a private run.
         data: keyed fingerprint of the records.
+        model: keyed fingerprint of the model that the run starts from.
         instances: what the model is asked in the end.
         planted: secrets among the records, if any.
         auditor: canaries in slots behind the units, if any.
@@ -58,6 +68,7 @@ class Prepared:
     units: TrainingSet
     key: bytes
     data: str
+    model: str
     instances: Sequence[Instance]
     planted: audits.Planted | None
     auditor: Auditor | None
@@ -68,6 +79,7 @@ class Prepared:
         header: dict[str, Any] = {
             "mechanism": mechanism.to_dict(),
             "data": self.data,
+            "model": self.model,
             "key": runs.key_fingerprint(self.key),
             "unit": self.task.unit_in_words,
             # Another machine rounds differently: the same noise on a slightly different sum would
@@ -128,6 +140,7 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
         units=units,
         key=key,
         data=runs.keyed_fingerprint(key, fingerprint(records, owners)),
+        model=runs.keyed_fingerprint(key, f"model:{parts.digest.hex()}"),
         instances=instances,
         planted=planted,
         auditor=audits.make_auditor(
@@ -150,9 +163,10 @@ def assemble(run: Run, task: Task, size: int, device: torch.device) -> Parts:
     """
     make_mechanism(run, size)  # an impossible budget is told before a model is loaded
     loaded = adapt(load_model(run.model, task.needs, run.seed), run.adapt, task.needs, run.seed)
+    begun = digest(loaded)
     model = loaded.model.to(device).train()  # type: ignore[arg-type]
     clipper = attach_clipper(run.clip, model)
-    return Parts(loaded, clipper, make_mechanism(run, size, clipper))
+    return Parts(loaded, begun, clipper, make_mechanism(run, size, clipper))
 
 
 def tell_cut(examples: Sequence[Example], noised: bool, progress: Progress) -> None:

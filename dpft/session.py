@@ -117,6 +117,12 @@ class Session(Closing):
                 f"the training data is not what {self._directory.path} began with; expected the "
                 "same records in the same order. Restore them, or type force=true to start over"
             )
+        # Checkpoints of earlier versions do not say.
+        if saved.state.get("model", self._prepared.model) != self._prepared.model:
+            raise ConfigError(
+                f"the model is not what {self._directory.path} began with; expected the same "
+                "weights and tokenizer. Put them back, or type force=true to start over"
+            )
         self.seconds = float(saved.state["seconds"])
         if auditor is not None:
             auditor.restore(runs.load_private_state(self._directory, _AUDIT, saved.step))
@@ -141,6 +147,7 @@ class Session(Closing):
             "optimizer": self._optimizer.state_dict(),
             "seconds": self.seconds,
             "data": self._prepared.data,
+            "model": self._prepared.model,
         }
         if self._clipper.adaptive is not None:
             state["estimates"] = list(self._clipper.estimates)

@@ -8,15 +8,19 @@ import shutil
 import signal
 
 import pytest
+import torch
 import yaml
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from dpft import runs
 from dpft.commands.score import score_run
 from dpft.commands.train import execute, resumed
 from dpft.compose import compose
-from dpft.config import conf_dir, parse
+from dpft.config import Model, conf_dir, parse
 from dpft.errors import ConfigError, DataError, DpftError, TrainingError
 from dpft.experiment import run_experiment
+from dpft.models import Needs, load_model, save_model
 from dpft.paths import run_path
 from dpft.privacy import accounting
 from dpft.privacy.noise import Released
@@ -148,6 +152,100 @@ def test_a_record_that_was_lost_is_made_again(copied, tmp_path):
     for section in ("privacy", "mechanism", "scores"):
         assert again.record[section] == copied[section]
     assert runs.read_ledger(tmp_path / "one/ledger.jsonl").steps_spent == 4
+
+
+def test_a_run_that_is_not_whole_is_not_done(copied, tmp_path, monkeypatch):
+    """The record was lost, and a kill came while it was made again."""
+    (tmp_path / "one/record.json").unlink()
+    again = parse(config(tmp_path, "name=one", "privacy.noise_seed=1"))
+    train_only(again, monkeypatch)
+    assert not (tmp_path / "one/DONE").exists()
+    assert run_experiment(again).record["scores"] == copied["scores"]
+    assert (tmp_path / "one/DONE").exists()
+
+
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("kept", [True, False], ids=["as earlier versions kept it", "as now"])
+def test_what_was_begun_by_force_is_not_started_over_when_resumed(
+    tmp_path, quick_scores, monkeypatch, done, kept
+):
+    begun = parse(config(tmp_path, "name=one", "force=true"))
+    if done:
+        run_experiment(begun)
+    else:
+        train_only(begun, monkeypatch)
+    ledger = (tmp_path / "one/ledger.jsonl").read_bytes()
+    file = tmp_path / "one/config.yaml"
+    assert "force: true" not in file.read_text()
+    if kept:
+        file.write_text(file.read_text().replace("force: false", "force: true"))
+    raw = compose([f"resume={tmp_path / 'one'}"])
+    outcome = run_experiment(parse(resumed(raw, [f"resume={tmp_path / 'one'}"])))
+    assert outcome.already_done is done
+    assert (tmp_path / "one/ledger.jsonl").read_bytes() == ledger
+    assert not list(tmp_path.glob("one.old-*"))
+
+
+@pytest.mark.parametrize("privacy", [["privacy.noise_seed=1"], ["clip=none"]])
+@pytest.mark.parametrize("what", ["weights", "tokenizer"])
+def test_a_run_does_not_go_on_from_another_base(tmp_path, quick_scores, monkeypatch, privacy, what):
+    """With LoRA the frozen weights are in no checkpoint: they are read again."""
+    base = tmp_path / "base"
+    save_model(load_model(Model("tiny", "bundled:tiny"), Needs("causal"), seed=0), base)
+    words = ["name=one", "model=custom", f"model.path={base}", "adapt=lora", *privacy]
+    settings = parse(config(tmp_path, *words))
+    train_only(settings, monkeypatch)
+    if what == "weights":
+        tensors = load_file(base / "model.safetensors")
+        tensors["transformer.h.0.mlp.c_fc.weight"] *= 1.05
+        save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
+    else:
+        file = base / "tokenizer.json"
+        content = json.loads(file.read_text())
+        first, second, *rest = content["model"]["merges"]
+        content["model"]["merges"] = [second, first, *rest]
+        file.write_text(json.dumps(content))
+    with pytest.raises(DpftError, match=r"\n  model: |the model is not what"):
+        run_experiment(settings)
+
+
+def test_threads_of_one_run_are_not_those_of_the_next(tmp_path, quick_scores, monkeypatch):
+    """Runs of a sweep may share a process; a later one must be what it is by itself."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr("dpft.experiment._THREADS", before)
+    told = [
+        run_experiment(parse(config(tmp_path, f"name={name}", f"threads={threads}")))
+        for name, threads in (("a", before + 1), ("b", "null"))
+    ]
+    headers = [runs.read_ledger(one.path / "ledger.jsonl").header for one in told]
+    assert [header["compute"]["threads"] for header in headers] == [before + 1, before]
+
+
+def test_a_disk_that_is_full_when_the_model_is_saved(tmp_path, finished, monkeypatch):
+    settings = parse(config(tmp_path, "name=full", "privacy.noise_seed=1"))
+
+    def fail(*_):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpft.experiment.save_model", fail)
+        with pytest.raises(runs.RunError, match=r"No space left.*bytes free there.*checkpoint"):
+            run_experiment(settings)
+    outcome = run_experiment(settings)
+    weights = "model/model.safetensors"
+    assert (outcome.path / weights).read_bytes() == (finished.path / weights).read_bytes()
+
+
+def test_the_model_is_on_disk_before_anything_says_so(tmp_path, quick_scores, monkeypatch):
+    events = []
+    synced, marked = runs.fsync_tree, runs.write_record
+    monkeypatch.setattr("dpft.runs.fsync_tree", lambda p: (events.append("synced"), synced(p)))
+    monkeypatch.setattr("dpft.runs.write_record", lambda *a: (events.append("record"), marked(*a)))
+    monkeypatch.setattr(
+        runs.RunDirectory, "mark_done", lambda self: events.append("done"), raising=True
+    )
+    run_experiment(parse(config(tmp_path, "name=one")))
+    assert events == ["synced", "record", "synced", "done"]
 
 
 def test_a_command_that_is_refused_leaves_the_settings_of_the_run_alone(copied, tmp_path):

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from dpft.commands.again import override
 from dpft.errors import ConfigError, DpftError
+from dpft.runs.hidden import check_no_trial
 from dpft.sweep import splits
 from dpft.sweep.child import Child
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
@@ -199,6 +200,7 @@ def _tell_cost(rows: Sequence[Row], searched: bool) -> None:
 
 
 def _watch(words: Words, name: str) -> None:
+    check_no_trial(Path(name))
     folder = SweepFolder(Path(name))
     if not folder.description.exists():
         folder = folder_of(Path(_typed(words, "runs_dir") or "runs"), Path(name).name)
@@ -207,6 +209,7 @@ def _watch(words: Words, name: str) -> None:
                 f"there is no sweep {name!r}, as a folder or as {folder.path}; type runs_dir=DIR "
                 "if its runs lie elsewhere"
             )
+    check_no_trial(folder.path)
     states = States(folder, _typed(words, "sweep.metric"))
     console = Console()
     rows = states.rows()

@@ -123,6 +123,7 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: if there is no run there, or settings are given that would be ignored.
     """
+    from dpft.runs.hidden import check_no_trial
     from dpft.runs.stored import stored_config
 
     path = Path(raw["resume"])
@@ -135,5 +136,7 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
                 f"got {override} beside resume={path}; a resumed run keeps its own settings: leave "
                 "it out, or start another run"
             )
+    check_no_trial(path)
     _, stored = stored_config(path)
-    return stored | {key: raw[key] for key in (*given, "sweep")}
+    # Earlier versions kept in config.yaml that the run was begun by force.
+    return stored | {"force": False} | {key: raw[key] for key in (*given, "sweep")}

@@ -30,6 +30,7 @@ from dpft.models.head import draw_head, in_head, of_classes
 from dpft.models.image_input import ImageInput, image_input
 from dpft.models.tying import is_tied, settle_bias, untie
 from dpft.needs import Needs
+from dpft.runs.hidden import check_no_trial
 
 # Its bars for loading and writing a few files would break into those of the run.
 disable_progress_bar()
@@ -141,6 +142,8 @@ def load_model(settings: Model, needs: Needs, seed: int, *, own: bool = False) -
             new head's, or tokenizer and model do not fit.
     """
     origin = find(settings)
+    if not own and isinstance(origin, Files):
+        check_no_trial(Path(origin.location))
     config = origin.config()
     auto = _auto_class(settings, needs, config)
     stored = tuple((config.id2label or {}).get(i) for i in range(config.num_labels))

@@ -5,6 +5,7 @@ same ledger, bit for bit. ``docs/runs.md`` tells the layout and what may be publ
 """
 
 from dpft.runs import checkpoint
+from dpft.runs.atomic import fsync_tree
 from dpft.runs.card import model_card, write_card
 from dpft.runs.checkpoint import Checkpoint
 from dpft.runs.directory import RunDirectory, is_finished
@@ -18,6 +19,7 @@ from dpft.runs.errors import (
     RunError,
     RunLockedError,
     RunMismatchError,
+    disk_report,
 )
 from dpft.runs.identity import config_hash
 from dpft.runs.ledger import Ledger, LedgerContents, read_ledger
@@ -53,7 +55,9 @@ __all__ = [
     "code_version",
     "config_hash",
     "delta",
+    "disk_report",
     "environment",
+    "fsync_tree",
     "is_finished",
     "key_fingerprint",
     "keyed_fingerprint",

@@ -52,6 +52,13 @@ def fsync_directory(path: Path) -> None:
     fsync_file(path)
 
 
+def fsync_tree(folder: Path) -> None:
+    """Make all that lies in a folder survive a power cut; others wrote it."""
+    for path in (*folder.rglob("*"), folder):
+        if path.is_file() or path.is_dir():
+            fsync_file(path)
+
+
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file, read in pieces, as hex."""
     with path.open("rb") as file:

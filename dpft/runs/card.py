@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.ancestry import write_ancestry
+from dpft.runs.atomic import write_atomic
 from dpft.runs.shown import bounds, delta, down, number, up, warnings
 
 NOT_COVERED = (
@@ -45,7 +46,7 @@ def write_card(model: Path, record: Mapping[str, Any]) -> None:
 
     And what a run that trains the model further is to say of it.
     """
-    (model / "README.md").write_text(model_card(record), encoding="utf-8")
+    write_atomic(model / "README.md", model_card(record))
     write_ancestry(model, record)
 
 

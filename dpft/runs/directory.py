@@ -177,6 +177,12 @@ class RunDirectory(Closing):
         """Whether this very configuration ran to its end."""
         return is_finished(self.path, self.config_hash)
 
+    def reopen(self) -> None:
+        """Take the done-marker away before anything is done again; a kill may come at any time."""
+        if self.done_marker.exists():
+            self.done_marker.unlink()
+            fsync_directory(self.path)
+
     def mark_done(self) -> None:
         """Write the done-marker, last of all files."""
         self._write(self.done_marker, json.dumps({"config_hash": self.config_hash}) + "\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 from pathlib import Path
 
 from dpft.runs.errors import RunLockedError
@@ -35,19 +36,24 @@ class DirectoryLock:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+                text = os.pread(descriptor, 256, 0).decode(errors="replace")
                 os.close(descriptor)
+                holder, _, host = text.strip().partition(" ")
+                stop, place = f" (`kill {holder}`)", ""
+                if host != socket.gethostname():  # its number means nothing here
+                    stop, place = "", f" on {host}" if host else " of another version of dpft"
                 raise RunLockedError(
-                    f"{folder} is in use by process {holder}; expected to be its only user: two "
-                    f"processes must not train one run. Wait for that process or stop it (`kill "
-                    f"{holder}`), then run the same command again; it continues where it stopped"
+                    f"{folder} is in use by process {holder or 'unknown'}{place}; expected to be "
+                    f"its only user: two processes must not train one run. Wait for that process "
+                    f"or stop it{stop}, then run the same command again; it continues where it "
+                    "stopped"
                 ) from None
             except OSError:
                 os.close(descriptor)
                 raise
             if _is_file(path, descriptor):
                 os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+                os.pwrite(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
                 return cls(descriptor)
             # The folder was moved aside between open and flock: this lock guards the old run.
             os.close(descriptor)

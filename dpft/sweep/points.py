@@ -14,7 +14,7 @@ from dpft.errors import ConfigError, DpftError
 from dpft.overrides import refusals_told
 from dpft.paths import run_path
 from dpft.runs.identity import config_hash
-from dpft.sweep.words import Words
+from dpft.sweep.words import Words, refused
 
 _BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
@@ -149,6 +149,8 @@ def _checked(number: int, total: int, overrides: Sequence[str], search: Sequence
     try:
         run = parse(compose_here([*search, *overrides]))
         run_path(run)  # a name is made of settings, all of which must be there
+        if run.force:  # of a preset; typed, it is refused before
+            raise ConfigError(f"got force=true; {refused('force')}")
         return run
     except DpftError as error:
         raise ConfigError(

@@ -140,8 +140,13 @@ def _met(happened: Sequence[Event], folder: SweepFolder) -> list[Point]:
 
 def _state(happened: Sequence[Event]) -> str:
     """Of a run that is not finished, from what happened to it since the sweep was started."""
-    # A second job for a run that is in use says nothing of the run.
-    told = [event for event in happened if event.event != events.IN_USE]
+    # A second job for a run that is in use says nothing of the run, not even that it started.
+    told: list[Event] = []
+    for event in happened:
+        if event.event != events.IN_USE:
+            told.append(event)
+        elif told and told[-1].event == events.STARTED and _same_process(told[-1], event):
+            told.pop()
     if not told:
         return SKIPPED if happened else WAITING
     last = told[-1]
@@ -149,6 +154,10 @@ def _state(happened: Sequence[Event]) -> str:
         return RUNNING if _alive(last) else STOPPED
     states = {events.FAILED: FAILED, events.SKIPPED: SKIPPED, events.STOPPED: STOPPED}
     return states.get(last.event, WAITING)  # finished, and then taken away
+
+
+def _same_process(one: Event, other: Event) -> bool:
+    return (one.host, one.pid) == (other.host, other.pid)
 
 
 def _alive(event: Event) -> bool:

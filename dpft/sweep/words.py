@@ -22,8 +22,14 @@ _REFUSED = {
     "sweep.keep_going": "type --fail-fast or --keep-going",
     "sweep.list": "type --list FILE",
     "sweep.point": "type --list FILE",
+    "hydra.job.chdir": "runs are looked for where they were planned: leave it out",
     "hydra.mode": "leave it out: a sweep is always Hydra's multirun",
 }
+
+
+def refused(setting: str) -> str:
+    """What to do instead of a setting that no sweep takes."""
+    return _REFUSED[setting]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dpft.cli import app
+from dpft.commands.train import resumed
+from dpft.config import Model
 from dpft.errors import ConfigError
+from dpft.models import Needs, load_model
 from dpft.runs.hidden import below_private, check_no_trial
 from tests.pages.example import a_selection
 
@@ -45,6 +48,7 @@ def test_a_trial_is_known_by_what_lies_around_it(tmp_path, monkeypatch):
         ("study", "make", "RUN", "RUN", "--out", "OUT"),
         ("study", "make", "RUN/generations/test.jsonl", "RUN", "--out", "OUT"),
         ("decode", "RUN"),
+        ("sweep", "--watch", "RUN"),
         ("score", "RUN"),
         ("generate", "RUN", "n=1", "sources=sample"),
     ],
@@ -60,3 +64,11 @@ def test_every_verb_that_reads_runs_refuses_a_trial(tmp_path, words):
     assert "secret trials of a selection" in result.output
     assert str(tmp_path / "one/chosen") in result.output
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_trial_is_neither_resumed_nor_trained_further(tmp_path):
+    trial = a_selection(tmp_path / "one") / "private/trials/a"
+    with pytest.raises(ConfigError, match="secret trials"):
+        resumed({"resume": str(trial)}, ["resume=x"])
+    with pytest.raises(ConfigError, match="secret trials"):
+        load_model(Model("custom", str(trial / "model")), Needs("causal"), seed=0)

@@ -115,3 +115,11 @@ def test_labels_are_what_differs():
     assert labels([("a=1", "b=1"), ("a=1", "b=2")]) == ["b=1", "b=2"]
     assert labels([("a=1", "b=1")]) == ["a=1 b=1"]
     assert labels([()]) == ["the defaults"]
+
+
+def test_a_preset_does_not_bring_force_into_a_sweep(tmp_path):
+    own = tmp_path / "experiment"
+    own.mkdir()
+    (own / "own.yaml").write_text("# @package _global_\nforce: true\n")
+    with pytest.raises(ConfigError, match=r"point 1 of 2 .*got force=true; .*every finished point"):
+        make_plan(Words(("+experiment=own", "seed=1,2"), tmp_path))

@@ -175,8 +175,21 @@ def test_a_second_job_for_a_run_in_use_does_not_change_its_state(folder, tmp_pat
     describe(folder, one)
     journal = Journal(folder.journal)
     journal.add(started(folder, one))
-    journal.add(Event(events.IN_USE, one.digest, error="in use by process 1"))
+    second = {"pid": NOBODY}
+    journal.add(started(folder, one, **second))
+    journal.add(Event(events.IN_USE, one.digest, error="in use by process 1", **second))
     assert States(folder).rows()[0].state == "running"
+
+
+def test_a_run_that_another_program_holds_is_skipped_and_why_is_told(folder, tmp_path):
+    one = point(tmp_path, 1)
+    describe(folder, one)
+    journal = Journal(folder.journal)
+    process = {"pid": NOBODY}
+    journal.add(started(folder, one, **process))
+    journal.add(Event(events.IN_USE, one.digest, error="in use by process 1", **process))
+    (row,) = States(folder).rows()
+    assert (row.state, row.error) == ("skipped", "in use by process 1")
 
 
 def test_another_metric_may_be_shown_and_a_wrong_one_is_told(folder, tmp_path):

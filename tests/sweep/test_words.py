@@ -23,6 +23,7 @@ def test_flags_and_overrides_in_any_order(tmp_path):
         ("--config-dir", "got --config-dir without a folder"),
         ("resume=runs/x", "continue by themselves"),
         ("force=true", "type dpft train"),
+        ("hydra.job.chdir=true", "where they were planned"),
         ("++force=true", "type dpft train"),
         ("sweep.list=x", "type --list FILE"),
         ("sweep.keep_going=false", "type --fail-fast"),
