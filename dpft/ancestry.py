@@ -7,40 +7,64 @@ and steps alone, and whose numbers owe to the base what the base owed to others.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 FILE = "dpft.json"
 _MARK = "base trained before"
+# Labels of a run that say what its training records were.
+_DATA = re.compile(r"\btraining records|\btrained on|sample data")
 
 
-def write_ancestry(model: Path, record: Mapping[str, Any]) -> None:
-    """Put what `ancestry` reads beside the weights of a run.
+def descent(record: Mapping[str, Any]) -> str:
+    """What is put into `FILE` beside the weights of a run, for `ancestry` to read.
 
     Args:
-        model: folder of the weights.
         record: of the run, see `dpft.runs.RunRecord`.
     """
-    privacy, training = record.get("privacy"), record["training"]
-    task = record["dataset"]["task"]
-    if not training["steps"]:
-        trained = []
-    elif privacy:
-        trained = [f"{_MARK} on {task}: {privacy['statement']}"]
-    else:
-        trained = [f"{_MARK} on {task} without privacy"]
-    content = {"labels": [*record.get("labels", []), *trained]}
-    (model / FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    content = {"labels": [*_of_weights(record), *_trained(record)]}
+    return json.dumps(content, indent=2) + "\n"
 
 
-def ancestry(folder: Path) -> tuple[str, ...]:
-    """What every number of a model that goes on from this one must say; empty for other models."""
+def ancestry(file: Path | None) -> tuple[str, ...]:
+    """What every number of a model that goes on from this one must say; empty for other models.
+
+    Args:
+        file: `FILE` of the model; None: it has none.
+    """
     try:
-        labels = json.loads((folder / FILE).read_text(encoding="utf-8"))["labels"]
+        labels = json.loads(file.read_text(encoding="utf-8"))["labels"] if file else ()
     except (OSError, ValueError, KeyError, TypeError):
         return ()
     return tuple(str(label) for label in labels)
+
+
+def _of_weights(record: Mapping[str, Any]) -> list[str]:
+    """Labels that stay true of the weights, whatever they are trained or scored on next."""
+    labels: list[str] = record.get("labels", [])
+    return list(record.get("model", {}).get("labels", labels))
+
+
+def _trained(record: Mapping[str, Any]) -> list[str]:
+    """On what the run trained the weights, under which guarantee, and what voids that."""
+    privacy, task = record.get("privacy"), record["dataset"]["task"]
+    if not record["training"]["steps"]:
+        return []
+    weights = _of_weights(record)
+    data = [x for x in record.get("labels", []) if x not in weights and _DATA.search(x)]
+    on = f"{_MARK} on {task}" + (f" ({'; '.join(data)})" if data else "")
+    if not privacy:
+        return [f"{on} without privacy"]
+    void = []
+    if (record.get("mechanism") or {}).get("sampling") == "shuffle":
+        void.append("not proven, since batches were shuffled")
+    if (record.get("seeds") or {}).get("noise") is not None:
+        void.append("void for whoever knows the seed of its noise")
+    if (record.get("audit") or {}).get("refuted"):
+        void.append("REFUTED BY ITS AUDIT")
+    return ["; ".join([f"{on}: {privacy['statement']}", *void])]
 
 
 def is_trained_before(label: str) -> bool:

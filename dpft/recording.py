@@ -60,6 +60,7 @@ def make_record(
         "model": {
             "base_model": runs.base_model(run.model.path),
             "adaptation": run.adapt.name,
+            "labels": list(loaded.labels),
             "parameters": sum(p.numel() for p in parameters),
             "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         },

@@ -140,16 +140,21 @@ class Files:
         return tokenizer
 
     def preprocessor(self) -> Mapping[str, Any]:
-        file = cached_file(
+        file = self.file("preprocessor_config.json")
+        if file is None:
+            return {}
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return found
+
+    def file(self, name: str) -> Path | None:
+        """A file beside the model's, in its folder or on the hub; None where there is none."""
+        found = cached_file(
             self.location,
-            "preprocessor_config.json",
+            name,
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )
-        if file is None:
-            return {}
-        found: dict[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))
-        return found
+        return None if found is None else Path(found)
 
     def _load(self, load: Any, **options: Any) -> Any:
         if self.gguf is not None:

@@ -21,6 +21,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from dpft.ancestry import FILE as ANCESTRY
 from dpft.ancestry import ancestry
 from dpft.config import Model
 from dpft.errors import ModelError
@@ -37,6 +38,7 @@ disable_progress_bar()
 wrn.register()
 
 ADAPTER = "adapter"  # the folder of an adapter, in that of its model
+ADAPTER_CONFIG = "adapter_config.json"
 BUNDLED = Path(__file__).resolve().parent
 END = "<|endoftext|>"
 _PREFIX = "bundled:"
@@ -155,11 +157,11 @@ def load_model(settings: Model, needs: Needs, seed: int, *, own: bool = False) -
         if settings.dropout is not None and hasattr(config, name):
             setattr(config, name, settings.dropout)
     labels = [*origin.labels]
-    if not own and isinstance(origin, Files):
-        _refuse_prefix(Path(origin.location))
-        labels += [x for x in ancestry(Path(origin.location)) if x not in labels]
-    torch.manual_seed(seed)
     drawn = origin.drawn or settings.init == "scratch"
+    if not own and not drawn and isinstance(origin, Files):
+        _refuse_prefix(origin)
+        labels += [x for x in ancestry(origin.file(ANCESTRY)) if x not in labels]
+    torch.manual_seed(seed)
     if drawn:
         model: PreTrainedModel = auto.from_config(config, dtype=torch.float32)
     else:
@@ -260,21 +262,20 @@ def _check_dropout(model: PreTrainedModel, settings: Model) -> None:
                 )
 
 
-def has_prefix(folder: Path) -> bool:
-    """Whether a prefix that belongs to the model in ``folder`` lies beside it."""
-    file = folder / ADAPTER / "adapter_config.json"
-    if not file.is_file():
+def has_prefix(config: Path | None) -> bool:
+    """Whether the adapter of this ``adapter_config.json``, if there is one, is a prefix."""
+    if config is None or not config.is_file():
         return False
-    return bool(json.loads(file.read_text(encoding="utf-8"))["peft_type"] == "PREFIX_TUNING")
+    return bool(json.loads(config.read_text(encoding="utf-8"))["peft_type"] == "PREFIX_TUNING")
 
 
-def _refuse_prefix(folder: Path) -> None:
-    """Refuse a folder whose model is the base of a prefix, which would be left behind."""
-    if has_prefix(folder):
+def _refuse_prefix(origin: Files) -> None:
+    """Refuse files whose model is the base of a prefix, which would be left behind."""
+    if has_prefix(origin.file(f"{ADAPTER}/{ADAPTER_CONFIG}")):
         raise ModelError(
-            f"{folder} holds a base model as it was before prefix tuning, and the prefix that was "
-            "trained in adapter/; expected a model whose weights were trained: a prefix cannot be "
-            "trained further. Give model.path the base model itself"
+            f"{origin.location} holds a base model as it was before prefix tuning, and the prefix "
+            "that was trained in adapter/; expected a model whose weights were trained: a prefix "
+            "cannot be trained further. Give model.path the base model itself"
         )
 
 

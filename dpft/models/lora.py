@@ -87,6 +87,9 @@ def _layers(model: Any, targets: Sequence[str], needs: Needs) -> list[nn.Module]
 def targets_of(model: nn.Module) -> tuple[str, ...]:
     """Names of the projections that LoRA adapts: queries and values, as Hu et al. choose.
 
+    In GPT-2 the matrix that holds these and the keys, with one update for all three, as in Li et
+    al.'s code; Hu et al. leave the keys alone there.
+
     Raises:
         ModelError: if there is no attention, or its layers have other names.
     """

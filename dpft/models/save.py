@@ -15,7 +15,7 @@ from typing import Any
 
 from dpft.config import Model
 from dpft.errors import ModelError
-from dpft.models.load import ADAPTER, LoadedModel, has_prefix, load_model
+from dpft.models.load import ADAPTER, ADAPTER_CONFIG, LoadedModel, has_prefix, load_model
 from dpft.needs import Needs
 from dpft.runs.shown import base_model
 
@@ -69,7 +69,7 @@ def load_saved(settings: Model, needs: Needs, seed: int, folder: Path) -> Loaded
     _check_classes(folder, needs)
     trained = dataclasses.replace(settings, path=str(folder), init="pretrained", tied=None)
     loaded = load_model(trained, needs, seed, own=True)
-    if not has_prefix(folder):
+    if not has_prefix(folder / ADAPTER / ADAPTER_CONFIG):
         return loaded
     from dpft.models.prefix import load_prefix
 
@@ -96,7 +96,7 @@ def _save_adapted(loaded: LoadedModel, folder: Path) -> None:
     stored = loaded.as_stored or config.is_prompt_learning
     # Neither of the methods changes embeddings; left to itself, peft asks the hub about them.
     model.save_pretrained(str(folder / ADAPTER), save_embedding_layers=False)
-    file = folder / ADAPTER / "adapter_config.json"
+    file = folder / ADAPTER / ADAPTER_CONFIG
     content = json.loads(file.read_text(encoding="utf-8"))
     content["base_model_name_or_path"] = base_model(model.name_or_path) if stored else None
     file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpft.ancestry import write_ancestry
+from dpft.ancestry import FILE, descent
 from dpft.runs.atomic import write_atomic
 from dpft.runs.shown import bounds, delta, down, number, up, warnings
 
@@ -47,7 +47,7 @@ def write_card(model: Path, record: Mapping[str, Any]) -> None:
     And what a run that trains the model further is to say of it.
     """
     write_atomic(model / "README.md", model_card(record))
-    write_ancestry(model, record)
+    write_atomic(model / FILE, descent(record))
 
 
 def model_card(record: Mapping[str, Any]) -> str:

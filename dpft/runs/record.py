@@ -83,6 +83,7 @@ class ModelRecord(TypedDict, total=False):
     adaptation: str
     parameters: int
     trainable_parameters: int
+    labels: NotRequired[list[str]]
 
 
 class SelectionRecord(TypedDict):

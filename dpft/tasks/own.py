@@ -196,7 +196,9 @@ class OwnData(Task):
                 f"{len(broken):,} records hold line breaks, one of them {max(broken) + 1:,} lines; "
                 "in CSV a quotation mark that begins a text may have swallowed rows"
             )
-        if self.user_column is not None and not (split == "train" and self.synthetic is not None):
+        named = self.user_column is not None and not (split == "train" and self.synthetic)
+        # Only training asks for names: rows of dev and test may have none.
+        if named and (split == "train" or self.user_column in rows[0].values):
             users = Counter(self._owners_in(split))
             over = sum(number > self.records_per_user for number in users.values())
             lines.append(f"{len(users):,} users; records of one: {_spread(list(users.values()))}")
@@ -226,12 +228,14 @@ class OwnData(Task):
 
     def _split(self, split: str) -> list[TableRow]:
         share = 0.0 if split == "train" else getattr(self, f"{split}_share")
-        if self._has(split):
-            if share:
+        # Whichever is asked for: a share leaves the training data, be it used or not.
+        for one in ("dev", "test"):
+            if (given := getattr(self, f"{one}_share")) and self._has(one):
                 raise ConfigError(
-                    f"task.{split}_share={share}, but the data has a {split} split of its own; "
-                    f"expected one of both. Type task.{split}_share=0, or take the split away"
+                    f"task.{one}_share={given}, but the data has a {one} split of its own; "
+                    f"expected one of both. Type task.{one}_share=0, or take the split away"
                 )
+        if self._has(split):
             rows = self._read(split)
             if split == "train" and self.dev_share + self.test_share:
                 rows = self._falling_to("train")

@@ -127,9 +127,24 @@ def check_names(rows: Sequence[TableRow], names: Sequence[str]) -> None:
             )
 
 
+# What leaves no mark where it is shown: Unicode's property Default_Ignorable_Code_Point
+# (DerivedCoreProperties.txt), which the standard library does not have, without category Cf.
+_UNSEEN = (
+    *((0x034F, 0x034F), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x2065, 0x2065)),
+    *((0x3164, 0x3164), (0xFE00, 0xFE0F), (0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8), (0xE0000, 0xE0FFF)),
+)
+_BLANK = "\u2800"  # a Braille cell without a dot
+
+
+def _is_unseen(character: str) -> bool:
+    code = ord(character)
+    unseen = any(first <= code <= last for first, last in _UNSEEN)
+    return unseen or unicodedata.category(character) == "Cf"
+
+
 def _seen(name: str) -> str:
     """A name as people see it: without marks of direction and width, in one Unicode form."""
-    visible = "".join(" " if c.isspace() else c for c in name if unicodedata.category(c) != "Cf")
+    visible = "".join(" " if c.isspace() or c == _BLANK else c for c in name if not _is_unseen(c))
     normal = unicodedata.normalize("NFKC", visible)
     return " ".join("".join(c for c in normal if c.isspace() or c.isprintable()).split())
 

@@ -1,15 +1,21 @@
 """Whole runs with adapters: continued bit for bit, decoded again, recorded."""
 
 import json
+from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
+from dpft import experiment
+from dpft.ancestry import descent
 from dpft.commands.decode import main as decode_again
 from dpft.compose import compose
-from dpft.config import parse
+from dpft.config import Model, parse
 from dpft.errors import ConfigError, ModelError
 from dpft.experiment import run_experiment
+from dpft.models import Needs, load_model
+from dpft.trained import loaded_run
 
 SMALL = [
     "task.source=sample",
@@ -64,12 +70,37 @@ def test_a_run_is_continued_bit_for_bit_and_decoded_again(tmp_path, monkeypatch,
         left, right = tmp_path / "whole" / file, tmp_path / "broken" / file
         assert left.read_bytes() == right.read_bytes(), file
 
+    generations = whole.path / "generations/test.jsonl"
+    first = generations.read_text()
+    assert all(json.loads(line)["prediction"] for line in first.splitlines())
+    generations.unlink()
     decode_again(whole.path, [])
-    first = (whole.path / "generations/test.jsonl").read_text()
-    again = [line for line in first.splitlines() if line]
-    assert [json.loads(line)["prediction"] for line in again]
-    record = json.loads((whole.path / "record.json").read_text())
-    assert (whole.path / record["generations"]["test"]).read_text() == first
+    assert generations.read_text() == first
+
+
+@pytest.mark.parametrize("name", ["lora", "prefix", "rgp"])
+def test_what_is_saved_is_what_was_trained(tmp_path, monkeypatch, name):
+    """Told by logits: a few greedy words may stay the same under other weights."""
+    trained = []
+    save = experiment.save_model
+    monkeypatch.setattr(
+        experiment, "save_model", lambda loaded, to: (trained.append(loaded), save(loaded, to))
+    )
+    outcome = run_experiment(settings(tmp_path, f"adapt={name}", "optim.lr=1e-2"))
+    ids = torch.tensor([[5, 6, 7, 8]])
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "position_ids": torch.arange(4)[None],
+    }
+    base = load_model(Model("tiny", "bundled:tiny"), Needs("causal"), seed=0).model.eval()
+    kept = loaded_run(outcome.path).loaded.model.eval()
+    with torch.no_grad():
+        expected, found, untrained = (
+            model(**inputs).logits for model in (trained[0].model.eval(), kept, base)
+        )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert (found - untrained).abs().max() > 1e-2
 
 
 def test_scratch_is_labelled_and_says_so_in_its_settings(tmp_path):
@@ -87,10 +118,11 @@ def test_a_run_that_goes_on_from_another_says_what_it_owes(tmp_path):
     first = run_experiment(settings(tmp_path, "name=first", *public))
     base = ["model=custom", f"model.path={first.path / 'model'}"]
     second = run_experiment(settings(tmp_path, "name=second", *base))
-    for label in ("random initialisation", "base trained before on e2e without privacy"):
+    told = "base trained before on e2e (generated sample data; first 48 training records only) "
+    for label in ("random initialisation", f"{told}without privacy"):
         assert label in second.record["labels"]
     card = (second.path / "model" / "README.md").read_text()
-    assert "base trained before on e2e without privacy" in card
+    assert f"{told}without privacy" in card
     assert "what it learned of a record there, this run's epsilon does not bound" in card
     third = run_experiment(
         settings(tmp_path, "name=third", "model=custom", f"model.path={second.path / 'model'}")
@@ -132,3 +164,62 @@ def test_an_adapter_tells_no_folder_of_the_machine(tmp_path):
     config = json.loads((made.path / "model/adapter/adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "model"
     assert str(tmp_path) not in (made.path / "model/dpft.json").read_text()
+
+
+def test_labels_of_data_and_scores_do_not_stick_to_the_weights(tmp_path):
+    first = run_experiment(settings(tmp_path, "name=first", "privacy.noise_seed=1"))
+    base = ["model=custom", f"model.path={first.path / 'model'}"]
+    second = run_experiment(settings(tmp_path, "name=second", *base, "task.limit_train=null"))
+    labels = second.record["labels"]
+    assert not [label for label in labels if label.startswith("first 48 training")]
+    (told,) = [label for label in labels if label.startswith("base trained before")]
+    assert told.startswith("base trained before on e2e (generated sample data; first ")
+    assert told.endswith("void for whoever knows the seed of its noise")
+    # Of drawn weights nothing was trained before.
+    drawn = run_experiment(settings(tmp_path, "name=drawn", *base, "adapt=scratch"))
+    assert not [label for label in drawn.record["labels"] if "before" in label]
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"mechanism": {"sampling": "shuffle"}}, "; not proven, since batches were shuffled"),
+        ({"audit": {"refuted": True}}, "; REFUTED BY ITS AUDIT"),
+        ({}, "-DP"),
+    ],
+)
+def test_what_voids_a_guarantee_goes_with_the_weights(sections, said):
+    record = {
+        "labels": ["bundled tiny model", "first 8 training records only"],
+        "model": {"labels": ["bundled tiny model"]},
+        "dataset": {"task": "e2e"},
+        "training": {"steps": 4},
+        "privacy": {"statement": "(3, 1e-5)-DP"},
+        "seeds": {"noise": None},
+        **sections,
+    }
+    first, second = json.loads(descent(record))["labels"]
+    assert first == "bundled tiny model"
+    assert second.startswith("base trained before on e2e (first 8 training records only): (3")
+    assert second.endswith(said)
+
+
+def test_ancestry_and_a_prefix_are_found_on_the_hub_too(tmp_path, monkeypatch):
+    """A hub's copy of a model is a folder that `cached_file` knows by another name."""
+    first = run_experiment(settings(tmp_path, "name=first", "clip=none"))
+    prefixed = run_experiment(settings(tmp_path, "name=second", "adapt=prefix"))
+    folders = {"me/whole": first.path / "model", "me/prefixed": prefixed.path / "model"}
+
+    def cached(location, name, **_):
+        file = folders.get(location, Path(location)) / name
+        return str(file) if file.is_file() else None
+
+    def load(self, load, **options):
+        return load(str(folders[self.location]), **options)
+
+    monkeypatch.setattr("dpft.models.files.cached_file", cached)
+    monkeypatch.setattr("dpft.models.files.Files._load", load)
+    whole = load_model(Model("custom", "me/whole"), Needs("causal"), seed=0)
+    assert any(label.startswith("base trained before on e2e") for label in whole.labels)
+    with pytest.raises(ModelError, match="a prefix cannot be trained further"):
+        load_model(Model("custom", "me/prefixed"), Needs("causal"), seed=0)

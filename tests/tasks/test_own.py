@@ -327,12 +327,29 @@ def test_a_second_spelling_of_a_user_is_found_before_the_split(tmp_path):
             task.records(split)
 
 
-@pytest.mark.parametrize("other", ["ann\u200b", "\u200eann", " ann", "\uff41nn", "ann\ufeff"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        *("ann\u200b", "\u200eann", " ann", "\uff41nn", "ann\ufeff", "ann\ufe0f", "an\u034fn"),
+        *("ann\u3164", "\uffa0ann", "ann\u2800", "ann\U000e0061"),
+    ],
+)
 def test_a_name_that_looks_like_another_is_refused(tmp_path, other):
     rows = [{"user": name, "text": "x"} for name in ("ann", "bob", other)]
     file = lines(tmp_path / "a.jsonl", rows)
     with pytest.raises(DataError, match="differs from 'ann'"):
         LanguageModeling(train_file=file, unit="user", user_column="user").owners()
+
+
+@pytest.mark.parametrize("asked", ["train", "dev", "test"])
+def test_a_share_beside_a_split_of_its_own_takes_nothing_away_in_silence(tmp_path, asked):
+    files = {
+        f"{split}_file": lines(tmp_path / f"{split}.jsonl", [{"text": f"{split} {n}"}] * 9)
+        for n, split in enumerate(("train", "dev", "test"))
+    }
+    task = LanguageModeling(**files, dev_share=0.3)
+    with pytest.raises(ConfigError, match=r"task\.dev_share=0\.3, but the data has a dev split"):
+        task.records(asked)
 
 
 def test_a_share_of_too_few_records_is_refused(tmp_path):
@@ -519,6 +536,12 @@ def test_data_check_counts_records_users_and_lengths(tmp_path):
         "1 records are also in the training data",
     ):
         assert part in said
+    # Rows that are only scored need no names.
+    bare = lines(tmp_path / "bare.jsonl", [{"text": "abc"}])
+    words = [own[0], f"task.test_file={bare}", "task.unit=user", "task.user_column=user"]
+    result = invoke("data", "check", "language_modeling", *words)
+    assert result.exit_code == 0, result.output
+    assert result.output.count("users; records of one") == 1
     assert str(file) in invoke("data", "where", "language_modeling", *own).output
     result = invoke("data", "check", "text2text", *own)
     assert result.exit_code == 2
