@@ -352,20 +352,30 @@ class Run:
     precision: str = PRECISIONS[0]
 
     def identity(self) -> dict[str, Any]:
-        """The part of the config that decides what is computed: what the run's hash is taken of."""
-        beside: tuple[str, ...] = (*_WHERE_AND_HOW, "sweep")
+        """The part of the config that decides what is computed: what the run's hash is taken of.
+
+        However it was typed: one run under two names would be trained, and paid for, twice.
+        """
+        beside: tuple[str, ...] = (*_WHERE_AND_HOW, *_SHORTHANDS, "sweep")
         # Runs from before there were these settings keep their hash.
         if not self.audit.active:
             beside = (*beside, "audit")
         if self.precision == PRECISIONS[0]:
             beside = (*beside, "precision")
-        return {key: value for key, value in self.raw.items() if key not in beside}
+        kept = {key: value for key, value in self.raw.items() if key not in beside}
+        if not self.clip.private:
+            kept["privacy"] = {"sampling": self.privacy.sampling}
+        elif self.privacy.noise_multiplier is not None:
+            kept["privacy"] = {**kept["privacy"], "epsilon": None}
+        return kept
 
 
 _WHERE_AND_HOW = (
     *("runs_dir", "name", "resume", "force"),
     *("device", "threads", "checkpoint_every", "record_norms"),
 )
+# Other names of settings of ``privacy``, where their values stand too.
+_SHORTHANDS = ("eps", "sampling")
 # Whether there is such a GPU is asked where it is used: a run may be checked elsewhere.
 _DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
 _PLAIN = ("seed", "name", "runs_dir", "device", "threads", "checkpoint_every", "resume", "force")
@@ -377,7 +387,7 @@ _GROUPS: dict[str, type] = {
     "optim": Optim,
     "decode": Decode,
 }
-_OTHER = ("task", "eps", "sampling", "sweep", "audit", "record_norms", "precision")
+_OTHER = (*_SHORTHANDS, "task", "sweep", "audit", "record_norms", "precision")
 
 
 def _check_name(name: str | None) -> None:

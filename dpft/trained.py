@@ -50,8 +50,9 @@ class TrainedRun:
         folder = self.path / "model"
         if not folder.is_dir():  # or the loader would take it for a name on the hub
             raise ConfigError(
-                f"{folder} is gone; expected the weights of the run: put the folder back, or train "
-                "again"
+                f"{folder} is gone; expected the weights of the run: put the folder back. If "
+                f"{self.path / 'checkpoints'} is still there, delete {self.path / 'DONE'} and type "
+                f"dpft train resume={self.path}: the last checkpoint has the weights"
             )
         loaded = load_saved(self.run.model, self.task.needs, self.run.seed, folder)
         if torch.cuda.is_available() and self.run.device != "cpu":

@@ -14,7 +14,7 @@ from typing import Any
 from dpft.closing import Closing
 from dpft.runs.atomic import fsync_directory, write_atomic
 from dpft.runs.errors import START_OVER, RunError, RunMismatchError, disk_report
-from dpft.runs.identity import canonical, config_hash, differences
+from dpft.runs.identity import canonical, config_hash, differences, is_earlier_form
 from dpft.runs.ledger import read_ledger
 from dpft.runs.lock import LOCK_NAME, DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
@@ -287,7 +287,11 @@ class RunDirectory(Closing):
                 f"{self.identity} is damaged ({error!r}); expected the run's settings and their "
                 f"hash: restore the file, or {START_OVER}"
             ) from error
-        if digest != self.config_hash:
+        if digest != self.config_hash and is_earlier_form(config, self.config):
+            # What follows writes the identity anew.
+            if is_finished(self.path, digest):
+                self.mark_done()
+        elif digest != self.config_hash:
             listed = "\n  ".join(differences(config, self.config))
             raise RunMismatchError(
                 f"{self.path} holds another run: {digest}, expected {self.config_hash}. They "

@@ -53,6 +53,34 @@ def test_equal_configurations_are_merged():
 
 
 @pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["eps=8"], ["privacy.epsilon=8"]),
+        (["sampling=shuffle"], ["privacy.sampling=shuffle"]),
+        (["clip=none", "eps=3"], ["clip=none", "eps=8", "privacy.delta=1e-6"]),
+        (["privacy.noise_multiplier=1", "eps=3"], ["privacy.noise_multiplier=1", "eps=8"]),
+    ],
+)
+def test_one_run_has_one_name_however_it_was_typed(one, other):
+    """Else it would be trained twice, and paid for twice."""
+    got = plan(lines=[one, other])
+    assert (len(got.points), got.merged) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["eps=8"], ["eps=3"]),
+        (["clip=none", "sampling=poisson"], ["clip=none", "sampling=shuffle"]),
+        (["privacy.noise_seed=1"], ["privacy.noise_seed=2"]),
+        (["eps=8"], ["eps=8", "privacy.delta=1e-6"]),
+    ],
+)
+def test_what_differs_in_effect_has_two_names(one, other):
+    assert len(plan(lines=[one, other]).points) == 2
+
+
+@pytest.mark.parametrize(
     ("words", "lines", "message"),
     [
         (["eps=3,0"], [], r"point 2 of 2 (eps=0): privacy.epsilon is 0.0"),
