@@ -16,7 +16,7 @@ from dpft.errors import ConfigError
 from dpft.mechanisms import attach_clipper, make_mechanism
 from dpft.models import LoadedModel, adapt, load_model
 from dpft.models.digest import digest
-from dpft.objectives.base import Example, Instance, Objective, cut_in_encoding, encoded
+from dpft.objectives.base import Instance, Objective, cut_in_encoding, encoded
 from dpft.objectives.independence import check_independence
 from dpft.objectives.mixed import Mixed, check_supported
 from dpft.objectives.records import Record
@@ -122,7 +122,8 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
     shown = len(records) if owners is None or progress.console.is_terminal else None
     with progress.phase("encoding", shown) as advance:
         examples = encoded(objective, records, advance)
-    tell_cut(examples, mechanism.noise_multiplier > 0, progress)
+    remarks = [*task.remarks(), cut_in_encoding(examples)]
+    tell(remarks, mechanism.noise_multiplier > 0, progress)
     if mechanism.private:
         check_independence(objective, loaded.model, examples, forget=clipper.reset)
     key = keys.public_key(run.seed)
@@ -169,15 +170,20 @@ def assemble(run: Run, task: Task, size: int, device: torch.device) -> Parts:
     return Parts(loaded, begun, clipper, make_mechanism(run, size, clipper))
 
 
-def tell_cut(examples: Sequence[Example], noised: bool, progress: Progress) -> None:
-    """Say how many training records lost a part in encoding, to whom it may be said.
+def tell(remarks: Sequence[str], noised: bool, progress: Progress) -> None:
+    """Say what is odd about the training records, to whom it may be said.
 
-    Without noise to anyone; else on a live terminal only. A count of private records may be looked
-    at, but not land in a job's log file.
+    Without noise to anyone; else on a live terminal only. What tells of private records may be
+    looked at, but not land in a job's log file.
+
+    Args:
+        remarks: empty ones are passed over.
+        noised: whether the run is private.
+        progress: which warns.
     """
-    said = cut_in_encoding(examples)
-    if said and (progress.console.is_terminal or not noised):
-        progress.warn(said)
+    for said in filter(None, remarks):
+        if progress.console.is_terminal or not noised:
+            progress.warn(said)
 
 
 def device_of(name: str) -> torch.device:

@@ -423,7 +423,7 @@ def test_an_error_of_our_own_is_not_laid_on_the_disk(monkeypatch):
     assert isinstance(invoke("validate").exception, ConnectionResetError)
 
 
-@pytest.mark.parametrize("verb", [[], ["table"], ["train"], ["study", "make"]])
+@pytest.mark.parametrize("verb", [[], ["table"], ["study", "make"]])
 def test_help_has_a_short_name(verb):
     result = invoke(*verb, "-h")
     assert result.exit_code == 0

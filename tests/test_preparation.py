@@ -2,8 +2,9 @@
 
 import pytest
 
+from dpft.objectives.base import cut_in_encoding
 from dpft.objectives.causal import CausalExample
-from dpft.preparation import tell_cut
+from dpft.preparation import tell
 from dpft.progress import Progress
 
 EXAMPLES = [
@@ -16,7 +17,7 @@ EXAMPLES = [
 def said(examples, noised, terminal, capsys):
     progress = Progress()
     progress.console._force_terminal = terminal
-    tell_cut(examples, noised, progress)
+    tell([cut_in_encoding(examples)], noised, progress)
     return " ".join(capsys.readouterr().err.split())
 
 

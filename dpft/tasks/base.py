@@ -206,6 +206,13 @@ class Task(ABC):
             labels.append(f"first {self.limit_eval} evaluation instances only")
         return labels
 
+    def remarks(self) -> Sequence[str]:
+        """What of the training data its owner had better look at, before it is trained on.
+
+        It may tell of single private records.
+        """
+        return ()
+
     def details(self, split: str) -> Sequence[str]:
         """What ``dpft data check`` says of a split beside the number of its records."""
         return ()

@@ -24,7 +24,14 @@ from dpft.objectives.records import Record
 from dpft.tasks import own_sample
 from dpft.tasks.base import SPLITS, Task, fingerprint
 from dpft.tasks.sources import Dataset, Form, Hub, Location, locate, read
-from dpft.tasks.tables import SUFFIXES, TableRow, check_names, mappings, read_table
+from dpft.tasks.tables import (
+    SUFFIXES,
+    TableRow,
+    check_names,
+    mappings,
+    may_hold_rows,
+    read_table,
+)
 
 
 def own_dataset(kind: str, hub: Hub | None = None) -> Dataset:
@@ -185,6 +192,16 @@ class OwnData(Task):
             if share
         ]
 
+    def remarks(self) -> list[str]:
+        odd = [row for row in self.rows("train") if may_hold_rows(row)]
+        if not odd:
+            return []
+        return [
+            f"{len(odd):,} training records hold lines that look like rows of their file (the "
+            f"first: {odd[0].place}). In CSV a quotation mark that begins a text may have "
+            "swallowed them: double that mark and put quotes around the text, or use JSON lines"
+        ]
+
     def details(self, split: str) -> list[str]:
         rows, lines = self.rows(split), []
         lines.append(f"columns: {', '.join(map(str, rows[0].values))}")
@@ -196,6 +213,7 @@ class OwnData(Task):
                 f"{len(broken):,} records hold line breaks, one of them {max(broken) + 1:,} lines; "
                 "in CSV a quotation mark that begins a text may have swallowed rows"
             )
+        lines += self.remarks() if split == "train" else []
         named = self.user_column is not None and not (split == "train" and self.synthetic)
         # Only training asks for names: rows of dev and test may have none.
         if named and (split == "train" or self.user_column in rows[0].values):

@@ -231,6 +231,19 @@ def _refuse_rows_in_cells(place: str, cells: Sequence[str]) -> None:
             )
 
 
+def may_hold_rows(row: TableRow) -> bool:
+    """Whether a cell of a CSV file has a line that looks like a row of the file.
+
+    A quotation mark that begins a text opens a cell, which ends at the next such mark: the rows
+    between are then no rows. In a TSV file that is refused (a text hardly has tabs); a text may
+    have a line with as many commas as the file has, so that here it can only be told.
+    """
+    if ".csv, line " not in row.place or len(row.values) < 2:
+        return False
+    lines = [x for text in row.values.values() if "\n" in text for x in text.split("\n")[1:]]
+    return any(len(next(csv.reader([x]), [])) == len(row.values) for x in lines)
+
+
 def _check_header(path: Path, header: Sequence[str]) -> None:
     if not header:
         raise DataError(f"{path} is empty; expected column names on its first line")

@@ -128,7 +128,7 @@ def test_an_audit_goes_on_after_a_kill(tmp_path, monkeypatch):
     for folder in checkpoints:
         # What was released less a score is a noiseless sum: a checkpoint has no score.
         state = torch.load(folder / "state.pt", weights_only=True)
-        assert set(state) == {"data", "optimizer", "seconds"}
+        assert set(state) == {"data", "model", "optimizer", "seconds"}
     scores = tmp_path / f"killed/private/audit/{checkpoints[-1].name}.json"
     scores.rename(tmp_path / "elsewhere")
     with pytest.raises(CheckpointError, match="Put the file back"):

@@ -357,6 +357,27 @@ def test_a_share_of_too_few_records_is_refused(tmp_path):
         held_out(tmp_path, [{"text": "b"}], dev_share=0.01, test_share=0.01)
 
 
+@pytest.mark.parametrize(
+    ("text", "odd"),
+    [
+        ('ann,"I came\nbob,fine\ncy,he said no"\ndee,bye\n', 1),
+        ('ann,"Roses are red\nviolets are blue"\nbob,fine\n', 0),
+        ('ann,"one, two\nthree, four, five"\nbob,fine\n', 0),
+        ("ann,hi\nbob,fine\n", 0),
+    ],
+)
+def test_rows_that_a_quotation_mark_may_have_swallowed_are_told(tmp_path, text, odd):
+    file = tmp_path / "a.csv"
+    file.write_text(f"user,text\n{text}")
+    task = LanguageModeling(train_file=str(file), unit="user", user_column="user")
+    remarks = task.remarks()
+    assert len(remarks) == odd
+    if odd:
+        assert "1 training records hold lines that look like rows" in remarks[0]
+        assert "a.csv, line 2" in remarks[0]
+        assert remarks[0] in task.details("train")
+
+
 # Users.
 
 
