@@ -87,7 +87,7 @@ def main(
     if run:
         stem = f"figures/{figure.name.replace('/', '-')}-{scale}"
         failed = make_missing(stem, lacking, launcher, extra, keep_going)
-        index = make_index(record_folders(folders, extra))
+        index = make_index(record_folders(folders, extra, made=True))
         parts = tuple(replace(part, index=index) for part in parts)
         lacking = _lacking(parts)
     found, damaged = read_benches(benches or None)

@@ -61,8 +61,7 @@ def main(
         return
     table = papers.load(*name.split("/", 1))
     chosen = None if seeds is None else chosen_seeds(seeds)
-    where = record_folders(folders, extra)
-    index = make_index(where)
+    index = make_index(record_folders(folders, extra))
     with Composer() as composer:
         plan = make_plan(table, composer, scale, chosen, extra)
         lacking = missing(plan, index)
@@ -75,7 +74,7 @@ def main(
     if run:
         stem = f"tables/{table.paper}-{table.number}-{scale}"
         failed = make_missing(stem, lacking, launcher, extra, keep_going)
-        index = make_index(where or record_folders(folders, extra))
+        index = make_index(record_folders(folders, extra, made=True))
     _show(fill(plan, index, printed), form, out, len(missing(plan, index)))
     if failed is not None:
         raise failed
@@ -112,12 +111,20 @@ def chosen_seeds(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def record_folders(given: Sequence[Path], extra: Sequence[str]) -> list[Path] | None:
-    """Where to look: what was given, or the usual folders and where new runs go."""
-    if given:
-        return list(given)
+def record_folders(
+    given: Sequence[Path], extra: Sequence[str], *, made: bool = False
+) -> list[Path]:
+    """Where to look: what was given, or the usual folders and where new runs go.
+
+    Args:
+        given: by the user.
+        extra: overrides, which may say where new runs go.
+        made: whether runs were just made: they count too, and their folder may be new.
+    """
     own = runs_dir(extra)
-    return [folder for folder in dict.fromkeys([*map(Path, FOLDERS), own]) if folder.is_dir()]
+    if not given:
+        return [folder for folder in dict.fromkeys([*map(Path, FOLDERS), own]) if folder.is_dir()]
+    return [*given, own] if made and own.is_dir() else list(given)
 
 
 def runs_dir(extra: Sequence[str]) -> Path:

@@ -74,6 +74,22 @@ def test_run_hands_what_lacks_to_a_sweep(tmp_path, monkeypatch):
     assert "30.0," in result.stdout  # the table is shown all the same, with what was made
 
 
+@pytest.mark.parametrize("there", [[], ["results"], ["results", "runs"]])
+@pytest.mark.parametrize("typed", [[], ["--runs", "elsewhere"]])
+def test_what_was_made_is_shown_wherever_one_looked_before(tmp_path, monkeypatch, there, typed):
+    """In a fresh clone there are results, and no folder of runs yet."""
+    for name in [*there, "elsewhere"]:
+        (tmp_path / name).mkdir()
+
+    def swept(words, **_):
+        write_record(tmp_path / "runs/x", run_of(plan("laptop"), "full"), 0, {"BLEU": 0.3})
+
+    monkeypatch.setattr(sweep, "main", swept)
+    result = invoke("demo/1", "scale=laptop", "--run", *typed)
+    assert result.exit_code == 0, result.output
+    assert "1 of 3 cells have a number" in result.stderr
+
+
 def test_all_tables_are_listed_with_their_numbers(tmp_path):
     write_record(tmp_path / "runs" / "x", run_of(plan("laptop"), "full"), 0, {"BLEU": 0.33})
     result = invoke()
