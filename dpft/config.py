@@ -76,6 +76,8 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if value is None and type(None) in options:
         return None
+    if isinstance(value, float) and math.isnan(value):
+        raise ConfigError(f"{name} is nan, which is not a number; expected one")
     for option in options:
         origin = typing.get_origin(option) or option
         if origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
@@ -83,11 +85,7 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
         if origin is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         if isinstance(value, origin) and (origin is bool or not isinstance(value, bool)):
-            if isinstance(value, float) and math.isnan(value):
-                break
             return value
-    if isinstance(value, float) and math.isnan(value):
-        raise ConfigError(f"{name} is nan, which is not a number; expected one")
     expected = " or ".join(
         "null" if o is type(None) else getattr(o, "__name__", str(o)) for o in options
     )

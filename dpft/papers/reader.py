@@ -229,10 +229,10 @@ def _check_laptop(table: PaperTable, laptop: Laptop, path: Path) -> None:
                 "one of the setting, of a column or of a row"
             )
     for labels in laptop.skip:
-        if not any(row.labels.items() >= labels.items() for row in table.rows):
+        if not any(row.has(labels) for row in table.rows):
             raise PaperError(f"{path}, laptop, skip: no row is {dict(labels)}")
     for labels, _ in laptop.runs:
-        here = [row for row in table.rows if row.labels.items() >= labels.items()]
+        here = [row for row in table.rows if row.has(labels)]
         if not here or any(row.run is not None for row in here):
             raise PaperError(
                 f"{path}, laptop, runs: {dict(labels)} are {len(here)} rows; expected one or more, "

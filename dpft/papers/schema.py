@@ -88,6 +88,10 @@ class Row:
         """Its labels in one line: ``GPT-2, full, 3``."""
         return ", ".join(show_label(value) for value in self.labels.values())
 
+    def has(self, labels: Mapping[str, Label]) -> bool:
+        """Whether these are among its labels."""
+        return self.labels.items() >= labels.items()
+
 
 @dataclass(frozen=True)
 class Laptop:
@@ -110,7 +114,7 @@ class Laptop:
 
     def skips(self, row: Row) -> bool:
         """Whether a row is left out at this scale."""
-        return any(row.labels.items() >= labels.items() for labels in self.skip)
+        return any(map(row.has, self.skip))
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ class PaperTable:
         """The overrides of a row's run at a scale; None where dpft does not run it."""
         if row.run is None and scale == "laptop" and self.laptop is not None:
             for labels, words in self.laptop.runs:
-                if row.labels.items() >= labels.items():
+                if row.has(labels):
                     return words
         return row.run
 
