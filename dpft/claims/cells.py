@@ -159,7 +159,13 @@ def _score(row: Row, column: Column, cells: Cells, side: Side) -> Score | None:
         spread = cell.spread
         if side is not Side.PAPER:
             spread = None if cell.deviation is None else at_least(cell.deviation, cell.ours)
-        return Score(cell.ours, spread, runs=tuple(map(shown_path, cell.paths)), marks=marks)
+        return Score(
+            cell.ours,
+            spread,
+            runs=tuple(map(shown_path, cell.paths)),
+            marks=marks,
+            sampling=cell.sampling or 0.0,
+        )
     if cell.verdict is Verdict.COPIED:
         if side is Side.PAPER:  # compared with what the paper itself took over
             return Score(cell.printed, cell.printed_spread, copied=True)

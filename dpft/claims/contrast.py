@@ -23,6 +23,7 @@ class Score:
         runs: behind it.
         marks: letters.
         copied: whether the paper took it from elsewhere.
+        sampling: the standard error that the number of scored records leaves to it, of shares.
     """
 
     value: float | None
@@ -32,6 +33,7 @@ class Score:
     runs: tuple[str, ...] = ()
     marks: str = ""
     copied: bool = False
+    sampling: float = 0.0
 
 
 def not_the_papers(marks: str) -> bool:
@@ -63,13 +65,14 @@ def contrast(
     ahead = (a.value - b.value) * (1 if column.higher_is_better else -1)
     spreads = [spread for spread in (a.spread, b.spread) if spread is not None]
     ranged = expected.kind in ("apart", "ratio")
-    allowed = margin(
+    usual = margin(
         a.value,
         b.value,
         max(spreads, default=None),
         column.decimals,
         arithmetic=ranged and side is Side.PRINTED,
     )
+    allowed = max(usual, 2 * a.sampling, 2 * b.sampling)
     marks = "".join(sorted(set(a.marks + b.marks)))
     shown = f"{ahead:+.{column.decimals}f}"
     if expected.kind == "ratio":
@@ -80,8 +83,9 @@ def contrast(
         outcome = in_range(ahead, expected, allowed)
     else:
         outcome = ordered(expected.kind, ahead, allowed)
-        if outcome is Outcome.HOLDS and abs(ahead) <= allowed and Mark.WIDE.letter in marks:
-            # Seeds that lie far apart make a wide margin, which shows nothing to be as good.
+        wide = allowed > usual or Mark.WIDE.letter in marks
+        if outcome is Outcome.HOLDS and abs(ahead) <= allowed and wide:
+            # Seeds far apart and few records make a wide margin, which shows nothing to be as good.
             outcome = Outcome.CLOSE
     named = [_number(score, column) for score in (a, b)]
     if expected.kind == "best":

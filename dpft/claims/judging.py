@@ -5,7 +5,9 @@
 one where there is one, else that of our seeds within bounds), ``r`` is 1% of the larger number and
 counts only where no deviation is known, ``u`` is the unit of the last printed digit. For ours at a
 laptop's scale a printed deviation says nothing, so only that of our seeds counts there: in full,
-and as 0.5% where it is less, since two seeds that happen to agree are no measure.
+and as 0.5% where it is less, since two seeds that happen to agree are no measure. Two of ours that
+are shares of the scored records, as accuracy is, differ by two standard errors of such a share or
+not at all.
 
 **Outcomes.** With ``d`` the amount by which the first number is better and ``m`` the margin:
 
@@ -18,8 +20,9 @@ on_par         ``|d| <= m``          ``|d| > m``          never
 a range        inside                outside by ``> m``   outside by at most m
 ============== ===================== ==================== =====================
 
-Where seeds of ours lie far apart (mark ``W``), a difference within the margin is too close to tell
-for ``not_below`` and ``on_par`` too: a wide margin shows nothing to be as good.
+Where seeds of ours lie far apart (mark ``W``) or the scored records are few, so that their error is
+the margin, a difference within it is too close to tell for ``not_below`` and ``on_par`` too: a wide
+margin shows nothing to be as good.
 
 A range that a paper states of its own printed numbers is arithmetic: there ``m`` is only what the
 last digits may have been rounded by.

@@ -61,7 +61,8 @@ def agreement(column: Column, rows: Sequence[tuple[str, Cell]]) -> Agreement | N
     """Compare the order of the rows that have both numbers; None for fewer than two.
 
     A pair is ordered clearly if its printed numbers lie further apart than the tolerance of a match
-    (`dpft.tables.verdicts`) for either; ours tells it apart by the same rule, with our deviations.
+    (`dpft.tables.verdicts`) for either; ours tells it apart by the same rule, with our deviations,
+    and by no less than two standard errors where the score is a share of the scored records.
     """
     both = [
         (
@@ -69,7 +70,10 @@ def agreement(column: Column, rows: Sequence[tuple[str, Cell]]) -> Agreement | N
             cell.printed,
             cell.ours,
             tolerance(cell.printed, cell.printed_spread, column.decimals),
-            tolerance(cell.ours, _own(cell.deviation, cell.ours), column.decimals),
+            max(
+                tolerance(cell.ours, _own(cell.deviation, cell.ours), column.decimals),
+                2 * (cell.sampling or 0.0),
+            ),
         )
         for name, cell in rows
         if cell.printed is not None and cell.ours is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 from dpft.papers.schema import Column, PaperTable, Row
 from dpft.tables.agreement import Agreement, agreement
 from dpft.tables.epsilons import EpsilonCell
-from dpft.tables.found import Found, Index, finished, score
+from dpft.tables.found import Found, Index, finished, sampling_error, score
 from dpft.tables.marks import NOT_THE_PAPERS, Mark, marks_of
 from dpft.tables.matching import scored_with
 from dpft.tables.plan import Plan, PlannedRun
@@ -35,6 +35,8 @@ class Cell:
         marks: in the order of `Mark`.
         paths: run directories behind ours, by seed.
         hashes: their configs' hashes.
+        sampling: the standard error that the number of scored records leaves to ours, see
+            `dpft.tables.found.sampling_error`; more seeds on the same records do not lessen it.
     """
 
     printed: float | None
@@ -49,6 +51,7 @@ class Cell:
     marks: tuple[Mark, ...] = ()
     paths: tuple[Path, ...] = ()
     hashes: tuple[str, ...] = ()
+    sampling: float | None = None
 
     @property
     def difference(self) -> float | None:
@@ -198,6 +201,7 @@ def _cell(plan: Plan, i: int, j: int, index: Index) -> Cell:
     chosen_ones = {} if planned is None else chosen(planned, plan, index, column)
     numbers = [score(found, column) for found in chosen_ones.values()]
     values = [value for value in numbers if value is not None]
+    errors = [sampling_error(found, column) for found in chosen_ones.values()]
     cell = Cell(
         printed=printed,
         std=row.std.get(column.key),
@@ -210,6 +214,7 @@ def _cell(plan: Plan, i: int, j: int, index: Index) -> Cell:
         unexplained=row.unexplained.get(column.key),
         paths=tuple(found.path for found in chosen_ones.values()),
         hashes=tuple(found.config_hash for found in chosen_ones.values()),
+        sampling=max((error for error in errors if error is not None), default=None),
     )
     if planned is None or cell.ours is None or printed is None:
         return cell

@@ -13,8 +13,11 @@ from dpft.papers.schema import Column
 from dpft.runs.hidden import below_private, check_no_trial
 from dpft.runs.record import read_record
 from dpft.tables.matching import match_key
+from dpft.tables.verdicts import share_error
 
 FOLDERS = ("runs", "results")
+# Metrics that count records: the share of those answered rightly.
+SHARES = ("accuracy",)
 _SET_ASIDE = re.compile(r"\.old-\d+$")
 _SELECTED = (
     "dpft select chose it by its score, at a price for the whole selection: no run of a table, "
@@ -115,10 +118,29 @@ def score(found: Found, column: Column) -> float | None:
 
     Of several names the first that the record has counts.
     """
+    measured = _measured(found, column)
+    return None if measured is None else column.factor * measured[1]
+
+
+def sampling_error(found: Found, column: Column) -> float | None:
+    """What the number of scored records leaves open of a share of them, as it is printed.
+
+    None where the metric is no share of records. Subsets that are scored by themselves are taken
+    to be the whole split, so that theirs is rather too small.
+    """
+    measured = _measured(found, column)
+    if measured is None or measured[0].partition("_")[0] not in SHARES:
+        return None
+    records = found.record["scores"][column.split].get("examples")
+    return column.factor * share_error(measured[1], records) if records else None
+
+
+def _measured(found: Found, column: Column) -> tuple[str, float] | None:
+    """The metric's name in the record, and its value there."""
     section = found.record.get("scores", {}).get(column.split)
     metrics = section.get("metrics", {}) if isinstance(section, Mapping) else {}
     for name in column.metrics:
         value = metrics.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return column.factor * value
+            return name, value
     return None

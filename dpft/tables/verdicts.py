@@ -27,6 +27,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 
 RELATIVE = 0.01
@@ -90,6 +91,21 @@ def at_least(deviation: float, number: float) -> float:
         number: twice the result is at least `RELATIVE` of it.
     """
     return max(deviation, RELATIVE * abs(number) / 2)
+
+
+def share_error(share: float, records: int) -> float:
+    """The standard error of a share that was counted over so many records.
+
+    That of Agresti and Coull (1998), with two more hits and two more misses: a share of 0 or 1 is
+    not exact either. Two shares of the same records lie closer together than two such errors say,
+    by as much as both models err on the same ones; so a difference that is told apart by this is.
+
+    Args:
+        share: between 0 and 1.
+        records: that were scored.
+    """
+    about = (share * records + 2) / (records + 4)
+    return math.sqrt(about * (1 - about) / (records + 4))
 
 
 def too_wide(deviation: float, printed: float, stated: float | None, decimals: int) -> bool:

@@ -6,7 +6,18 @@ from dpft.tables.cells import Cell, Filled, FilledRow
 from dpft.tables.verdicts import Verdict
 
 
-def row(labels, printed, *, std=None, ours=None, deviation=None, source=None, why=None, marks=()):
+def row(
+    labels,
+    printed,
+    *,
+    std=None,
+    ours=None,
+    deviation=None,
+    source=None,
+    why=None,
+    marks=(),
+    sampling=None,
+):
     """A row of one column, and our number in it."""
     made = Row(
         labels=labels,
@@ -23,7 +34,7 @@ def row(labels, printed, *, std=None, ours=None, deviation=None, source=None, wh
         verdict = Verdict.TREND
     if printed is None:
         verdict = Verdict.NOT_PRINTED
-    cell = Cell(printed, std, None, ours, deviation, 0, 1, verdict, marks=marks)
+    cell = Cell(printed, std, None, ours, deviation, 0, 1, verdict, marks=marks, sampling=sampling)
     return made, cell
 
 

@@ -147,6 +147,26 @@ def test_seeds_far_apart_show_nothing_to_be_as_good(kind):
         assert one.outcome is outcome
 
 
+@pytest.mark.parametrize(
+    ("kind", "first", "outcome"),
+    [
+        ("above", 74.0, Outcome.CLOSE),
+        ("above", 76.1, Outcome.HOLDS),
+        ("above", 66.5, Outcome.CLOSE),
+        ("above", 63.9, Outcome.FAILS),
+        ("not_below", 66.5, Outcome.CLOSE),  # as good cannot be told either
+        ("not_below", 76.1, Outcome.HOLDS),
+        ("on_par", 70.0, Outcome.CLOSE),
+        ("on_par", 63.9, Outcome.FAILS),
+    ],
+)
+def test_shares_of_few_records_tell_little(kind, first, outcome):
+    rows = (row(A, 0.0, ours=first), row(B, 0.0, ours=70.0, sampling=3.0))
+    (one,) = compared(check(kind, FULL, LORA), Evidence(*rows), Side.LAPTOP)
+    assert one.outcome is outcome
+    assert one.numbers["margin"] == 6.0
+
+
 def test_stand_ins_at_the_papers_scale_are_a_trend_among_themselves():
     marks = (Mark.MODEL,)
     # The printed deviation would make this too close.

@@ -1,12 +1,16 @@
 """Verdicts, marks and order, by records written by hand."""
 
+import random
+import statistics
+from dataclasses import replace
+
 import pytest
 
 from dpft.tables.cells import fill
 from dpft.tables.found import make_index
 from dpft.tables.marks import Mark, marks_of
 from dpft.tables.shown import footnotes
-from dpft.tables.verdicts import Verdict, bounded, compare, tolerance, too_wide
+from dpft.tables.verdicts import Verdict, bounded, compare, share_error, tolerance, too_wide
 from tests.tables.example import plan, run_of, write_record
 
 
@@ -261,3 +265,44 @@ def test_what_ours_does_not_tell_apart_is_no_agreement(tmp_path, values, counts)
     assert (bleu.clear, bleu.same, bleu.close, len(bleu.reversed)) == (3, *counts)
     said = dict(footnotes(table))["Order of rows"]
     assert f"orders {same} the same way, does not tell {close} apart and reverses {against}" in said
+
+
+@pytest.mark.parametrize(
+    ("metric", "examples", "counts"),
+    [
+        ("accuracy", 872, (1, 2, 0)),  # two standard errors of 0.6 are 3.3 points
+        ("accuracy_matched", 872, (1, 2, 0)),
+        ("accuracy", 40_000, (3, 0, 0)),
+        ("BLEU", 872, (3, 0, 0)),  # no share of records
+        ("accuracy", 20, (0, 3, 0)),
+    ],
+)
+def test_shares_of_few_records_are_not_told_apart(tmp_path, metric, examples, counts):
+    the_plan = plan()
+    columns = [replace(column, metrics=(metric,)) for column in the_plan.columns]
+    the_plan = replace(the_plan, columns=tuple(columns))
+    # Printed 60, 69, 58. Two seeds that agree say nothing of the records that both answer.
+    for (method, epsilon), value in (
+        (("full", 3), 0.61),
+        (("full", "none"), 0.64),
+        (("LoRA", 3), 0.59),
+    ):
+        for seed in (0, 1):
+            scores = {"test": {"metrics": {metric: value}, "examples": examples, "signature": "x"}}
+            write_record(
+                tmp_path / f"{method}{epsilon}{seed}",
+                run_of(the_plan, method, epsilon),
+                seed,
+                scores=scores,
+            )
+    order = filled(tmp_path, the_plan).agreement[0]
+    assert (order.same, order.close, len(order.reversed)) == counts
+
+
+def test_the_error_of_a_share():
+    assert share_error(0.5, 96) == pytest.approx(0.05)  # sqrt(p (1 - p) / 100)
+    for share in (0.0, 1.0):  # nothing is exact
+        assert share_error(share, 96) == pytest.approx(0.014)
+    generator = random.Random(0)
+    drawn = [sum(generator.random() < 0.7 for _ in range(872)) / 872 for _ in range(1000)]
+    assert share_error(0.7, 872) == pytest.approx(statistics.stdev(drawn), rel=0.1)
