@@ -120,6 +120,9 @@ def test_heat_maps_lie_beside_each_other(tmp_path):
     assert ours.sources[place[0]][place[1]] == "x"
     assert ours.values[place[0]][place[1]] == 25
     assert "L" in ours.marks[place[0]][place[1]]
+    # Ours has the rows and columns that this scale has, divided where the paper's are.
+    assert ours.x.names == ("16", "64", "1024", "2048")
+    assert (len(ours.y.names), ours.lines) == (4, ((1.5,), (1.5,)))
     assert sum(value is not None for row in ours.values for value in row) == 1
     (tmp_path / "empty").mkdir()
     (alone,) = load("li2022/2").content(at_hand("li2022/2", tmp_path / "empty")).panels
