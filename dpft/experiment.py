@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ from dpft.tasks import load_task
 # What the process began with, unless a run says otherwise.
 _THREADS = torch.get_num_threads()
 
+# Where launchers say how many processes they started: torchrun, Open MPI, srun.
+_PROCESSES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+
 
 @dataclass
 class Outcome:
@@ -42,6 +46,7 @@ def run_experiment(run: Run) -> Outcome:
     Raises:
         DpftError, RunError: with a message for the user.
     """
+    _check_alone()
     forget_peak()
     path = run_path(run)
     # Neither of these is a setting of the run: kept, `force` would start it over when resumed.
@@ -68,6 +73,22 @@ def run_experiment(run: Run) -> Outcome:
         _write_card(directory, record)
         directory.mark_done()
         return Outcome(path, record)
+
+
+def _check_alone() -> None:
+    """Refuse to be one of several processes that a launcher started for one job.
+
+    All but one would stop at the run's lock, and the launcher would take that one down with them;
+    on machines without a common disk each would train and release a run of its own.
+    """
+    for name in _PROCESSES:
+        size = os.environ.get(name, "")
+        if size.isdecimal() and int(size) > 1:
+            raise ConfigError(
+                f"{name} is {size}: this process is one of several; expected one process for a "
+                "run, on one device: start dpft without torchrun, mpirun or srun -n (a sweep's "
+                "launcher runs several runs side by side)"
+            )
 
 
 def _train_stage(

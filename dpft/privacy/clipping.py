@@ -209,7 +209,7 @@ class Clipper:
     def _clip(
         self, losses: Tensor, calls: Sequence[Call], hidden: Collection[str], rows: int
     ) -> None:
-        calls, everywhere = verify_uses(losses, calls, self.parameters, hidden)
+        calls, everywhere, halved = verify_uses(losses, calls, self.parameters, hidden)
         if not calls:
             raise UnsupportedLayerError(
                 "the losses do not depend on any trainable layer that was called; expected losses "
@@ -218,25 +218,24 @@ class Clipper:
         two = self.plan in TWO_BACKWARDS
         # Where autograd forms the sums, it must do so in the precision of the norms.
         with self._guard.on(), full_precision() if two else nullcontext():
-            self._check(losses, calls, everywhere, rows)
+            self._check(losses, calls, everywhere, halved, rows)
             self._unfinished = True
-            self._clip_reached(losses, calls, everywhere, two, rows)
+            self._clip_reached(losses, calls, everywhere, halved, rows)
             self._unfinished = False
 
     def _clip_reached(
-        self, losses: Tensor, calls: Sequence[Call], everywhere: bool, two: bool, rows: int
+        self, losses: Tensor, calls: Sequence[Call], everywhere: bool, halved: bool, rows: int
     ) -> None:
         """What `_clip` does once all has been checked that can be checked before."""
+        two = self.plan in TWO_BACKWARDS
         gate: Gate | None = None
         heard = 0
-        half = False
         reweighted = Reweighted()
         batch = Pass(self.plan, self.groups, self.parameters, losses, calls, self._factors_of, rows)
 
         def listen(call: Call, g: Tensor) -> None:
-            nonlocal heard, half
+            nonlocal heard
             heard += 1
-            half = half or g.dtype.itemsize < 4
             if two and not (gate is not None and call is calls[-1]):
                 reweighted.first(call, g)
             batch.arrived(call, g)
@@ -264,10 +263,12 @@ class Clipper:
         if two:
             del batch
             self._second_backward(
-                losses, calls, gate, everywhere, rows, None if half else reweighted
+                losses, calls, gate, everywhere, rows, None if halved else reweighted
             )
 
-    def _check(self, losses: Tensor, calls: Sequence[Call], everywhere: bool, rows: int) -> None:
+    def _check(
+        self, losses: Tensor, calls: Sequence[Call], everywhere: bool, halved: bool, rows: int
+    ) -> None:
         """Check the rules on some records of the batch, if it is its turn; nothing is clipped yet.
 
         It is repeated ever more rarely: what a model does may depend on its data and change with
@@ -283,24 +284,20 @@ class Clipper:
         index = usable[torch.tensor(chosen, device=losses.device)]
         sums = RuleSums(losses[index], self.parameters, [g.parameters for g in self.groups])
         before = self._written()
-        half = False
 
         @torch.no_grad()
         def listen(call: Call, g: Tensor) -> None:
-            nonlocal half
-            rounded = g.dtype.itemsize < 4
-            half = half or rounded
             call.hold()
             a = call.input()
             size = (g.numel() + (0 if a is None else a.numel())) * len(index) // len(losses)
             for name, use in uses_of(call, g, len(losses), rows):
-                sums.add(name, use.rows(index.to(g.device)), size, rounded)
+                sums.add(name, use.rows(index.to(g.device)), size, halved)
             call.let_go()
 
         self._capture.backward(losses, calls, listen, everywhere=everywhere, retain_graph=True)
         with self._capture.silent_backward(), full_precision():
-            eps = torch.finfo(losses.dtype).eps
-            verified = sums.verify(*((3e-2, 3e-4) if half else (1e-3, 100 * eps)))
+            eps = torch.finfo(losses.dtype).eps  # where nothing is halved, the losses are not
+            verified = sums.verify(*((3e-2, 3e-4) if halved else (1e-3, 100 * eps)))
         for name, state in self._written().items():
             if state != before[name]:
                 raise UnsupportedLayerError(
@@ -333,8 +330,8 @@ class Clipper:
                 be computed again (it is freed by now), only the rows of ``g`` be reweighted.
             everywhere: of `verify_uses`.
             rows: of the model's batch for each loss.
-            reweighted: the output gradients of the first backward; None if some came in half
-                precision.
+            reweighted: the output gradients of the first backward; None if anything on their way
+                is in half precision.
         """
         factors = self.factors[:, 0].detach()
         if reweighted is None or bool((factors == 0).any()):

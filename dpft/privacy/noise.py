@@ -14,6 +14,7 @@ import torch
 
 from dpft.privacy import groups as partitions
 from dpft.privacy import keys
+from dpft.privacy.alone import check_alone
 
 if TYPE_CHECKING:
     from dpft.privacy.clipping import Clipper
@@ -89,6 +90,7 @@ class GaussianNoise:
 
     Raises:
         ValueError: if what the clipper releases is not what the mechanism accounts for.
+        UnsupportedLayerError: in one of several processes.
     """
 
     def __init__(self, mechanism: Mechanism, key: bytes, clipper: Clipper) -> None:
@@ -165,6 +167,8 @@ class GaussianNoise:
 
 
 def _check(mechanism: Mechanism, clipper: Clipper) -> None:
+    if clipper.groups:
+        check_alone()
     # A resumed clipper's thresholds have moved on: where they began must be what was stated.
     first = tuple(group.threshold for group in clipper.groups)
     if first != mechanism.thresholds:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from torch import nn
 
 from dpft.privacy import groups as partitions
+from dpft.privacy.alone import check_alone
 from dpft.privacy.clipping import CLIP_FUNCTIONS, Clipper
 from dpft.privacy.groups import Partition
 from dpft.privacy.layers import RULES, Rule, UnsupportedLayerError
@@ -81,7 +82,8 @@ def make_clipper(
     Raises:
         ValueError: for an unknown or impossible choice, or a threshold that is missing or not
             positive.
-        UnsupportedLayerError: naming every trainable parameter whose layer type has no rule.
+        UnsupportedLayerError: naming every trainable parameter whose layer type has no rule, or
+            what divides batches among devices or processes.
     """
     if style not in STYLES:
         raise ValueError(f"clipping style is {style!r}; expected one of {', '.join(STYLES)}")
@@ -98,6 +100,7 @@ def make_clipper(
         raise ValueError("the model has no trainable parameter; expected at least one")
     if plan == "none":
         return Clipper(model, plan, parameters, (), CLIP_FUNCTIONS[clip_function], {})
+    check_alone(model)
     low = [f"{n} ({p.dtype})" for n, p in parameters.items() if p.dtype.itemsize < 4]
     if low:
         raise UnsupportedLayerError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +28,14 @@ class Structure(NamedTuple):
         reached: the calls that the losses depend on, in order.
         everywhere: whether the graph ends in other leaves than parameters (inputs that require
             gradients): a layer above them is not reached by a backward to the roots alone.
+        halved: whether anything on the way to the losses is in half precision: frozen layers, what
+            lies between layers and the losses themselves round gradients as much as a trained
+            layer does, though its own ``a`` and ``g`` may be in float32.
     """
 
     reached: list[Call]
     everywhere: bool
+    halved: bool
 
 
 def verify_uses(
@@ -73,7 +77,13 @@ def verify_uses(
                 "clipped. Freeze the parameter (requires_grad_(False)), call the layer instead of "
                 "its weight, and do not change its output in place"
             )
-    return Structure(reached, everywhere)
+    return Structure(reached, everywhere, any(map(_halved, nodes)))
+
+
+def _halved(node: Node) -> bool:
+    """Whether a function of the graph gives a result in half precision."""
+    metadata: Any = node._input_metadata  # of what its backward takes in, which is what it gave
+    return any(one.dtype.is_floating_point and one.dtype.itemsize < 4 for one in metadata)
 
 
 def _check_hidden(hidden: Collection[str], nodes: Iterable[Node]) -> None:
@@ -164,7 +174,7 @@ class RuleSums:
             name: of the parameter.
             use: of the ``n`` records alone.
             size: how many numbers ``use`` keeps alive; if more than its sum has, it is summed now.
-            half: whether the layer's gradient was rounded to half precision.
+            half: whether gradients were rounded to half precision on their way to the layer.
         """
         if half:
             # Autograd rounds each record's gradient anew once it has its weight: where records
