@@ -1,4 +1,4 @@
-"""Peak memory of the steady state, without what warming up and verifying took."""
+"""Peak memory without what warming up and verifying took."""
 
 from __future__ import annotations
 

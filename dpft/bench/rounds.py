@@ -87,7 +87,7 @@ def measure(
     trains without privacy. A machine that others use changes its speed from one second to the
     next; what is compared lies a step apart.
 
-    A round that was interrupted is measured again as a whole.
+    A round that was interrupted, or whose non-private process ended, is measured again as a whole.
 
     Args:
         settings: with ``device`` resolved.
@@ -162,6 +162,8 @@ def _one_round(
                 if not beside and session.ready():
                     _take(session, settings.steps)
                 result = session.finish() | ({"beside": times} if times else {})
+                if beside and not times and result["status"] == "ok":
+                    break  # the reference ended meanwhile
             yield variant, result
         if beside:
             yield base, reference.finish()
@@ -187,10 +189,13 @@ def _alternate(reference: Session, session: Session, steps: int) -> list[float]:
 
 
 def complete_rounds(rows: Sequence[Row], labels: set[str]) -> dict[int, list[Row]]:
-    """Rounds that one session measured from end to end, by their number."""
+    """Rounds that one session measured from end to end, by their number.
+
+    A measurement without a step is none: an earlier version kept such, of a round that broke off.
+    """
     found: dict[tuple[int, int], list[Row]] = {}
     for row in rows:
-        if "round" in row:
+        if "round" in row and row["result"].get("seconds", True):
             found.setdefault((row["round"], row["session"]), []).append(row)
     return {
         turn: members
@@ -209,7 +214,7 @@ def _given_up(rounds: Any) -> dict[str, Result]:
 
 
 def _check_baseline(settings: Settings, variant: Variant, result: Result) -> None:
-    if variant == settings.baseline(variant) and result["status"] in _FINAL:
+    if variant == settings.baseline(variant) and result["status"] != "ok":
         raise BenchError(
             f"non-private training of {settings.model} itself failed ({result['message']}), and "
             "everything is measured against it: try a smaller --batch or --length, or another "

@@ -38,7 +38,7 @@ class Summary:
         rounds: how many rounds have a ratio.
         seconds: per step.
         time_ratio: to the baseline of the same round, by `time_ratio`.
-        peak_bytes: highest memory in use in the steady state.
+        peak_bytes: highest memory in use after warm-up.
         memory_ratio: to the baseline of the same round.
         gradient_norm: L2 norm of what the last step left as gradient; equal for all exact flat
             variants of equal tying.

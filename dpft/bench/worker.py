@@ -26,10 +26,16 @@ from dpft.errors import DpftError
 Tell = Callable[[float], None]
 
 # The clipper checks its rules on the first step and, where a gradient is always zero, on the
-# second, fourth, eighth and sixteenth (`dpft.privacy.schedule`). What that takes is not a step's,
-# and small batches do for it.
+# second, fourth, eighth and so on (`dpft.privacy.schedule`), or on the 64th, 256th and so on. What
+# that takes is not a step's, and small batches do for it.
 _VERIFY_BATCH = 2
-_CHECKED_STEPS = 8
+_LEAST_CHECKED = 16
+# Full batches that warm up: the first for all that is made once, the second fills the allocator's
+# pools again.
+_WARM_UP = 2
+# On the CPU the C library keeps pieces between blocks, and a process grows for a dozen steps; its
+# peak is taken over no fewer than these, timed or not.
+_MEMORY_STEPS = 13
 
 
 def main(job: dict[str, Any], asked: Iterator[Tell] | None = None) -> dict[str, Any]:
@@ -66,24 +72,31 @@ def environment(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(job: dict[str, Any], asked: Iterator[Tell] | None = None) -> dict[str, Any]:
-    """Seconds and peak memory of a variant's steps, after those that warm up."""
+    """Seconds and peak memory of a variant's steps, after those that warm up.
+
+    No step with a full batch is one of those that the clipper checks, as long as no more are asked
+    for than ``job["steps"]``.
+    """
     workload, step = _prepare(job)
     inputs = workload.inputs(job["batch"])
     memory = meter(job["device"])
     baseline = memory.now()
     few = workload.inputs(min(_VERIFY_BATCH, job["batch"]))
-    for _ in range(_CHECKED_STEPS):
+    watched = max(job["steps"], _MEMORY_STEPS) if job["device"] == "cpu" else job["steps"]
+    for _ in range(checked_steps(_WARM_UP + watched)):
         _timed(job, step, few)
-    _timed(job, step, inputs)
-    step.reset()
-    memory.reset()
-    _timed(job, step, inputs)  # fills the allocator's pools again
+    for _ in range(_WARM_UP):
+        step.reset()
+        memory.reset()
+        _timed(job, step, inputs)
     seconds: list[float] = []
     began = time.process_time()
     for tell in asked or [_nobody] * job["steps"]:
         seconds.append(_timed(job, step, inputs))
         tell(seconds[-1])
     cpu_seconds = time.process_time() - began
+    for _ in range(watched - len(seconds)):
+        _timed(job, step, inputs)
     peak = memory.peak()
     squares = [gradient.double().square().sum() for gradient in step.gradients()]
     return {
@@ -96,10 +109,20 @@ def measure(job: dict[str, Any], asked: Iterator[Tell] | None = None) -> dict[st
     }
 
 
+def checked_steps(following: int) -> int:
+    """How many small steps to take so that the clipper checks none of so many that follow.
+
+    It checks steps whose number is a power of two.
+    """
+    return max(_LEAST_CHECKED, 1 << following.bit_length())
+
+
 def fits(job: dict[str, Any]) -> dict[str, Any]:
     """Whether a batch fits into the device's memory; `torch.OutOfMemoryError` if not."""
     workload, step = _prepare(job)
-    _timed(job, step, workload.inputs(min(_VERIFY_BATCH, job["batch"])))
+    few = workload.inputs(min(_VERIFY_BATCH, job["batch"]))
+    for _ in range(checked_steps(_WARM_UP)):
+        _timed(job, step, few)
     inputs = workload.inputs(job["batch"])
     memory = meter(job["device"])
     memory.reset()

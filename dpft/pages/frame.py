@@ -26,8 +26,11 @@ thead th { border-bottom: 2px solid var(--text); }
 .quiet { color: var(--quiet); }
 """
 
-# What HTML has no place for, and lone halves of surrogate pairs, which no file can hold.
-_UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+# What HTML has no place for, lone halves of surrogate pairs, which no file can hold, and what makes
+# the text after it read in another order than it is written.
+_UNFIT = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 
 
 class Html(str):

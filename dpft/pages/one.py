@@ -46,7 +46,7 @@ PRIVATE = (
 PUBLIC = (
     "Losses, gradient norms, clipped fractions and batch sizes are not on this page: they are "
     "computed from the training records without noise, and no guarantee covers them. "
-    "Scores are computed from the test records as they are."
+    "Scores are computed from the records of their split, test or dev, as they are."
 )
 NO_METRICS = (
     "There is no private/metrics.jsonl here, so no curves of losses or norms: the folder private/ "

@@ -104,7 +104,7 @@ def _overview(runs: Sequence[Gathered], found: Found) -> Html:
     kinds = [kind for kind in dict.fromkeys(of_each) if kind is not None]
     first = [kind.metric for kind in kinds]
     metrics = list(dict.fromkeys([*first, *(m for run in runs for m in _metrics(run))]))
-    metrics = metrics[:_MOST_METRICS]
+    metrics, more = metrics[:_MOST_METRICS], metrics[_MOST_METRICS:]
     head = ["run", "state", *columns, *metrics, "epsilon (RDP)", "steps", "time"]
     rows = [
         [
@@ -123,6 +123,8 @@ def _overview(runs: Sequence[Gathered], found: Found) -> Html:
         parts.append(table(("setting", *(run.name for run in runs)), listing, 1 + len(runs)))
     elif not different and len(runs) > 1:
         parts.append(paragraph("Their settings are the same, as far as they are known."))
+    if more:
+        parts.append(paragraph(f"Left out here, and shown with each run: {', '.join(more)}."))
     return joined(parts)
 
 

@@ -140,6 +140,41 @@ def test_without_non_private_training_there_is_nothing_to_compare_with(tmp_path)
         measure(settings(), Journal(tmp_path / "x.jsonl", "k"), worker, silent)
 
 
+class Mortal(Worker):
+    """Non-private training is killed in the middle of its third step."""
+
+    def __call__(self, job):
+        session = super().__call__(job)
+        if job["name"] == "none":
+            left = iter([1.0, 1.0])
+            session.step = lambda: next(left, None)
+            session.finish = lambda: {"status": "died", "message": "ended with signal 9"}
+        return session
+
+
+def test_non_private_training_that_dies_ends_the_round_and_leaves_nothing_of_it(tmp_path):
+    path = tmp_path / "x.jsonl"
+    made = settings(styles="bk,ghost", rounds=1, steps=5)
+    with pytest.raises(BenchError, match=r"signal 9.*smaller --batch"):
+        measure(made, Journal(path, "k"), Mortal(), silent)
+    assert not path.exists()
+    worker = Worker()
+    assert len(measure(made, Journal(path, "k"), worker, silent)) == 3
+    assert len(worker.jobs) == 3
+
+
+def test_measurements_without_a_step_are_measured_again(tmp_path):
+    """An earlier version kept them, of rounds that broke off."""
+    journal = Journal(tmp_path / "x.jsonl", "k")
+    for name in ("none", "bk"):
+        empty = result() | {"seconds": []}
+        journal.append({"session": 1, "round": 0, "variant": name, "result": empty})
+    worker = Worker()
+    rows = measure(settings(rounds=1), journal, worker, silent)
+    assert len(worker.jobs) == 2
+    assert all(row["result"]["seconds"] for row in rows)
+
+
 def test_code_that_changes_meanwhile_stops_the_benchmark(tmp_path, monkeypatch):
     prints = iter(["a", "a", "b"])
     monkeypatch.setattr(module, "code_fingerprint", lambda: next(prints))

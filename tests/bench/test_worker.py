@@ -15,6 +15,7 @@ from dpft.bench.settings import Variant
 from dpft.bench.steps import style_options
 from dpft.commands import bench as verb
 from dpft.errors import DpftError, ModelError
+from dpft.privacy.schedule import Schedule
 
 from .fakes import settings
 
@@ -54,6 +55,27 @@ def test_a_result_holds_times_and_memory():
     assert result["peak_bytes"] > 0
     assert result["memory"]
     json.dumps(result)
+
+
+@pytest.mark.parametrize("told_apart", [True, False])
+@pytest.mark.parametrize(("kind", "steps"), [("measure", 1), ("measure", 60), ("fits", 1)])
+def test_no_full_batch_is_one_that_is_checked(monkeypatch, kind, steps, told_apart):
+    """Nor where some gradient is always zero, so that rules are looked at more often."""
+    sizes, checked = [], []
+    due, kept = Schedule.due, Schedule.checked
+
+    def spy(self, losses, calls, rows):
+        sizes.append(len(losses))
+        checks = due(self, losses, calls, rows)
+        checked.extend([len(losses)] * checks)
+        return checks
+
+    monkeypatch.setattr(Schedule, "due", spy)
+    monkeypatch.setattr(Schedule, "checked", lambda self, _, finite: kept(self, told_apart, finite))
+    made = settings(batch=3, length=6, steps=steps)
+    assert worker.main(made.job(kind, Variant("bk")))["status"] == "ok"
+    assert set(checked) == {2}
+    assert sizes.count(3) == (2 if kind == "fits" else 2 + max(steps, 13))
 
 
 @pytest.mark.parametrize("style", STYLES)

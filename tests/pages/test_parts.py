@@ -134,7 +134,8 @@ def test_choices_of_a_record_are_escaped():
 def test_text_is_escaped_once_and_marked_lines_are_bold():
     assert text("<&'\"") == "&lt;&amp;&#x27;&quot;"
     assert text(text("<")) == "&lt;"
-    assert text("a\x00\ud800b") == "a\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}b"
+    for unfit in ("\x00", "\ud800", "\N{RIGHT-TO-LEFT OVERRIDE}", "\N{LEFT-TO-RIGHT ISOLATE}"):
+        assert text(f"a{unfit}b") == "a\N{REPLACEMENT CHARACTER}b"
     assert marked("> **Mind:** <x> `private/`") == (
         "<strong>Mind:</strong> &lt;x&gt; <code>private/</code>"
     )
