@@ -125,7 +125,7 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
     remarks = [*task.remarks(), cut_in_encoding(examples)]
     tell(remarks, mechanism.noise_multiplier > 0, progress)
     if mechanism.private:
-        check_independence(objective, loaded.model, examples, forget=clipper.reset)
+        check_independence(objective, loaded.model, examples, clipper)
     key = keys.public_key(run.seed)
     if mechanism.noise_multiplier:
         key = directory.noise_key(run.privacy.noise_seed)

@@ -7,8 +7,9 @@ batch has gradients that are exact and sums whose sensitivity is unbounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,16 +17,22 @@ from torch import Tensor
 from dpft.errors import ModelError
 from dpft.evaluation import evaluating
 from dpft.objectives.base import Objective
+from dpft.privacy.precision import full_precision
 
-# What rounding explains: kernels differ with the shape of a batch.
+if TYPE_CHECKING:
+    from dpft.privacy import Clipper
+
+# What rounding explains: kernels differ with the shape of a batch. Of losses, and of clipped sums
+# as a share of the threshold; where some weights are in half precision the latter says little.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-5
+_SHARE, _HALF = 3e-4, 5e-2
 
 
 def check_independence(
     objective: Objective,
     model: Any,
     examples: Sequence[Any],
-    forget: Callable[[], None] = lambda: None,
+    clipper: Clipper | None = None,
 ) -> None:
     """Compare losses of training examples alone, among others, and alone again.
 
@@ -33,14 +40,19 @@ def check_independence(
     with the length. The third time tells whether a batch left something behind in the model. It is
     done with gradients, as in training: what a clipper's hooks make of the model is looked at too.
 
+    With a clipper the sum of their clipped gradients is compared with those of each alone: that is
+    what noise is scaled to, and it tells what losses hide while a new head's weights are small.
+
     Args:
         objective: gives the losses.
         model: on its device; left in training mode if it was. Dropout is off meanwhile.
         examples: all encoded training examples.
-        forget: lets go of what hooks keep of a forward that no backward follows.
+        clipper: attached to the model; left as after `reset`, and the model without gradients.
 
     Raises:
-        ModelError: if a loss or a buffer differs. The message has no number of the data.
+        ModelError: if a loss, a buffer or a clipped sum differs. The message has no number of the
+            data.
+        UnsupportedLayerError: what the clipper says of these batches.
     """
     order = sorted(range(len(examples)), key=lambda i: (examples[i].length, i))
     chosen = [examples[i] for i in dict.fromkeys((order[0], order[len(order) // 2], order[-1]))]
@@ -49,7 +61,8 @@ def check_independence(
     def losses(some: Sequence[Any]) -> Tensor:
         with torch.enable_grad():
             found = objective.losses(model, objective.collate(some).to(device))
-        forget()
+        if clipper is not None:
+            clipper.reset()
         return found.detach().double()
 
     with evaluating(model):
@@ -58,8 +71,16 @@ def check_independence(
         among = losses(chosen)
         again = torch.cat([losses([example]) for example in chosen])
         changed = [n for n, b in model.named_buffers() if n in buffers and _differ(b, buffers[n])]
-    if _differ(alone, among) or _differ(alone, again) or changed:
-        what = f"its buffer {changed[0]} changes with the batch" if changed else "losses differ"
+        what = f"its buffer {changed[0]} changes with the batch" if changed else ""
+        if not what and (_differ(alone, among) or _differ(alone, again)):
+            what = "losses differ"
+        if not what and clipper is not None:
+            batches = [
+                objective.collate(some).to(device) for some in (chosen, *([one] for one in chosen))
+            ]
+            if _sums_differ(objective, model, batches, clipper):
+                what = "gradients differ"
+    if what:
         raise ModelError(
             f"with {type(model).__name__} the loss of a record depends on what else is in its "
             f"batch ({what}), so that no clipping bounds what one record adds; expected a model "
@@ -75,3 +96,36 @@ def _differ(one: Tensor, other: Tensor) -> bool:
         return True
     one, other = one.double(), other.double()
     return not torch.allclose(one, other, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True)
+
+
+def _sums_differ(
+    objective: Objective, model: Any, batches: Sequence[Any], clipper: Clipper
+) -> bool:
+    """Whether the clipped sum of the first batch is not that of the others together."""
+
+    def summed(some: Sequence[Any]) -> dict[str, Tensor]:
+        for batch in some:
+            with torch.enable_grad():
+                clipper.backward(objective.losses(model, batch))
+        found = {}
+        for name, parameter in clipper.parameters.items():
+            assert parameter.grad is not None
+            found[name], parameter.grad = parameter.grad, None
+        return found
+
+    try:
+        with full_precision():  # or kernels for other shapes round by thousandths
+            together, apart = summed(batches[:1]), summed(batches[1:])
+    finally:
+        for parameter in clipper.parameters.values():
+            parameter.grad = None
+        clipper.reset()
+    half = any(parameter.dtype.itemsize < 4 for parameter in model.parameters())
+    allowed = _HALF if half else _SHARE
+    for group, threshold in zip(clipper.groups, clipper.thresholds, strict=True):
+        difference = math.hypot(
+            *(float((together[name] - apart[name]).norm()) for name in group.parameters)
+        )
+        if not difference <= allowed * threshold:
+            return True
+    return False

@@ -7,6 +7,7 @@ backward reaches that output, the hook hands ``(a, g)`` to whoever listens, and 
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -108,6 +109,7 @@ class Capture:
         self._batch: int | None = None
         self._depth = 0
         self._hidden: set[str] = set()
+        self._spread: dict[str, None] = {}
         self._enabled = True
         self._in_backward = False
         self._handles: list[Any] = []
@@ -193,7 +195,7 @@ class Capture:
                 )
                 continue
             if isinstance(module, nn.Embedding):
-                self._handles.append(module.register_forward_pre_hook(self._expand_positions))
+                self._handles.append(module.register_forward_pre_hook(self._expand(site)))
             self._handles.append(
                 module.register_forward_hook(self._capture(site), with_kwargs=True)
             )
@@ -207,10 +209,19 @@ class Capture:
         first = next(tensors, None)
         self._batch = None if first is None else len(first)
         self._depth += 1
+        self._spread.clear()
 
     def _leave(self, model: nn.Module, args: Any, output: Any) -> None:
         if not self._in_backward and self._active():
             self._depth = max(0, self._depth - 1)
+            error = sys.exc_info()[1]
+            if error is not None and self._spread:
+                error.add_note(
+                    f"dpft: {', '.join(self._spread)}, which the records of a batch share, has a "
+                    "row for each record while gradients are clipped; a model that repeats, "
+                    "reshapes or sizes by that one row fails so: freeze it "
+                    "(requires_grad_(False)), or give lookups of shape (B, T)"
+                )
 
     def _records(self) -> int | None:
         """Records of the model's forward that runs, or is recomputed; None outside of both.
@@ -219,14 +230,19 @@ class Capture:
         """
         return self._batch if self._depth or self._in_backward else None
 
-    def _expand_positions(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def _expand(self, site: Site) -> Callable[..., tuple[Any, ...] | None]:
         """Give a lookup shared by the batch (positions of shape (1, T)) one row per record."""
-        batch = self._records()
-        if self._active() and args and batch is not None:
-            ids = args[0]
-            if isinstance(ids, Tensor) and ids.dim() > 1 and len(ids) == 1 < batch:
-                return (ids.expand(batch, *ids.shape[1:]), *args[1:])
-        return None
+
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            batch = self._records()
+            if self._active() and args and batch is not None:
+                ids = args[0]
+                if isinstance(ids, Tensor) and ids.dim() > 1 and len(ids) == 1 < batch:
+                    self._spread[site.name] = None
+                    return (ids.expand(batch, *ids.shape[1:]), *args[1:])
+            return None
+
+        return hook
 
     def _capture(self, site: Site) -> Callable[..., None]:
         needs_input = site.rule.needs_input(site.module)
@@ -258,6 +274,8 @@ class Capture:
                     "tensor, or a part of it by itself; expected the inputs as the model's "
                     "arguments, one row per record"
                 )
+            if batch > 1:
+                self._spread[site.name] = None
             for local in site.names:
                 parameter = module._parameters[local]
                 assert parameter is not None

@@ -22,6 +22,7 @@ from dpft.privacy.capture import Call, Capture, Gate
 from dpft.privacy.groups import Group
 from dpft.privacy.guard import Guard
 from dpft.privacy.layers import Rule, UnsupportedLayerError
+from dpft.privacy.order import check_order
 from dpft.privacy.passes import TWO_BACKWARDS, Pass, uses_of
 from dpft.privacy.precision import full_precision
 from dpft.privacy.quantiles import Quantiles
@@ -115,10 +116,12 @@ class Clipper:
     def reset(self) -> None:
         """Forget forwards without a backward, counts, and a `backward` that broke off.
 
+        Which batches were checked against autograd is forgotten too: the next one is again.
         What `backward` has added to ``.grad`` stays there: set it to None as well.
         """
         self._capture.take()
         self._unfinished = self._guard.struck = False
+        self._schedule = Schedule()
         self._set(self.estimates)
 
     def move(self, estimates: Sequence[float]) -> None:
@@ -209,7 +212,9 @@ class Clipper:
     def _clip(
         self, losses: Tensor, calls: Sequence[Call], hidden: Collection[str], rows: int
     ) -> None:
-        calls, everywhere, halved = verify_uses(losses, calls, self.parameters, hidden)
+        calls, everywhere, halved, moving = verify_uses(
+            losses, calls, self.parameters, hidden, rows
+        )
         if not calls:
             raise UnsupportedLayerError(
                 "the losses do not depend on any trainable layer that was called; expected losses "
@@ -219,6 +224,17 @@ class Clipper:
         # Where autograd forms the sums, it must do so in the precision of the norms.
         with self._guard.on(), full_precision() if two else nullcontext():
             self._check(losses, calls, everywhere, halved, rows)
+            # With two backwards `Reweighted` looks at every batch, unless it is rounded.
+            if moving and len(losses) > 1 and (halved or not two):
+                check_order(
+                    self._capture,
+                    losses,
+                    calls,
+                    moving,
+                    everywhere=everywhere,
+                    rows=rows,
+                    turn=self._schedule.batches,
+                )
             self._unfinished = True
             self._clip_reached(losses, calls, everywhere, halved, rows)
             self._unfinished = False

@@ -1,4 +1,4 @@
-"""A check of plans with two backwards: the second must be the first, reweighted."""
+"""A check of two backwards: the second must bring what the first did, reweighted by record."""
 
 from __future__ import annotations
 
@@ -44,17 +44,22 @@ class Reweighted:
             return
         expected = norms * self._scales.to(norms)
         allowed = self._HERE * expected + self._allowed.to(norms)
-        self._excess.append(((_row_norms(g) - expected).abs() - allowed).max())
+        excess = (_row_norms(g) - expected).abs() - allowed
+        # A record whose loss is not finite is dropped, wherever its rows are.
+        self._excess.append(excess.masked_fill(~expected.isfinite(), -1.0).max())
 
-    def verify(self) -> None:
-        """Raise UnsupportedLayerError unless all agreed."""
+    def verify(
+        self,
+        otherwise: str = (
+            "the second backward brought other gradients than the first, reweighted: a hook "
+            "changes gradients by their size, or rows change places inside the model; expected "
+            "a backward that is linear. Type clip=bk, which needs one backward only"
+        ),
+    ) -> None:
+        """Raise UnsupportedLayerError, with these words, unless all agreed."""
         worst = [excess.to(self._excess[0].device) for excess in self._excess]
         if worst and not bool((torch.stack(worst) <= 0).all()):
-            raise UnsupportedLayerError(
-                "the second backward brought other gradients than the first, reweighted: a hook "
-                "changes gradients by their size, or rows change places inside the model; expected "
-                "a backward that is linear. Type clip=bk, which needs one backward only"
-            )
+            raise UnsupportedLayerError(otherwise)
 
 
 def _row_norms(g: Tensor) -> Tensor:

@@ -29,9 +29,14 @@ class _Seen:
 
 
 class Schedule:
-    """Counts batches by kind."""
+    """Counts batches by kind.
+
+    Attributes:
+        batches: of all kinds together.
+    """
 
     def __init__(self) -> None:
+        self.batches = 0
         self._seen: dict[Kind, _Seen] = {}
         self._now = _Seen()
 
@@ -46,6 +51,7 @@ class Schedule:
         kind = tuple((call.site.name, call.root) for call in calls)
         self._now = seen = self._seen.setdefault((kind, len(losses) > 1, rows > 1), _Seen())
         seen.batches += 1
+        self.batches += 1
         if seen.batches < seen.next_check:
             return False
         if bool(torch.isfinite(losses).any()):

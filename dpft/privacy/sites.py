@@ -63,9 +63,11 @@ def find_sites(
         if rule is not None:
             sites[module_name] = Site(module_name, module, rule, MappingProxyType(own))
             continue
-        made_into_others = isinstance(module, ParametrizationList)
+        # What holds parameters for others to use is never called, and hooks hear nothing of it.
+        runs = type(module).forward is not nn.Module.forward
+        broadcasts = runs and not isinstance(module, ParametrizationList)
         for local, name in own.items():
-            if parameters[name].dim() > 1 and len(parameters[name]) == 1 and not made_into_others:
+            if parameters[name].dim() > 1 and len(parameters[name]) == 1 and broadcasts:
                 bare = BroadcastRule(local)
                 sites[name] = Site(name, module, bare, MappingProxyType({local: name}))
             else:

@@ -12,6 +12,7 @@ from torch.autograd.graph import Node
 
 from dpft.privacy.capture import Call
 from dpft.privacy.layers import UnsupportedLayerError, Use
+from dpft.privacy.moves import movers
 
 # Of the model's gradients, how large a share is held at a time by `RuleSums`.
 _PARTS = 4
@@ -31,11 +32,13 @@ class Structure(NamedTuple):
         halved: whether anything on the way to the losses is in half precision: frozen layers, what
             lies between layers and the losses themselves round gradients as much as a trained
             layer does, though its own ``a`` and ``g`` may be in float32.
+        moving: functions that may give the rows of the batch another order.
     """
 
     reached: list[Call]
     everywhere: bool
     halved: bool
+    moving: list[Node]
 
 
 def verify_uses(
@@ -43,6 +46,7 @@ def verify_uses(
     calls: Sequence[Call],
     parameters: Mapping[str, nn.Parameter],
     hidden: Collection[str] = (),
+    rows: int = 1,
 ) -> Structure:
     """Check against the autograd graph that every use of every parameter was captured.
 
@@ -55,6 +59,7 @@ def verify_uses(
         calls: all captured calls.
         parameters: the trainable parameters.
         hidden: names of layers that ran with gradients disabled.
+        rows: of the model's batch for each loss.
 
     Raises:
         UnsupportedLayerError: naming a parameter with a use that was not captured, or ``hidden``
@@ -77,7 +82,8 @@ def verify_uses(
                 "clipped. Freeze the parameter (requires_grad_(False)), call the layer instead of "
                 "its weight, and do not change its output in place"
             )
-    return Structure(reached, everywhere, any(map(_halved, nodes)))
+    halved = any(map(_halved, nodes))
+    return Structure(reached, everywhere, halved, movers(nodes, len(losses) * rows))
 
 
 def _halved(node: Node) -> bool:

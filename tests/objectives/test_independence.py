@@ -19,6 +19,7 @@ from dpft.objectives.classifier import Classifier
 from dpft.objectives.independence import check_independence
 from dpft.objectives.records import LabelledText
 from dpft.privacy import make_clipper
+from dpft.privacy.verify import RuleSums
 
 EXAMPLES = [CausalExample(tuple(range(3, 3 + n)), (5, 6, 7)) for n in (2, 5, 40)]
 
@@ -139,5 +140,56 @@ def test_the_model_is_looked_at_as_the_clipper_makes_it():
     check_independence(Rows(), model, EXAMPLES)
     clipper = make_clipper(model, "bk", threshold=1.0)
     with pytest.raises(ModelError, match="depends on what else is in its batch"):
-        check_independence(Rows(), model, EXAMPLES, clipper.reset)
+        check_independence(Rows(), model, EXAMPLES, clipper)
     assert not clipper._capture.calls
+
+
+class Centred(nn.Module):
+    """Takes the batch's mean away, without a gradient, below a head that hardly shows it."""
+
+    def __init__(self, head):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
+        nn.init.normal_(self.head.weight, std=head)
+
+    def forward(self, x):
+        h = self.body(x)
+        return nn.functional.softplus(self.head(torch.tanh(h - h.mean(0).detach())))[:, 0]
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "per_layer_adaptive"])
+@pytest.mark.parametrize("coupled", [True, False])
+def test_what_a_new_head_hides_from_the_losses_shows_in_clipped_sums(style, coupled, monkeypatch):
+    torch.manual_seed(0)
+    model = Centred(head=1e-6)
+    if not coupled:
+        monkeypatch.setattr(torch.Tensor, "mean", lambda h, dim: torch.zeros(h.shape[1:]))
+    check_independence(Rows(), model, EXAMPLES)
+    clipper = make_clipper(model, style, threshold=1.0)
+    if coupled:
+        with pytest.raises(ModelError, match="gradients differ"):
+            check_independence(Rows(), model, EXAMPLES, clipper)
+    else:
+        check_independence(Rows(), model, EXAMPLES, clipper)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert model.training
+    assert not clipper.below.any()
+    assert not clipper.unfinished
+
+
+def test_the_first_batch_of_training_is_checked_all_the_same(monkeypatch):
+    """What was looked at without dropout has shown nothing of training."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1), nn.Flatten(0))
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    check_independence(Rows(), model, EXAMPLES, clipper)
+    checked = []
+    verify = RuleSums.verify
+
+    def spy(self, *tolerances):
+        checked.append(1)
+        return verify(self, *tolerances)
+
+    monkeypatch.setattr(RuleSums, "verify", spy)
+    clipper.backward(model(torch.randn(3, 4)))
+    assert checked

@@ -457,3 +457,55 @@ def test_under_autocast_a_wrong_rule_is_still_found():
         losses = F.cross_entropy(model(x), torch.arange(8) % 2, reduction="none")
     with pytest.raises(UnsupportedLayerError, match="gives another gradient than autograd"):
         clipper.backward(losses)
+
+
+class Held(nn.Module):
+    """A broadcast parameter that another module holds, whose forward nobody calls."""
+
+    def __init__(self, holder):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.held = holder
+
+    def forward(self, x):
+        (scale,) = self.held.values() if isinstance(self.held, nn.ParameterDict) else self.held
+        return self.layer(x) * scale
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [nn.ParameterDict({"scale": torch.ones(1, 4)}), nn.ParameterList([torch.ones(1, 4)])],
+)
+def test_parameters_that_no_forward_uses_are_refused_by_name_at_once(holder):
+    with pytest.raises(UnsupportedLayerError, match=r"held\.(scale|0) \(Parameter"):
+        make_clipper(Held(holder), "bk", threshold=1.0)
+
+
+class Repeating(nn.Module):
+    """Repeats what the batch shares by itself, as prompts in front of the inputs."""
+
+    def __init__(self, lookup):
+        super().__init__()
+        self.prompt = nn.Embedding(3, 4) if lookup else None
+        self.token = None if lookup else nn.Parameter(torch.ones(1, 3, 4))
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        one = self.token if self.prompt is None else self.prompt(torch.arange(3)[None])
+        return self.layer(torch.cat([one.repeat(len(x), 1, 1), x], 1)).sum((1, 2))
+
+
+@pytest.mark.parametrize("lookup", [True, False])
+def test_a_model_that_fails_on_the_rows_it_was_given_says_which(lookup):
+    model, x = Repeating(lookup), torch.randn(2, 5, 4)
+    model(x)
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    with pytest.raises(RuntimeError, match="Sizes of tensors") as caught:
+        model(x)
+    (note,) = caught.value.__notes__
+    assert note.startswith(f"dpft: {'prompt' if lookup else 'token'}, which the records")
+    clipper.reset()
+    clipper.backward(model(x[:1]))  # one record needs no further row
+    with pytest.raises(RuntimeError) as caught:
+        model(torch.randn(1, 5, 3))
+    assert not hasattr(caught.value, "__notes__")
