@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from dpft.models.wrn import WeightStandardizedConv2d, WideResNet
 from dpft.privacy import UnsupportedLayerError, make_clipper
-from dpft.privacy.layers import RULES, find_rule, rules
+from dpft.privacy.layers import RULES, find_rule
 from dpft.privacy.layers import conv as convolutions
 from dpft.privacy.layers.conv import ConvUse
 from dpft.privacy.layers.costs import Form
@@ -201,17 +201,42 @@ def test_llama_norms_equal_the_autograd_loop(cls):
     check(shaken(cls(6, eps=1e-2)), images(BATCH, 4, 6), tolerance=1e-6)
 
 
-@pytest.mark.parametrize("family", rules._LLAMA_NORMS)
-def test_each_llama_norm_is_a_class_of_transformers_with_llamas_forward(family):
+COPIES = (
+    *("arcee.Arcee", "deepseek_v3.DeepseekV3", "eurobert.EuroBert", "exaone4.Exaone4", "glm.Glm"),
+    *("glm4.Glm4", "granite.Granite", "llama.Llama", "ministral.Ministral", "mistral.Mistral"),
+    *("mixtral.Mixtral", "olmoe.Olmoe", "phi3.Phi3", "qwen2.Qwen2", "qwen2_moe.Qwen2Moe"),
+    *("qwen3.Qwen3", "qwen3_moe.Qwen3Moe", "smollm3.SmolLM3"),
+)
+OTHERS = ("gemma.Gemma", "gemma3.Gemma3", "gpt_oss.GptOss", "helium.Helium", "olmo2.Olmo2")
+
+
+def norm_of(name):
+    family, prefix = name.split(".")
     module = __import__(f"transformers.models.{family}.modeling_{family}", fromlist=["_"])
-    cls = getattr(module, f"{rules._LLAMA_NORMS[family]}RMSNorm")
-    layer, llama = cls(6, eps=1e-3), LlamaRMSNorm(6, eps=1e-3)
-    assert find_rule(layer, RULES) is not None
+    return getattr(module, f"{prefix}RMSNorm")
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_norms_with_llamas_forward_have_its_rule(name):
+    layer, llama = norm_of(name)(6, eps=1e-3), LlamaRMSNorm(6, eps=1e-3)
+    assert find_rule(layer, RULES) is find_rule(llama, RULES) is not None
     with torch.no_grad():
         layer.weight.copy_(torch.arange(6.0))
         llama.weight.copy_(torch.arange(6.0))
         for x in (images(2, 3, 6).float(), images(2, 3, 6).half()):
             torch.testing.assert_close(layer(x), llama(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_norms_with_another_forward_have_none(name):
+    assert find_rule(norm_of(name)(6, eps=1e-3), RULES) is None
+
+
+def test_a_norm_of_ones_own_with_llamas_name_has_none():
+    class CopiedRMSNorm(nn.Module):
+        forward = LlamaRMSNorm.forward
+
+    assert find_rule(CopiedRMSNorm(), RULES) is None
 
 
 def test_half_precision_inputs_of_norms_keep_the_gradients_precision():
