@@ -34,9 +34,13 @@ def command(*words):
 
 
 def start(cwd, *words):
-    """The sweep in a session of its own; nothing of it reaches this process."""
+    """The sweep in a session of its own; nothing of it reaches this process.
+
+    What a shell starts in the background ignores Ctrl-C, and so does what that starts: not this.
+    """
+    heeded = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
     return subprocess.Popen(
-        command(*words),
+        [sys.executable, "-c", f"{heeded}os.execv(sys.argv[1], sys.argv[1:])", *command(*words)],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -123,7 +127,7 @@ def test_a_sweep_killed_and_interrupted_ends_complete(tmp_path):
     process, job = started(tmp_path, "three", words, STEPS + STEPS // 2)
     process.send_signal(signal.SIGINT)
     output, said = process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == 130, (output, said)
     assert "the same command continues where it left off" in said
     assert gone(job)
     assert "3 points: 1 done, 1 stopped, 1 waiting" in output, said
