@@ -439,7 +439,7 @@ def bench(
     steps: Annotated[int | None, typer.Option(help="Timed steps per process.")] = None,
     threads: Annotated[
         int | None, typer.Option(help="Of each process; default: OMP_NUM_THREADS, or all cores.")
-    ] = (None),
+    ] = None,
     untied: Annotated[bool, typer.Option("--untied", help="Head and embedding apart.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 (autocast) or float64.")] = (

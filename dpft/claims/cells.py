@@ -164,7 +164,7 @@ def _score(row: Row, column: Column, cells: Cells, side: Side) -> Score | None:
             spread,
             runs=tuple(map(shown_path, cell.paths)),
             marks=marks,
-            sampling=cell.sampling or 0.0,
+            sampling=cell.sampling,
         )
     if cell.verdict is Verdict.COPIED:
         if side is Side.PAPER:  # compared with what the paper itself took over

@@ -57,29 +57,29 @@ def check_independence(
     order = sorted(range(len(examples)), key=lambda i: (examples[i].length, i))
     chosen = [examples[i] for i in dict.fromkeys((order[0], order[len(order) // 2], order[-1]))]
     device = next(model.parameters()).device
+    together, *apart = [
+        objective.collate(some).to(device) for some in (chosen, *([one] for one in chosen))
+    ]
 
-    def losses(some: Sequence[Any]) -> Tensor:
+    def losses(batch: Any) -> Tensor:
         with torch.enable_grad():
-            found = objective.losses(model, objective.collate(some).to(device))
+            found = objective.losses(model, batch)
         if clipper is not None:
             clipper.reset()
         return found.detach().double()
 
     with evaluating(model):
         buffers = {name: b.clone() for name, b in model.named_buffers()}
-        alone = torch.cat([losses([example]) for example in chosen])
-        among = losses(chosen)
-        again = torch.cat([losses([example]) for example in chosen])
+        alone = torch.cat([losses(batch) for batch in apart])
+        among = losses(together)
+        again = torch.cat([losses(batch) for batch in apart])
         changed = [n for n, b in model.named_buffers() if n in buffers and _differ(b, buffers[n])]
         what = f"its buffer {changed[0]} changes with the batch" if changed else ""
         if not what and (_differ(alone, among) or _differ(alone, again)):
             what = "losses differ"
         if not what and clipper is not None:
-            batches = [
-                objective.collate(some).to(device) for some in (chosen, *([one] for one in chosen))
-            ]
-            if _sums_differ(objective, model, batches, clipper):
-                what = "gradients differ"
+            sums_differ = _sums_differ(objective, model, together, apart, clipper)
+            what = "gradients differ" if sums_differ else ""
     if what:
         raise ModelError(
             f"with {type(model).__name__} the loss of a record depends on what else is in its "
@@ -99,9 +99,9 @@ def _differ(one: Tensor, other: Tensor) -> bool:
 
 
 def _sums_differ(
-    objective: Objective, model: Any, batches: Sequence[Any], clipper: Clipper
+    objective: Objective, model: Any, together: Any, apart: Sequence[Any], clipper: Clipper
 ) -> bool:
-    """Whether the clipped sum of the first batch is not that of the others together."""
+    """Whether the clipped sum of one batch is not that of some others together."""
 
     def summed(some: Sequence[Any]) -> dict[str, Tensor]:
         for batch in some:
@@ -115,7 +115,7 @@ def _sums_differ(
 
     try:
         with full_precision():  # or kernels for other shapes round by thousandths
-            together, apart = summed(batches[:1]), summed(batches[1:])
+            one, other = summed([together]), summed(apart)
     finally:
         for parameter in clipper.parameters.values():
             parameter.grad = None
@@ -124,7 +124,7 @@ def _sums_differ(
     allowed = _HALF if half else _SHARE
     for group, threshold in zip(clipper.groups, clipper.thresholds, strict=True):
         difference = math.hypot(
-            *(float((together[name] - apart[name]).norm()) for name in group.parameters)
+            *(float((one[name] - other[name]).norm()) for name in group.parameters)
         )
         if not difference <= allowed * threshold:
             return True

@@ -29,7 +29,7 @@ from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.reweighted import Reweighted
 from dpft.privacy.schedule import Schedule
 from dpft.privacy.sites import check_joins, find_sites
-from dpft.privacy.verify import RuleSums, dominates, verify_uses
+from dpft.privacy.verify import RuleSums, Structure, dominates, verify_uses
 
 
 def abadi(norms: Tensor, threshold: float) -> Tensor:
@@ -212,10 +212,8 @@ class Clipper:
     def _clip(
         self, losses: Tensor, calls: Sequence[Call], hidden: Collection[str], rows: int
     ) -> None:
-        calls, everywhere, halved, moving = verify_uses(
-            losses, calls, self.parameters, hidden, rows
-        )
-        if not calls:
+        structure = verify_uses(losses, calls, self.parameters, hidden, rows)
+        if not structure.reached:
             raise UnsupportedLayerError(
                 "the losses do not depend on any trainable layer that was called; expected losses "
                 "of this forward, neither detached nor constant"
@@ -223,27 +221,17 @@ class Clipper:
         two = self.plan in TWO_BACKWARDS
         # Where autograd forms the sums, it must do so in the precision of the norms.
         with self._guard.on(), full_precision() if two else nullcontext():
-            self._check(losses, calls, everywhere, halved, rows)
+            self._check(losses, structure, rows)
             # With two backwards `Reweighted` looks at every batch, unless it is rounded.
-            if moving and len(losses) > 1 and (halved or not two):
-                check_order(
-                    self._capture,
-                    losses,
-                    calls,
-                    moving,
-                    everywhere=everywhere,
-                    rows=rows,
-                    turn=self._schedule.batches,
-                )
+            if structure.moving and len(losses) > 1 and (structure.halved or not two):
+                check_order(self._capture, losses, structure, rows, self._schedule.batches)
             self._unfinished = True
-            self._clip_reached(losses, calls, everywhere, halved, rows)
+            self._clip_reached(losses, structure, two, rows)
             self._unfinished = False
 
-    def _clip_reached(
-        self, losses: Tensor, calls: Sequence[Call], everywhere: bool, halved: bool, rows: int
-    ) -> None:
+    def _clip_reached(self, losses: Tensor, structure: Structure, two: bool, rows: int) -> None:
         """What `_clip` does once all has been checked that can be checked before."""
-        two = self.plan in TWO_BACKWARDS
+        calls, everywhere = structure.reached, structure.everywhere
         gate: Gate | None = None
         heard = 0
         reweighted = Reweighted()
@@ -279,12 +267,10 @@ class Clipper:
         if two:
             del batch
             self._second_backward(
-                losses, calls, gate, everywhere, rows, None if halved else reweighted
+                losses, calls, gate, everywhere, rows, None if structure.halved else reweighted
             )
 
-    def _check(
-        self, losses: Tensor, calls: Sequence[Call], everywhere: bool, halved: bool, rows: int
-    ) -> None:
+    def _check(self, losses: Tensor, structure: Structure, rows: int) -> None:
         """Check the rules on some records of the batch, if it is its turn; nothing is clipped yet.
 
         It is repeated ever more rarely: what a model does may depend on its data and change with
@@ -292,6 +278,7 @@ class Clipper:
         kept, or their sum where that is less, so that a batch that is checked takes hardly more
         memory than any other.
         """
+        calls, halved = structure.reached, structure.halved
         if not self._schedule.due(losses, calls, rows):
             return
         usable = losses.detach().isfinite().nonzero().flatten()
@@ -310,7 +297,9 @@ class Clipper:
                 sums.add(name, use.rows(index.to(g.device)), size, halved)
             call.let_go()
 
-        self._capture.backward(losses, calls, listen, everywhere=everywhere, retain_graph=True)
+        self._capture.backward(
+            losses, calls, listen, everywhere=structure.everywhere, retain_graph=True
+        )
         with self._capture.silent_backward(), full_precision():
             eps = torch.finfo(losses.dtype).eps  # where nothing is halved, the losses are not
             verified = sums.verify(*((3e-2, 3e-4) if halved else (1e-3, 100 * eps)))
@@ -344,7 +333,7 @@ class Clipper:
             calls: of the forward.
             gate: where the first backward started, if not at the losses: what lies above need not
                 be computed again (it is freed by now), only the rows of ``g`` be reweighted.
-            everywhere: of `verify_uses`.
+            everywhere: of `Structure`.
             rows: of the model's batch for each loss.
             reweighted: the output gradients of the first backward; None if anything on their way
                 is in half precision.

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node
 
+from dpft.privacy.graph import given, variable_of
+
 # By one index along a dimension, by several indices from the first on, along one dimension, along
 # some, and whatever is asked of them.
 _BY_INDEX = frozenset({"IndexSelectBackward0", "IndexAddBackward0", "IndexCopyBackward0"})
@@ -43,8 +45,7 @@ def _moves(node: Node, batch: int) -> bool:
     found: Any = node
     if name == "EmbeddingBackward0":
         # A lookup in what the model has computed; a parameter's table is a leaf of the graph.
-        table = node.next_functions[0][0]
-        return _gives(node, batch) and table is not None and not hasattr(table, "variable")
+        return _gives(node, batch) and variable_of(node.next_functions[0][0]) is None
     if name in _BY_INDICES:
         # Without a first index (x[:, index]) rows stay where they are.
         return _gives(node, batch) and not _in_order(found._raw_saved_indices[:1], batch)
@@ -60,21 +61,15 @@ def _moves(node: Node, batch: int) -> bool:
     return False
 
 
-def _shape(node: Node) -> Sequence[int]:
-    """Of what the function gave."""
-    metadata: Any = node._input_metadata
-    shape: Sequence[int] = metadata[0].shape
-    return shape
-
-
 def _gives(node: Node, batch: int) -> bool:
-    shape = _shape(node)
+    shape = given(node)[0].shape
     return len(shape) > 0 and int(shape[0]) == batch
 
 
 def _has_first(node: Node, dims: Sequence[int]) -> bool:
     """Whether one of the dimensions is the first; those below zero are saved as unsigned."""
-    return any((dim - 2**64 if dim >= 2**63 else dim) % len(_shape(node)) == 0 for dim in dims)
+    count = len(given(node)[0].shape)
+    return any((dim - 2**64 if dim >= 2**63 else dim) % count == 0 for dim in dims)
 
 
 def _in_order(saved: Sequence[Any], batch: int) -> bool:

@@ -8,29 +8,19 @@ there are records) may look right in many batches before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
-from torch.autograd.graph import Node
 
-from dpft.privacy.capture import Call, Capture
+from dpft.privacy.capture import Call, Capture, Listener
 from dpft.privacy.reweighted import Reweighted
-from dpft.privacy.verify import check_batch
+from dpft.privacy.verify import Structure, check_batch
 
 # Factors of a record's loss: powers of two, which scale a gradient without rounding it.
 _FACTORS = 8
 
 
 def check_order(
-    capture: Capture,
-    losses: Tensor,
-    calls: Sequence[Call],
-    moving: Sequence[Node],
-    *,
-    everywhere: bool,
-    rows: int,
-    turn: int,
+    capture: Capture, losses: Tensor, structure: Structure, rows: int, turn: int
 ) -> None:
     """Check that each layer's rows are the records of the losses, in their order.
 
@@ -40,9 +30,7 @@ def check_order(
     Args:
         capture: of the calls.
         losses: per-example losses, ``(B,)``.
-        calls: those that the losses depend on.
-        moving: of `dpft.privacy.moves.movers`, for the message.
-        everywhere: of `dpft.privacy.verify.Structure`.
+        structure: of their graph.
         rows: of the model's batch for each loss.
         turn: changes the factors from one batch to the next: two records have the same one in one
             of eight.
@@ -53,20 +41,28 @@ def check_order(
     order = Reweighted()
     batch = len(losses)
 
+    def backward(weighted: Tensor, listener: Listener) -> None:
+        capture.backward(
+            weighted,
+            structure.reached,
+            listener,
+            everywhere=structure.everywhere,
+            retain_graph=True,
+        )
+
     def first(call: Call, g: Tensor) -> None:
         call.hold()
         check_batch(call, batch * rows, g)
         call.let_go()
         order.first(call, g)
 
-    capture.backward(losses, calls, first, everywhere=everywhere, retain_graph=True)
+    backward(losses, first)
     generator = torch.Generator().manual_seed(turn)
     drawn = torch.randint(_FACTORS, (batch,), generator=generator)
     factors = (2.0**drawn).to(losses.device)
     order.by(factors.repeat_interleave(rows))
-    weighted = losses * factors.to(losses.dtype)
-    capture.backward(weighted, calls, order.second, everywhere=everywhere, retain_graph=True)
-    names = ", ".join(sorted({node.name() for node in moving}))
+    backward(losses * factors.to(losses.dtype), order.second)
+    names = ", ".join(sorted({node.name() for node in structure.moving}))
     order.verify(
         f"rows change places inside the model ({names}), so that a layer's rows are not the "
         "records of the losses in their order; expected row i of every layer to be of record i: "

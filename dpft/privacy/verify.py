@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from dpft.privacy.capture import Call
+from dpft.privacy.graph import given, variable_of
 from dpft.privacy.layers import UnsupportedLayerError, Use
 from dpft.privacy.moves import movers
 
 # Of the model's gradients, how large a share is held at a time by `RuleSums`.
 _PARTS = 4
-
-# What gives a parameter in another layout or precision. Autocast keeps the rounded copy and double
-# backward the transposed one: of several uses only the first has an edge to the parameter itself.
-_ALIASES = frozenset({"TBackward0", "TransposeBackward0", "PermuteBackward0", "ToCopyBackward0"})
 
 
 class Structure(NamedTuple):
@@ -88,8 +85,7 @@ def verify_uses(
 
 def _halved(node: Node) -> bool:
     """Whether a function of the graph gives a result in half precision."""
-    metadata: Any = node._input_metadata  # of what its backward takes in, which is what it gave
-    return any(one.dtype.is_floating_point and one.dtype.itemsize < 4 for one in metadata)
+    return any(one.dtype.is_floating_point and one.dtype.itemsize < 4 for one in given(node))
 
 
 def _check_hidden(hidden: Collection[str], nodes: Iterable[Node]) -> None:
@@ -313,8 +309,8 @@ def _walk(
 ) -> tuple[dict[str, int], set[Node], bool]:
     """How often each parameter enters the computation of ``losses``: edges into its leaf node.
 
-    An alias of a parameter (see `_ALIASES`) counts as the parameter. Also the nodes of the graph,
-    and whether any leaf is no parameter.
+    An alias of a parameter counts as the parameter. Also the nodes of the graph, and whether any
+    leaf is no parameter.
     """
     names = {id(parameter): name for name, parameter in parameters.items()}
     counts = dict.fromkeys(parameters, 0)
@@ -327,7 +323,7 @@ def _walk(
             if node is None:
                 continue
             leaf = getattr(node, "variable", None)
-            name = names.get(id(_variable(node)))
+            name = names.get(id(variable_of(node)))
             if name is not None:
                 counts[name] += 1
             elif isinstance(leaf, nn.Parameter):
@@ -342,11 +338,3 @@ def _walk(
                 seen.add(node)
                 pending.append(node)
     return counts, seen, other_leaves
-
-
-def _variable(node: Node | None) -> Tensor | None:
-    """The leaf that a node stands for, itself or through aliases."""
-    while node is not None and node.name() in _ALIASES:
-        node = node.next_functions[0][0]
-    variable: Tensor | None = getattr(node, "variable", None)
-    return variable

@@ -72,7 +72,7 @@ def agreement(column: Column, rows: Sequence[tuple[str, Cell]]) -> Agreement | N
             tolerance(cell.printed, cell.printed_spread, column.decimals),
             max(
                 tolerance(cell.ours, _own(cell.deviation, cell.ours), column.decimals),
-                2 * (cell.sampling or 0.0),
+                2 * cell.sampling,
             ),
         )
         for name, cell in rows

@@ -51,7 +51,7 @@ class Cell:
     marks: tuple[Mark, ...] = ()
     paths: tuple[Path, ...] = ()
     hashes: tuple[str, ...] = ()
-    sampling: float | None = None
+    sampling: float = 0.0
 
     @property
     def difference(self) -> float | None:
@@ -201,7 +201,7 @@ def _cell(plan: Plan, i: int, j: int, index: Index) -> Cell:
     chosen_ones = {} if planned is None else chosen(planned, plan, index, column)
     numbers = [score(found, column) for found in chosen_ones.values()]
     values = [value for value in numbers if value is not None]
-    errors = [sampling_error(found, column) for found in chosen_ones.values()]
+    errors = (sampling_error(found, column) for found in chosen_ones.values())
     cell = Cell(
         printed=printed,
         std=row.std.get(column.key),
@@ -214,7 +214,7 @@ def _cell(plan: Plan, i: int, j: int, index: Index) -> Cell:
         unexplained=row.unexplained.get(column.key),
         paths=tuple(found.path for found in chosen_ones.values()),
         hashes=tuple(found.config_hash for found in chosen_ones.values()),
-        sampling=max((error for error in errors if error is not None), default=None),
+        sampling=max(errors, default=0.0),
     )
     if planned is None or cell.ours is None or printed is None:
         return cell

@@ -122,17 +122,17 @@ def score(found: Found, column: Column) -> float | None:
     return None if measured is None else column.factor * measured[1]
 
 
-def sampling_error(found: Found, column: Column) -> float | None:
+def sampling_error(found: Found, column: Column) -> float:
     """What the number of scored records leaves open of a share of them, as it is printed.
 
-    None where the metric is no share of records. Subsets that are scored by themselves are taken
+    0 where the metric is no share of records. Subsets that are scored by themselves are taken
     to be the whole split, so that theirs is rather too small.
     """
     measured = _measured(found, column)
     if measured is None or measured[0].partition("_")[0] not in SHARES:
-        return None
+        return 0.0
     records = found.record["scores"][column.split].get("examples")
-    return column.factor * share_error(measured[1], records) if records else None
+    return column.factor * share_error(measured[1], records) if records else 0.0
 
 
 def _measured(found: Found, column: Column) -> tuple[str, float] | None:

@@ -16,7 +16,7 @@ def row(
     source=None,
     why=None,
     marks=(),
-    sampling=None,
+    sampling=0.0,
 ):
     """A row of one column, and our number in it."""
     made = Row(
