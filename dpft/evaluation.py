@@ -1,4 +1,4 @@
-"""What every evaluation of a model does: leave training mode for a while, and go by length."""
+"""The modes of a model: evaluation, by length, and training without its random numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,69 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.overrides import TorchFunctionMode
+
+_DROPOUTS = frozenset(
+    {
+        F.dropout,
+        F.dropout1d,
+        F.dropout2d,
+        F.dropout3d,
+        F.alpha_dropout,
+        F.feature_alpha_dropout,
+        torch.dropout,
+        torch.alpha_dropout,
+        torch.feature_dropout,
+        torch.feature_alpha_dropout,
+    }
+)
+# Where scaled_dot_product_attention takes its share of dropout.
+_DROPOUT_PLACE = 4
+
+# Layers that drop whole residual branches of some rows; they do nothing in evaluation.
+_PATHS = ("DropPath", "StochasticDepth")
+
+
+class _NoDropout(TorchFunctionMode):
+    """Within this mode nothing is dropped, whatever share a model asks for."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in _DROPOUTS:
+            return args[0] if args else kwargs["input"]
+        if func is F.scaled_dot_product_attention:
+            kwargs["dropout_p"] = 0.0
+            if len(args) > _DROPOUT_PLACE:
+                args = (
+                    *args[:_DROPOUT_PLACE],
+                    kwargs.pop("dropout_p"),
+                    *args[_DROPOUT_PLACE + 1 :],
+                )
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def training_without_dropout(model: nn.Module) -> Iterator[None]:
+    """Within this context the model is in training mode, but drops nothing.
+
+    After it the model is in the mode it was in, and the random numbers are where they were.
+    """
+    modes = {module: module.training for module in model.modules()}
+    model.train()
+    for module in modes:
+        if any(name in type(module).__name__ for name in _PATHS):
+            module.eval()
+    try:
+        with torch.random.fork_rng(), _NoDropout():
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
 
 
 @contextmanager

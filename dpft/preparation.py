@@ -21,6 +21,7 @@ from dpft.objectives.independence import check_independence
 from dpft.objectives.mixed import Mixed, check_supported
 from dpft.objectives.records import Record
 from dpft.privacy import Clipper, Mechanism, keys
+from dpft.privacy.shapes import FixedShapes
 from dpft.progress import Progress
 from dpft.tasks.base import Task, fingerprint
 from dpft.units import Records, TrainingSet, Users
@@ -89,6 +90,8 @@ class Prepared:
                 "threads": torch.get_num_threads(),
             },
         }
+        if self.units.shapes is not None:  # another rounding, and so another sum
+            header["shapes"] = "fixed"
         if clipper.adaptive is not None:  # whose the thresholds of each step are
             header["groups"] = [group.name for group in clipper.groups]
         return header
@@ -124,15 +127,17 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
         examples = encoded(objective, records, advance)
     remarks = [*task.remarks(), cut_in_encoding(examples)]
     tell(remarks, mechanism.noise_multiplier > 0, progress)
-    if mechanism.private:
-        check_independence(objective, loaded.model, examples, clipper)
     key = keys.public_key(run.seed)
     if mechanism.noise_multiplier:
         key = directory.noise_key(run.privacy.noise_seed)
     trained = objective if run.precision == "float32" else Mixed(objective)
-    units: TrainingSet = Records(trained, examples)
+    shapes = fixed_shapes(run, parts)
+    units: TrainingSet = Records(trained, examples, shapes)
     if owners is not None:
-        units = Users(trained, examples, owners, task.records_per_user, key)
+        units = Users(trained, examples, owners, task.records_per_user, key, shapes)
+    if mechanism.private:
+        budget = None if shapes is None else run.optim.microbatch_tokens
+        check_independence(units, loaded.model, clipper, budget)
     return Prepared(
         task=task,
         parts=parts,
@@ -168,6 +173,15 @@ def assemble(run: Run, task: Task, size: int, device: torch.device) -> Parts:
     model = loaded.model.to(device).train()  # type: ignore[arg-type]
     clipper = attach_clipper(run.clip, model)
     return Parts(loaded, begun, clipper, make_mechanism(run, size, clipper))
+
+
+def fixed_shapes(run: Run, parts: Parts) -> FixedShapes | None:
+    """What cuts microbatches where rounding would otherwise make records depend on each other."""
+    mechanism = parts.mechanism
+    exact = all(p.dtype.itemsize >= 4 for p in parts.loaded.model.parameters())
+    if not mechanism.private or (run.precision == "float32" and exact):
+        return None
+    return FixedShapes(mechanism.batch_size)
 
 
 def tell(remarks: Sequence[str], noised: bool, progress: Progress) -> None:

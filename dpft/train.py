@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,8 @@ from dpft.models.load import Reparametrisation
 from dpft.optim import lr_factor
 from dpft.privacy import Clipper, Mechanism, keys
 from dpft.privacy.noise import Released
+from dpft.privacy.precision import full_precision
+from dpft.privacy.shapes import BLANK
 from dpft.units import TrainingSet, finite_losses
 
 
@@ -103,6 +106,8 @@ def train(
     device = next(model.parameters()).device
     sampler = mechanism.sampler(key)
     noise = mechanism.noise(key, clipper)
+    # TF32 rounds to 11 bits, in ways that depend on the batch's shape: records would be coupled.
+    exact = full_precision if clipper.private else nullcontext
     for step in range(start, mechanism.steps):
         began = time.perf_counter()
         # Dropout masks fall to rows, and one more record shifts the rows. Masks that an observer
@@ -118,9 +123,10 @@ def train(
         real = [index for index in drawn if index < len(data)]
         for micro in data.microbatches(real, settings.microbatch_tokens):
             batch = data.batch(micro, step).to(device)
-            losses = finite_losses(data, model, batch)
-            clipper.backward(losses, rows=batch.rows_per_unit)
-            _observe(statistics, clipper, losses, len(micro))
+            with exact():
+                losses, batch = finite_losses(data, model, batch)
+                clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
+            _observe(statistics, clipper, batch.of_units(losses), len(micro) - micro.count(BLANK))
         if audit is not None:
             audit.insert([index - len(data) for index in drawn if index >= len(data)])
         statistics.released = noise.privatise_(step)

@@ -7,7 +7,7 @@ is one clipped gradient, however many records there are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dpft.objectives.base import Batch, Losses
 from dpft.privacy import keys, microbatches
+from dpft.privacy.shapes import BLANK, FixedShapes, Shape
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,13 @@ class UnitBatch:
         batch: ``B * m`` rows, the ``m`` rows of a unit next to each other.
         weights: of each row in its unit's loss, ``(B, m)`` in float64; zero for a row that only
             fills up. Those of a user's records add up to 1.
+        real: which units are any, ``(B,)`` in bool and on the CPU; the last is a blank then, and
+            all blanks are alike. None: all are.
     """
 
     batch: Batch
     weights: Tensor
+    real: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -39,16 +43,39 @@ class UnitBatch:
         return self.weights.shape[1]
 
     def to(self, device: torch.device) -> UnitBatch:
-        return UnitBatch(self.batch.to(device), self.weights.to(device))
+        return UnitBatch(self.batch.to(device), self.weights.to(device), self.real)
 
-    def pick(self, units: Tensor) -> UnitBatch:
-        """The units where ``units`` (bool, ``(B,)``) is true."""
-        rows = units.repeat_interleave(self.rows_per_unit)
-        return UnitBatch(self.batch.rows(rows), self.weights[units])
+    def of_units(self, losses: Tensor) -> Tensor:
+        """The losses without those of blanks."""
+        return losses if self.real is None else losses[self.real.to(losses.device)]
+
+    def without(self, units: Tensor) -> UnitBatch:
+        """The batch without the units where ``units`` (bool, ``(B,)``) is true.
+
+        A batch with blanks keeps its shapes: they become blanks too.
+        """
+        kept = torch.arange(len(self), device=units.device)
+        real = None
+        if self.real is None:
+            kept = kept[~units]
+        else:
+            kept[units] = len(self) - 1
+            real = self.real & ~units.to(self.real.device)
+        m = self.rows_per_unit
+        rows = (kept.unsqueeze(1) * m + torch.arange(m, device=units.device)).flatten()
+        return UnitBatch(self.batch.rows(rows), self.weights[kept], real)
 
 
 class TrainingSet(Protocol):
-    """The units to train on, and the loss of each."""
+    """The units to train on, and the loss of each.
+
+    Attributes:
+        lengths: tokens of each unit's longest record.
+        shapes: how microbatches get shapes that do not depend on who is in them; None: they do not.
+    """
+
+    lengths: Sequence[int]
+    shapes: FixedShapes | None
 
     def __len__(self) -> int:
         """How many units there are: ``N``."""
@@ -61,6 +88,9 @@ class TrainingSet(Protocol):
             indices: units of the logical batch.
             token_budget: most padded tokens that a piece may have; a unit beyond it is a piece by
                 itself.
+
+        Returns:
+            Indices of each piece; `dpft.privacy.shapes.BLANK` for a row that only fills it up.
         """
         ...
 
@@ -72,25 +102,44 @@ class TrainingSet(Protocol):
 
 
 class Records:
-    """Each record is a unit."""
+    """Each record is a unit.
 
-    def __init__(self, objective: Losses, examples: Sequence[Any]) -> None:
+    Args:
+        objective: gives the losses.
+        examples: the encoded records.
+        shapes: where a record's shapes may not depend on its company; None: where they may.
+    """
+
+    def __init__(
+        self, objective: Losses, examples: Sequence[Any], shapes: FixedShapes | None = None
+    ) -> None:
         self._objective = objective
         self._examples = examples
-        self._lengths = [example.length for example in examples]
+        self.shapes = shapes
+        self.lengths = [example.length for example in examples]
 
     def __len__(self) -> int:
         return len(self._examples)
 
     def microbatches(self, indices: Sequence[int], token_budget: int) -> list[list[int]]:
-        return microbatches(indices, self._lengths, token_budget)
+        if self.shapes is None:
+            return microbatches(indices, self.lengths, token_budget)
+        return self.shapes.microbatches(indices, self._shape, token_budget)
 
     def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
-        batch = self._objective.collate([self._examples[i] for i in indices])
-        return UnitBatch(batch, torch.ones(len(indices), 1, dtype=torch.float64))
+        weights = torch.ones(len(indices), 1, dtype=torch.float64)
+        if self.shapes is None:
+            return UnitBatch(self._objective.collate([self._examples[i] for i in indices]), weights)
+        _, *widths = _widest(self._shape(i) for i in indices if i != BLANK)
+        blank = self._objective.blank()
+        rows = [blank if i == BLANK else self._examples[i] for i in indices]
+        return UnitBatch(self._objective.collate(rows, widths), weights, _real(indices))
 
     def losses(self, model: nn.Module, batch: UnitBatch) -> Tensor:
         return self._objective.losses(model, batch.batch)
+
+    def _shape(self, index: int) -> Shape:
+        return (1, *self._objective.widths(self._examples[index]))
 
 
 class Users:
@@ -102,6 +151,7 @@ class Users:
         owners: whose each one is.
         most: records of one user that take part in a step; those beyond are left out at random.
         key: decides which, with the step; secret.
+        shapes: where a user's shapes may not depend on other users; None: where they may.
 
     Guarantee: a user's loss depends on that user's records and name, on the key and the step, and
     on nothing of anybody else. A clipper that is told of the rows (``backward(losses, rows=m)``)
@@ -117,6 +167,7 @@ class Users:
         owners: Sequence[str],
         most: int,
         key: bytes,
+        shapes: FixedShapes | None = None,
     ) -> None:
         if most < 1:
             raise ValueError(f"{most} records of a user in a step; expected at least 1")
@@ -130,7 +181,8 @@ class Users:
         self._most = most
         self._key = key
         self._rows = [min(len(unit), most) for unit in self._units]
-        self._longest = [max(example.length for example in unit) for unit in self._units]
+        self.lengths = [max(example.length for example in unit) for unit in self._units]
+        self.shapes = shapes
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -141,26 +193,36 @@ class Users:
         Every user of a piece gets as many rows as the one with the most, and every row is as long
         as the longest: users of one record beside a user of eight would be computed eight times.
         """
+        if self.shapes is not None:
+            return self.shapes.microbatches(indices, self._shape, token_budget)
         pieces: list[list[int]] = []
         longest = 0
-        for i in sorted(indices, key=lambda i: (self._rows[i], self._longest[i], i)):
-            longest = max(longest, self._longest[i])
+        for i in sorted(indices, key=lambda i: (self._rows[i], self.lengths[i], i)):
+            longest = max(longest, self.lengths[i])
             if pieces and (len(pieces[-1]) + 1) * self._rows[i] * longest <= token_budget:
                 pieces[-1].append(i)
             else:
                 pieces.append([i])
-                longest = self._longest[i]
+                longest = self.lengths[i]
         return pieces
 
     def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
-        chosen = [self._chosen(i, step) for i in indices]
-        width = max(len(unit) for unit in chosen)
+        widths, real = None, None
+        if self.shapes is None:
+            chosen = [self._chosen(i, step) for i in indices]
+            width = max(len(unit) for unit in chosen)
+        else:
+            blank = [self._objective.blank()]
+            chosen = [blank if i == BLANK else self._chosen(i, step) for i in indices]
+            width, *widths = _widest(self._shape(i) for i in indices if i != BLANK)
+            real = _real(indices)
         rows, weights = [], torch.zeros(len(chosen), width, dtype=torch.float64)
         for number, unit in enumerate(chosen):
             # Filled up with the user's own: another's row could spoil the loss if it is not finite.
             rows += [*unit, *[unit[0]] * (width - len(unit))]
             weights[number, : len(unit)] = 1 / len(unit)
-        return UnitBatch(self._objective.collate(rows), weights)
+        collate = self._objective.collate
+        return UnitBatch(collate(rows) if widths is None else collate(rows, widths), weights, real)
 
     def losses(self, model: nn.Module, batch: UnitBatch) -> Tensor:
         rows = self._objective.losses(model, batch.batch).view_as(batch.weights)
@@ -168,6 +230,11 @@ class Users:
         used = batch.weights > 0
         weights = batch.weights.to(rows.dtype)
         return torch.where(used, rows * weights, rows.new_zeros(())).sum(1)
+
+    def _shape(self, unit: int) -> Shape:
+        """Of all the user's records, whichever are drawn: rows come in powers of two."""
+        rows = min(self._most, 1 << (self._rows[unit] - 1).bit_length())
+        return (rows, *_widest(self._objective.widths(e) for e in self._units[unit]))
 
     def _chosen(self, unit: int, step: int) -> list[Any]:
         examples = self._units[unit]
@@ -178,16 +245,25 @@ class Users:
         return [examples[i] for i in picked]
 
 
-def finite_losses(data: TrainingSet, model: nn.Module, batch: UnitBatch) -> Tensor:
-    """The losses of the units whose loss is finite; the others contribute nothing.
+def finite_losses(
+    data: TrainingSet, model: nn.Module, batch: UnitBatch
+) -> tuple[Tensor, UnitBatch]:
+    """The losses of the units whose loss is finite, and their batch; the others contribute nothing.
 
     Their forward is left out of the graph altogether, since zero times NaN is NaN. What a unit
     adds still depends on that unit alone, so the guarantee stands.
     """
     losses = data.losses(model, batch)
-    finite = torch.isfinite(losses.detach())
-    if bool(finite.all()):
-        return losses
-    if not bool(finite.any()):
-        return losses[:0]
-    return data.losses(model, batch.pick(finite))
+    infinite = ~torch.isfinite(losses.detach())
+    if not bool(infinite.any()):
+        return losses, batch
+    batch = batch.without(infinite)
+    return data.losses(model, batch) if len(batch) else losses[:0], batch
+
+
+def _widest(shapes: Iterable[Sequence[int]]) -> Shape:
+    return tuple(map(max, zip(*shapes, strict=True)))
+
+
+def _real(indices: Sequence[int]) -> Tensor:
+    return torch.tensor([i != BLANK for i in indices])

@@ -129,7 +129,7 @@ def test_a_users_loss_is_the_mean_over_its_records_and_not_over_the_rows():
     torch.testing.assert_close(
         data.losses(None, batch), torch.tensor([0, 2, 4.5], dtype=torch.float64)
     )
-    picked = batch.pick(torch.tensor([True, False, True]))
+    picked = batch.without(torch.tensor([False, True, False]))
     assert data.losses(None, picked).tolist() == [0, 4.5]
 
 

@@ -89,7 +89,7 @@ class RecordCanaries(Canaries):
         chosen = [slot for slot in slots if self.included[slot]]
         for piece in self._data.microbatches(chosen, self._token_budget):
             batch = self._data.batch(piece, 0).to(self._device)
-            losses = finite_losses(self._data, self._model, batch)
+            losses, batch = finite_losses(self._data, self._model, batch)
             self._clipper.backward(losses, rows=batch.rows_per_unit)
 
     @torch.no_grad()
@@ -128,17 +128,19 @@ class RecordCanaries(Canaries):
 class Pairs:
     """Units of two records each; a unit's loss is ``weight`` times the difference of theirs."""
 
+    shapes = None
+
     def __init__(self, objective: Objective, examples: Sequence[Any], weight: float) -> None:
         self._objective = objective
         self._pairs = [tuple(examples[i : i + 2]) for i in range(0, len(examples), 2)]
-        self._lengths = [2 * max(a.length, b.length) for a, b in self._pairs]
+        self.lengths = [2 * max(a.length, b.length) for a, b in self._pairs]
         self._weight = weight
 
     def __len__(self) -> int:
         return len(self._pairs)
 
     def microbatches(self, indices: Sequence[int], token_budget: int) -> list[list[int]]:
-        return microbatches(indices, self._lengths, token_budget)
+        return microbatches(indices, self.lengths, token_budget)
 
     def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
         rows = self._objective.collate([row for i in indices for row in self._pairs[i]])

@@ -87,7 +87,20 @@ class Batch:
 class Losses(Protocol):
     """What training asks of an objective once records are encoded."""
 
-    def collate(self, examples: Sequence[Any]) -> Batch: ...
+    def collate(self, examples: Sequence[Any], widths: Sequence[int] | None = None) -> Batch:
+        """Examples as a batch, padded to ``widths``; None: to the widest among them."""
+        ...
+
+    def widths(self, example: Any) -> tuple[int, ...]:
+        """What an example is padded to where its company may not decide that.
+
+        Positions come first. No example with a loss is narrower than `blank`.
+        """
+        ...
+
+    def blank(self) -> Any:
+        """A short example with a finite loss, which is no record's."""
+        ...
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """One loss per row, ``(B,)``, nothing summed or averaged across rows."""

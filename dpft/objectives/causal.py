@@ -18,6 +18,7 @@ from dpft.decode import decode
 from dpft.evaluation import evaluating, longest_first
 from dpft.objectives.base import Batch, Instance, Prediction
 from dpft.objectives.records import TextRecord
+from dpft.privacy.shapes import padded
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,19 @@ class Causal:
         room = self._room(settings)
         return [self._prompt(record, room) for record in records]
 
-    def collate(self, examples: Sequence[CausalExample]) -> Batch:
-        return collate(examples)
+    def collate(
+        self, examples: Sequence[CausalExample], widths: Sequence[int] | None = None
+    ) -> Batch:
+        return collate(examples, widths)
+
+    def widths(self, example: CausalExample) -> tuple[int, int]:
+        """Of prompt and target together, and of the target."""
+        width = padded(example.length, self.max_length)
+        return width, min(padded(len(example.target), self.max_length), width - 1)
+
+    def blank(self) -> CausalExample:
+        end = self.tokenizer.eos_token_id
+        return CausalExample((end,), (end,))
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         nll = token_nll(model, batch)
@@ -214,18 +226,24 @@ class Causal:
         return ids
 
 
-def collate(examples: Sequence[CausalExample]) -> Batch:
+def collate(examples: Sequence[CausalExample], widths: Sequence[int] | None = None) -> Batch:
     """Pad on the left, so that all targets end in the last column.
 
     The model then needs logits for the last ``K`` positions only, where ``K`` is the longest
     target: prompts pass no output head, which for a small model is much of the cost.
 
+    Args:
+        examples: one or more.
+        widths: ``L`` and ``K``; None: those of the longest example and the longest target.
+
     Returns:
         ``input_ids``, ``attention_mask``, ``position_ids``: ``(B, L - 1)``, without the last token,
         which predicts nothing; ``targets``: ``(B, K)``, with -100 where a record has no target.
     """
-    width = max(example.length for example in examples)
-    longest_target = max(len(example.target) for example in examples)
+    width, longest_target = widths or (
+        max(example.length for example in examples),
+        max(len(example.target) for example in examples),
+    )
     ids = torch.zeros(len(examples), width, dtype=torch.long)
     mask = torch.zeros_like(ids)
     targets = torch.full((len(examples), longest_target), -100, dtype=torch.long)

@@ -30,8 +30,16 @@ class Choice(ABC):
         """A record as an `dpft.objectives.base.Example`."""
 
     @abstractmethod
-    def collate(self, examples: Sequence[Any]) -> Batch:
+    def collate(self, examples: Sequence[Any], widths: Sequence[int] | None = None) -> Batch:
         """Examples as a batch, with ``labels`` of shape ``(B,)`` in int64."""
+
+    @abstractmethod
+    def widths(self, example: Any) -> tuple[int, ...]:
+        """See `dpft.objectives.base.Losses`."""
+
+    @abstractmethod
+    def blank(self) -> Any:
+        """See `dpft.objectives.base.Losses`."""
 
     @abstractmethod
     def scores(self, model: nn.Module, batch: Batch) -> Tensor:

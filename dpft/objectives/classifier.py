@@ -13,6 +13,7 @@ from dpft.errors import ConfigError
 from dpft.objectives.base import Batch
 from dpft.objectives.choice import Choice
 from dpft.objectives.records import LabelledText
+from dpft.privacy.shapes import padded
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,22 @@ class Classifier(Choice):
                 f"{special}; expected room for a token of each text: {special + texts} or more"
             )
 
-    def collate(self, examples: Sequence[ClassExample]) -> Batch:
+    def collate(
+        self, examples: Sequence[ClassExample], widths: Sequence[int] | None = None
+    ) -> Batch:
+        rows = [(e.ids, e.types) for e in examples]
         return Batch(
             {
-                **pad_right([(e.ids, e.types) for e in examples], self.tokenizer.pad_token_id),
+                **pad_right(rows, self.tokenizer.pad_token_id, widths),
                 "labels": torch.tensor([e.label for e in examples]),
             }
         )
+
+    def widths(self, example: ClassExample) -> tuple[int]:
+        return (padded(example.length, self.max_length),)
+
+    def blank(self) -> ClassExample:
+        return ClassExample((self.tokenizer.pad_token_id,), None, 0)
 
     def scores(self, model: nn.Module, batch: Batch) -> Tensor:
         """Logits of the classes, ``(B, K)``."""
@@ -88,18 +98,25 @@ class Classifier(Choice):
 
 
 def pad_right(
-    rows: Sequence[tuple[Sequence[int], Sequence[int] | None]], padding: int
+    rows: Sequence[tuple[Sequence[int], Sequence[int] | None]],
+    padding: int,
+    widths: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
     """Tokens, and their types where there are any, padded on the right.
 
     Encoders count positions from the first column (BERT) or over what is not padding (RoBERTa):
     with the padding on the right, no record's positions depend on the length of another.
 
+    Args:
+        rows: tokens and types; types of all that is text, or of nothing.
+        padding: the token that pads.
+        widths: ``T`` alone; None: the most tokens in a row.
+
     Returns:
         ``input_ids`` and ``attention_mask``, and ``token_type_ids`` where rows have types:
         ``(B, T)``.
     """
-    width = max(len(ids) for ids, _ in rows)
+    (width,) = widths or (max(len(ids) for ids, _ in rows),)
     ids = torch.full((len(rows), width), padding, dtype=torch.long)
     mask, types = torch.zeros_like(ids), torch.zeros_like(ids)
     for row, (tokens, kinds) in enumerate(rows):

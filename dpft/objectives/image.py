@@ -52,7 +52,16 @@ class ImageClassifier(Choice):
     def encode(self, record: LabelledImage) -> ImageExample:
         return ImageExample(record, (self.size // self.patch) ** 2 + 1)
 
-    def collate(self, examples: Sequence[ImageExample]) -> Batch:
+    def widths(self, example: ImageExample) -> tuple[int]:
+        return (example.length,)
+
+    def blank(self) -> ImageExample:
+        black = np.zeros((self.size, self.size, 3), dtype=np.uint8)
+        return self.encode(LabelledImage(black, 0, ""))
+
+    def collate(
+        self, examples: Sequence[ImageExample], widths: Sequence[int] | None = None
+    ) -> Batch:
         """``pixels``: ``(B, 3, size, size)`` in float32; ``labels``: ``(B,)`` in int64."""
         stacked = np.stack([example.record.pixels(self.size) for example in examples])
         # Planes first, while a number is still one byte.

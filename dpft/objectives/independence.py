@@ -1,4 +1,4 @@
-"""A check that the loss of a record does not depend on what else is in its batch.
+"""A check that what a record adds does not depend on what else is in its batch.
 
 The guarantee rests on it, and no check of gradients can see it: a model that ignores the attention
 mask, counts positions from the padding, or changes its rotary scaling with the longest text of a
@@ -15,79 +15,110 @@ import torch
 from torch import Tensor
 
 from dpft.errors import ModelError
-from dpft.evaluation import evaluating
-from dpft.objectives.base import Objective
+from dpft.evaluation import training_without_dropout
 from dpft.privacy.precision import full_precision
+from dpft.privacy.shapes import BLANK
 
 if TYPE_CHECKING:
     from dpft.privacy import Clipper
+    from dpft.units import TrainingSet, UnitBatch
 
-# What rounding explains: kernels differ with the shape of a batch. Of losses, and of clipped sums
-# as a share of the threshold; where some weights are in half precision the latter says little.
+# What rounding explains, since kernels differ with the shape of a batch. Of losses, and of clipped
+# sums as a share of the threshold; where shapes are fixed, next to nothing.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-5
-_SHARE, _HALF = 3e-4, 5e-2
+_SHARE, _FIXED = 3e-4, 3e-5
+
+# A batch, and the same units each in one of its own.
+Comparison = tuple["UnitBatch", list["UnitBatch"]]
 
 
 def check_independence(
-    objective: Objective,
+    data: TrainingSet,
     model: Any,
-    examples: Sequence[Any],
     clipper: Clipper | None = None,
+    token_budget: int | None = None,
 ) -> None:
-    """Compare losses of training examples alone, among others, and alone again.
+    """Compare losses of training units alone, among others, and alone again.
 
     The shortest and a middle one are put beside the longest, since what a model does may change
-    with the length. The third time tells whether a batch left something behind in the model. It is
-    done with gradients, as in training: what a clipper's hooks make of the model is looked at too.
+    with the length; where shapes are fixed, each among those of its own shape. The third time tells
+    whether a batch left something behind in the model. It is done as in training, with gradients,
+    with a clipper's hooks, and in training mode: a model may do other things in it. Dropout alone
+    is off, whose masks are other random numbers for other batches.
 
     With a clipper the sum of their clipped gradients is compared with those of each alone: that is
     what noise is scaled to, and it tells what losses hide while a new head's weights are small.
 
     Args:
-        objective: gives the losses.
-        model: on its device; left in training mode if it was. Dropout is off meanwhile.
-        examples: all encoded training examples.
+        data: the units, with the losses that are trained on.
+        model: on its device; left in training mode if it was.
         clipper: attached to the model; left as after `reset`, and the model without gradients.
+        token_budget: of microbatches, where ``data`` gives them fixed shapes; None: it does not.
 
     Raises:
         ModelError: if a loss, a buffer or a clipped sum differs. The message has no number of the
             data.
         UnsupportedLayerError: what the clipper says of these batches.
     """
-    order = sorted(range(len(examples)), key=lambda i: (examples[i].length, i))
-    chosen = [examples[i] for i in dict.fromkeys((order[0], order[len(order) // 2], order[-1]))]
     device = next(model.parameters()).device
-    together, *apart = [
-        objective.collate(some).to(device) for some in (chosen, *([one] for one in chosen))
+    comparisons = [
+        (data.batch(together, 0).to(device), [data.batch(one, 0).to(device) for one in apart])
+        for together, apart in _chosen(data, token_budget)
     ]
 
-    def losses(batch: Any) -> Tensor:
-        with torch.enable_grad():
-            found = objective.losses(model, batch)
+    def losses(batch: UnitBatch) -> Tensor:
+        found = _losses(data, model, batch)
         if clipper is not None:
             clipper.reset()
-        return found.detach().double()
+        return batch.of_units(found).detach().double()
 
-    with evaluating(model):
+    what = ""
+    share = _SHARE if token_budget is None else _FIXED
+    with training_without_dropout(model), full_precision():  # else kernels round by thousandths
         buffers = {name: b.clone() for name, b in model.named_buffers()}
-        alone = torch.cat([losses(batch) for batch in apart])
-        among = losses(together)
-        again = torch.cat([losses(batch) for batch in apart])
-        changed = [n for n, b in model.named_buffers() if n in buffers and _differ(b, buffers[n])]
-        what = f"its buffer {changed[0]} changes with the batch" if changed else ""
-        if not what and (_differ(alone, among) or _differ(alone, again)):
-            what = "losses differ"
+        for together, apart in comparisons:
+            alone = torch.cat([losses(batch) for batch in apart])
+            among = losses(together)
+            again = torch.cat([losses(batch) for batch in apart])
+            if _differ(alone, among) or _differ(alone, again):
+                what = "losses differ"
+        for name, buffer in model.named_buffers():
+            if name in buffers and _differ(buffer, buffers[name]):
+                what = f"its buffer {name} changes with the batch"
         if not what and clipper is not None:
-            sums_differ = _sums_differ(objective, model, together, apart, clipper)
-            what = "gradients differ" if sums_differ else ""
+            sums = (_sums_differ(data, model, pair, clipper, share) for pair in comparisons)
+            what = "gradients differ" if any(sums) else ""
     if what:
         raise ModelError(
             f"with {type(model).__name__} the loss of a record depends on what else is in its "
             f"batch ({what}), so that no clipping bounds what one record adds; expected a model "
-            "that heeds the attention mask and the positions it is given. Use another model, or "
-            "a shorter task.max_length where it changes with the length; clip=none trains without "
-            "privacy"
+            "that heeds the attention mask and the positions it is given, and that draws no random "
+            "numbers but dropout. Use another model, or a shorter task.max_length where it changes "
+            "with the length; clip=none trains without privacy"
         )
+
+
+def _chosen(data: TrainingSet, token_budget: int | None) -> list[tuple[list[int], list[list[int]]]]:
+    """Indices of units to compare: of a batch, and of each of its units alone."""
+    order = sorted(range(len(data)), key=lambda i: (data.lengths[i], i))
+    places = (0, len(order) // 2, len(order) - 1)
+    if token_budget is None:
+        together = [*dict.fromkeys(order[place] for place in places)]
+        return [(together, [[i] for i in together])]
+    near = {order[k] for place in places for k in (max(0, place - 1), place)}
+    pieces = data.microbatches(sorted(near), token_budget)
+    return [
+        # Alone each is in the last row but one: among others most are in another.
+        (piece, [[BLANK] * (len(piece) - 2) + [i, BLANK] for i in piece if i != BLANK])
+        for piece in pieces
+    ]
+
+
+def _losses(data: TrainingSet, model: Any, batch: UnitBatch) -> Tensor:
+    # What a model draws for all records together is the same then.
+    torch.manual_seed(0)
+    with torch.enable_grad():
+        return data.losses(model, batch)
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
@@ -99,33 +130,31 @@ def _differ(one: Tensor, other: Tensor) -> bool:
 
 
 def _sums_differ(
-    objective: Objective, model: Any, together: Any, apart: Sequence[Any], clipper: Clipper
+    data: TrainingSet, model: Any, pair: Comparison, clipper: Clipper, share: float
 ) -> bool:
     """Whether the clipped sum of one batch is not that of some others together."""
 
-    def summed(some: Sequence[Any]) -> dict[str, Tensor]:
-        for batch in some:
-            with torch.enable_grad():
-                clipper.backward(objective.losses(model, batch))
-        found = {}
+    def summed(batches: Sequence[UnitBatch]) -> dict[str, Tensor]:
+        for batch in batches:
+            found = _losses(data, model, batch)
+            clipper.backward(found, rows=batch.rows_per_unit, real=batch.real)
+        sums = {}
         for name, parameter in clipper.parameters.items():
             assert parameter.grad is not None
-            found[name], parameter.grad = parameter.grad, None
-        return found
+            sums[name], parameter.grad = parameter.grad, None
+        return sums
 
+    together, apart = pair
     try:
-        with full_precision():  # or kernels for other shapes round by thousandths
-            one, other = summed([together]), summed(apart)
+        one, other = summed([together]), summed(apart)
     finally:
         for parameter in clipper.parameters.values():
             parameter.grad = None
         clipper.reset()
-    half = any(parameter.dtype.itemsize < 4 for parameter in model.parameters())
-    allowed = _HALF if half else _SHARE
     for group, threshold in zip(clipper.groups, clipper.thresholds, strict=True):
         difference = math.hypot(
             *(float((one[name] - other[name]).norm()) for name in group.parameters)
         )
-        if not difference <= allowed * threshold:
+        if not difference <= share * threshold:
             return True
     return False

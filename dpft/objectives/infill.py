@@ -23,6 +23,7 @@ from dpft.objectives.choice import Choice
 from dpft.objectives.classifier import pad_right
 from dpft.objectives.records import LabelledText
 from dpft.objectives.template import MASK, Piece, check_words, parse_template
+from dpft.privacy.shapes import padded
 
 # The module with which transformers' masked language models begin what follows the encoder.
 _HEADS = ("lm_head", "cls", "predictions", "generator_predictions", "vocab_transform", "head")
@@ -136,14 +137,24 @@ class Infilling(Choice):
         mask = 1 + sum(len(part) for part in parts[:blank])
         return InfillExample((*ids, self.tokenizer.sep_token_id), mask, record.label, cut)
 
-    def collate(self, examples: Sequence[InfillExample]) -> Batch:
+    def collate(
+        self, examples: Sequence[InfillExample], widths: Sequence[int] | None = None
+    ) -> Batch:
+        rows = [(e.ids, None) for e in examples]
         return Batch(
             {
-                **pad_right([(e.ids, None) for e in examples], self.tokenizer.pad_token_id),
+                **pad_right(rows, self.tokenizer.pad_token_id, widths),
                 "blank": torch.tensor([e.mask for e in examples]),
                 "labels": torch.tensor([e.label for e in examples]),
             }
         )
+
+    def widths(self, example: InfillExample) -> tuple[int]:
+        return (padded(example.length, self.max_length),)
+
+    def blank(self) -> InfillExample:
+        """The blank that is to be filled in, and nothing else."""
+        return InfillExample((self.tokenizer.mask_token_id,), 0, 0)
 
     def scores(self, model: nn.Module, batch: Batch) -> Tensor:
         """Logits of the classes' words at the blank, ``(B, K)``."""

@@ -20,9 +20,10 @@ class Mixed:
     """The losses of an objective, computed under autocast.
 
     Weights, losses, norms, clipped sums and noise are float32. The gradients that are clipped are
-    those of the losses as they were computed, and a record's loss still depends on that record
-    alone: rounding changes utility, not the guarantee. Predictions are the objective's own, since
-    the weights that are saved are float32.
+    those of the losses as they were computed. How they are rounded depends on the shapes they are
+    computed in: the guarantee holds where those do not depend on other records, see
+    `dpft.privacy.shapes`. Predictions are the objective's own, since the weights that are saved
+    are float32.
 
     Args:
         objective: gives the losses.
@@ -31,8 +32,14 @@ class Mixed:
     def __init__(self, objective: Losses) -> None:
         self._objective = objective
 
-    def collate(self, examples: Sequence[Any]) -> Batch:
-        return self._objective.collate(examples)
+    def collate(self, examples: Sequence[Any], widths: Sequence[int] | None = None) -> Batch:
+        return self._objective.collate(examples, widths)
+
+    def widths(self, example: Any) -> tuple[int, ...]:
+        return self._objective.widths(example)
+
+    def blank(self) -> Any:
+        return self._objective.blank()
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """One loss per row, ``(B,)`` in float32."""

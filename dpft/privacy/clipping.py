@@ -64,14 +64,17 @@ class Clipper:
         adaptive: how thresholds follow quantiles of the norms; None where they are fixed.
         estimates: the quantile estimates ``C_k``; the thresholds themselves where those are fixed.
         thresholds: the norms to which groups are clipped now, ``(K,)`` floats.
-        norms: per-example gradient norms of the last `backward`, shape ``(B, K)``.
+        norms: per-example gradient norms of the last `backward`, ``(B, K)``; blanks have none.
         factors: the clip factors applied by the last `backward`, shape ``(B, K)``. A record whose
             gradient in a group is not finite has factor 0: it contributes nothing there.
         below: for adaptive thresholds, ``sum_i (1[n_ik <= C_k] - 1/2)`` over the records since the
             last `move`, ``(K,)`` in float64: one record changes each entry by at most 1/2.
 
     Guarantee: adding or removing one record changes the sum by at most `sensitivity` in L2 norm,
-    provided that ``losses[i]`` depends on record ``i`` alone.
+    provided that ``losses[i]`` depends on record ``i`` alone. In float32 rounding adds to that less
+    than 1e-5 of the threshold for each record of the batch. Where anything is in half precision it
+    adds up to half a percent for each, unless the shapes that a record is computed in depend on
+    that record alone: see `dpft.privacy.shapes`, which says how, and ``real`` of `backward`.
     """
 
     def __init__(
@@ -144,7 +147,7 @@ class Clipper:
         )
         self.below = torch.zeros(len(self.groups), dtype=torch.float64)
 
-    def backward(self, losses: Tensor, rows: int = 1) -> None:
+    def backward(self, losses: Tensor, rows: int = 1, real: Tensor | None = None) -> None:
         """Add ``sum_i clip(g_i)`` to each parameter's ``.grad``.
 
         Args:
@@ -152,9 +155,11 @@ class Clipper:
                 records. May be empty: then nothing is added.
             rows: rows of the model's batch that belong to one record, next to each other: the
                 model saw ``B * rows``. More than one where a unit of privacy has several texts.
+            real: which losses are of records, ``(B,)`` in bool. The others fill a microbatch up to
+                a fixed size: they add nothing, and have no norm. None: all are.
 
         Raises:
-            ValueError: if ``losses`` is not one-dimensional.
+            ValueError: if ``losses`` is not one-dimensional, or ``real`` of another shape.
             UnsupportedLayerError: if a layer's batch cannot be told apart by record, or if a
                 parameter is used in a way that was not captured.
             RuntimeError: if the `backward` before broke off (see `reset`).
@@ -170,19 +175,34 @@ class Clipper:
                 f"losses have shape {tuple(losses.shape)}; expected one loss per record, shape "
                 "(B,): use reduction='none' and reduce within each record only"
             )
+        if real is not None and real.shape != losses.shape:
+            raise ValueError(
+                f"real has shape {tuple(real.shape)} for losses of shape {tuple(losses.shape)}; "
+                "expected the same"
+            )
         calls, hidden = self._capture.take()
         self.norms = losses.new_empty(len(losses), len(self.groups))
         self.factors = self.norms.clone()
-        if len(losses) and not self.private:
+        some = len(losses) > 0
+        if real is not None:
+            some = bool(real.any())
+            real = real.to(losses.device)
+            # A gradient that is zero at the loss is zero, exactly, in all rows of a blank.
+            losses = torch.where(real, losses, losses.new_zeros(()))
+        if some and not self.private:
             losses.sum().backward()
-        elif len(losses):
+        elif some:
             if not calls:
                 raise UnsupportedLayerError(
                     "no layer's forward was captured for these losses; expected the model to be "
                     "called once per backward, with gradients enabled, after make_clipper"
                 )
             with torch.autocast(losses.device.type, enabled=False):  # the caller's, if any
-                self._clip(losses, calls, hidden, rows)
+                self._clip(losses, calls, hidden, rows, real)
+        if real is not None:
+            self.norms, self.factors = self.norms[real], self.factors[real]
+        if self.adaptive is not None:
+            self._count()
         for parameter in self.parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -209,8 +229,21 @@ class Clipper:
             for name in group.parameters
         ]
 
+    def _count(self) -> None:
+        """Add the last norms to `below`."""
+        usable = self.factors > 0
+        small = self.norms <= self.norms.new_tensor(self.estimates)
+        self.below = self.below.to(self.norms.device) + (
+            (small & usable).sum(0, dtype=torch.float64) - 0.5 * usable.sum(0, dtype=torch.float64)
+        )
+
     def _clip(
-        self, losses: Tensor, calls: Sequence[Call], hidden: Collection[str], rows: int
+        self,
+        losses: Tensor,
+        calls: Sequence[Call],
+        hidden: Collection[str],
+        rows: int,
+        real: Tensor | None,
     ) -> None:
         structure = verify_uses(losses, calls, self.parameters, hidden, rows)
         if not structure.reached:
@@ -221,7 +254,7 @@ class Clipper:
         two = self.plan in TWO_BACKWARDS
         # Where autograd forms the sums, it must do so in the precision of the norms.
         with self._guard.on(), full_precision() if two else nullcontext():
-            self._check(losses, structure, rows)
+            self._check(losses, structure, rows, real)
             # With two backwards `Reweighted` looks at every batch, unless it is rounded.
             if structure.moving and len(losses) > 1 and (structure.halved or not two):
                 check_order(self._capture, losses, structure, rows, self._schedule.batches)
@@ -257,20 +290,13 @@ class Clipper:
             )
         self.norms, self.factors = batch.finish()
         self._forms = batch.forms
-        if self.adaptive is not None:
-            usable = self.factors > 0
-            small = self.norms <= self.norms.new_tensor(self.estimates)
-            self.below = self.below.to(losses.device) + (
-                (small & usable).sum(0, dtype=torch.float64)
-                - 0.5 * usable.sum(0, dtype=torch.float64)
-            )
         if two:
             del batch
             self._second_backward(
                 losses, calls, gate, everywhere, rows, None if structure.halved else reweighted
             )
 
-    def _check(self, losses: Tensor, structure: Structure, rows: int) -> None:
+    def _check(self, losses: Tensor, structure: Structure, rows: int, real: Tensor | None) -> None:
         """Check the rules on some records of the batch, if it is its turn; nothing is clipped yet.
 
         It is repeated ever more rarely: what a model does may depend on its data and change with
@@ -281,7 +307,8 @@ class Clipper:
         calls, halved = structure.reached, structure.halved
         if not self._schedule.due(losses, calls, rows):
             return
-        usable = losses.detach().isfinite().nonzero().flatten()
+        finite = losses.detach().isfinite()
+        usable = (finite if real is None else finite & real).nonzero().flatten()
         last = len(usable) - 1
         chosen = sorted({round(last * part / (_CHECKED - 1)) for part in range(_CHECKED)})
         index = usable[torch.tensor(chosen, device=losses.device)]

@@ -20,6 +20,7 @@ from dpft.objectives.independence import check_independence
 from dpft.objectives.records import LabelledText
 from dpft.privacy import make_clipper
 from dpft.privacy.verify import RuleSums
+from dpft.units import Records
 
 EXAMPLES = [CausalExample(tuple(range(3, 3 + n)), (5, 6, 7)) for n in (2, 5, 40)]
 
@@ -51,20 +52,20 @@ def llama(**rope):
 
 def test_an_ordinary_model_passes_and_keeps_its_mode():
     model = llama(rope_type="default").train()
-    check_independence(Plain(), model, EXAMPLES)
+    check_independence(Records(Plain(), EXAMPLES), model)
     assert model.training
 
 
 def test_one_example_is_enough_to_begin_with():
-    check_independence(Plain(), llama(rope_type="default"), EXAMPLES[:1])
+    check_independence(Records(Plain(), EXAMPLES[:1]), llama(rope_type="default"))
 
 
 def test_positions_that_follow_the_longest_record_are_refused():
     """Dynamic rotary scaling changes for everybody once one record is long."""
     with pytest.raises(ModelError, match="depends on what else is in its batch"):
-        check_independence(Plain(), llama(rope_type="dynamic", factor=4.0), EXAMPLES)
+        check_independence(Records(Plain(), EXAMPLES), llama(rope_type="dynamic", factor=4.0))
     short = EXAMPLES[:2]
-    check_independence(Plain(), llama(rope_type="dynamic", factor=4.0), short)
+    check_independence(Records(Plain(), short), llama(rope_type="dynamic", factor=4.0))
 
 
 def test_an_encoder_that_ignores_the_attention_mask_is_refused():
@@ -83,7 +84,7 @@ def test_an_encoder_that_ignores_the_attention_mask_is_refused():
     texts = ("short", "a text of middling length", "a text that is longer than all the others")
     examples = [objective.encode(LabelledText((text,), 0)) for text in texts]
     with pytest.raises(ModelError, match="FNetForSequenceClassification"):
-        check_independence(objective, model, examples)
+        check_independence(Records(objective, examples), model)
 
 
 def test_what_a_batch_leaves_behind_is_found():
@@ -95,7 +96,7 @@ def test_what_a_batch_leaves_behind_is_found():
 
     model.register_forward_pre_hook(count, with_kwargs=True)
     with pytest.raises(ModelError, match="its buffer seen changes"):
-        check_independence(Plain(), model, EXAMPLES)
+        check_independence(Records(Plain(), EXAMPLES), model)
 
 
 def test_records_that_are_mixed_on_purpose_are_found():
@@ -105,13 +106,13 @@ def test_records_that_are_mixed_on_purpose_are_found():
             return losses - 0.1 * losses.mean()
 
     with pytest.raises(ModelError, match="losses differ"):
-        check_independence(Mixing(), llama(rope_type="default"), EXAMPLES)
+        check_independence(Records(Mixing(), EXAMPLES), llama(rope_type="default"))
 
 
 def test_it_works_with_the_tasks_objective():
     loaded = load_model(Model("tiny", "bundled:tiny"), Needs("causal"), 0)
     assert isinstance(loaded.model, nn.Module)
-    check_independence(Causal(loaded.tokenizer, 50), loaded.model, EXAMPLES)
+    check_independence(Records(Causal(loaded.tokenizer, 50), EXAMPLES), loaded.model)
 
 
 class Detached(nn.Module):
@@ -137,10 +138,10 @@ class Rows:
 def test_the_model_is_looked_at_as_the_clipper_makes_it():
     torch.manual_seed(0)
     model = Detached()
-    check_independence(Rows(), model, EXAMPLES)
+    check_independence(Records(Rows(), EXAMPLES), model)
     clipper = make_clipper(model, "bk", threshold=1.0)
     with pytest.raises(ModelError, match="depends on what else is in its batch"):
-        check_independence(Rows(), model, EXAMPLES, clipper)
+        check_independence(Records(Rows(), EXAMPLES), model, clipper)
     assert not clipper._capture.calls
 
 
@@ -164,13 +165,13 @@ def test_what_a_new_head_hides_from_the_losses_shows_in_clipped_sums(style, coup
     model = Centred(head=1e-6)
     if not coupled:
         monkeypatch.setattr(torch.Tensor, "mean", lambda h, dim: torch.zeros(h.shape[1:]))
-    check_independence(Rows(), model, EXAMPLES)
+    check_independence(Records(Rows(), EXAMPLES), model)
     clipper = make_clipper(model, style, threshold=1.0)
     if coupled:
         with pytest.raises(ModelError, match="gradients differ"):
-            check_independence(Rows(), model, EXAMPLES, clipper)
+            check_independence(Records(Rows(), EXAMPLES), model, clipper)
     else:
-        check_independence(Rows(), model, EXAMPLES, clipper)
+        check_independence(Records(Rows(), EXAMPLES), model, clipper)
     assert all(parameter.grad is None for parameter in model.parameters())
     assert model.training
     assert not clipper.below.any()
@@ -182,7 +183,7 @@ def test_the_first_batch_of_training_is_checked_all_the_same(monkeypatch):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1), nn.Flatten(0))
     clipper = make_clipper(model, "bk", threshold=1.0)
-    check_independence(Rows(), model, EXAMPLES, clipper)
+    check_independence(Records(Rows(), EXAMPLES), model, clipper)
     checked = []
     verify = RuleSums.verify
 
@@ -193,3 +194,62 @@ def test_the_first_batch_of_training_is_checked_all_the_same(monkeypatch):
     monkeypatch.setattr(RuleSums, "verify", spy)
     clipper.backward(model(torch.randn(3, 4)))
     assert checked
+
+
+class Trained(nn.Module):
+    """Does something else with a batch in training than in evaluation."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.body, self.head, self.what = nn.Linear(4, 4), nn.Linear(4, 1), what
+        self.drop_path = DropPath()
+
+    def forward(self, x):
+        h = self.body(x)
+        if self.training:
+            h = self.what(h)
+        return self.head(torch.tanh(self.drop_path(h)))[:, 0]
+
+
+class DropPath(nn.Module):
+    """Drops the branch of some rows, as in transformers' vision models."""
+
+    def forward(self, h):
+        return h * (torch.rand(len(h), 1) < 0.5) if self.training else h
+
+
+def test_records_that_are_mixed_in_training_alone_are_found():
+    model = Trained(lambda h: h - h.mean(0))
+    data = Records(Rows(), EXAMPLES)
+    with pytest.raises(ModelError, match="depends on what else is in its batch"):
+        check_independence(data, model)
+    model.eval()
+    with pytest.raises(ModelError, match="depends on what else is in its batch"):
+        check_independence(data, model, make_clipper(model, "bk", threshold=1.0))
+    assert not any(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda h: nn.functional.dropout(h, 0.5),
+        nn.Dropout(0.5),
+        lambda h: torch.dropout(h, 0.5, train=True),
+        lambda h: nn.functional.scaled_dot_product_attention(h, h, h, None, 0.5),
+        lambda h: h if torch.rand(()) < 0.5 else 0 * h,
+    ],
+    ids=["functional", "module", "torch", "attention", "layers that are left out"],
+)
+def test_dropout_is_not_mistaken_for_a_coupling(what):
+    rows = lambda h: what(h.unsqueeze(1)).squeeze(1)  # noqa: E731 - attention within a record
+    model = Trained(rows).train()
+    before = torch.random.get_rng_state()
+    check_independence(Records(Rows(), EXAMPLES), model, make_clipper(model, "bk", threshold=1.0))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(module.training for module in model.modules())
+
+
+def test_random_numbers_of_a_row_other_than_dropout_are_named():
+    model = Trained(lambda h: h * torch.randn(len(h), 4)).train()
+    with pytest.raises(ModelError, match="no random numbers but dropout"):
+        check_independence(Records(Rows(), EXAMPLES), model)

@@ -1,0 +1,102 @@
+"""Fixed shapes: what a unit is computed in follows from that unit alone."""
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from dpft.privacy import make_clipper
+from dpft.privacy.shapes import BLANK, FixedShapes, padded
+
+SHAPES = st.tuples(st.integers(1, 4), st.sampled_from([16, 24, 32, 48]), st.integers(1, 3))
+
+
+@given(width=st.integers(1, 600), most=st.integers(1, 600))
+def test_widths_hold_the_record_within_what_any_record_may_take(width, most):
+    wide = padded(width, most)
+    assert wide >= width
+    assert wide <= max(width, most)
+    if width >= 16:
+        assert wide < 1.5 * width
+    # Few widths: whoever is padded to one would be padded to the same from there.
+    assert padded(wide, most) == wide
+
+
+def test_widths_are_few():
+    assert len({padded(width, 512) for width in range(1, 513)}) == 11
+
+
+@given(
+    shapes=st.lists(SHAPES, min_size=1, max_size=60),
+    batch_size=st.integers(1, 400),
+    budget=st.integers(1, 2000),
+    data=st.data(),
+)
+def test_a_units_shapes_do_not_depend_on_its_company(shapes, batch_size, budget, data):
+    cut = FixedShapes(batch_size)
+
+    def seen(batch):
+        found = {}
+        for piece in cut.microbatches(batch, shapes.__getitem__, budget):
+            units = [index for index in piece if index != BLANK]
+            assert piece == units + [BLANK] * (len(piece) - len(units))
+            assert units
+            assert len(units) < len(piece)
+            assert len({shapes[index] for index in units}) == 1
+            found |= {index: (shapes[index], len(piece)) for index in units}
+        return found
+
+    drawn = data.draw(st.lists(st.sampled_from(range(len(shapes))), unique=True, min_size=1))
+    among = seen(drawn)
+    assert Counter(among.keys()) == Counter(drawn)
+    for index in drawn:
+        assert seen([index]) == {index: among[index]}
+        shape, rows = among[index]
+        assert rows == 2 or rows * shape[0] * shape[1] <= budget
+    assert cut.microbatches([], shapes.__getitem__, budget) == []
+
+
+def test_blanks_are_a_small_part_of_a_large_batch():
+    pieces = FixedShapes(1024).microbatches(range(1024), lambda i: (1, 16 + 16 * (i % 3)), 4096)
+    assert sum(piece.count(BLANK) for piece in pieces) < 0.2 * 1024
+
+
+PLANS = ["bk", "ghost", "flat", "lee_kifer", "per_layer", "per_layer_adaptive", "none"]
+
+
+@pytest.mark.parametrize("style", PLANS)
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_blank_adds_nothing_and_has_no_norm(style, rows):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    x = torch.randn(6 * rows, 5, dtype=torch.float64)
+    threshold = None if style == "none" else 0.1
+
+    def run(x, real=None):
+        model.zero_grad()
+        clipper = make_clipper(model, style, threshold=threshold)
+        losses = model(x).square().view(len(x) // rows, -1).sum(1)
+        clipper.backward(losses, rows=rows, real=real)
+        clipper.close()
+        return [p.grad.clone() for p in model.parameters()], clipper
+
+    sums, clipper = run(x[: 4 * rows])
+    real = torch.tensor([True, True, True, True, False, False])
+    filled, with_blanks = run(x, real)
+    for one, other in zip(sums, filled, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+    for name in ("norms", "factors", "below"):
+        torch.testing.assert_close(getattr(clipper, name), getattr(with_blanks, name))
+    nobody, none = run(x, torch.zeros(6, dtype=torch.bool))
+    assert not any(gradient.any() for gradient in nobody)
+    assert len(none.norms) == 0
+
+
+def test_a_mask_of_another_size_is_refused():
+    model = nn.Linear(3, 1)
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    with pytest.raises(ValueError, match=r"real has shape \(3,\) for losses of shape \(2,\)"):
+        clipper.backward(model(torch.ones(2, 3))[:, 0], real=torch.ones(3, dtype=torch.bool))
