@@ -74,8 +74,11 @@ class TrainingSet(Protocol):
         shapes: how microbatches get shapes that do not depend on who is in them; None: they do not.
     """
 
-    lengths: Sequence[int]
-    shapes: FixedShapes | None
+    @property
+    def lengths(self) -> Sequence[int]: ...
+
+    @property
+    def shapes(self) -> FixedShapes | None: ...
 
     def __len__(self) -> int:
         """How many units there are: ``N``."""
