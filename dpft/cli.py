@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from dpft.terminal import echo, secho
+
 app = typer.Typer(
     name="dpft",
     help="Fine-tune pretrained models with differential privacy, and prove what was done.",
@@ -526,7 +528,7 @@ def version(  # noqa: D103
     if show:
         from dpft import __version__
 
-        typer.echo(f"dpft {__version__}")
+        echo(f"dpft {__version__}")
         raise typer.Exit
 
 
@@ -552,12 +554,12 @@ def _run(verb: Callable[[], None], hub: bool = False, goes_on: str | None = None
     try:
         verb()
     except DpftError as error:
-        typer.secho(f"dpft: {error}", fg=typer.colors.RED, err=True)
+        secho(f"dpft: {error}", fg=typer.colors.RED, err=True)
         sys.exit(2)
     except OSError as error:
         if error.errno not in _DISK:
             raise
-        typer.secho(
+        secho(
             f"dpft: the disk refused: {error}; free some space there, or give a folder that may be "
             "written to (runs_dir=DIR, --out FILE), and type the same command again",
             fg=typer.colors.RED,
@@ -566,7 +568,7 @@ def _run(verb: Callable[[], None], hub: bool = False, goes_on: str | None = None
         sys.exit(2)
     except KeyboardInterrupt:
         after = f"{goes_on} continues where it left off" if goes_on else f"{_SAME} begins anew"
-        typer.secho(f"dpft: stopped; {after}", err=True)
+        secho(f"dpft: stopped; {after}", err=True)
         sys.exit(130)
 
 

@@ -12,11 +12,12 @@ from dpft.config import conf_dir
 from dpft.errors import ConfigError, NotInstalledError, suggestion
 from dpft.presets import PRESETS
 
-# Hydra's own flags. The long ones may be abbreviated; a value may follow a short one at once.
+# Hydra's own flags, but for --experimental-rerun, which runs whatever is in a pickle. The long ones
+# may be abbreviated; a value may follow a short one at once.
 _LONG = (
     *("--help", "--hydra-help", "--version", "--cfg", "--resolve", "--package", "--run"),
     *("--multirun", "--shell-completion", "--config-path", "--config-name", "--config-dir"),
-    *("--experimental-rerun", "--info"),
+    "--info",
 )
 _SHORT = ("-h", "-c", "-p", "-r", "-m", "-s", "-i")
 # Choices of Hydra's own groups that optional packages bring, and the extra that installs them.

@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpft.config import Run
+from dpft.errors import ConfigError
 from dpft.runs.identity import config_hash
 
 
 def run_path(run: Run) -> Path:
-    """``runs_dir/name``; without a name, one made of the main choices and the config's hash."""
+    """``runs_dir/name``; without a name, one made of the main choices and the config's hash.
+
+    Raises:
+        ConfigError: the choices make no folder name, so that the run could lie anywhere.
+    """
     if run.resume is not None:
         return Path(run.resume)
     if run.name is not None:
@@ -21,4 +26,11 @@ def run_path(run: Run) -> Path:
     parts += [run.clip.style]
     parts += [budget] if run.clip.private else []
     parts += [f"s{run.seed}", config_hash(run.identity())[:8]]
-    return Path(run.runs_dir) / "-".join(parts)
+    folder = "-".join(parts)
+    if Path(folder).name != folder or not folder.isprintable():
+        raise ConfigError(
+            f"the run's folder would be {folder!r}, made of task.name, model.name and other "
+            "choices; expected a plain folder name: give one without / and control characters, "
+            "such as model.name=mine. Where a model lies says model.path"
+        )
+    return Path(run.runs_dir) / folder

@@ -56,14 +56,15 @@ def predict(
 def write_predictions(file: Path, predictions: Sequence[Prediction]) -> None:
     """JSON lines of ``source``, ``prediction``, ``references`` and what else is known of them.
 
-    The file is there whole or not at all.
+    The file is there whole or not at all, and its owner's alone: prompts and references may be
+    records that no guarantee covers.
 
     Raises:
         DataError: if it cannot be written.
     """
     lines = "".join(json.dumps(_item(p), ensure_ascii=False) + "\n" for p in predictions)
     try:
-        write_atomic(file, lines)
+        write_atomic(file, lines, mode=0o600)
     except OSError as error:
         raise DataError(f"cannot write {file}: {disk_report(file.parent, error)}") from error
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,6 +17,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
+from dpft.console import Console
 from dpft.privacy import Mechanism
 
 # Seconds between lines where no terminal can be redrawn, as in a log file.
@@ -30,12 +30,12 @@ class Progress:
     def __init__(self) -> None:
         self.console = Console(stderr=True)
         self._bars = Bars(
-            TextColumn("{task.description:>9}"),
+            TextColumn("{task.description:>9}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=self.console,
             disable=not self.console.is_terminal,
         )

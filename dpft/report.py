@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dpft.console import Console
 from dpft.runs.shown import down, up
+from dpft.terminal import echo
 
 Row = dict[str, str]
 
@@ -31,7 +32,7 @@ def show(records: Sequence[tuple[Path, Mapping[str, Any]]], markdown: bool = Fal
     """Print runs side by side: one row each, scores, epsilon by three accountants, labels."""
     rows = [row(path, record) for path, record in records]
     if markdown:
-        print(as_markdown(rows), *map(_footnote, records), sep="\n")
+        echo("\n".join([as_markdown(rows), *map(_footnote, records)]))
     else:
         _print(rows, records)
 

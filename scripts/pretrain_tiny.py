@@ -223,8 +223,10 @@ def train(
 
 def load(folder: Path) -> tuple[Tok, Model]:
     """Load what was saved the way users do."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model: Model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    model: Model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, trust_remote_code=False
+    )
     # Transformers 5 can silently build an almost empty tokenizer.
     if len(tokenizer) != model.config.vocab_size:
         raise RuntimeError(

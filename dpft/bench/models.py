@@ -84,7 +84,7 @@ def _gpt2(name: str, untied: bool) -> tuple[nn.Module, int]:
     if name == "tiny":
         from dpft.models.load import BUNDLED
 
-        config = GPT2Config.from_pretrained(str(BUNDLED / name))
+        config = GPT2Config.from_pretrained(str(BUNDLED / name), trust_remote_code=False)
         config.tie_word_embeddings = not untied
     else:
         d, layers, heads = _GPT2_SIZES[name]

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from dpft.bench.catalog import MODELS
@@ -15,6 +13,7 @@ from dpft.bench.explain import fold
 from dpft.bench.largest import PRECISION, Largest
 from dpft.bench.settings import Settings
 from dpft.bench.statistics import Spread, Summary
+from dpft.console import Console
 
 SCHEMA_VERSION = 2
 Cells = dict[str, str]
@@ -165,7 +164,7 @@ def show(title: str, rows: Sequence[Cells], notes: Sequence[str] = ()) -> None:
     """The same on the terminal."""
     console = Console()
     table = Table(
-        title=escape(title),
+        title=title,
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -182,7 +181,7 @@ def show(title: str, rows: Sequence[Cells], notes: Sequence[str] = ()) -> None:
             min_width=None if column in _FOLDED else max(len(row.get(column, "")) for row in rows),
         )
     for row in rows:
-        table.add_row(*(escape(row.get(column, "")) for column in columns))
+        table.add_row(*(row.get(column, "") for column in columns))
     console.print(table)
     console.print()
     for line in notes:

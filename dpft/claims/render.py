@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 
 from rich import box
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -24,6 +23,7 @@ from dpft.claims.shown import (
     row,
     with_numbers,
 )
+from dpft.console import Console
 
 WIDTH = 140
 

@@ -13,6 +13,7 @@ from dpft.clip import Clip
 from dpft.compose import compose
 from dpft.config import parse
 from dpft.errors import ConfigError
+from dpft.terminal import echo, secho
 
 
 def main(overrides: Sequence[str], as_json: bool) -> None:
@@ -44,7 +45,7 @@ def main(overrides: Sequence[str], as_json: bool) -> None:
         "epsilon": mechanism.epsilons(),
     }
     if as_json:
-        typer.echo(json.dumps(answer, indent=2))
+        echo(json.dumps(answer, indent=2))
         return
     from dpft.report import print_pairs
     from dpft.runs.shown import SHUFFLED, down, kind, up, weakness
@@ -72,7 +73,7 @@ def main(overrides: Sequence[str], as_json: bool) -> None:
     )
     notes = [*([SHUFFLED] if shuffled else []), *weakness(epsilon["rdp"])]
     for note in notes:
-        typer.secho(f"note: {note}", fg=typer.colors.YELLOW)
+        secho(f"note: {note}", fg=typer.colors.YELLOW)
 
 
 def _counts(clip: Clip, sigma: float) -> dict[str, Any]:

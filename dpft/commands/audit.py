@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import typer
-
 from dpft.commands import train
 from dpft.errors import ConfigError, suggestion
+from dpft.terminal import echo
 
 KINDS = {
     "bound": "a lower bound on epsilon, measured in the run and held against what it claims",
@@ -22,10 +21,10 @@ def main(arguments: Sequence[str]) -> None:
         ConfigError: if the first argument is no kind of audit.
     """
     if not arguments or arguments[0] in ("--help", "-h"):
-        typer.echo("Usage: dpft audit KIND [SETTINGS as for dpft train]\n")
+        echo("Usage: dpft audit KIND [SETTINGS as for dpft train]\n")
         for kind, what in KINDS.items():
-            typer.echo(f"  {kind:8} {what}")
-        typer.echo(
+            echo(f"  {kind:8} {what}")
+        echo(
             "\n  dpft audit bound task=e2e task.source=sample eps=3\n"
             "  dpft audit bound task=e2e eps=3 audit.gradients=2000 audit.records=200\n"
             "  dpft audit canary task=e2e clip=none audit.repetitions=10\n\n"

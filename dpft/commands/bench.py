@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dpft.bench import report
@@ -21,6 +19,8 @@ from dpft.bench.processes import BenchError, Session, code_fingerprint, run_job
 from dpft.bench.rounds import Journal, Tell, measure, measurement_key
 from dpft.bench.settings import Settings
 from dpft.bench.statistics import summarise
+from dpft.console import Console
+from dpft.terminal import echo
 
 
 def main(explain: bool, largest_batch: bool, threads: int | None, **typed: Any) -> None:
@@ -79,7 +79,7 @@ def _measure(
     _write(path, report.document(settings, facts, rows, summaries), title, table, notes)
     plot(summaries, title, path)
     report.show(title, table, notes)
-    typer.echo(f"written: {path}.json, .md, .png, .svg, .jsonl")
+    echo(f"written: {path}.json, .md, .png, .svg, .jsonl")
 
 
 def _largest(
@@ -98,7 +98,7 @@ def _largest(
     _write(path, report.largest_document(settings, facts, found), title, table, notes)
     plot_largest(found, title, path)
     report.show(title, table, notes)
-    typer.echo(f"written: {path}.json, .md, .png, .svg")
+    echo(f"written: {path}.json, .md, .png, .svg")
 
 
 def _explain(settings: Settings) -> None:
@@ -131,7 +131,7 @@ def _progress() -> Iterator[Tell]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         console=console,
         disable=not console.is_terminal,
     )

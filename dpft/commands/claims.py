@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import typer
-
 from dpft.claims import load
 from dpft.commands.formats import chosen_format
 from dpft.commands.printing import make_console, tell_left_out, write_out
+from dpft.terminal import echo
 
 _SUFFIXES = {".txt": "terminal", ".md": "markdown", ".json": "json"}
 
@@ -60,7 +59,7 @@ def main(
         texts = {"terminal": as_text, "markdown": as_markdown}
         text = as_json(results) if form == "json" else texts[form](results, one=one)
         if out is None:
-            typer.echo(text, nl=False)
+            echo(text, nl=False)
         else:
             write_out(out, text)
     tell_left_out((*index.damaged, *damaged))

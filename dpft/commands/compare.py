@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import typer
-
 from dpft import runs
 from dpft.report import show
 from dpft.runs.hidden import check_no_trial
+from dpft.terminal import echo
 
 
 def main(paths: Sequence[Path], markdown: bool) -> None:
@@ -27,7 +26,7 @@ def main(paths: Sequence[Path], markdown: bool) -> None:
         runs.read_record(paths[0])  # says what is missing
     found = [(path, runs.read_record(path)) for path in paths if path not in left_out]
     for path in left_out:
-        typer.echo(f"skipped {path}: not finished", err=True)
+        echo(f"skipped {path}: not finished", err=True)
     show(found, markdown=markdown)
 
 

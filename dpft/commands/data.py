@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import typer
-
 from dpft.compose import compose
 from dpft.config import parse
 from dpft.errors import ConfigError, DataError, SplitError
+from dpft.terminal import echo
 
 
 def main(action: str, task_name: str, overrides: Sequence[str], to: Path | None) -> None:
@@ -31,7 +30,7 @@ def _where(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
         "hub": "no files here; the hub would be asked. Type task.data_dir=FOLDER, or set DPFT_DATA",
         "sample": "generated records (task.source=sample)",
     }
-    typer.echo(f"{task_name}: {folder if folder is not None else told.get(kind, kind)}")
+    echo(f"{task_name}: {folder if folder is not None else told.get(kind, kind)}")
 
 
 def _check(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
@@ -53,11 +52,11 @@ def _check(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
             if split == "train" or not isinstance(error, SplitError):
                 unusable = unusable or error
             else:
-                typer.echo(f"{task_name} {split}: {error}")
+                echo(f"{task_name} {split}: {error}")
             continue
-        typer.echo(f"{task_name} {split}: {len(records):,} records, {len(instances):,} instances")
+        echo(f"{task_name} {split}: {len(records):,} records, {len(instances):,} instances")
         for line in details:
-            typer.echo(f"  {line}")
+            echo(f"  {line}")
     if unusable is not None:
         raise unusable
 
@@ -69,7 +68,7 @@ def _get(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
     folder = _folder(task_name, to)
     task = _task(task_name, [*overrides, "task.source=hub"])
     for file, rows in save_hub(task.dataset, task_name, folder):
-        typer.echo(f"{file}: {rows:,} rows")
+        echo(f"{file}: {rows:,} rows")
     _advise(task_name, folder)
 
 
@@ -82,7 +81,7 @@ def _sample(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
         raise DataError(f"cannot write to {folder}: {error.strerror}") from error
     for file in sorted(folder.rglob("*")):
         if file.is_file():
-            typer.echo(f"{file}: {file.stat().st_size:,} bytes")
+            echo(f"{file}: {file.stat().st_size:,} bytes")
     _advise(task_name, folder)
 
 
@@ -94,7 +93,7 @@ def _folder(task_name: str, to: Path | None) -> Path:
 
 
 def _advise(task_name: str, folder: Path) -> None:
-    typer.echo(f"use it with: dpft train task={task_name} task.data_dir={folder}")
+    echo(f"use it with: dpft train task={task_name} task.data_dir={folder}")
 
 
 def _task(name: str, overrides: Sequence[str]):  # type: ignore[no-untyped-def]

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from dpft.config import Decode, build
 from dpft.errors import ConfigError
+from dpft.terminal import echo
 
 
 def main(path: Path, overrides: Sequence[str]) -> None:
@@ -40,7 +39,7 @@ def main(path: Path, overrides: Sequence[str]) -> None:
         write_predictions(file, predictions)
         relative = str(file.relative_to(directory.path))
         runs.update_record(directory, generations={name: relative})
-    typer.echo(f"{file}\nscore it with: dpft score {path}")
+    echo(f"{file}\nscore it with: dpft score {path}")
 
 
 def _parsed(overrides: Sequence[str]) -> dict[str, Any]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
 from dpft.compose import compose
 from dpft.config import parse
+from dpft.terminal import echo, secho
 
 RUNS = {
     "pretrained": ["clip=none", "optim.steps=0"],
@@ -24,8 +23,8 @@ def main(folder: Path) -> None:
 
     outcomes = []
     for name, overrides in RUNS.items():
-        typer.secho(f"\n{name}", bold=True, err=True)
+        secho(f"\n{name}", bold=True, err=True)
         settings = ["+experiment=demo", *overrides, f"runs_dir={folder}", f"name={name}"]
         outcomes.append(run_experiment(parse(compose(settings))))
-    typer.echo()
+    echo()
     show([(outcome.path, outcome.record) for outcome in outcomes])

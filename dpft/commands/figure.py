@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from dpft.commands.printing import make_console, tell_lacking, tell_left_out
 from dpft.commands.table import chosen_seeds, make_missing, record_folders, scale_and_settings
+from dpft.console import Console
 from dpft.errors import ConfigError
 from dpft.figures.content import Content, rows
 from dpft.figures.documents import read_benches
@@ -24,6 +24,7 @@ from dpft.tables.composition import Composer
 from dpft.tables.found import Index, make_index
 from dpft.tables.missing import Missing, missing
 from dpft.tables.plan import SCALES, make_plan
+from dpft.terminal import echo, secho
 
 DEFAULT_OUT = Path("runs/figures")
 
@@ -80,8 +81,8 @@ def main(
     lacking = _lacking(parts)
     if only_missing:
         for one in lacking:
-            typer.echo(one.command)
-        typer.echo(f"{len(lacking)} runs are missing; --run makes them", err=True)
+            echo(one.command)
+        echo(f"{len(lacking)} runs are missing; --run makes them", err=True)
         return
     failed: typer.Exit | None = None
     if run:
@@ -153,9 +154,9 @@ def _write(
         )
     paths = save(content, out / "private" if content.private else out)
     for path in paths:
-        typer.echo(str(path))
+        echo(str(path))
     if content.private:
-        typer.secho(f"warning: {WARNING}", fg=typer.colors.YELLOW, err=True)
+        secho(f"warning: {WARNING}", fg=typer.colors.YELLOW, err=True)
     tell_lacking(len(lacking), typed)
 
 
@@ -186,7 +187,7 @@ def _list(folders: Sequence[Path], benches: Sequence[Path]) -> None:
                 made += f" ({len(found)} files)"
             table.add_row(figure.name, made, *told, Text(figure.title))
     make_console().print(table)
-    typer.echo(
+    echo(
         "numbers of runs at hand / numbers that runs can give; computed ones need nothing, private "
         "ones a run's noiseless files; type dpft figure NAME for one"
     )
@@ -199,7 +200,7 @@ def _progress(figure: Figure) -> Iterator[Callable[[int, int], None]]:
 
     console = Console(stderr=True)
     bars = Progress(
-        *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
+        *(TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()),
         console=console,
         disable=not console.is_terminal,
         transient=True,

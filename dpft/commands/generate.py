@@ -15,6 +15,7 @@ import typer
 from dpft.checks import check_seed, positive
 from dpft.config import Decode, build
 from dpft.errors import ConfigError, DataError, suggestion
+from dpft.terminal import echo, secho
 
 if TYPE_CHECKING:
     from dpft.synthesis import Sources, Synthetic
@@ -103,9 +104,9 @@ def main(path: Path, overrides: Sequence[str], not_private: bool) -> None:
     # What a task writes by itself it also reads.
     own = type(task).write_records is not Task.write_records
     again = training_command(trained.run, own, out, len(synthetic.targets))
-    typer.echo(f"train on it with: {again}")
+    echo(f"train on it with: {again}")
     if task.unit_noun == "user":
-        typer.secho(
+        secho(
             "note: synthetic records belong to no user, so this command leaves task.unit=user out",
             fg=typer.colors.YELLOW,
         )
@@ -201,24 +202,24 @@ def _say(content: Mapping[str, Any], out: Path) -> None:
         for key, word in (("empty_left_out", "empty"), ("duplicates_left_out", "repeated"))
         if records[key]
     )
-    typer.echo(f"{out}: {records['written']} records" + (f" ({left_out})" if left_out else ""))
+    echo(f"{out}: {records['written']} records" + (f" ({left_out})" if left_out else ""))
     if stopped := records["stopped_before_their_end"]:
-        typer.secho(
+        secho(
             f"note: {stopped} of them were stopped before their end; "
             f"decode.max_new_tokens={2 * content['sampling']['max_new_tokens']} leaves more room",
             fg=typer.colors.YELLOW,
         )
     if cut := records["sources_cut_for_the_model"]:
-        typer.secho(
+        secho(
             f"note: {cut} of their sources were too long for the model, which saw a part of each",
             fg=typer.colors.YELLOW,
         )
-    typer.echo(f"{beside[1]}: the guarantee, also as {beside[0].name}")
+    echo(f"{beside[1]}: the guarantee, also as {beside[0].name}")
     if content["private"]:
-        typer.echo(content["privacy"]["statement"])
+        echo(content["privacy"]["statement"])
         for caveat in content["privacy"]["caveats"]:
-            typer.secho(f"note: {caveat}", fg=typer.colors.YELLOW)
+            secho(f"note: {caveat}", fg=typer.colors.YELLOW)
     else:
-        typer.secho("no privacy guarantee", fg=typer.colors.YELLOW)
+        secho("no privacy guarantee", fg=typer.colors.YELLOW)
     if content["sources"]["distinct"]:
-        typer.echo(f"sources: {content['sources']['origin']}; {content['sources']['privacy']}")
+        echo(f"sources: {content['sources']['origin']}; {content['sources']['privacy']}")

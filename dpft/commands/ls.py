@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
 from dpft.errors import ConfigError, suggestion
 from dpft.presets import PRESETS
+from dpft.terminal import echo, secho
 
 
 def main(group: str | None) -> None:
@@ -26,9 +25,9 @@ def main(group: str | None) -> None:
         groups = [name]
     for name in groups:
         prefix = "+" if name in PRESETS else ""
-        typer.secho(f"{prefix}{name}=", bold=True)
+        secho(f"{prefix}{name}=", bold=True)
         for file in sorted((root / name).glob("*.yaml")):
-            typer.echo(f"  {file.stem:<19} {summary(file)}")
+            echo(f"  {file.stem:<19} {summary(file)}")
 
 
 def summary(file: Path) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import typer
-from rich.console import Console
+
+from dpft.console import Console
+from dpft.terminal import echo, secho
 
 _PIPED = 160
 
@@ -22,19 +24,19 @@ def write_out(out: Path, text: str) -> None:
     """Write the file of ``--out``, and say where it lies."""
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="utf-8")
-    typer.echo(f"{out}", err=True)
+    echo(f"{out}", err=True)
 
 
 def tell_left_out(lines: Iterable[str]) -> None:
     """Name the files that could not be read."""
     for line in lines:
-        typer.secho(f"left out: {line}", fg=typer.colors.YELLOW, err=True)
+        secho(f"left out: {line}", fg=typer.colors.YELLOW, err=True)
 
 
 def tell_lacking(count: int, typed: str) -> None:
     """How many runs are missing, if any, and how the command ``typed`` goes on from there."""
     if count:
-        typer.echo(
+        echo(
             f"{count} runs are missing: {typed} --missing shows their commands, --run makes them",
             err=True,
         )

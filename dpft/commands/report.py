@@ -13,7 +13,8 @@ from dpft.pages.gather import Options, gather
 from dpft.pages.generations import SAMPLES
 from dpft.pages.one import one_page
 from dpft.pages.several import several_page
-from dpft.runs.atomic import write_atomic
+from dpft.runs.atomic import owners_folder, write_atomic
+from dpft.terminal import echo, secho
 
 # Of several runs each shows so many; and so many points are drawn of all lines of a chart.
 _SAMPLES_OF_EACH = 2
@@ -48,7 +49,7 @@ def main(
     html = build(found, Options(private, samples))
     try:
         if private and file.parent.name == "private":
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            owners_folder(file.parent)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(file, html, mode=0o600 if private else 0o644)
     except OSError as error:
@@ -56,9 +57,9 @@ def main(
             f"could not write {file}: {error}; expected a folder that can be written to: type "
             "--out FILE"
         ) from error
-    typer.echo(f"{file}")
+    echo(f"{file}")
     if private:
-        typer.secho(
+        secho(
             "the page shows figures that no guarantee covers: do not publish it",
             fg=typer.colors.YELLOW,
             err=True,

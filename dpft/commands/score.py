@@ -13,6 +13,7 @@ import typer
 from dpft.compose import compose
 from dpft.config import parse
 from dpft.errors import ConfigError
+from dpft.terminal import echo, secho
 
 
 def main(arguments: Sequence[str], as_json: bool) -> None:
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str], as_json: bool) -> None:
     results = score_run(run) if run is not None else score_predictions(arguments)
     if as_json:
         only = next(iter(results.values())) if len(results) == 1 else results
-        typer.echo(json.dumps(only, indent=2))
+        echo(json.dumps(only, indent=2))
         return
     from dpft import runs
     from dpft.report import print_pairs, print_remarks
@@ -56,7 +57,7 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
         for one, other in pairwise(read_predictions(file))
     )
     if again:
-        typer.secho(
+        secho(
             f"note: {again} lines repeat source and prediction of the line before; if they are one "
             "instance with several references, put these into one line, as official scorers do",
             fg=typer.colors.YELLOW,
@@ -69,19 +70,17 @@ def score_run(path: Path) -> dict[str, Any]:
     """Score every generations file of a run again and update its record."""
     from dpft import runs
     from dpft.predictions import score_file
+    from dpft.runs.generations import generations_files
     from dpft.runs.hidden import check_no_trial
     from dpft.runs.stored import stored_config
     from dpft.tasks import load_task
 
     check_no_trial(path)
-    record = runs.read_record(path)
+    files = generations_files(path, runs.read_record(path))
     text, content = stored_config(path)
     run = parse(content)
     task = load_task(run.task)
-    results = {
-        split: score_file(task, path / file)
-        for split, file in record.get("generations", {}).items()
-    }
+    results = {split: score_file(task, file) for split, file in files.items()}
     if not results:
         raise ConfigError(f"{path} has no generations yet; type dpft decode {path}")
     with runs.RunDirectory.open(path, run.identity(), text) as d:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,9 +13,10 @@ import typer
 from dpft.commands import sweep
 from dpft.commands.again import override
 from dpft.errors import ConfigError
-from dpft.sweep.folder import default_name
+from dpft.sweep.folder import checked_name, default_name
 from dpft.sweep.points import make_plan
 from dpft.sweep.words import read_words
+from dpft.terminal import echo, secho
 
 if TYPE_CHECKING:
     from dpft.sweep.selection import Selection
@@ -76,17 +79,17 @@ def main(
     check_metric(metric, load_task(first.task), first.decode.split)
     warning = remark(plan.runs)
     if warning is not None:
-        typer.secho(warning, fg=typer.colors.YELLOW, err=True)
-    folder = plan.runs_dir / "selections" / (name or default_name(words, ()))
+        secho(warning, fg=typer.colors.YELLOW, err=True)
+    folder = plan.runs_dir / "selections" / checked_name(name or default_name(words, ()))
     selection = Selection(folder)
     selection.describe(found, trials, metric, lowest)
     lines = draw(selection.key(), found, trials)
     if selection.chosen.exists():
-        typer.echo("this selection has released its run before; nothing is run again", err=True)
+        echo("this selection has released its run before; nothing is run again", err=True)
         _tell(selection, read_record(selection.chosen), metric)
         return
     if not lines:
-        typer.echo(
+        echo(
             f"{folder}: the number of trials was drawn as zero, and nothing is released. The same "
             "command draws the same; the same candidates under another --name are a second "
             "selection, whose price adds to the price of this one"
@@ -98,8 +101,9 @@ def main(
     typed = [*own, override("runs_dir", str(selection.trials)), override("sweep.metric", metric)]
     if words.config_dir is not None:
         typed += ["--config-dir", str(words.config_dir)]
-    typer.secho("The number of trials is secret, and so is every trial but the best", err=True)
-    sweep.main(typed, file=file, name="trials", secret=True)
+    secho("The number of trials is secret, and so is every trial but the best", err=True)
+    with _unread_by_others():
+        sweep.main(typed, file=file, name="trials", secret=True)
 
     made = make_plan(read_words(typed), lines)
     assert made.points is not None
@@ -130,20 +134,30 @@ def main(
     )
     _tell(selection, chosen, metric)
     each, total, _ = price(mechanisms, trials)
-    typer.secho(
+    secho(
         f"  each trial spent at most epsilon {up(each)}; the choice makes it {up(total)}",
         fg=typer.colors.YELLOW,
     )
+
+
+@contextmanager
+def _unread_by_others() -> Iterator[None]:
+    """What is written meanwhile, by the processes that are started too, is its owner's alone."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _tell(selection: Selection, chosen: Mapping[str, Any], metric: str) -> None:
     """What was released, at which price, and what the price leaves out."""
     from dpft.sweep.scores import score
 
-    typer.echo(f"{selection.chosen}: {metric} {score(chosen, metric)[1]:.4f}")
-    typer.echo(f"  {chosen['privacy']['statement']}")
+    echo(f"{selection.chosen}: {metric} {score(chosen, metric)[1]:.4f}")
+    echo(f"  {chosen['privacy']['statement']}")
     for caveat in chosen["privacy"]["caveats"]:
-        typer.secho(f"  note: {caveat}", fg=typer.colors.YELLOW)
+        secho(f"  note: {caveat}", fg=typer.colors.YELLOW)
 
 
 def _listed(sizes: set[int]) -> str:

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from dpft.errors import ConfigError, DataError
+from dpft.terminal import echo
 
 if TYPE_CHECKING:
     from dpft.study import Key, Ratings, Summary, System
@@ -35,7 +34,7 @@ def make(
     study = design(systems, items=items, raters=raters, per_rater=per_rater, seed=seed)
     sheet, form, key = write_study(study, out)
     shown = sum(map(len, study.raters))
-    typer.echo(
+    echo(
         f"{form}: for raters, {items} contexts, {len(study.systems)} systems, {shown} ratings\n"
         f"{sheet}: the same as a table\n"
         f"{key}: which system wrote what; keep it from the raters\n"
@@ -67,10 +66,10 @@ def read(files: Sequence[Path], key_file: Path, *, partial: bool, as_json: bool)
     except OSError as error:
         raise DataError(f"cannot write beside {key_file}: {error.strerror}") from error
     if as_json:
-        typer.echo(text)
+        echo(json.dumps(result, indent=2))  # which spells control characters out itself
         return
     _show(result, summaries)
-    typer.echo("\n".join(map(str, [target, *plots])))
+    echo("\n".join(map(str, [target, *plots])))
 
 
 def _titles(paths: Sequence[Path]) -> list[str]:
@@ -85,6 +84,7 @@ def _titles(paths: Sequence[Path]) -> list[str]:
 def _system(path: Path, title: str, name: str) -> System:
     from dpft import runs
     from dpft.predictions import read_predictions
+    from dpft.runs.generations import generations_files
     from dpft.runs.hidden import check_no_trial
     from dpft.study import System
 
@@ -92,7 +92,7 @@ def _system(path: Path, title: str, name: str) -> System:
     if path.suffix == ".jsonl":
         return System(title, read_predictions(path), {"guarantee": "not known: a file, no run"})
     record = runs.read_record(path)
-    known = record.get("generations", {})
+    known = generations_files(path, record)
     if name not in known:
         raise ConfigError(
             f"{path} has no generations {name!r}; it has {', '.join(known) or 'none'}: type "
@@ -106,7 +106,7 @@ def _system(path: Path, title: str, name: str) -> System:
         "guarantee": "no privacy guarantee" if privacy is None else privacy["statement"],
         "caveats": [] if privacy is None else privacy["caveats"],
     }
-    return System(title, read_predictions(path / known[name]), about)
+    return System(title, read_predictions(known[name]), about)
 
 
 def _result(key: Key, ratings: Ratings, summaries: Sequence[Summary]) -> dict[str, Any]:
@@ -139,9 +139,10 @@ def _title(result: dict[str, Any]) -> str:
 
 def _show(result: dict[str, Any], summaries: Sequence[Summary]) -> None:
     from rich import box
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
+
+    from dpft.console import Console
 
     table = Table(box=box.SIMPLE_HEAD, title=_title(result), title_justify="left")
     table.add_column("system", overflow="fold")
@@ -149,15 +150,13 @@ def _show(result: dict[str, Any], summaries: Sequence[Summary]) -> None:
         table.add_column(name, justify="right")
     for one in summaries:
         mean = "-" if one.mean is None else f"{one.mean:.2f}"
-        table.add_row(
-            escape(one.system), str(one.n), mean, _span(one.interval), _span(one.clustered)
-        )
+        table.add_row(one.system, str(one.n), mean, _span(one.interval), _span(one.clustered))
     console = Console()
     console.print(table)
     for name, one in result["systems"].items():
         if "guarantee" in one:
             said = "; ".join([one["guarantee"], *one.get("caveats", [])])
-            console.print(f"[bold]{escape(name)}[/bold]: {escape(said)}", highlight=False)
+            console.print(Text.assemble((name, "bold"), f": {said}"), highlight=False)
 
 
 def _span(interval: tuple[float, float] | None) -> str:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from dpft.commands.again import override
+from dpft.console import Console
 from dpft.errors import ConfigError, DpftError
 from dpft.runs.hidden import check_no_trial
 from dpft.sweep import splits
@@ -21,6 +21,7 @@ from dpft.sweep.points import Plan, labels, make_plan
 from dpft.sweep.state import DONE, FAILED, RUNNING, WAITING, Row, States
 from dpft.sweep.table import Display, as_table, summary
 from dpft.sweep.words import Words, read_list, read_words
+from dpft.terminal import echo, secho
 
 # Seconds between two looks at the runs.
 _LOOK = 1.0
@@ -64,11 +65,11 @@ def main(
     plan = make_plan(words, lines)
     folder = folder_of(plan.runs_dir, name or default_name(words, lines))
     if plan.merged:
-        typer.echo(f"merged {plan.merged} points with the settings of an earlier one", err=True)
+        echo(f"merged {plan.merged} points with the settings of an earlier one", err=True)
     # Which settings secret trials have must not be told; `dpft select` tells of all candidates.
     warning = splits.remark(plan.runs, plan.searched) if chooses and not secret else None
     if warning is not None:
-        typer.secho(warning, fg=typer.colors.YELLOW, err=True)
+        secho(warning, fg=typer.colors.YELLOW, err=True)
     if dry_run:
         _show_plan(plan, folder)
         return
@@ -84,7 +85,7 @@ def main(
 def _run(words: Sequence[str], states: States, folder: SweepFolder, secret: bool) -> None:
     journal = Journal(folder.journal)
     journal.add(Event(BEGUN))
-    typer.echo(f"sweep {folder.path}; its output goes to {folder.log}", err=True)
+    echo(f"sweep {folder.path}; its output goes to {folder.log}", err=True)
     begin = folder.log.stat().st_size if folder.log.exists() else 0
     status = None
     try:
@@ -101,14 +102,14 @@ def _run(words: Sequence[str], states: States, folder: SweepFolder, secret: bool
     failures += [(" ".join(e.overrides), e.error or "") for e in states.stray()]
     if secret and not Console(stderr=True).is_terminal:
         if status or failures:  # what failed tells settings, and how many trials there are at least
-            typer.secho(f"a trial failed; why is secret as well: see {folder.log}", err=True)
+            secho(f"a trial failed; why is secret as well: see {folder.log}", err=True)
     else:
         _tell_failures(failures, status, folder, begin)
     if not secret:
         _tell_cost(rows, states.searched)
     done = all(row.state == DONE for row in rows)
     if not done:
-        typer.echo("not every run is done; the same command goes on with the others", err=True)
+        echo("not every run is done; the same command goes on with the others", err=True)
     if status or failures or not done:
         raise typer.Exit(1)
 
@@ -135,13 +136,13 @@ def _tell_failures(
         begin: where in its log this attempt begins.
     """
     for label, error in failures:
-        typer.secho(f"{label}: {error}", fg=typer.colors.RED, err=True)
+        secho(f"{label}: {error}", fg=typer.colors.RED, err=True)
     if status and not failures:
         with folder.log.open("rb") as log:
             log.seek(begin)
             said = log.read().decode(errors="replace").splitlines()
-        typer.echo("\n".join(said[-_LAST_LINES:]), err=True)
-        typer.secho(f"Hydra ended with status {status}; see {folder.log}", err=True)
+        echo("\n".join(said[-_LAST_LINES:]), err=True)
+        secho(f"Hydra ended with status {status}; see {folder.log}", err=True)
 
 
 def _words_of_child(
@@ -167,7 +168,7 @@ def _words_of_child(
 
 def _show_plan(plan: Plan, folder: SweepFolder) -> None:
     if plan.points is None:
-        typer.echo(f"{folder.path}: the sweeper chooses the points; the settings are valid")
+        echo(f"{folder.path}: the sweeper chooses the points; the settings are valid")
         return
     from dpft.runs.directory import is_finished
 
@@ -176,8 +177,8 @@ def _show_plan(plan: Plan, folder: SweepFolder) -> None:
     for point, label in zip(plan.points, names, strict=True):
         finished = is_finished(point.path, point.digest)
         done += finished
-        typer.echo(f"{label}  {point.path}{'  done' if finished else ''}")
-    typer.echo(f"{folder.path}: {len(plan.points)} points, {done} done")
+        echo(f"{label}  {point.path}{'  done' if finished else ''}")
+    echo(f"{folder.path}: {len(plan.points)} points, {done} done")
 
 
 def _tell_cost(rows: Sequence[Row], searched: bool) -> None:
@@ -194,9 +195,9 @@ def _tell_cost(rows: Sequence[Row], searched: bool) -> None:
         try:
             records.append(read_record(path))
         except DpftError as error:
-            typer.echo(f"left out of the total: {error}", err=True)
+            echo(f"left out of the total: {error}", err=True)
     for remark in remarks(records, searched):
-        typer.secho(f"\n{remark}", fg=typer.colors.YELLOW)
+        secho(f"\n{remark}", fg=typer.colors.YELLOW)
 
 
 def _watch(words: Words, name: str) -> None:
@@ -227,7 +228,7 @@ def _watch(words: Words, name: str) -> None:
     console.print(as_table(rows, summary(rows)))
     for row in rows:
         if row.state == FAILED:
-            typer.secho(f"{row.label}: {row.error}", fg=typer.colors.RED, err=True)
+            secho(f"{row.label}: {row.error}", fg=typer.colors.RED, err=True)
 
 
 def _typed(words: Words, key: str) -> str | None:

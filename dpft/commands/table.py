@@ -18,6 +18,7 @@ from dpft.tables.epsilons import epsilons
 from dpft.tables.found import FOLDERS, Index, make_index
 from dpft.tables.missing import Missing, missing, sweep_list
 from dpft.tables.plan import SCALES, make_plan
+from dpft.terminal import echo, secho
 
 
 def main(
@@ -162,15 +163,15 @@ def _list(paper: str | None, folders: Sequence[Path], beside: Sequence[str]) -> 
         told = ["-" if count is None else f"{count[0]}/{count[1]}" for count in counts]
         table.add_row(entry.table.name, *told, Text(entry.table.title))
     make_console().print(table)
-    typer.echo("cells with a number / cells that a run can fill; type dpft table NAME for one")
+    echo("cells with a number / cells that a run can fill; type dpft table NAME for one")
     tell_left_out(index.damaged)
 
 
 def _print_missing(lacking: Sequence[Missing], index: Index) -> None:
     for one in lacking:
-        typer.echo(one.command)
+        echo(one.command)
     said = f"{len(lacking)} runs are missing" if lacking else "nothing is missing"
-    typer.echo(f"{said}; --run makes them" if lacking else said, err=True)
+    echo(f"{said}; --run makes them" if lacking else said, err=True)
     tell_left_out(index.damaged)
 
 
@@ -191,7 +192,7 @@ def make_missing(
         keep_going: whether the other runs go on after one failed.
     """
     if not lacking:
-        typer.echo("nothing is missing", err=True)
+        echo("nothing is missing", err=True)
         return None
     from dpft.commands import sweep
 
@@ -199,7 +200,7 @@ def make_missing(
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(sweep_list(lacking), encoding="utf-8")
     where = [word for word in extra if word.startswith("runs_dir=")]
-    typer.echo(f"{len(lacking)} runs are missing; their settings are in {file}", err=True)
+    echo(f"{len(lacking)} runs are missing; their settings are in {file}", err=True)
     try:
         sweep.main([*launcher, *where], file=file, keep_going=keep_going, chooses=False)
     except typer.Exit as stopped:
@@ -215,11 +216,11 @@ def _show(filled: Filled, form: str, out: Path | None, lacking: int) -> None:
     elif form == "terminal":
         show(filled, make_console())
     else:
-        typer.echo(FORMATS[form](filled), nl=False)
+        echo(FORMATS[form](filled), nl=False)
     if form != "terminal" or out is not None:
         for remark in filled.remarks:
-            typer.secho(f"record: {remark}", fg=typer.colors.YELLOW, err=True)
+            secho(f"record: {remark}", fg=typer.colors.YELLOW, err=True)
     have, possible = filled.numbers
-    typer.echo(f"{have} of {possible} cells have a number", err=True)
+    echo(f"{have} of {possible} cells have a number", err=True)
     typed = shlex.join(["dpft", "table", filled.table.name, f"scale={filled.scale}"])
     tell_lacking(lacking, typed)

@@ -13,11 +13,12 @@ from dpft.config import conf_dir, parse
 from dpft.errors import AuditError, ConfigError, DpftError
 from dpft.overrides import check_flags, explained, refusals_told
 from dpft.sweep import lifeline
+from dpft.terminal import secho
 
 # Hydra's flags that take a value, and --info, whose value is optional.
 _WITH_VALUE = (
     *("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn"),
-    *("--config-dir", "-cd", "--experimental-rerun"),
+    *("--config-dir", "-cd"),
 )
 _INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 # What may accompany resume=RUN: settings that decide where and how, not what is computed.
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str]) -> None:
             execute(raw)
         except DpftError as error:
             # SystemExit, since Hydra would wrap any other exception in a traceback of its own.
-            typer.secho(f"dpft: {error}", fg=typer.colors.RED, err=True)
+            secho(f"dpft: {error}", fg=typer.colors.RED, err=True)
             raise SystemExit(2) from error
         return None
 
@@ -95,7 +96,7 @@ def execute(raw: dict[str, Any]) -> None:
     from dpft.tasks import load_task
 
     load_task(run.task)  # a wrong setting is told at once: what follows takes seconds
-    from rich.console import Console
+    from dpft.console import Console
 
     with Console(stderr=True).status("importing torch and transformers"):
         from dpft.experiment import run_experiment
@@ -103,7 +104,7 @@ def execute(raw: dict[str, Any]) -> None:
 
     outcome = run_experiment(run)
     if outcome.already_done:
-        typer.secho(
+        secho(
             f"this configuration has already run: {outcome.path}. Type force=true to run it again "
             "(the old run is kept beside it; both spend privacy)",
             fg=typer.colors.YELLOW,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import typer
-
 from dpft.compose import compose
 from dpft.config import conf_dir, parse
 from dpft.errors import NotInstalledError
 from dpft.presets import PRESETS
+from dpft.terminal import echo
 
 _NO_SIZE = (
     " (the number of records is not known, so batch size and noise were not checked; type "
@@ -25,9 +24,9 @@ def main(overrides: Sequence[str]) -> None:
         except NotInstalledError as error:
             if overrides:
                 raise
-            typer.echo(f"not checked: {' '.join(choice)} ({error})")
+            echo(f"not checked: {' '.join(choice)} ({error})")
             continue
-        typer.echo(f"ok: {' '.join(choice) or 'the defaults'}{'' if sized else _NO_SIZE}")
+        echo(f"ok: {' '.join(choice) or 'the defaults'}{'' if sized else _NO_SIZE}")
 
 
 def shipped() -> list[list[str]]:

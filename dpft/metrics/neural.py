@@ -233,16 +233,20 @@ def _load(name: str | None, setting: str, cls: Any, kind: str, layers: int) -> W
 
     stay_offline_if_unreachable()
     try:
-        config = AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         if config.model_type != kind or config.num_hidden_layers < layers:
             return Absent(
                 f"{name} is a {config.model_type} of {config.num_hidden_layers} layers; expected a "
                 f"{kind} of {layers} or more"
             )
         model, report = cls.from_pretrained(
-            name, config=config, dtype=torch.float32, output_loading_info=True
+            name,
+            trust_remote_code=False,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
         )
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # other scores are not lost because of these weights
         return Absent(f"{name} could not be loaded: {type(error).__name__}")
     if report["missing_keys"]:

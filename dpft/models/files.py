@@ -102,7 +102,7 @@ class Files:
         return any(folder.glob("*.safetensors*")) or any(folder.glob("pytorch_model*"))
 
     def config(self) -> Any:
-        return self._load(AutoConfig.from_pretrained)
+        return self._load(AutoConfig.from_pretrained, trust_remote_code=False)
 
     def pretrained(
         self, auto: Any, config: Any, new_head: bool
@@ -120,6 +120,7 @@ class Files:
         with hidden:
             model, info = self._load(
                 auto.from_pretrained,
+                trust_remote_code=False,
                 config=config,
                 # Transformers would else take the type that the file was saved in.
                 dtype=torch.float32,
@@ -130,13 +131,15 @@ class Files:
         if self.gguf is not None:
             # Marked as quantised, a model can neither be trained nor saved.
             weights = model.state_dict()
-            model = auto.from_config(plain, dtype=torch.float32)
+            model = auto.from_config(plain, dtype=torch.float32, trust_remote_code=False)
             model.load_state_dict(weights)
         parameters = dict(model.named_parameters(remove_duplicate=False))
         return model, frozenset(missing & set(parameters))
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        tokenizer: PreTrainedTokenizerBase = self._load(AutoTokenizer.from_pretrained)
+        tokenizer: PreTrainedTokenizerBase = self._load(
+            AutoTokenizer.from_pretrained, trust_remote_code=False
+        )
         return tokenizer
 
     def preprocessor(self) -> Mapping[str, Any]:
@@ -167,16 +170,32 @@ class Files:
                 f"({type(error).__name__}: {_first_line(error)}); copy or download all of it again"
             ) from error
         except (OSError, ValueError) as error:
+            if "trust_remote_code" in str(error):
+                raise ModelError(
+                    f"{self.location} brings Python code of its own (auto_map in its JSON files), "
+                    "which dpft never runs; expected a model whose architecture and tokenizer "
+                    "transformers has itself: give model.path another folder or hub id"
+                ) from error
             if Path(self.location).is_dir():
                 raise ModelError(
                     f"folder {self.location} could not be loaded ({_first_line(error)}); expected "
                     "a model in save_pretrained form, with config.json, weights and tokenizer"
+                ) from error
+            if _is_place(self.location):
+                raise ModelError(
+                    f"model.path is {self.location!r}, and there is no such folder; expected a "
+                    "folder in save_pretrained form, or a hub id such as gpt2 or OWNER/NAME"
                 ) from error
             raise ModelError(
                 f"hub model {self.location} could not be loaded ({type(error).__name__}): go "
                 "online once so that it is downloaded, type model.path=FOLDER if you have it in "
                 "save_pretrained form, or model=tiny for the bundled model"
             ) from error
+
+
+def _is_place(path: str) -> bool:
+    """Whether a path is that of a folder, since no hub id is spelt so."""
+    return path.startswith(("/", "~", ".")) or ".." in path or path.count("/") > 1
 
 
 def _first_line(error: Exception) -> str:

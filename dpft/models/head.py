@@ -14,7 +14,7 @@ def draw_head(model: PreTrainedModel, auto: Any, config: Any) -> None:
 
     As those of a model that is drawn whole: how a head is drawn is its family's own matter.
     """
-    drawn = auto.from_config(config, dtype=torch.float32).state_dict()
+    drawn = auto.from_config(config, dtype=torch.float32, trust_remote_code=False).state_dict()
     for name, weight in model.state_dict().items():
         if of_classes(model, name):
             weight.copy_(drawn[name])

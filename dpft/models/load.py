@@ -163,7 +163,9 @@ def load_model(settings: Model, needs: Needs, seed: int, *, own: bool = False) -
         labels += [x for x in ancestry(origin.file(ANCESTRY)) if x not in labels]
     torch.manual_seed(seed)
     if drawn:
-        model: PreTrainedModel = auto.from_config(config, dtype=torch.float32)
+        model: PreTrainedModel = auto.from_config(
+            config, dtype=torch.float32, trust_remote_code=False
+        )
     else:
         model, missing = origin.pretrained(auto, config, new_head=bool(needs.classes))
         _check_missing(model, missing, settings, needs)
@@ -215,7 +217,7 @@ def find(settings: Model) -> Origin:
     if not path.startswith(_PREFIX):
         return Files(path, path)
     folder = BUNDLED / path.removeprefix(_PREFIX)
-    if not (folder / "config.json").is_file():
+    if folder.parent != BUNDLED or not (folder / "config.json").is_file():
         raise ModelError(
             f"no bundled model {path!r}: {folder} is not there; expected {_PREFIX}tiny, a folder, "
             "or a hub id"

@@ -149,7 +149,7 @@ def load_prefix(loaded: LoadedModel, folder: Path) -> LoadedModel:
 
     The saved prefix is keys and values themselves; the network that they came from is gone.
     """
-    config = PeftConfig.from_pretrained(str(folder))
+    config = PeftConfig.from_pretrained(str(folder), trust_remote_code=False)
     prefixed = wrapped(loaded, lambda model: PrefixModel(model, config))
     set_peft_model_state_dict(prefixed.model, load_peft_weights(str(folder), device="cpu"))
     return prefixed

@@ -21,6 +21,8 @@ Pixels = npt.NDArray[np.uint8]
 
 # Other formats that Pillow knows start programs or keep several images.
 _FORMATS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")
+# A few kilobytes may be decoded to gigabytes of one colour; the largest of Food-101 has 512 by 512.
+_PIXELS = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +73,14 @@ class LabelledImage:
     def _decoded(self, data: bytes) -> Image.Image:
         try:
             with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+                if image.width * image.height > _PIXELS:
+                    raise ValueError("too large")
                 return image.convert("RGB")
         # Pillow's parsers raise more than one type on broken files.
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise DataError(
                 f"{self.source} is not an image that can be read ({type(error).__name__}); "
-                f"expected one of {', '.join(_FORMATS)}"
+                f"expected one of {', '.join(_FORMATS)}, of at most {_PIXELS:,} pixels"
             ) from error
 
 

@@ -213,7 +213,7 @@ class _Reader:
         except (OSError, ValueError) as error:
             self.problems.append(f"generations: {self._told(error)}")
             return None
-        self.problems += problems
+        self.problems += map(self._told, problems)
         return found
 
     def metrics(self) -> tuple[Mapping[str, Any], ...]:
@@ -251,7 +251,7 @@ class _Reader:
                     self.problems.append(self._told(error))
         return found
 
-    def _told(self, error: Exception) -> str:
+    def _told(self, error: Exception | str) -> str:
         """The message without the folders of this machine."""
         said = str(error)
         for folder in (self.path, self.path.absolute(), self.path.resolve()):

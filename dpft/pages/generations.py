@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpft.runs.errors import RecordError
+from dpft.runs.generations import generations_file
+
 SAMPLES = 8
 
 
@@ -56,9 +59,11 @@ def read_generations(
     """
     split = str(section(config, "decode").get("split", "test"))
     name = str(section(record or {}, "generations").get(split, f"generations/{split}.jsonl"))
-    file = (path / name).resolve()
-    # A record may come from elsewhere: a file that it names elsewhere is not read.
-    if file.parent != (path / "generations").resolve() or not file.is_file():
+    try:
+        file = generations_file(path, name)
+    except RecordError as error:
+        return None, [str(error)]
+    if not file.is_file():
         return None, []
     reason = None if private else withheld(record, config, asked)
     if reason is not None:

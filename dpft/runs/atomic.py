@@ -38,6 +38,17 @@ def write_atomic(path: Path, data: bytes | str, mode: int = 0o644) -> None:
     fsync_directory(path.parent)
 
 
+def owners_folder(path: Path) -> None:
+    """A folder that only its owner may look into, made if need be, whatever the process's umask.
+
+    Raises:
+        OSError: it cannot be made, or belongs to somebody else.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_mode & 0o777 != 0o700:  # a copied folder may have lost it
+        path.chmod(0o700)
+
+
 def fsync_file(path: Path) -> None:
     """Make the content of an already written file survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -299,8 +299,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _plain(text: Any) -> str:
-    """Text that breaks neither a table nor a list."""
-    return " ".join(str(text).split()).replace("|", "\\|")
+    """Text that breaks neither a table nor a list, and is no HTML."""
+    return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _score(value: float | None) -> str:

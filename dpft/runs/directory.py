@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from dpft.closing import Closing
-from dpft.runs.atomic import fsync_directory, write_atomic
+from dpft.runs.atomic import fsync_directory, owners_folder, write_atomic
 from dpft.runs.errors import START_OVER, RunError, RunMismatchError, disk_report
+from dpft.runs.generations import FOLDER, generations_file
 from dpft.runs.identity import canonical, config_hash, differences, is_earlier_form
 from dpft.runs.ledger import read_ledger
 from dpft.runs.lock import LOCK_NAME, DirectoryLock
@@ -88,6 +89,7 @@ class RunDirectory(Closing):
         """
         folder = Path(path).absolute()  # the working folder may change later
         plain = canonical(config)
+        _refuse_links(folder)
         try:
             lock = DirectoryLock.acquire(folder)
         except OSError as error:
@@ -161,9 +163,9 @@ class RunDirectory(Closing):
 
     def generations(self, split: str) -> Path:
         """Where the generations of a split go; its folder exists."""
-        folder = self.path / "generations"
+        folder = self.path / FOLDER
         folder.mkdir(exist_ok=True)
-        return folder / f"{split}.jsonl"
+        return generations_file(self.path, f"{FOLDER}/{split}.jsonl")
 
     @property
     def set_aside(self) -> list[Path]:
@@ -307,10 +309,10 @@ class RunDirectory(Closing):
             self._write(self.config_file, self._text)
         try:
             self.checkpoints.mkdir(exist_ok=True)
-            self.private.mkdir(mode=0o700, exist_ok=True)
+            owners_folder(self.private)
         except OSError as error:
             raise RunError(self._refused(self.path, error)) from error
-        self._write(self.private / "README.md", PRIVATE_README)
+        self._write(self.private / "README.md", PRIVATE_README, mode=0o600)
 
     def keep_config(self) -> None:
         """Put this command's configuration in the place of an earlier one's.
@@ -320,10 +322,10 @@ class RunDirectory(Closing):
         """
         self._write(self.config_file, self._text)
 
-    def _write(self, path: Path, text: str) -> None:
+    def _write(self, path: Path, text: str, mode: int = 0o644) -> None:
         try:
             if not path.exists() or path.read_bytes() != text.encode():
-                write_atomic(path, text)
+                write_atomic(path, text, mode)
         except OSError as error:
             raise RunError(self._refused(path, error)) from error
 
@@ -332,3 +334,15 @@ class RunDirectory(Closing):
             f"could not write {path}: {disk_report(self.path, error)}. Free some space or give a "
             f"folder that can be written to, and run the same command again"
         )
+
+
+def _refuse_links(folder: Path) -> None:
+    """Refuse a run, perhaps from elsewhere, whose logs are links: what they name would be changed.
+
+    Other files are replaced as a whole, and so are links in their place.
+    """
+    for name in (LOCK_NAME, "ledger.jsonl", "private/metrics.jsonl", "private/norms.jsonl"):
+        if (folder / name).is_symlink():
+            raise RunError(
+                f"{folder / name} is a link; expected a file of the run itself: put the file there"
+            )

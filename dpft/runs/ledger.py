@@ -231,7 +231,7 @@ def _parse(path: Path, lines: list[bytes]) -> LedgerContents:
 
 def _write_or_explain(path: Path, first: bytes) -> None:
     try:
-        write_atomic(path, first)
+        write_atomic(path, first, mode=0o600)
     except OSError as error:
         raise LedgerError(
             f"could not create {path}: {disk_report(path.parent, error)}. Nothing was spent: free "

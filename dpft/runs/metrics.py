@@ -31,6 +31,7 @@ class MetricsLog(Closing):
             if kept != lines:
                 write_atomic(path, b"".join(kept), mode=0o600)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.fchmod(descriptor, 0o600)  # a copied folder may have lost it
         self._file = os.fdopen(descriptor, "ab", buffering=0)
 
     def append(self, step: int, **values: Any) -> None:

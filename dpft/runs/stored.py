@@ -9,6 +9,8 @@ import yaml
 
 from dpft.errors import ConfigError
 
+_VALUES = 100_000
+
 
 def stored_config(path: Path) -> tuple[str, dict[str, Any]]:
     """Text and content of a run's ``config.yaml``.
@@ -31,9 +33,27 @@ def stored_config(path: Path) -> tuple[str, dict[str, Any]]:
         content = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{file} is damaged ({_line(error)}); restore the file") from error
+    if _is_large(content):
+        raise ConfigError(
+            f"{file} holds more than {_VALUES:,} values, perhaps one of them again and again; "
+            "expected the settings of a run: restore the file"
+        )
     if not isinstance(content, dict):
         raise ConfigError(f"{file} is damaged: it holds no settings; restore the file")
     return text, content
+
+
+def _is_large(content: Any) -> bool:
+    """Whether there are more values than any run has settings; a few lines of YAML can say so."""
+    pending, seen = [content], 0
+    while pending and seen <= _VALUES:
+        value = pending.pop()
+        seen += 1
+        if isinstance(value, dict):
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+    return seen > _VALUES
 
 
 def _line(error: yaml.YAMLError) -> str:

@@ -66,7 +66,7 @@ def write_study(study: Study, folder: Path) -> list[Path]:
     name = f"s{digest[:11]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(key, json.dumps(_key(name, digest, study), indent=2) + "\n")
+        write_atomic(key, json.dumps(_key(name, digest, study), indent=2) + "\n", mode=0o600)
         # The mark at the start tells spreadsheets that it is UTF-8.
         write_atomic(sheet, _csv(name, rows).encode("utf-8-sig"))
         write_atomic(form, _form(name, study))

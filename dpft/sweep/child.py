@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +22,9 @@ _PATIENCE = 5.0
 class Child(Closing):
     """``dpft train -m ...``, which ends when this object is closed or this process dies.
 
+    The words are handed over on standard input: every user of the machine sees the arguments of a
+    process, and of a selection's trials nobody may know even how many there are.
+
     Args:
         words: what follows ``dpft train -m``.
         log: what the process and its workers print is appended to this file.
@@ -29,11 +34,16 @@ class Child(Closing):
         reading, self._writing = os.pipe()
         environment = {**os.environ, VARIABLE: str(reading), "PYTHONUNBUFFERED": "1"}
         try:
-            with log.open("ab") as output:
+            # Its owner's alone: an error may quote the data.
+            log.touch(mode=0o600)
+            # A file without a name, since a pipe could fill up before anybody reads it.
+            with log.open("ab") as output, tempfile.TemporaryFile("w+", encoding="utf-8") as typed:
+                json.dump(["train", "-m", *words], typed)
+                typed.seek(0)
                 self._process = subprocess.Popen(
                     # -P: as the dpft script, which does not import from the working folder
-                    [sys.executable, "-P", "-m", "dpft.cli", "train", "-m", *words],
-                    stdin=subprocess.DEVNULL,
+                    [sys.executable, "-P", "-m", "dpft.sweep.child"],
+                    stdin=typed,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     pass_fds=(reading,),
@@ -65,3 +75,15 @@ class Child(Closing):
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
+
+
+def _main() -> None:
+    """The child: the command that stands on standard input."""
+    from dpft.cli import main
+
+    sys.argv[1:] = json.load(sys.stdin)
+    main()
+
+
+if __name__ == "__main__":
+    _main()

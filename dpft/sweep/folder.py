@@ -178,6 +178,15 @@ def folder_of(runs_dir: Path, name: str) -> SweepFolder:
     Raises:
         ConfigError: for a name that is no plain folder name.
     """
+    return SweepFolder(runs_dir / "sweeps" / checked_name(name))
+
+
+def checked_name(name: str) -> str:
+    """The name of ``--name``, if it is a plain folder name.
+
+    Raises:
+        ConfigError: it is none.
+    """
     if not re.fullmatch(r"[\w][\w.+-]*", name):
         raise ConfigError(f"--name is {name!r}; expected letters, digits, '.', '-', '+' or '_'")
-    return SweepFolder(runs_dir / "sweeps" / name)
+    return name

@@ -13,8 +13,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from dpft.compose import compose_here
 from dpft.config import Run, Sweep, build, parse
 from dpft.errors import DpftError, TrainingError
@@ -28,6 +26,7 @@ from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import Event, Journal
 from dpft.sweep.scores import score
 from dpft.sweep.words import read_list
+from dpft.terminal import echo
 
 # Seconds to wait for a run that is in use: a process that was killed may still be dying.
 _WAIT = 10.0
@@ -89,7 +88,7 @@ def run_point(
         journal.add(Event(events.FAILED, error=_sentence(error), **known))
         label = " ".join(overrides) or "the defaults"
         if isinstance(error, DpftError):
-            typer.echo(f"dpft: {label}: {error}", err=True)
+            echo(f"dpft: {label}: {error}", err=True)
         else:
             traceback.print_exc()
         if settings.keep_going:

@@ -76,7 +76,9 @@ class Journal:
         """
         line = json.dumps(asdict(event), ensure_ascii=False).encode() + b"\n"
         try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            how = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+            # An error may quote the data.
+            descriptor = os.open(self._path, how, 0o600)
             try:
                 # One writer at a time, so an unfinished line is that of a dead one: it is cut off.
                 fcntl.flock(descriptor, fcntl.LOCK_EX)

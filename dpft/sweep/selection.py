@@ -19,7 +19,7 @@ from dpft.config import Run
 from dpft.errors import ConfigError
 from dpft.privacy import accounting, keys
 from dpft.privacy.accounting import Trials
-from dpft.runs.atomic import write_atomic
+from dpft.runs.atomic import owners_folder, write_atomic
 from dpft.runs.hidden import DESCRIPTION, PRIVATE, SELECTION_KEY
 from dpft.runs.identity import config_hash, differences
 
@@ -113,7 +113,7 @@ class Selection:
                     "which spends once more. Put the key back, or give another --name, whose "
                     f"price adds to what was spent here. What {self.path} holds is left as it is"
                 )
-            self.private.mkdir(mode=0o700, parents=True, exist_ok=True)
+            owners_folder(self.private)
             write_atomic(file, secrets.token_hex(_KEY_BYTES) + "\n", mode=0o600)
         try:
             key = bytes.fromhex(file.read_text().strip())

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Self
 
 from rich import box
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from dpft.closing import Closing
+from dpft.console import Console
 from dpft.runs.shown import up
 from dpft.sweep import state
 from dpft.sweep.state import Row

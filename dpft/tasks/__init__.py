@@ -57,8 +57,14 @@ def load_task(config: Mapping[str, Any]) -> Task:
         )
     try:
         found = getattr(importlib.import_module(module), cls)
-    except (ImportError, AttributeError) as error:
+    # Also what no module can be called: "" or "../x".
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"task.name is {name!r}, which cannot be imported: {error}") from error
+    from dpft.tasks.base import Task
+
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        raise ConfigError(
+            f"task.name is {name!r}, which is no task; expected a subclass of dpft.tasks.base.Task"
+        )
     settings = {key: value for key, value in config.items() if key not in _BESIDE}
-    task: Task = build(found, settings, "task")
-    return task
+    return build(found, settings, "task")

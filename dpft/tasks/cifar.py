@@ -16,9 +16,12 @@ from dpft.errors import DataError
 from dpft.objectives.images import LabelledImage
 from dpft.tasks import unpickle
 from dpft.tasks.images import Images, Rows, hub_images, names
+from dpft.tasks.limits import Gunzipped
 from dpft.tasks.sources import Dataset, Form, Hub
 
 SIDE = 32
+# 60,000 images with labels and file names are about 187 MB.
+_MOST = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Layout:
             return found
 
         try:
-            with tarfile.open(archive, "r:gz") as tar:
+            with Gunzipped(archive, _MOST) as file, tarfile.open(fileobj=file, mode="r:") as tar:
                 return self._read(split, member, f"{archive}:{self.folder}")
         except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
             raise DataError(f"cannot read {archive}: {error}; expected {self.archive}") from error
@@ -131,7 +134,7 @@ class Layout:
 def _load(opened: Callable[[str], IO[bytes]], name: str, where: str) -> dict[str, Any]:
     try:
         with opened(name) as file:
-            return unpickle.load(file, f"{where}/{name}")
+            return unpickle.load(file, f"{where}/{name}", _MOST)
     except OSError as error:
         raise DataError(
             f"cannot read {where}/{name}: {error.strerror}; expected all files of the official "

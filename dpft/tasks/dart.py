@@ -83,10 +83,16 @@ class _Entries:
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
         self.parser.CharacterDataHandler = self._data
+        # Entities may name each other, and a line of them becomes a text that fills the memory.
+        self.parser.EntityDeclHandler = self._refuse_entity
         self._number, self._line = 0, 0
         self._triples: list[Any] = []
         self._texts: list[str] = []
         self._words: list[str] = []
+
+    def _refuse_entity(self, name: str, *_: Any) -> None:
+        line = self.parser.CurrentLineNumber
+        raise DataError(f"{self.path}, line {line}: declares an entity {name!r}; expected {_XML}")
 
     def _start(self, tag: str, attributes: Mapping[str, str]) -> None:
         self._words = []

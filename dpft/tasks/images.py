@@ -24,6 +24,8 @@ Rows = list[LabelledImage]
 
 # Up to this many bytes an encoded image is kept; of a larger one, where it is.
 KEPT = 1 << 14
+# Pixels a side of images that are kept decoded.
+_SMALL = 64
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,14 @@ def hub_images(
         path = cell.get("path") if isinstance(cell, Mapping) else None
         name = f"image {number}" if path is None else f"image {number} ({Path(path).name})"
         found = LabelledImage(data, index, name)
-        return LabelledImage(found.pixels(), index, name) if decode else found
+        if not decode:
+            return found
+        pixels = found.pixels()
+        if max(pixels.shape) > _SMALL:
+            raise DataError(
+                f"{name}: got {pixels.shape[0]} by {pixels.shape[1]} pixels; expected at most "
+                f"{_SMALL} a side, as of images that are kept decoded"
+            )
+        return LabelledImage(pixels, index, name)
 
     return read

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.errors import DataError, SplitError
+from dpft.tasks.limits import table_rows
 
 Rows = list[Any]
 Location = tuple[str, Path | None]
@@ -210,7 +211,13 @@ def _load_hub(hub: Hub, name: str, split: str, advice: str) -> Any:
     from datasets import load_dataset
 
     try:
-        return load_dataset(hub.id, hub.config, revision=hub.revision, split=hub.splits[split])
+        return load_dataset(
+            hub.id,
+            hub.config,
+            revision=hub.revision,
+            split=hub.splits[split],
+            trust_remote_code=False,
+        )
     except Exception as error:  # the hub client raises many types; all mean the same here
         raise DataError(
             f"the {name} files were found neither in task.data_dir nor in $DPFT_DATA/{name}, and "
@@ -253,16 +260,14 @@ def parquet(path: Path) -> list[dict[str, Any]]:
     """Rows of a parquet file as dictionaries.
 
     Raises:
-        DataError: if it is not one.
+        DataError: if it is not one, or unpacks to more than it may.
     """
-    import pyarrow.parquet
     from pyarrow import ArrowException
 
     try:
-        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
+        return list(table_rows(path))
     except (OSError, ArrowException) as error:
         raise DataError(f"{path} is not a parquet file that can be read: {error}") from error
-    return rows
 
 
 @lru_cache(maxsize=8)

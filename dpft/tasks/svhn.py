@@ -10,7 +10,11 @@ import numpy as np
 from dpft.errors import DataError
 from dpft.objectives.images import LabelledImage
 from dpft.tasks.images import Images, Rows, hub_images
+from dpft.tasks.limits import check_mat
 from dpft.tasks.sources import Dataset, Form, Hub
+
+# Bytes of 100,000 images; the larger file, train_32x32.mat, has 73,257.
+_MOST = 100_000 * (32 * 32 * 3 + 1)
 
 
 def read_mat(path: Path) -> Rows:
@@ -19,13 +23,16 @@ def read_mat(path: Path) -> Rows:
     The digit 0 is class 10 there; here every digit is its own class.
 
     Raises:
-        DataError: if the file is missing, or not of that form.
+        DataError: if the file is missing, not of that form, or unpacks to far more than it has.
     """
     from scipy.io import loadmat
 
     expected = "expected X of shape (32, 32, 3, N) in uint8 and y of shape (N, 1) from 1 to 10"
     try:
+        check_mat(path, _MOST)
         content = loadmat(path, variable_names=("X", "y"))
+    except DataError:
+        raise
     # A parser of a binary format: broken files raise almost anything.
     except Exception as error:
         raise DataError(f"cannot read {path} as a MATLAB file: {error}; {expected}") from error

@@ -80,7 +80,11 @@ def test_a_folder_with_gpt2s_own_tokenizer(data_root, tmp_path):
     [
         (Model("gpt2", "openai-community/gpt2"), r"hub model openai-community/gpt2 .*go online"),
         (Model("x", "bundled:x"), "no bundled model 'bundled:x'"),
-        (Model("x", "/nowhere/at/all"), "could not be loaded"),
+        (Model("x", "/nowhere/at/all"), "there is no such folder"),
+        (Model("x", "../../x"), "there is no such folder"),
+        (Model("x", "~/x"), "there is no such folder"),
+        (Model("x", "bundled:../models/tiny"), "no bundled model"),
+        (Model("x", "bundled:.."), "no bundled model"),
         (Model("custom", "???"), r"model=custom has no model yet; type model\.path="),
     ],
 )

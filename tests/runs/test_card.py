@@ -196,3 +196,12 @@ def test_a_record_from_before_scoring_makes_a_card(record: dict[str, Any]) -> No
     for optional in ("scores", "labels", "generations", "model", "stage"):
         del record[optional]
     assert "Not scored yet." in model_card(record)
+
+
+def test_what_a_record_quotes_is_no_html(record: dict[str, Any]) -> None:
+    record["labels"] = ["<img src=x onerror=alert(1)>"]
+    record["privacy"]["caveats"] = ["<script>alert(1)</script>"]
+    card = model_card(record)
+    assert "<img" not in card
+    assert "<script" not in card
+    assert "&lt;script>alert(1)&lt;/script>" in card

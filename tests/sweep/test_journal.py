@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpft.errors import ConfigError
+from dpft.errors import ConfigError, DpftError
 from dpft.sweep.journal import BEGUN, FAILED, FINISHED, STARTED, Event, Journal
 
 
@@ -21,6 +21,17 @@ def test_events_come_back_in_order(journal):
     assert events[1].overrides == ("seed=1",)
     assert events[2].error == "no data"
     assert events[0].seconds <= events[2].seconds
+
+
+def test_a_journal_is_its_owners_alone_and_no_link_out_of_its_folder(journal, tmp_path):
+    file = tmp_path / "journal.jsonl"
+    assert file.stat().st_mode & 0o777 == 0o600  # an error may quote the data
+    mine = file.rename(tmp_path / "mine")
+    before = mine.read_bytes()
+    file.symlink_to(mine)
+    with pytest.raises(DpftError, match="could not write"):
+        journal.add(Event(BEGUN))
+    assert mine.read_bytes() == before
 
 
 @pytest.mark.parametrize("torn", [1, 40, 10_000])

@@ -124,6 +124,15 @@ def test_what_cannot_be_selected_is_refused(tmp_path, words, message):
     assert not (tmp_path / "selections").exists()
 
 
+def test_a_selection_lies_below_its_folder(tmp_path):
+    with pytest.raises(ConfigError, match="--name is"):
+        select.main(
+            [*SMALL, f"runs_dir={tmp_path / 'a/b'}"],
+            **{"metric": "accuracy", "mean": 2.0, "shape": 1.0, "name": "../../x"},
+        )
+    assert not list(tmp_path.iterdir())
+
+
 def test_impossible_distributions_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="--trials"):
         select.main([*SMALL, f"runs_dir={tmp_path}"], metric="accuracy", mean=0.2, shape=1.0)

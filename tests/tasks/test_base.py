@@ -33,6 +33,19 @@ def test_a_task_of_ones_own_is_named_by_its_module():
         load_task({"name": "dpft.tasks.e2e:Nothing"})
 
 
+@pytest.mark.parametrize("name", ["../x:Y", ":x", ".x:Y"])
+def test_what_is_no_module_is_refused(name):
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        load_task({"name": name})
+
+
+@pytest.mark.parametrize("name", ["os:system", "subprocess:Popen", "dpft.config:Sweep"])
+def test_only_a_task_is_made_of_what_a_config_names(name, monkeypatch):
+    monkeypatch.setattr("os.system", lambda *_: pytest.fail("called"))
+    with pytest.raises(ConfigError, match="which is no task; expected a subclass"):
+        load_task({"name": name, "args": "touch mark"})
+
+
 def test_a_missing_split_is_named(tmp_path):
     (tmp_path / "testset_w_refs.csv").write_text("mr,ref\nname[A],A.\n")
     task = E2E(data_dir=str(tmp_path))

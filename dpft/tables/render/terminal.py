@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from dpft.console import Console
 from dpft.papers.schema import Column
 from dpft.tables.cells import Cell, Filled
 from dpft.tables.shown import (

@@ -1,0 +1,29 @@
+"""What is printed: text from records, data and model files is shown, and directs no terminal."""
+
+from __future__ import annotations
+
+import re
+
+import typer
+
+# What a terminal may take for an order (control characters but for tab and line break), what makes
+# a line read in another order than it is written, and halves of surrogate pairs, which no output
+# can hold.
+_ORDERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def plain(text: object) -> str:
+    r"""The text, with what is no text spelt out: ``\x1b`` for an escape character."""
+    return _ORDERS.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+
+
+def echo(message: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print a message, on standard error if ``err``."""
+    typer.echo(plain(message), err=err, nl=nl)
+
+
+def secho(
+    message: object, *, fg: str | None = None, bold: bool | None = None, err: bool = False
+) -> None:
+    """Print a message in a colour, where the output is a terminal."""
+    typer.secho(plain(message), fg=fg, bold=bold, err=err)

@@ -1,0 +1,98 @@
+"""Code that comes with a model's files is never run, whoever sits at the terminal."""
+
+import json
+import os
+import pty
+import shutil
+import sys
+
+import pytest
+import torch
+
+from dpft.config import Model
+from dpft.errors import ModelError
+from dpft.metrics import neural
+from dpft.models import Needs, load_model, load_tokenizer
+from dpft.models.load import BUNDLED
+
+CAUSAL = Needs("causal")
+CODE = """
+import pathlib
+pathlib.Path({mark!r}).write_text("run")
+from transformers import GPT2Config, GPT2LMHeadModel, GPT2TokenizerFast
+class Config(GPT2Config):
+    model_type = "of-its-own"
+class Net(GPT2LMHeadModel):
+    config_class = Config
+class Words(GPT2TokenizerFast):
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def somebody_types_yes(monkeypatch):
+    """A terminal on which the answer to any question is yes."""
+    keyboard, terminal = pty.openpty()
+    os.write(keyboard, b"y\n" * 8)
+    with os.fdopen(terminal) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert sys.stdin.isatty()
+        yield
+    os.close(keyboard)
+
+
+def _folder(path, mark, model_type=None, maps=(), **tokenizer):
+    """The bundled model, with code of its own beside it."""
+    shutil.copytree(BUNDLED / "tiny", path)
+    (path / "own.py").write_text(CODE.format(mark=str(mark)))
+    config = json.loads((path / "config.json").read_text())
+    config |= {"model_type": model_type} if model_type else {}
+    config["auto_map"] = dict(maps)
+    (path / "config.json").write_text(json.dumps(config))
+    words = json.loads((path / "tokenizer_config.json").read_text())
+    (path / "tokenizer_config.json").write_text(json.dumps(words | tokenizer))
+    return str(path)
+
+
+def test_a_folder_with_an_architecture_of_its_own_is_refused_though_yes_is_typed(tmp_path):
+    mark = tmp_path / "mark"
+    maps = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Net"}
+    folder = _folder(tmp_path / "m", mark, "of-its-own", maps)
+    with pytest.raises(ModelError) as refused:
+        load_model(Model("mine", folder), CAUSAL, 0)
+    assert not mark.exists()
+    said = str(refused.value)
+    assert "code of its own" in said
+    assert "never runs" in said
+    assert "\n" not in said
+
+
+def test_a_folder_with_a_tokenizer_of_its_own_is_refused_though_yes_is_typed(tmp_path):
+    mark = tmp_path / "mark"
+    own = {"tokenizer_class": "Words", "auto_map": {"AutoTokenizer": [None, "own.Words"]}}
+    folder = _folder(tmp_path / "m", mark, "of-its-own", {"AutoConfig": "own.Config"}, **own)
+    with pytest.raises(ModelError, match="code of its own"):
+        load_tokenizer(Model("mine", folder), CAUSAL)
+    assert not mark.exists()
+
+
+def test_weights_that_are_a_pickle_with_code_are_refused(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "mark"),)
+
+    folder = tmp_path / "m"
+    shutil.copytree(BUNDLED / "tiny", folder)
+    (folder / "model.safetensors").unlink()
+    torch.save({"transformer.wte.weight": Evil()}, folder / "pytorch_model.bin")
+    with pytest.raises(ModelError):
+        load_model(Model("mine", str(folder)), CAUSAL, 0)
+    assert not (tmp_path / "mark").exists()
+
+
+def test_weights_of_a_metric_with_code_of_their_own_are_left_out(tmp_path):
+    mark = tmp_path / "mark"
+    folder = _folder(tmp_path / "m", mark, "of-its-own", {"AutoConfig": "own.Config"})
+    found = neural._load(folder, "task.bertscore", None, "distilbert", 1)
+    assert isinstance(found, neural.Absent)
+    assert not mark.exists()

@@ -1,0 +1,70 @@
+"""What is private is its owner's alone, whatever the umask and whatever a copy has lost."""
+
+import os
+import stat
+
+import pytest
+
+from dpft.commands.select import _unread_by_others
+from dpft.objectives.base import Prediction
+from dpft.predictions import write_predictions
+from dpft.runs import Ledger, MetricsLog, RunDirectory, RunError, save_private_state
+from tests.runs.conftest import CONFIG
+
+
+def _open_to_others(folder):
+    return [
+        f"{path.relative_to(folder)} {path.stat().st_mode & 0o777:o}"
+        for path in (folder, *folder.rglob("*"))
+        if stat.S_IMODE(path.stat().st_mode) & 0o077
+    ]
+
+
+def _used(path):
+    with RunDirectory.open(path, CONFIG, "") as run:
+        run.noise_key()
+        with MetricsLog(run.metrics) as log:
+            log.append(0, loss=1.0)
+        save_private_state(run, "audit", 1, {})
+        Ledger(run.ledger, {"key": "k"}).close()
+        write_predictions(run.generations("test"), [Prediction("s", "p", ("r",))])
+        return run.path
+
+
+def test_nobody_else_reads_what_is_private(tmp_path):
+    for mask in (0o000, 0o022, 0o077):
+        before = os.umask(mask)
+        run = _used(tmp_path / oct(mask))
+        os.umask(before)
+        assert not _open_to_others(run / "private")
+        assert not _open_to_others(run / "ledger.jsonl")
+        assert not _open_to_others(run / "generations/test.jsonl")
+
+
+def test_a_folder_that_was_opened_up_is_closed_again(tmp_path):
+    run = _used(tmp_path / "run")
+    for path in (run / "private", *(run / "private").rglob("*")):
+        path.chmod(0o777)
+    _used(run)
+    # What is written once and tells nothing stays as it was, in a folder that is closed.
+    assert _open_to_others(run / "private") == ["README.md 777"]
+
+
+def test_what_trials_of_a_selection_write_is_their_owners(tmp_path):
+    with _unread_by_others():
+        (tmp_path / "log.txt").write_text("")
+    (tmp_path / "after").write_text("")
+    assert stat.S_IMODE((tmp_path / "log.txt").stat().st_mode) == 0o600
+    assert _open_to_others(tmp_path / "after")
+
+
+@pytest.mark.parametrize("name", [".lock", "ledger.jsonl", "private/metrics.jsonl"])
+def test_a_run_from_elsewhere_leads_no_writer_out_of_its_folder(tmp_path, name):
+    run = _used(tmp_path / "run")
+    mine = tmp_path / "mine"
+    mine.write_text("of mine")
+    (run / name).unlink()
+    (run / name).symlink_to(mine)
+    with pytest.raises(RunError, match="is a link"):
+        RunDirectory.open(run, CONFIG, "")
+    assert mine.read_text() == "of mine"
