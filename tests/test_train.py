@@ -301,3 +301,22 @@ def test_noise_reaches_the_weights_at_every_step_and_is_never_repeated():
         for j in range(i):
             together = torch.corrcoef(torch.stack([moves[i], moves[j]]))[0, 1].item()
             assert abs(together) < 5 / n**0.5
+
+
+@pytest.mark.parametrize(("style", "exact"), [("bk", True), ("ghost", True), ("none", False)])
+def test_private_losses_are_computed_without_tf32(style, exact):
+    seen = []
+
+    class Watched(TinyObjective):
+        def losses(self, model, batch):
+            seen.append(torch.backends.cuda.matmul.fp32_precision)
+            return super().losses(model, batch)
+
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        run(style, steps=1, objective=Watched())
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+    assert set(seen) == {"ieee" if exact else "tf32"}

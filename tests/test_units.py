@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpft.objectives.base import Batch
-from dpft.units import Records, UnitBatch, Users
+from dpft.privacy.shapes import FixedShapes, padded
+from dpft.units import Records, UnitBatch, Users, finite_losses
 
 MOST = 4
 
@@ -131,6 +132,49 @@ def test_a_users_loss_is_the_mean_over_its_records_and_not_over_the_rows():
     )
     picked = batch.without(torch.tensor([False, True, False]))
     assert data.losses(None, picked).tolist() == [0, 4.5]
+
+
+class Padded(Objective):
+    """Examples are as wide as they are long; the blank is example -1."""
+
+    def collate(self, examples, widths=None):
+        assert widths is None or all(example.length <= widths[0] for example in examples)
+        return super().collate(examples)
+
+    def widths(self, example):
+        return (padded(example.length, 64),)
+
+    def blank(self):
+        return Example(-1, 1)
+
+
+def test_units_that_are_left_out_of_a_batch_of_fixed_shape_become_blanks():
+    data = Records(Padded({1: float("nan")}), [Example(n) for n in range(40)], FixedShapes(100))
+    [piece] = data.microbatches([0, 1, 2], 1000)
+    assert len(piece) == 8
+    whole = data.batch(piece, 0)
+    losses, batch = finite_losses(data, None, whole)
+    assert len(batch) == len(whole) == 8
+    assert batch.real.tolist() == [True, False, True] + 5 * [False]
+    assert losses.tolist() == [0, -1, 2] + 5 * [-1]
+    assert batch.of_units(losses).tolist() == [0, 2]
+    nobody, none = finite_losses(data, None, batch.without(torch.ones(8, dtype=torch.bool)))
+    assert nobody.tolist() == 8 * [-1]
+    assert not none.real.any()
+
+
+def test_a_user_is_computed_in_shapes_of_its_own():
+    owners = ["ann", *["bob"] * 3, *["cy"] * 9, "dee"]
+    lengths = [3, 3, 20, 3, *[30] * 9, 5]
+    examples = [Example(n, length) for n, length in enumerate(lengths)]
+    data = Users(Padded(), examples, owners, MOST, b"key", FixedShapes(100))
+    pieces = data.microbatches(range(4), 1000)
+    assert [[i for i in piece if i >= 0] for piece in pieces] == [[0, 3], [1], [2]]
+    for piece, rows in zip(pieces, (1, 4, 4), strict=True):
+        batch = data.batch(piece, 0)
+        assert batch.rows_per_unit == rows
+        assert batch.weights.sum(1).tolist() == [1] * len(piece)
+        assert batch.real.tolist() == [i >= 0 for i in piece]
 
 
 def test_a_loss_that_is_not_finite_spoils_its_user_alone():

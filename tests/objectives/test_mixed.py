@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch import nn
 
+from dpft import preparation
 from dpft.compose import compose
 from dpft.config import parse
 from dpft.errors import ConfigError
@@ -11,8 +13,11 @@ from dpft.experiment import run_experiment
 from dpft.objectives.base import Batch
 from dpft.objectives.mixed import Mixed, check_supported
 from dpft.privacy import make_clipper
-from dpft.runs import config_hash, read_ledger
+from dpft.privacy.shapes import FixedShapes
+from dpft.progress import Progress
+from dpft.runs import RunDirectory, config_hash, read_ledger
 from dpft.tables.matching import match_key
+from dpft.tasks import load_task
 
 SMALL = [
     *("task.source=sample", "task.limit_train=48", "task.limit_eval=2", "optim.batch_size=16"),
@@ -101,3 +106,44 @@ def test_a_gpu_without_it_is_refused(monkeypatch):
         check_supported("bfloat16", torch.device("cuda"))
     check_supported("float32", torch.device("cuda"))
     check_supported("bfloat16", torch.device("cpu"))
+
+
+def prepared(tmp_path, monkeypatch, *more):
+    """What a run would train with, and what was checked for independence."""
+    checked = []
+    monkeypatch.setattr(
+        preparation, "check_independence", lambda *arguments: checked.append(arguments)
+    )
+    run = settings(tmp_path, "run", *more)
+    text = OmegaConf.to_yaml(OmegaConf.create(run.raw))
+    with RunDirectory.open(tmp_path / "run", run.identity(), text) as directory:
+        found = preparation.prepare(run, load_task(run.task), directory, Progress())
+    found.parts.clipper.close()
+    return found, checked
+
+
+def test_a_private_run_in_half_precision_trains_and_checks_in_fixed_shapes(tmp_path, monkeypatch):
+    found, [(units, model, clipper, budget)] = prepared(
+        tmp_path, monkeypatch, "precision=bfloat16", "optim.microbatch_tokens=1024"
+    )
+    assert units is found.units
+    assert units.shapes == FixedShapes(16)
+    assert (model, clipper) == (found.parts.loaded.model, found.parts.clipper)
+    assert budget == 1024
+    for piece in units.microbatches(range(48), budget):
+        batch = units.batch(piece, 0).batch.tensors
+        assert batch["input_ids"].shape == (len(piece), batch["input_ids"].shape[1])
+        assert batch["input_ids"].shape[1] + 1 in (16, 24, 32, 48, 64, 96, 100)
+        assert len(piece) == 2
+        losses = units.losses(model, units.batch(piece, 0))
+        assert losses.isfinite().all()
+    assert found.header()["shapes"] == "fixed"
+
+
+@pytest.mark.parametrize("more", [(), ("precision=bfloat16", "clip=none")])
+def test_other_runs_are_cut_as_ever(tmp_path, monkeypatch, more):
+    found, checked = prepared(tmp_path, monkeypatch, *more)
+    assert found.units.shapes is None
+    assert [arguments[3] for arguments in checked] == [None] * len(checked)
+    assert len(checked) == (not more)
+    assert "shapes" not in found.header()
