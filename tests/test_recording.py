@@ -1,6 +1,7 @@
-"""What a record says of a run's cost, where one process makes several runs."""
+"""What a record says of a run's guarantee, and of its cost where a process makes several runs."""
 
 import mmap
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,11 @@ import torch
 from dpft import experiment, recording
 from dpft.compose import compose
 from dpft.config import parse
+from dpft.paths import run_path
+from dpft.privacy.accounting import epsilon_gdp_clt, epsilon_rdp
+from dpft.report import print_remarks
+from dpft.runs import model_card
+from tests.small_runs import ready, settings
 
 MIB = 2**20
 
@@ -78,3 +84,54 @@ def test_a_part_of_a_published_set_is_labelled(tmp_path, monkeypatch, records, t
     labels = experiment.run_experiment(parse(compose(settings))).record["labels"]
     label = f"{records} training records, where the published set has 97"
     assert (label in labels) == told
+
+
+def record_of(run):
+    """Of a run whose steps were taken, as it is before scoring."""
+    with ready(run) as (prepared, directory, _):
+        return recording.make_record(run, prepared, directory, 1.0, {})
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "gdp_clt", "prv"])
+def test_the_statement_quotes_the_epsilon_of_the_accountant_that_it_names(
+    tmp_path, capsys, accountant
+):
+    """Whatever the noise was calibrated by: GDP-CLT's is an approximation, and too small."""
+    budget = ["privacy.noise_multiplier=null", "eps=2", f"privacy.accountant={accountant}"]
+    run = settings(tmp_path, *budget, "optim.batch_size=2", "optim.steps=30", "privacy.delta=1e-3")
+    record = record_of(run)
+    setting = {
+        "sampling_rate": 2 / 12,
+        "noise_multiplier": record["mechanism"]["noise_multiplier"],
+        "steps": 30,
+        "delta": 1e-3,
+    }
+    proven = epsilon_rdp(**setting)
+    assert proven > 1.1 * epsilon_gdp_clt(**setting)
+    print_remarks(run_path(run), record)
+    for text in (record["privacy"]["statement"], model_card(record), capsys.readouterr().out):
+        ((epsilon, delta),) = re.findall(
+            r"\(([\d.]+), ([\d.e-]+)\)-differential\s+privacy\s+by\s+Renyi\s+accounting", text
+        )
+        assert proven <= float(epsilon) < proven + 0.001
+        assert float(delta) == 1e-3
+    assert recording.stated(record["privacy"]["epsilon"]) == pytest.approx(
+        min(proven, record["privacy"]["epsilon"]["prv"]["upper"])
+    )
+
+
+def test_an_audit_is_held_against_a_bound_and_no_estimate():
+    epsilon = {"rdp": 3.0, "gdp_clt": 1.0, "prv": {"lower": 1.5, "estimate": 2.0, "upper": 2.5}}
+    assert recording.stated(epsilon) == 2.5
+    assert recording.stated({**epsilon, "rdp": 2.2}) == 2.2
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "shuffle"])
+def test_epsilon_of_shuffled_batches_is_never_stated_without_its_caveat(tmp_path, sampling):
+    record = record_of(settings(tmp_path, f"sampling={sampling}"))
+    said = "epsilon computed for Poisson sampling, run with shuffled batches"
+    assert (said in record["privacy"]["caveats"]) is (sampling == "shuffle")
+    card = model_card(record)
+    warned = f"> **Mind:** {said[0].upper()}{said[1:]}."
+    assert (warned in card) is (sampling == "shuffle")
+    assert ("(upper bound)" in card) is (sampling == "poisson")

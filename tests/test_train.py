@@ -1,6 +1,7 @@
 """The loop: styles change nothing but speed, and a bad record harms nobody."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 from dpft.config import Optim
 from dpft.errors import TrainingError
 from dpft.objectives.causal import CausalExample, collate, token_nll
-from dpft.optim import make_optimizer
+from dpft.optim import lr_factor, make_optimizer
 from dpft.privacy import Mechanism, make_clipper
 from dpft.privacy.quantiles import Quantiles
 from dpft.train import train
@@ -173,6 +174,27 @@ def test_thresholds_find_the_quantile_of_the_norms_in_training(style):
     assert torch.cat(shares).mean(0).sub(0.5).abs().max() < 0.1
 
 
+@pytest.mark.parametrize(("dropout", "equal"), [(0.1, False), (0.0, True)])
+def test_dropout_masks_are_drawn_from_the_key(dropout, equal):
+    """With all records in the batch and no noise, nothing else of a step is random."""
+    seen = []
+    for key in (b"one", b"other"):
+        model = gpt2(dropout=dropout).float()
+        clipper = make_clipper(model, "bk", threshold=0.5)
+        train(
+            model=model,
+            data=Records(TinyObjective(), EXAMPLES),
+            clipper=clipper,
+            mechanism=Mechanism(len(EXAMPLES), len(EXAMPLES), 1, 0.0, (0.5,), 1e-3),
+            optimizer=make_optimizer(OPTIM, iter(clipper.parameters.values())),
+            settings=OPTIM,
+            key=key,
+            after_step=lambda step, statistics: seen.append(torch.cat(statistics.losses)),
+        )
+        clipper.close()
+    assert torch.equal(*seen) is equal
+
+
 def test_the_ledger_is_told_before_the_weights_move():
     model = gpt2().float()
     before = weights(model)
@@ -320,3 +342,123 @@ def test_private_losses_are_computed_without_tf32(style, exact):
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
     assert set(seen) == {"ieee" if exact else "tf32"}
+
+
+class Steep(TinyObjective):
+    """One record's loss is finite and its gradient is not."""
+
+    def losses(self, model, batch):
+        out = super().losses(model, batch)
+        steep = (batch.tensors["targets"] == 7).any(1)
+        out[steep] = out[steep] + (out[steep] - out[steep].detach()).sqrt()
+        return out
+
+
+def test_a_record_whose_gradient_is_not_finite_is_counted_once():
+    model, seen = gpt2().float(), []
+    clipper = make_clipper(model, "per_layer", threshold=0.5)
+    thresholds = tuple(group.threshold for group in clipper.groups)
+    train(
+        model=model,
+        data=Records(Steep(), EXAMPLES),
+        clipper=clipper,
+        mechanism=Mechanism(len(EXAMPLES), len(EXAMPLES), 1, 0.5, thresholds, 1e-3),
+        optimizer=make_optimizer(OPTIM, iter(clipper.parameters.values())),
+        settings=OPTIM,
+        key=b"key",
+        after_step=lambda step, statistics: seen.append(statistics.summary()),
+    )
+    clipper.close()
+    steep = sum(7 in example.target for example in EXAMPLES)
+    assert 0 < steep == seen[0]["dropped"]
+    assert seen[0]["records"] == len(EXAMPLES)
+    assert len(seen[0]["clipped"]) == len(thresholds)
+    assert seen[0]["seconds"] > 0
+
+
+def test_a_step_has_the_learning_rate_of_its_schedule():
+    settings = dataclasses.replace(OPTIM, schedule="linear")
+    model = gpt2().float()
+    clipper = make_clipper(model, "bk", threshold=0.5)
+    optimizer, rates = make_optimizer(settings, iter(clipper.parameters.values())), []
+    train(
+        model=model,
+        data=Records(TinyObjective(), EXAMPLES),
+        clipper=clipper,
+        mechanism=Mechanism(len(EXAMPLES), 4, 4, 0.5, (0.5,), 1e-3),
+        optimizer=optimizer,
+        settings=settings,
+        key=b"key",
+        after_step=lambda step, statistics: rates.append(optimizer.param_groups[0]["lr"]),
+    )
+    clipper.close()
+    assert rates == [settings.lr * lr_factor(settings, step, 4) for step in range(4)]
+    assert rates == sorted(set(rates), reverse=True)
+
+
+def test_one_weight_that_is_not_finite_ends_a_private_run():
+    model = gpt2().float()
+
+    class Breaks(torch.optim.SGD):
+        def step(self):
+            with torch.no_grad():
+                self.param_groups[0]["params"][-1].view(-1)[0] = math.nan
+
+    with pytest.raises(TrainingError, match="weights are not finite after step 0"):
+        run("bk", model=model, optimizer=Breaks(model.parameters(), lr=1.0))
+
+
+class Observer:
+    """An audit of two slots and a reparametrisation in one: notes what is asked of it, and when."""
+
+    def __init__(self, events):
+        self.events = events
+
+    def __len__(self):
+        return 2
+
+    def insert(self, slots):
+        assert all(0 <= slot < 2 for slot in slots)
+        self.events.append(f"insert {len(slots)}")
+
+    def observe(self):
+        self.events.append("observe")
+
+    def begin(self, step):
+        self.events.append(f"begin {step}")
+
+    def transfer(self):
+        self.events.append("transfer")
+
+
+def test_an_audit_sees_each_release_and_new_coordinates_move_once_it_is_counted():
+    events, model = [], gpt2().float()
+    clipper = make_clipper(model, "bk", threshold=0.5)
+    optimizer = make_optimizer(OPTIM, iter(clipper.parameters.values()))
+    optimizer.register_step_pre_hook(lambda *_: events.append("weights"))
+    everyone = len(EXAMPLES) + 2
+    train(
+        model=model,
+        data=Records(TinyObjective(), EXAMPLES),
+        clipper=clipper,
+        mechanism=Mechanism(everyone, everyone, 2, 0.5, (0.5,), 1e-3),
+        optimizer=optimizer,
+        settings=OPTIM,
+        key=b"key",
+        audit=Observer(events),
+        reparametrisation=Observer(events),
+        spend=lambda step, released: events.append(f"spend {step}"),
+    )
+    clipper.close()
+    assert events == [
+        event
+        for step in range(2)
+        for event in (
+            f"begin {step}",
+            "insert 2",
+            "observe",
+            f"spend {step}",
+            "transfer",
+            "weights",
+        )
+    ]

@@ -203,6 +203,19 @@ def test_records_are_units_of_one_row():
     assert data.microbatches(range(5), 6) == [[0, 1], [2], [3], [4]]
 
 
+def test_only_finite_losses_reach_the_clipper():
+    data = Records(Objective({2: float("nan"), 3: float("inf")}), [Example(n) for n in range(5)])
+    for indices, kept in (([0, 1, 2, 3, 4], [0, 1, 4]), ([0, 4], [0, 4]), ([2, 3], [])):
+        losses, batch = finite_losses(data, None, data.batch(indices, 0))
+        assert losses.tolist() == kept
+        assert len(batch) == len(kept)
+
+
+def test_every_record_has_an_owner():
+    with pytest.raises(ValueError, match="zip"):
+        Users(Objective(), [Example(0), Example(1)], ["ann"], MOST, b"key")
+
+
 def test_no_records_of_a_user_cannot_be_asked_for():
     with pytest.raises(ValueError, match="0 records of a user"):
         users(["ann"], most=0)

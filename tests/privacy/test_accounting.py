@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -192,7 +193,7 @@ def test_the_curve_of_a_run_is_that_of_a_step_times_its_steps():
 
 
 @pytest.mark.parametrize("mu", [0.01, 0.3, 1.0, 4.0, 8.0])
-@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2, 0.5])
 def test_gaussian_epsilon_inverts_the_closed_form_delta(mu, delta):
     epsilon = gdp.gaussian_epsilon(mu, delta)
 
@@ -263,6 +264,70 @@ def test_a_missing_prv_library_falls_back(monkeypatch):
     found = epsilon_prv(sampling_rate=0.01, noise_multiplier=1.0, steps=100, delta=1e-5)
     assert found.method == "rdp-fallback"
     assert "prv_accountant" in found.note
+
+
+class Library:
+    """Stands in for prv_accountant, with bounds of our choice."""
+
+    def __init__(self, *bounds, warning=None):
+        self.bounds, self.warning = bounds, warning
+
+    def PoissonSubsampledGaussianMechanism(self, **given):
+        return given
+
+    def PRVAccountant(self, **given):
+        self.given = given
+        return self
+
+    def compute_epsilon(self, delta, steps):
+        if self.warning:
+            warnings.warn(self.warning, stacklevel=1)
+        return self.bounds
+
+
+def test_each_bound_of_prv_goes_under_its_own_name(monkeypatch, cache_dir):
+    """The estimate guarantees nothing, and may not be stated as the bound."""
+    setting = {"sampling_rate": 0.013, "steps": 300, "delta": 1e-5}
+    monkeypatch.setitem(sys.modules, "prv_accountant", Library(0.5, 0.7, 0.9))
+    found = epsilon_prv(noise_multiplier=1.0, **setting)
+    assert (found.lower, found.estimate, found.upper) == (0.5, 0.7, 0.9)
+    assert found.upper < epsilon_rdp(noise_multiplier=1.0, **setting)
+    stated = all_epsilons(noise_multiplier=1.0, **setting)["prv"]
+    assert stated == {"lower": 0.5, "estimate": 0.7, "upper": 0.9}
+
+
+@pytest.mark.parametrize("bounds", [(0.5, 0.7, math.inf), (0.8, 0.7, 0.9), (0.5, 0.9, 0.7)])
+def test_bounds_that_contradict_each_other_are_not_believed(monkeypatch, cache_dir, bounds):
+    setting = {"sampling_rate": 0.017, "noise_multiplier": 1.0, "steps": 300, "delta": 1e-5}
+    monkeypatch.setitem(sys.modules, "prv_accountant", Library(*bounds))
+    found = epsilon_prv(**setting)
+    assert (found.method, found.upper) == ("rdp-fallback", epsilon_rdp(**setting))
+
+
+def test_an_integral_that_did_not_converge_is_not_believed(monkeypatch, cache_dir):
+    setting = {"sampling_rate": 0.019, "noise_multiplier": 1.0, "steps": 300, "delta": 1e-5}
+    library = Library(0.5, 0.7, 0.9, warning=integrate.IntegrationWarning("slowly convergent"))
+    monkeypatch.setitem(sys.modules, "prv_accountant", library)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        before = list(warnings.filters)
+        found = epsilon_prv(**setting)
+        assert warnings.filters == before  # the caller's choice, again
+    assert (found.method, found.upper) == ("rdp-fallback", epsilon_rdp(**setting))
+
+
+@pytest.mark.parametrize("steps", [1, 300])
+def test_the_grid_of_prv_leaves_out_no_more_than_its_share_of_delta(monkeypatch, cache_dir, steps):
+    """Gopi et al. 2021, Remark 5.6: of all steps together, and of each."""
+    setting = {"sampling_rate": 0.021, "noise_multiplier": 1.0}
+    library = Library(0.5, 0.7, 0.9)
+    monkeypatch.setitem(sys.modules, "prv_accountant", library)
+    epsilon_prv(steps=steps, delta=1e-5, **setting)
+    error = library.given["delta_error"]
+    assert error == 1e-5 / 1000
+    whole = epsilon_rdp(steps=steps, delta=error / 4, **setting)
+    single = epsilon_rdp(steps=1, delta=error / 8 / steps, **setting)
+    assert library.given["eps_max"] == pytest.approx(max(whole, single) + 3, rel=1e-12)
 
 
 # --- all accountants ----------------------------------------------------------------------------
@@ -401,6 +466,28 @@ def test_errors_say_what_was_got_what_is_expected_and_what_to_type(changed, part
         calibrate_noise(**{**CACHED, **changed})
     for part in parts:
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("epsilon", ALL, ids=NAMES)
+@pytest.mark.parametrize(
+    "changed",
+    [{"sampling_rate": 1.5}, {"noise_multiplier": -1.0}, {"steps": 2.5}, {"delta": 1.0}],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_every_accountant_refuses_what_is_out_of_range(epsilon, changed):
+    setting = {"sampling_rate": 0.02, "noise_multiplier": 1.0, "steps": 3, "delta": 1e-5}
+    with pytest.raises(ValueError, match=f"got {next(iter(changed))}="):
+        epsilon(**setting | changed)
+
+
+def test_one_record_makes_one_step_an_epoch():
+    assert steps_for(dataset_size=1, batch_size=1, epochs=3) == 3
+
+
+@pytest.mark.parametrize("epochs", [math.inf, math.nan, -1.0])
+def test_epochs_without_end_are_refused(epochs):
+    with pytest.raises(ValueError, match="expected"):
+        steps_for(dataset_size=10, batch_size=2, epochs=epochs)
 
 
 def test_negative_noise_and_impossible_batches_are_refused():

@@ -228,3 +228,41 @@ def test_impossible_mechanisms_are_refused(changes, message):
 def test_a_batch_that_is_too_large_is_refused_with_one_that_fits(records, fitting):
     with pytest.raises(ValueError, match=rf"for {records} training.*optim\.batch_size={fitting}$"):
         Mechanism(records, records + 1, 5, 0.0, (), 1e-3)
+
+
+def test_calibration_is_by_the_accountant_that_is_asked_for_and_says_so():
+    by = {name: make(accountant=name) for name in ("rdp", "gdp_clt")}
+    for name, mechanism in by.items():
+        assert (mechanism.accountant, mechanism.target_epsilon) == (name, 3.0)
+        assert mechanism.epsilons()[name] == pytest.approx(3.0, rel=1e-3)
+    assert by["gdp_clt"].noise_multiplier < by["rdp"].noise_multiplier
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"delta": 1.0},
+        {"noise_multiplier": math.nan},
+        {"noise_multiplier": -1.0},
+        {"allocation": "weighted", "dimensions": (3, 0), "thresholds": (1.0, 1.0)},
+        {"allocation": "weighted", "dimensions": (0, 3), "thresholds": (1.0, 1.0)},
+    ],
+)
+def test_what_no_guarantee_can_be_stated_for_is_refused(changed):
+    given = {
+        "dataset_size": 100,
+        "batch_size": 10,
+        "steps": 5,
+        "noise_multiplier": 1.0,
+        "thresholds": (1.0,),
+        "delta": 1e-5,
+    }
+    Mechanism(**given)
+    with pytest.raises(ValueError, match="expected"):
+        Mechanism(**given | changed)
+
+
+def test_without_noise_every_step_costs_without_bound():
+    plain = Mechanism(100, 10, 5, 0.0, (1.0,), 1e-5)
+    assert plain.epsilon_after(1) == math.inf
+    assert plain.epsilons()["rdp"] == math.inf

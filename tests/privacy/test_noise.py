@@ -10,7 +10,7 @@ from torch import nn
 
 from dpft.privacy import Mechanism, keys, make_clipper
 from dpft.privacy.groups import Group
-from dpft.privacy.noise import Released
+from dpft.privacy.noise import Released, allocate
 from dpft.privacy.quantiles import Quantiles
 
 SIZE = 40_000
@@ -338,3 +338,35 @@ def test_one_record_moves_the_joint_release_by_no_more_than_is_accounted_for(
     assert max(moved) <= 1 + 1e-6
     assert max(moved) == pytest.approx(1, rel=1e-6)  # the bound is met by a large record
     clipper.close()
+
+
+def test_streams_stay_what_they_are():
+    """A run that another version of this code began is replayed with the same batches and noise."""
+    assert keys.derive(b"key", "noise", 3, "wte") == 0x5D51B7CD6788FC0E6B982E0F1B088EC2
+    drawn = keys.generator(b"key", "sampling", 0).random(2)
+    assert drawn.round(8).tolist() == [0.4396923, 0.63071632]
+
+
+def test_labels_that_run_together_are_told_apart():
+    streams = {
+        keys.derive(b"key", *labels)
+        for labels in (("a", "bc"), ("ab", "c"), ("abc",), ("abc", ""), (1,), ("1",), (11,), (1, 1))
+    }
+    assert len(streams) == 8
+
+
+@pytest.mark.parametrize("allocation", ["global", "equal_budget"])
+def test_no_noise_is_none_in_every_group(allocation):
+    assert allocate(allocation, 0.0, (1.0, 2.0)) == (0.0, 0.0)
+
+
+def test_without_noise_counts_are_released_as_they_are():
+    """For research: nothing is claimed of such a run."""
+    quantiles = Quantiles(0.5)
+    clipper = Sums(flat(0.1), adaptive=quantiles, sums=0.0)
+    clipper.below = torch.tensor([4.0], dtype=torch.float64)
+    plain = Mechanism(1000, 64, 5, 0.0, (0.1,), 1e-5).over(
+        (0.1,), quantiles=quantiles, quantile_budget=0.1
+    )
+    released = plain.noise(b"key", clipper).privatise_(0)
+    assert released.fractions == (0.5 + 4 / 64,)

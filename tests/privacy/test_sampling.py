@@ -69,3 +69,15 @@ def test_microbatches_hold_every_record_once_within_the_budget(lengths, budget, 
     assert sorted(i for piece in pieces for i in piece) == sorted(batch)
     for piece in pieces:
         assert len(piece) == 1 or len(piece) * max(lengths[i] for i in piece) <= budget
+
+
+def test_microbatches_are_filled_to_the_budget():
+    assert microbatches([2, 0, 1], [4, 4, 4], 8) == [[0, 1], [2]]
+    assert microbatches([0, 1, 2], [4, 4, 4], 11) == [[0, 1], [2]]
+    assert microbatches([0, 1, 2], [4, 4, 4], 12) == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize("budget", [0, -5])
+def test_a_budget_of_no_tokens_is_refused(budget):
+    with pytest.raises(ValueError, match=f"token budget is {budget}; expected at least 1"):
+        microbatches([0], [4], budget)

@@ -113,6 +113,51 @@ def test_the_bound_is_not_idle() -> None:
     assert exact > curve_of(p, q).rdp[np.searchsorted(ORDERS, 2.0)]
 
 
+@pytest.mark.parametrize("mean", [5.0, 20.0])
+def test_what_one_run_shows_rarely_the_best_of_many_shows_more_often(mean: float) -> None:
+    """A geometric number of runs: the best is a certain one with b / (b + gamma (1 - b))."""
+    p, q = np.array([1 - 1e-2, 1e-2]), np.array([1 - 1e-30, 1e-30])
+    trials = Trials(mean, shape=1.0)
+    best_p, best_q = (
+        np.array([1 - top, top]) for top in (x[1] / (x[1] + trials.gamma * x[0]) for x in (p, q))
+    )
+    assert best_p[1] > 0.8 * mean * p[1]
+    bound = trials.cost(curve_of(p, q)).rdp
+    for order, limit in zip(ORDERS[ORDERS <= 64], bound, strict=False):
+        exact = max(divergence(best_p, best_q, order), divergence(best_q, best_p, order))
+        assert exact <= limit
+
+
+@pytest.mark.parametrize("shape", [-0.5, 0.0, 0.5, 1.0, 3.0])
+def test_the_cost_is_that_of_theorem_2(shape: float) -> None:
+    """Papernot & Steinke 2022, at one order alone: both orders of the theorem are the same."""
+    order, rdp, mean = 8.0, 0.3, 20.0
+    trials = Trials(mean, shape)
+    expected = (
+        rdp
+        + (1 + shape) * (1 - 1 / order) * rdp
+        + (1 + shape) * math.log(1 / trials.gamma) / order
+        + math.log(mean) / (order - 1)
+    )
+    cost = trials.cost(RDPCurve(np.array([order]), np.array([rdp])))
+    assert cost.rdp[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_cost_of_a_poisson_number_is_that_of_theorem_6() -> None:
+    """Beside which nothing may be released, with probability exp(-mean)."""
+    orders, rdp, mean = np.array([4.0, 60.0]), np.array([0.02, 0.3]), 5.0
+    cost = Trials(mean, math.inf).cost(RDPCurve(orders, rdp))
+    for order, own, found in zip(orders, rdp, cost.rdp, strict=True):
+        # delta of the run at epsilon = log(1 + 1 / (order - 1)), by its better order
+        least = min(
+            math.exp((a - 1) * (r + math.log1p(-1 / a) - math.log1p(1 / (order - 1)))) / a
+            for a, r in zip(orders, rdp, strict=True)
+        )
+        best = own + mean * min(least, 1.0) + math.log(mean) / (order - 1)
+        moment = math.exp((order - 1) * best) + math.exp(-mean)
+        assert found == pytest.approx(math.log(moment) / (order - 1), rel=1e-9)
+
+
 def test_one_trial_costs_what_the_run_costs() -> None:
     run = run_curve(sampling_rate=0.02, noise_multiplier=0.8, steps=400)
 

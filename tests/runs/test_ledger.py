@@ -1,5 +1,6 @@
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,32 @@ def test_a_step_is_on_file_when_spend_returns(path: Path) -> None:
         assert read_ledger(path).steps_spent == 1
 
 
+def test_a_step_survives_a_power_cut_once_spend_returned(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is synced with the line in it, and its name in the folder before."""
+    durable: dict[int, int] = {}
+    for name in ("fsync", "fdatasync"):
+        sync = getattr(os, name)
+
+        def observed(descriptor: int, sync: Callable[[int], None] = sync) -> None:
+            sync(descriptor)
+            about = os.fstat(descriptor)
+            durable[about.st_ino] = about.st_size
+
+        monkeypatch.setattr(os, name, observed)
+    with Ledger(path, HEADER) as ledger:
+        for step in range(3):
+            assert path.parent.stat().st_ino in durable
+            assert durable[path.stat().st_ino] == path.stat().st_size
+            ledger.spend(step, update=f"digest-{step}")
+            assert durable[path.stat().st_ino] == path.stat().st_size
+    durable.clear()
+    with Ledger(path, HEADER) as again:  # what a dying process left in memory is not trusted
+        assert again.steps_spent == 3
+        assert durable[path.stat().st_ino] == path.stat().st_size
+
+
 def test_a_line_torn_at_any_byte_is_cut_off_and_respent(spent: Path) -> None:
     whole = spent.read_bytes()
     last = whole.splitlines(keepends=True)[-1]
@@ -51,8 +78,15 @@ def test_a_line_torn_at_any_byte_is_cut_off_and_respent(spent: Path) -> None:
 def test_an_equal_replay_changes_nothing(spent: Path) -> None:
     before = spent.read_bytes()
     with Ledger(spent, HEADER) as ledger:
-        ledger.spend(1, update="digest-1", noise_std=0.25)
+        for step in range(3):
+            ledger.spend(step, update=f"digest-{step}", noise_std=0.25)
     assert spent.read_bytes() == before
+
+
+def test_lines_stay_spelled_as_they_are(spent: Path) -> None:
+    """A replay by another version of this code must reproduce them byte for byte."""
+    line = spent.read_bytes().splitlines()[1]
+    assert line == b'{"noise_std":0.25,"step":0,"update":"digest-0"}'
 
 
 def test_an_unequal_replay_is_refused_and_named(spent: Path) -> None:
@@ -94,9 +128,10 @@ def test_damage_to_a_whole_line_is_an_error(spent: Path, line: int) -> None:
 
 def test_a_lost_line_is_an_error(spent: Path) -> None:
     lines = spent.read_bytes().splitlines(keepends=True)
-    spent.write_bytes(b"".join(lines[:2] + lines[3:]))
-    with pytest.raises(LedgerError, match="got step 2, expected 1"):
-        Ledger(spent, HEADER)
+    for lost in (1, 2):
+        spent.write_bytes(b"".join(lines[:lost] + lines[lost + 1 :]))
+        with pytest.raises(LedgerError, match=f"got step {lost}, expected {lost - 1}"):
+            Ledger(spent, HEADER)
 
 
 def test_an_emptied_ledger_is_an_error_not_a_new_one(spent: Path) -> None:

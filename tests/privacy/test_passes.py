@@ -1,0 +1,126 @@
+"""One batch through a plan: every group by its own factor, and no sum beyond what norms bound."""
+
+import pytest
+import torch
+from torch import nn
+
+from dpft.privacy import make_clipper
+from tests.privacy.reference import clear, grads_of, reference_clip_groups
+
+# Plans with several groups, and all that take their norms from Gram matrices.
+PLANS = ["materialised", "bk", "fused"]
+FROM_GRAMS = ["bk", "ghost", "per_layer"]
+
+
+def two_layers():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    return model, torch.randn(6, 2, 5, dtype=torch.float64)
+
+
+def losses_of(model, x):
+    return model(x).square().sum((1, 2))
+
+
+@pytest.mark.parametrize("thresholds", [(0.01, 2.0), (2.0, 0.01), (0.3, 0.05)])
+@pytest.mark.parametrize("plan", PLANS)
+def test_each_group_is_clipped_by_its_own_factor(plan, thresholds):
+    """By another group's, one of the two would be let through whole, or lost."""
+    model, x = two_layers()
+    clipper = make_clipper(model, "per_layer", thresholds=thresholds, plan=plan)
+    parts = [group.parameters for group in clipper.groups]
+    with clipper.paused():
+        norms, total = reference_clip_groups(
+            model,
+            lambda i: losses_of(model, x[i : i + 1])[0],
+            len(x),
+            parts,
+            lambda k, n: min(1.0, thresholds[k] / n),
+        )
+    clipper.backward(losses_of(model, x))
+    expected = torch.tensor(thresholds, dtype=torch.float64) / norms
+    torch.testing.assert_close(clipper.norms, norms, rtol=1e-10, atol=0)
+    torch.testing.assert_close(clipper.factors, expected.clamp(max=1), rtol=1e-10, atol=0)
+    for name, grad in grads_of(model).items():
+        torch.testing.assert_close(grad, total[name], rtol=1e-10, atol=1e-12)
+    for i in range(len(x)):  # what one record adds to each group reaches its threshold, or less
+        clear(model)
+        clipper.backward(losses_of(model, x[i : i + 1]))
+        added = grads_of(model)
+        for k, names in enumerate(parts):
+            size = torch.cat([added[name].flatten() for name in names]).norm()
+            assert size <= thresholds[k] * (1 + 1e-12)
+            assert size == pytest.approx(min(thresholds[k], norms[i, k].item()), rel=1e-9)
+
+
+@pytest.mark.parametrize("style", FROM_GRAMS)
+def test_a_record_that_cancels_moves_the_sum_by_no_more_than_its_threshold(style):
+    """Its gradient is zero, exactly: huge terms that come in pairs. The sum of a batch adds them
+    one after the other, and would lose what the records before it had added."""
+    threshold, others, width = 1e-3, 19, 64
+    generator = torch.Generator().manual_seed(0)
+    whole = torch.randint(-3, 4, (2, 2, width), generator=generator).float()
+    x = torch.randn(1, 4, width, generator=generator).repeat(others, 1, 1)
+    weights = torch.randn(1, 4, width, generator=generator).repeat(others, 1, 1)
+    x = torch.cat([x, 2.0**20 * torch.cat([whole[0], whole[0]])[None]])
+    weights = torch.cat([weights, torch.cat([whole[1], -whole[1]])[None]])
+    model = nn.Linear(width, width, bias=False)
+    clipper = make_clipper(model, style, threshold=threshold)
+
+    def total(count):
+        clear(model)
+        clipper.backward((model(x[:count]) * weights[:count]).sum((1, 2)))
+        return model.weight.grad.double()
+
+    without = total(others)
+    assert without.norm().item() == pytest.approx(others * threshold, rel=1e-3)
+    assert (total(others + 1) - without).norm() <= threshold
+    assert clipper.explain()[0]["form"] == "gram"
+
+
+def test_a_norm_is_no_smaller_than_what_rounding_leaves_of_its_terms():
+    model = nn.Linear(8, 8, bias=False)
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    x, weights = torch.ones(2, 2, 8), torch.ones(2, 2, 8)
+    weights[0, 1] = -1  # cancels
+    clipper.backward((model(x) * weights).sum((1, 2)))
+    terms = 2 * 8.0  # |a_t| |g_t|, twice
+    eps = torch.finfo(torch.float32).eps
+    assert clipper.norms[0].item() == pytest.approx(8 * eps * terms, rel=1e-6)
+    assert clipper.norms[1].item() == pytest.approx(terms, rel=1e-6)
+
+
+@pytest.mark.parametrize(("plan", "at_once"), [("fused", True), ("bk", False)])
+def test_a_fused_group_is_summed_inside_the_backward(plan, at_once):
+    """Which is what frees its output gradients: the last layer is done before the first begins."""
+    model, x = two_layers()
+    clipper = make_clipper(model, "per_layer", threshold=0.1, plan=plan)
+    clipper.backward(losses_of(model, x))  # with the check against autograd
+    clear(model)
+    first, seen = model[0](x), []
+    first.register_hook(lambda g: seen.append(model[2].weight.grad is not None))
+    clipper.backward(model[2](model[1](first)).square().sum((1, 2)))
+    assert seen == [at_once]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_gradient_that_is_not_finite_has_factor_zero_and_adds_nothing(plan):
+    """Its loss is finite: only the norms show it."""
+    model, x = two_layers()
+    clipper = make_clipper(model, "per_layer", threshold=0.1, plan=plan)
+
+    def losses(rows):
+        out = losses_of(model, x[rows])
+        out[0] = out[0] + (out[0] - out[0].detach()).sqrt()
+        return out
+
+    clipper.backward(losses_of(model, x[1:]))
+    expected = grads_of(model)
+    clear(model)
+    found = losses(slice(0, 6))
+    assert found.isfinite().all()
+    clipper.backward(found)
+    assert clipper.factors[0].tolist() == [0, 0]
+    assert (clipper.factors[1:] > 0).all()
+    for name, grad in grads_of(model).items():
+        torch.testing.assert_close(grad, expected[name], rtol=1e-10, atol=1e-12)

@@ -1,0 +1,87 @@
+"""The secret key: who may read it, and that no kill forgets it."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dpft.runs import NoiseKeyLostError
+from dpft.runs.noise_key import key_fingerprint, key_from_seed, keyed_fingerprint, stored_key
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_a_key_is_its_owners_alone_from_the_first_byte_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only once it is read again: until then others could copy it."""
+    sync, seen = os.fsync, []
+
+    def observed(descriptor: int) -> None:
+        seen.extend(mode(file) for file in tmp_path.iterdir())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", observed)
+    stored_key(tmp_path / "noise_key", steps_spent=0)
+    assert set(seen) == {0o600}
+    assert mode(tmp_path / "noise_key") == 0o600
+
+
+def test_a_key_is_durable_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, synced = os.fsync, []
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.fstat(fd).st_ino), sync(fd)))
+    key = stored_key(tmp_path / "noise_key", steps_spent=0)
+    assert (tmp_path / "noise_key").stat().st_ino in synced
+    assert tmp_path.stat().st_ino in synced  # where its name stands
+    assert stored_key(tmp_path / "noise_key", steps_spent=7) == key
+
+
+def test_every_key_is_new_and_of_256_bits(tmp_path: Path) -> None:
+    drawn = [stored_key(tmp_path / name, steps_spent=0) for name in "abc"]
+    assert len(set(drawn)) == 3
+    assert {len(key) for key in drawn} == {32}
+
+
+@pytest.mark.parametrize("text", ["", "abcd", "z" * 64, "ab" * 31, "ab" * 33])
+def test_what_is_no_key_is_replaced_only_while_nothing_was_spent(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "noise_key"
+    file.write_text(text)
+    with pytest.raises(NoiseKeyLostError, match=f"got {len(text)} characters, expected 64"):
+        stored_key(file, steps_spent=1)
+    assert file.read_text() == text
+    assert len(stored_key(file, steps_spent=0)) == 32
+
+
+def test_a_file_that_is_no_text_is_no_key(tmp_path: Path) -> None:
+    (tmp_path / "noise_key").write_bytes(b"\xff" * 64)
+    with pytest.raises(NoiseKeyLostError, match="holds no key"):
+        stored_key(tmp_path / "noise_key", steps_spent=1)
+
+
+def test_fingerprints_and_seeds_stay_what_they_are() -> None:
+    """Ledgers hold them: a run that an earlier version began must be recognised."""
+    assert key_fingerprint(b"key") == "a9b145c69b231cae"
+    assert keyed_fingerprint(b"key", "data") == "1a73557051bf98de"
+    assert key_from_seed(1).hex().startswith("a995e1db7690bba508c5385a26f4f196")
+
+
+def test_neither_a_seed_nor_a_fingerprint_gives_another_key_away() -> None:
+    keys = [key_from_seed(seed) for seed in range(3)]
+    assert len(set(keys)) == 3
+    prints = {key_fingerprint(key) for key in keys}
+    assert len(prints) == 3
+    assert not any(text in key.hex() for text in prints for key in keys)

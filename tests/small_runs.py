@@ -1,0 +1,53 @@
+"""Runs that take less than a second: a classifier of random weights on generated sentences."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dpft import runs
+from dpft.compose import compose
+from dpft.config import Run, parse
+from dpft.paths import run_path
+from dpft.preparation import Prepared, prepare
+from dpft.progress import Progress
+from dpft.session import Session
+from dpft.tasks import load_task
+
+WORDS = [
+    "task=sst2",
+    "task.source=sample",
+    "task.limit_train=12",
+    "task.limit_eval=1",
+    "model=random-bert",
+    "privacy.noise_multiplier=1",
+    "optim.batch_size=6",
+    "optim.steps=2",
+    "threads=1",
+    "name=small",
+]
+
+
+def settings(folder: Path, *words: str) -> Run:
+    return parse(compose([*WORDS, f"runs_dir={folder}", *words]))
+
+
+@contextmanager
+def ready(run: Run) -> Iterator[tuple[Prepared, runs.RunDirectory, Progress]]:
+    """All that stands before the first step, in the run's own folder."""
+    with (
+        runs.RunDirectory.open(run_path(run), run.identity(), "") as directory,
+        Progress() as progress,
+    ):
+        prepared = prepare(run, load_task(run.task), directory, progress)
+        try:
+            yield prepared, directory, progress
+        finally:
+            prepared.parts.clipper.close()
+
+
+def trained(run: Run) -> Prepared:
+    """All steps taken, neither decoded nor recorded."""
+    with ready(run) as (prepared, directory, progress):
+        with Session(run, prepared, directory, progress) as session:
+            session.train()
+        return prepared
