@@ -5,6 +5,7 @@
 #   EXTRAS=dev,peers,sweep  which of pyproject.toml's extras are installed
 #   WORKERS=4               how many tests run at once, on one thread each
 #   ARGS="-k clipping"      what else pytest is told
+#   KILLS=1000              how many times `make torture` kills a run
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -13,6 +14,7 @@ VENV := .venv
 EXTRAS := dev
 WORKERS := 2
 ARGS :=
+KILLS := 1000
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -23,7 +25,7 @@ ifneq ($(shell $(BIN)/python -SEc "print(open('$(STAMP)').read())" 2>/dev/null),
 STALE := stale
 endif
 
-.PHONY: help demo test lint format wheel clean distclean setup stale
+.PHONY: help demo test torture lint format wheel clean distclean setup stale
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +35,9 @@ demo: $(STAMP) ## fine-tune the bundled tiny model with privacy: no download of 
 
 test: $(STAMP) ## run all tests; the ones on real data need DPFT_DATA=<folder>
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+torture: $(STAMP) ## kill runs 1,000 times and compare them with unbroken ones (KILLS=...); about an hour
+	$(BIN)/python -m tests.torture --kills $(KILLS) --out build/torture.md
 
 lint: $(STAMP) ## check style (ruff) and types (mypy)
 	$(BIN)/python -m ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from safetensors import SafetensorError
 from dpft import runs
 from dpft.config import Run
 from dpft.errors import ConfigError, DpftError
+from dpft.made_again import is_whole, others
 from dpft.models import save_model
 from dpft.paths import run_path
 from dpft.predictions import predict, score_file, write_predictions
@@ -53,10 +55,10 @@ def run_experiment(run: Run) -> Outcome:
     kept = {**run.raw, "force": False, "resume": None}
     text = OmegaConf.to_yaml(OmegaConf.create(kept))
     with runs.RunDirectory.open(path, run.identity(), text, force=run.force) as directory:
-        # Where the record is lost, the last checkpoint gives it again.
-        if directory.is_done and directory.record.exists():
+        damaged = directory.damages()
+        if directory.is_done and is_whole(run, text, directory, damaged):
             return Outcome(path, runs.read_record(path), already_done=True)
-        directory.reopen()
+        added = others(run, damaged, path)
         # Several runs may share a process.
         torch.set_num_threads(run.threads or _THREADS)
         with Progress() as progress:
@@ -67,10 +69,14 @@ def run_experiment(run: Run) -> Outcome:
                 directory.discard_unused()
                 if isinstance(error, UnsupportedLayerError):
                     raise ConfigError(str(error)) from error
+                if directory.is_done:
+                    raise _not_made_again(error, damaged) from error
                 raise
             _decode_stage(run, prepared, directory, progress)
+        if added:
+            runs.update_record(directory, **added)
         record = runs.read_record(path)
-        _write_card(directory, record)
+        runs.write_card(directory.model, record)
         directory.mark_done()
         return Outcome(path, record)
 
@@ -96,6 +102,7 @@ def _train_stage(
 ) -> None:
     with Session(run, prepared, directory, progress) as session:
         directory.keep_config()
+        directory.reopen()
         session.train()
         measured = _audited(run, prepared, progress)
     try:
@@ -112,14 +119,18 @@ def _train_stage(
             asked = prepared.planted.scores(prepared.objective, model, size)
         measured["scores"] = {"canaries": asked}
     record = make_record(run, prepared, directory, session.seconds, measured)
-    _write_card(directory, record)
+    runs.write_card(directory.model, record)
+    runs.write_descent(directory.model, record)
+    runs.fsync_tree(directory.model)  # before anything says that the model is there
     runs.write_record(directory, record)
 
 
-def _write_card(directory: runs.RunDirectory, record: dict[str, Any]) -> None:
-    """The card; and all of the model's folder on disk, before anything says that it is there."""
-    runs.write_card(directory.model, record)
-    runs.fsync_tree(directory.model)
+def _not_made_again(error: DpftError, damaged: Sequence[runs.Damage]) -> runs.RunError:
+    listed = ", ".join(damage.name for damage in damaged)
+    return runs.RunError(
+        f"{error}\nThe run was finished, and what is damaged of it ({listed}) could not be made "
+        "again. It may also be put back from a copy: then the same command says that it has run"
+    )
 
 
 def _audited(run: Run, prepared: Prepared, progress: Progress) -> dict[str, Any]:

@@ -62,11 +62,15 @@ def write_predictions(file: Path, predictions: Sequence[Prediction]) -> None:
     Raises:
         DataError: if it cannot be written.
     """
-    lines = "".join(json.dumps(_item(p), ensure_ascii=False) + "\n" for p in predictions)
     try:
-        write_atomic(file, lines, mode=0o600)
+        write_atomic(file, spelled(predictions), mode=0o600)
     except OSError as error:
         raise DataError(f"cannot write {file}: {disk_report(file.parent, error)}") from error
+
+
+def spelled(predictions: Sequence[Prediction]) -> str:
+    """What `write_predictions` writes."""
+    return "".join(json.dumps(_item(p), ensure_ascii=False) + "\n" for p in predictions)
 
 
 def read_predictions(file: Path) -> list[Prediction]:

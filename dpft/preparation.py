@@ -128,6 +128,8 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
     remarks = [*task.remarks(), cut_in_encoding(examples)]
     tell(remarks, mechanism.noise_multiplier > 0, progress)
     key = keys.public_key(run.seed)
+    if mechanism.private:
+        runs.check_ledger(directory.path, mechanism.steps)
     if mechanism.noise_multiplier:
         key = directory.noise_key(run.privacy.noise_seed)
     trained = objective if run.precision == "float32" else Mixed(objective)

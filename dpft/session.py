@@ -94,6 +94,8 @@ class Session(Closing):
                 after_step=after_step,
             )
             if start < self._mechanism.steps:
+                metrics.sync()
+                norms.sync()
                 self._save(self._mechanism.steps)
 
     def close(self) -> None:
@@ -107,6 +109,11 @@ class Session(Closing):
         ledger, auditor = self._ledger, self._prepared.auditor
         saved = runs.checkpoint.load_latest(self._directory, ledger.steps_spent if ledger else None)
         if saved is None:
+            if ledger and ledger.steps_spent:
+                self._progress.say(
+                    f"{self._directory.path} has no checkpoint: the {ledger.steps_spent} steps of "
+                    "its ledger are repeated from the first on"
+                )
             return 0
         for warning in saved.warnings:
             self._progress.warn(warning)

@@ -51,9 +51,10 @@ class TrainedRun:
         if not folder.is_dir():  # or the loader would take it for a name on the hub
             raise ConfigError(
                 f"{folder} is gone; expected the weights of the run: put the folder back. If "
-                f"{self.path / 'checkpoints'} is still there, delete {self.path / 'DONE'} and type "
-                f"dpft train resume={self.path}: the last checkpoint has the weights"
+                f"{self.path / 'checkpoints'} is still there, type dpft train resume={self.path}: "
+                "the last checkpoint has the weights"
             )
+        runs.check_whole(self.path, ("model/",))
         loaded = load_saved(self.run.model, self.task.needs, self.run.seed, folder)
         if torch.cuda.is_available() and self.run.device != "cpu":
             loaded.model.to("cuda")  # type: ignore[arg-type]
@@ -71,4 +72,5 @@ def loaded_run(path: Path) -> TrainedRun:
     check_no_trial(path)
     record = runs.read_record(path)
     text, content = stored_config(path)
+    runs.check_whole(path, ("record.json", "ledger.jsonl", "config.yaml"))
     return TrainedRun(path, text, parse(content), record)

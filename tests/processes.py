@@ -21,7 +21,7 @@ _SERVER.set_forkserver_preload(
     [
         *("dpft.cli", "hydra", "dpft.commands.train", "dpft.experiment"),
         # What a run imports on its way.
-        *("prv_accountant", "dpft.metrics.bleu", "dpft.metrics.rouge"),
+        *("prv_accountant", "dpft.metrics.bleu", "dpft.metrics.rouge", "dpft.metrics.e2e"),
         "transformers.models.gpt2.modeling_gpt2",
     ]
 )

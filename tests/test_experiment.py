@@ -270,7 +270,7 @@ def test_the_model_is_on_disk_before_anything_says_so(tmp_path, quick_scores, mo
         runs.RunDirectory, "mark_done", lambda self: events.append("done"), raising=True
     )
     run_experiment(parse(config(tmp_path, "name=one")))
-    assert events == ["synced", "record", "synced", "done"]
+    assert events == ["synced", "record", "done"]
 
 
 def test_a_command_that_is_refused_leaves_the_settings_of_the_run_alone(copied, tmp_path):
@@ -295,10 +295,9 @@ def test_weights_that_are_gone_are_not_looked_for_on_the_hub(copied, tmp_path):
     shutil.rmtree(tmp_path / "one/model")
     with pytest.raises(ConfigError, match="model is gone") as told:
         _ = loaded_run(tmp_path / "one").loaded
-    assert f"delete {tmp_path / 'one/DONE'} and type dpft train resume=" in str(told.value)
+    assert f"type dpft train resume={tmp_path / 'one'}" in str(told.value)
     # What is advised works, and spends nothing.
     ledger = (tmp_path / "one/ledger.jsonl").read_bytes()
-    (tmp_path / "one/DONE").unlink()
     words = [f"resume={tmp_path / 'one'}"]
     run_experiment(parse(resumed(compose(words), words)))
     assert (tmp_path / "one/ledger.jsonl").read_bytes() == ledger
@@ -419,10 +418,13 @@ def test_adaptive_thresholds_go_on_from_a_checkpoint(tmp_path, quick_scores, mon
     whole = run_experiment(parse(config(tmp_path, "name=whole", *seed)))
     broken = parse(config(tmp_path, "name=broken", *seed))
     train_only(broken, monkeypatch)
-    newest = sorted((tmp_path / "broken/checkpoints").iterdir())[-1]
-    (newest / "model.safetensors").write_bytes(b"")
-    ledger = (tmp_path / "broken/ledger.jsonl").read_bytes()
-    (tmp_path / "broken/ledger.jsonl").write_bytes(ledger[: ledger.rindex(b'{"epsilon')])
+    # As a kill before the last step's line leaves it.
+    shutil.rmtree(tmp_path / "broken/checkpoints/step-00000004")
+    shutil.rmtree(tmp_path / "broken/model")
+    (tmp_path / "broken/record.json").unlink()
+    for name in ("ledger.jsonl", "private/metrics.jsonl"):
+        lines = (tmp_path / "broken" / name).read_bytes().splitlines(keepends=True)
+        (tmp_path / "broken" / name).write_bytes(b"".join(lines[:-1]))
     run_experiment(broken)
     for name in ("model/model.safetensors", "ledger.jsonl"):
         left, right = tmp_path / "whole" / name, tmp_path / "broken" / name

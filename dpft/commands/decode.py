@@ -15,7 +15,7 @@ from dpft.terminal import echo
 def main(path: Path, overrides: Sequence[str]) -> None:
     """Decode a trained run again and record where the texts lie."""
     from dpft import runs
-    from dpft.predictions import predict, write_predictions
+    from dpft.predictions import predict, spelled, write_predictions
     from dpft.progress import Progress
     from dpft.trained import loaded_run
 
@@ -36,7 +36,8 @@ def main(path: Path, overrides: Sequence[str]) -> None:
         file = directory.generations(name)
         instances = trained.task.instances(settings.split)
         predictions = predict(trained.task, trained.loaded, instances, settings, run.seed, progress)
-        write_predictions(file, predictions)
+        with runs.replacing(directory.path, file, spelled(predictions)):
+            write_predictions(file, predictions)
         relative = str(file.relative_to(directory.path))
         runs.update_record(directory, generations={name: relative})
     echo(f"{file}\nscore it with: dpft score {path}")

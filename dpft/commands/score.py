@@ -78,6 +78,7 @@ def score_run(path: Path) -> dict[str, Any]:
     check_no_trial(path)
     files = generations_files(path, runs.read_record(path))
     text, content = stored_config(path)
+    runs.check_whole(path, ("record.json", "ledger.jsonl", "config.yaml", "generations/"))
     run = parse(content)
     task = load_task(run.task)
     results = {split: score_file(task, file) for split, file in files.items()}

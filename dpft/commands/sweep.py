@@ -170,7 +170,7 @@ def _show_plan(plan: Plan, folder: SweepFolder) -> None:
     if plan.points is None:
         echo(f"{folder.path}: the sweeper chooses the points; the settings are valid")
         return
-    from dpft.runs.directory import is_finished
+    from dpft.runs.finished import is_finished
 
     done = 0
     names = labels(point.overrides for point in plan.points)

@@ -31,6 +31,7 @@ from dpft.models.head import draw_head, in_head, of_classes
 from dpft.models.image_input import ImageInput, image_input
 from dpft.models.tying import is_tied, settle_bias, untie
 from dpft.needs import Needs
+from dpft.runs.finished import check_whole
 from dpft.runs.hidden import check_no_trial
 
 # Its bars for loading and writing a few files would break into those of the run.
@@ -145,7 +146,7 @@ def load_model(settings: Model, needs: Needs, seed: int, *, own: bool = False) -
     """
     origin = find(settings)
     if not own and isinstance(origin, Files):
-        check_no_trial(Path(origin.location))
+        _check_base(Path(origin.location))
     config = origin.config()
     auto = _auto_class(settings, needs, config)
     stored = tuple((config.id2label or {}).get(i) for i in range(config.num_labels))
@@ -188,6 +189,14 @@ def load_model(settings: Model, needs: Needs, seed: int, *, own: bool = False) -
         labels.append("random initialisation")
     stays = not drawn and not added
     return LoadedModel(model, tokenizer, tuple(labels), image=image, as_stored=stays)
+
+
+def _check_base(folder: Path) -> None:
+    """Refuse what a run left if nobody may know of it, or if it is not whole any more."""
+    check_no_trial(folder)
+    run, name = folder.resolve().parent, folder.resolve().name
+    if folder.is_dir():
+        check_whole(run, (f"{name}/",))
 
 
 def load_tokenizer(settings: Model, needs: Needs) -> PreTrainedTokenizerBase:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from dpft.errors import DpftError
 from dpft.pages.find import Target
 from dpft.pages.generations import Generations, parsed, read_generations
+from dpft.runs.finished import damages
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
 
@@ -126,6 +127,7 @@ def gather(target: Target, options: Options, usual_samples: int) -> Gathered:
     config: Any = (record or identity or {}).get("config")
     config = config if isinstance(config, Mapping) else {}
     reader.compare(record, ledger, identity)
+    reader.look_for_damage()
     return Gathered(
         target.name,
         record,
@@ -197,6 +199,14 @@ class _Reader:
             self.problems.append(
                 f"ledger.jsonl ends at epsilon {spent}, record.json states {stated}: do not rely "
                 "on the guarantee before you know why"
+            )
+
+    def look_for_damage(self) -> None:
+        """What of a finished run is not what it was."""
+        for damage in damages(self.path, thorough=False):
+            self.problems.append(
+                f"{damage}, though the run was finished: do not rely on it before you know why; "
+                "dpft train resume=RUN makes again what can be made again"
             )
 
     def generations(

@@ -6,11 +6,12 @@ same ledger, bit for bit. ``docs/runs.md`` tells the layout and what may be publ
 
 from dpft.runs import checkpoint
 from dpft.runs.atomic import fsync_tree
-from dpft.runs.card import model_card, write_card
+from dpft.runs.card import model_card, write_card, write_descent
 from dpft.runs.checkpoint import Checkpoint
-from dpft.runs.directory import RunDirectory, is_finished
+from dpft.runs.directory import RunDirectory
 from dpft.runs.environment import CodeVersion, code_version, environment
 from dpft.runs.errors import (
+    START_OVER,
     CheckpointError,
     LedgerError,
     LedgerMismatchError,
@@ -20,6 +21,16 @@ from dpft.runs.errors import (
     RunLockedError,
     RunMismatchError,
     disk_report,
+)
+from dpft.runs.evidence import check_ledger
+from dpft.runs.finished import (
+    Damage,
+    check_whole,
+    damages,
+    is_finished,
+    read_marker,
+    replacing,
+    state_of_content,
 )
 from dpft.runs.identity import config_hash
 from dpft.runs.ledger import Ledger, LedgerContents, read_ledger
@@ -33,9 +44,11 @@ from dpft.runs.shown import base_model, delta
 __all__ = [
     "NORMS",
     "SCHEMA_VERSION",
+    "START_OVER",
     "Checkpoint",
     "CheckpointError",
     "CodeVersion",
+    "Damage",
     "Ledger",
     "LedgerContents",
     "LedgerError",
@@ -51,9 +64,12 @@ __all__ = [
     "RunMismatchError",
     "RunRecord",
     "base_model",
+    "check_ledger",
+    "check_whole",
     "checkpoint",
     "code_version",
     "config_hash",
+    "damages",
     "delta",
     "disk_report",
     "environment",
@@ -64,10 +80,14 @@ __all__ = [
     "load_private_state",
     "model_card",
     "read_ledger",
+    "read_marker",
     "read_norms",
     "read_record",
+    "replacing",
     "save_private_state",
+    "state_of_content",
     "update_record",
     "write_card",
+    "write_descent",
     "write_record",
 ]

@@ -22,8 +22,7 @@ def write_atomic(path: Path, data: bytes | str, mode: int = 0o644) -> None:
         OSError: the disk is full or the folder is not writable.
     """
     content = data.encode() if isinstance(data, str) else data
-    # One fixed name: a leftover of a killed process is overwritten instead of piling up.
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = temporary_of(path)
     temporary.unlink(missing_ok=True)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -47,6 +46,14 @@ def owners_folder(path: Path) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_mode & 0o777 != 0o700:  # a copied folder may have lost it
         path.chmod(0o700)
+
+
+def temporary_of(path: Path) -> Path:
+    """Where `write_atomic` prepares a file.
+
+    One fixed name: a leftover of a killed process is overwritten instead of piling up.
+    """
+    return path.with_name(f".{path.name}.tmp")
 
 
 def fsync_file(path: Path) -> None:

@@ -42,11 +42,12 @@ HELD_OUT = (
 
 
 def write_card(model: Path, record: Mapping[str, Any]) -> None:
-    """Put the model card of a run's record into the folder of its weights.
-
-    And what a run that trains the model further is to say of it.
-    """
+    """Put the model card of a run's record into the folder of its weights."""
     write_atomic(model / "README.md", model_card(record))
+
+
+def write_descent(model: Path, record: Mapping[str, Any]) -> None:
+    """Put beside the weights what a run that trains them further is to say of them."""
     write_atomic(model / FILE, descent(record))
 
 

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 TENSORS, STATE, MANIFEST = "model.safetensors", "state.pt", "manifest.json"
+KEPT = 2  # checkpoints, the newest included
 _TEMPORARY = ".tmp-"
 _log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ def save(
     step: int,
     tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
-    keep: int = 2,
+    keep: int = KEPT,
 ) -> Path:
     """Write a checkpoint, then drop those that it makes superfluous.
 
@@ -129,6 +130,8 @@ def load_latest(run: RunDirectory, ledger_steps: int | None) -> Checkpoint | Non
                 f"at least {step}: the ledger lost lines and would under-report what was spent. "
                 f"Restore {run.ledger}, or {START_OVER}"
             )
+        # A process that was killed behind its last checkpoint may have left one too many.
+        _drop(run, [earlier for number, earlier in _steps(run) if number <= step][:-KEPT])
         return Checkpoint(step, tensors, state, path, warnings)
     return None
 
@@ -246,7 +249,11 @@ def _prune(run: RunDirectory, step: int, keep: int) -> None:
     """Drop what is older than the ``keep`` newest, and damaged ones ahead of the step in hand."""
     older = [path for number, path in _steps(run) if number <= step]
     ahead = [path for number, path in _steps(run) if number > step]
-    for path in older[:-keep] + ahead:
+    _drop(run, older[:-keep] + ahead)
+
+
+def _drop(run: RunDirectory, paths: Sequence[Path]) -> None:
+    for path in paths:
         # Renamed first: a kill amid the removal must not leave what looks like a checkpoint.
         path.rename(path.with_name(f"{_TEMPORARY}old-{path.name}"))
     _remove_leftovers(run)

@@ -12,15 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from dpft.closing import Closing
-from dpft.runs.atomic import fsync_directory, owners_folder, write_atomic
+from dpft.runs.atomic import fsync_directory, owners_folder, temporary_of, write_atomic
 from dpft.runs.errors import START_OVER, RunError, RunMismatchError, disk_report
+from dpft.runs.evidence import steps_evident
+from dpft.runs.finished import (
+    DONE,
+    Damage,
+    damages,
+    is_finished,
+    marked,
+    renamed,
+)
 from dpft.runs.generations import FOLDER, generations_file
 from dpft.runs.identity import canonical, config_hash, differences, is_earlier_form
 from dpft.runs.ledger import read_ledger
 from dpft.runs.lock import LOCK_NAME, DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
 
-DONE = "DONE"
 PRIVATE_README = """# Not covered by the privacy guarantee
 
 Everything in this folder comes from the training records **without noise**, or is the secret that
@@ -34,20 +42,6 @@ the noise was drawn from. Do not publish, send or commit any of it.
 Keep the folder while the run may have to be continued: without the key it cannot be. Delete it
 when the run is done.
 """
-
-
-def is_finished(path: Path, digest: str) -> bool:
-    """Whether the configuration of this hash ran to its end in the folder; takes no lock.
-
-    Args:
-        path: a run's folder, which need not exist.
-        digest: see `config_hash`.
-    """
-    try:
-        marker = json.loads((path / DONE).read_text())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return False
-    return isinstance(marker, dict) and marker.get("config_hash") == digest
 
 
 class RunDirectory(Closing):
@@ -104,6 +98,7 @@ class RunDirectory(Closing):
             else:
                 run._verify_identity()
                 run._lay_out()
+                run._remove_leftovers()
         except BaseException:
             run.close()
             raise
@@ -186,8 +181,12 @@ class RunDirectory(Closing):
             fsync_directory(self.path)
 
     def mark_done(self) -> None:
-        """Write the done-marker, last of all files."""
-        self._write(self.done_marker, json.dumps({"config_hash": self.config_hash}) + "\n")
+        """Write the done-marker, last of all files: what the run now consists of."""
+        self._write(self.done_marker, marked(self.path, self.config_hash).spelled())
+
+    def damages(self) -> list[Damage]:
+        """What of this run, if it is finished, is not what it was; every byte is looked at."""
+        return damages(self.path) if self.is_done else []
 
     def clear(self) -> Path:
         """Move the run aside to ``<name>.old-N`` and begin an empty one in its place.
@@ -225,8 +224,8 @@ class RunDirectory(Closing):
         if explicit_seed is not None:
             return key_from_seed(explicit_seed)
         spent = read_ledger(self.ledger).steps_spent if self.ledger.exists() else 0
-        if not spent and any(self.checkpoints.iterdir()):
-            spent = 1  # at least: the ledger is gone, and what it counted was spent all the same
+        # Where the ledger is gone, what it counted was spent all the same.
+        spent = max(spent, steps_evident(self.path)[0])
         try:
             return stored_key(self.noise_key_file, steps_spent=spent)
         except OSError as error:
@@ -292,7 +291,7 @@ class RunDirectory(Closing):
         if digest != self.config_hash and is_earlier_form(config, self.config):
             # What follows writes the identity anew.
             if is_finished(self.path, digest):
-                self.mark_done()
+                self._write(self.done_marker, renamed(self.path, self.config_hash))
         elif digest != self.config_hash:
             listed = "\n  ".join(differences(config, self.config))
             raise RunMismatchError(
@@ -303,6 +302,11 @@ class RunDirectory(Closing):
 
     def _lay_out(self) -> None:
         """Write what every run has; the identity first, for it says whose the rest is."""
+        if not self.identity.exists():
+            # What is made durable below is lost if the folder itself does not survive a power cut.
+            for folder in self.path.parents:
+                with contextlib.suppress(OSError):  # somebody else's, or a file system that cannot
+                    fsync_directory(folder)
         identity = {"config": self.config, "config_hash": self.config_hash}
         self._write(self.identity, json.dumps(identity, indent=2, sort_keys=True) + "\n")
         if not self.config_file.exists():
@@ -313,6 +317,18 @@ class RunDirectory(Closing):
         except OSError as error:
             raise RunError(self._refused(self.path, error)) from error
         self._write(self.private / "README.md", PRIVATE_README, mode=0o600)
+
+    def _remove_leftovers(self) -> None:
+        """Take away what a killed process was writing; others' files are left alone."""
+        own = [self.identity, self.config_file, self.ledger, self.record, self.done_marker]
+        found = [temporary_of(path) for path in own]
+        inside = [path for path in self.private.iterdir() if path.is_dir()]
+        for folder in (self.private, *inside, self.model, self.path / "generations"):
+            found += folder.glob(temporary_of(folder / "*").name)
+        found += self.model.rglob(".tmp??????")  # of the library that writes tensors
+        for path in found:
+            if path != temporary_of(self.private / "report.html"):  # made without the lock
+                path.unlink(missing_ok=True)
 
     def keep_config(self) -> None:
         """Put this command's configuration in the place of an earlier one's.

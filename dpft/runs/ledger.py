@@ -199,7 +199,20 @@ def _whole_lines(path: Path) -> tuple[list[bytes], bytes]:
             f"{path} does not exist; expected the ledger of a run: check the path of the run"
         ) from None
     end = data.rfind(b"\n") + 1
-    return data[:end].splitlines(keepends=True), data[end:]
+    lines, torn = data[:end].splitlines(keepends=True), data[end:]
+    # A power cut may keep the end of a line that was not synced yet, and lose blocks before it. Each
+    # line is synced before the next one is written, so that this can be the last one only.
+    if len(lines) > 1 and not torn and not _is_json(lines[-1]):
+        torn = lines.pop()
+    return lines, torn
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def _parse(path: Path, lines: list[bytes]) -> LedgerContents:

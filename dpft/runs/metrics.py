@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.closing import Closing
-from dpft.runs.atomic import write_atomic
+from dpft.runs.atomic import fsync_directory, write_atomic
 from dpft.runs.errors import RunError, disk_report
 
 
@@ -33,6 +33,7 @@ class MetricsLog(Closing):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.fchmod(descriptor, 0o600)  # a copied folder may have lost it
         self._file = os.fdopen(descriptor, "ab", buffering=0)
+        fsync_directory(path.parent)  # or `sync` would make lines durable of a file that is not
 
     def append(self, step: int, **values: Any) -> None:
         """Write one step's metrics; they survive a kill at once and a power cut after `sync`.

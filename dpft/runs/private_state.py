@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpft.runs.atomic import owners_folder, write_atomic
+from dpft.runs.atomic import fsync_directory, owners_folder, write_atomic
 from dpft.runs.directory import RunDirectory
 from dpft.runs.errors import START_OVER, CheckpointError, disk_report
 
@@ -39,6 +39,7 @@ def save_private_state(run: RunDirectory, name: str, step: int, state: Mapping[s
     file = _file(run, name, step)
     try:
         owners_folder(file.parent)
+        fsync_directory(run.private)
         for old in file.parent.glob("step-*.json"):
             if not (run.checkpoints / old.stem).exists():
                 old.unlink()

@@ -12,6 +12,7 @@ from dpft.runs.atomic import write_atomic
 from dpft.runs.directory import RunDirectory
 from dpft.runs.environment import CodeVersion
 from dpft.runs.errors import RecordError, disk_report
+from dpft.runs.finished import replacing
 from dpft.runs.guard import noiseless_names
 
 SCHEMA_VERSION = 1
@@ -168,7 +169,8 @@ def write_record(run: RunDirectory, record: Mapping[str, Any]) -> None:
             f"mappings: convert tensors with `.item()` and paths with `str`"
         ) from error
     try:
-        write_atomic(run.record, text + "\n")
+        with replacing(run.path, run.record, text + "\n"):
+            write_atomic(run.record, text + "\n")
     except OSError as error:
         raise RecordError(
             f"could not write {run.record}: {disk_report(run.path, error)}. What was there before "

@@ -17,8 +17,8 @@ from dpft.compose import compose_here
 from dpft.config import Run, Sweep, build, parse
 from dpft.errors import DpftError, TrainingError
 from dpft.paths import run_path
-from dpft.runs.directory import is_finished
 from dpft.runs.errors import RunLockedError
+from dpft.runs.finished import LEDGER, RECORD, damages, is_finished
 from dpft.runs.identity import config_hash
 from dpft.runs.record import read_record
 from dpft.sweep import journal as events
@@ -72,7 +72,8 @@ def run_point(
         if not settings.keep_going and _failed_before(journal):
             journal.add(Event(events.SKIPPED, **known))
             return None
-        if is_finished(path, digest):
+        # A sweep asks for scores, so that models may be gone by now; what is damaged, a run mends.
+        if is_finished(path, digest) and not damages(path, (RECORD, LEDGER), thorough=False):
             journal.add(Event(events.DONE_BEFORE, **known))
         else:
             journal.add(Event(events.STARTED, **known))

@@ -12,15 +12,15 @@ from typing import Any
 import yaml
 
 from dpft.privacy.accounting import Trials
-from dpft.runs.card import write_card
-from dpft.runs.directory import DONE
+from dpft.runs.card import write_card, write_descent
+from dpft.runs.finished import DONE, marked, read_marker
 from dpft.runs.shown import delta as shown_delta
 from dpft.runs.shown import up
 from dpft.runs.stored import stored_config
 from dpft.sweep.selection import Selection, price, spending, written
 
 # Beside the record: what the verbs that use a trained run look for, and what they use.
-_FILES = ("identity.json", DONE)
+_FILES = ("identity.json",)
 _FOLDERS = ("model", "generations")
 
 
@@ -65,6 +65,11 @@ def release(
     )
     if (fresh / "model").is_dir():
         write_card(fresh / "model", chosen)
+        write_descent(fresh / "model", chosen)
+    if (marker := read_marker(trial)) is not None:
+        # Other files than the trial's: the record has another guarantee, and there is no ledger.
+        text = marked(fresh, marker.config_hash).spelled()
+        (fresh / DONE).write_text(text, encoding="utf-8")
     fresh.rename(selection.chosen)
     # When the trials began and ended would tell how many there were.
     os.utime(selection.description)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.errors import DpftError
-from dpft.runs.directory import is_finished
+from dpft.runs.finished import is_finished
 from dpft.runs.record import read_record
 from dpft.sweep import journal as events
 from dpft.sweep.folder import SweepFolder

@@ -1,0 +1,214 @@
+"""A finished run is what its marker lists, or it is damaged; evidence of steps outlives a ledger."""
+
+import json
+
+import pytest
+
+from dpft import runs
+from dpft.runs import Ledger, LedgerMismatchError, RunDirectory, write_record
+from dpft.runs.finished import damages, is_finished, marked, read_marker
+from tests.runs.conftest import CONFIG
+from tests.runs.example import example_record
+
+
+@pytest.fixture
+def done(run: RunDirectory) -> RunDirectory:
+    with Ledger(run.ledger, {}) as ledger:
+        for step in range(3):
+            ledger.spend(step)
+    run.model.mkdir()
+    for name in ("config.json", "README.md"):
+        (run.model / name).write_text(name)
+    (run.model / "model.safetensors").write_bytes(bytes(100))
+    run.generations("test").write_text("{}\n")
+    write_record(run, example_record(run.config_hash))
+    run.mark_done()
+    return run
+
+
+def told(run: RunDirectory) -> list[str]:
+    return [str(damage) for damage in run.damages()]
+
+
+def test_a_whole_run_has_no_damage_and_what_may_change_may_change(done: RunDirectory) -> None:
+    assert told(done) == []
+    (done.model / "README.md").write_text("edited")
+    (done.path / "report.html").write_text("a page")
+    (done.model / "weights.gguf").write_text("converted")
+    (done.private / "README.md").unlink()
+    assert told(done) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "record.json",
+        "ledger.jsonl",
+        "config.yaml",
+        "model/model.safetensors",
+        "generations/test.jsonl",
+    ],
+)
+def test_what_is_gone_cut_or_changed_is_named(done: RunDirectory, name: str) -> None:
+    file = done.path / name
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    assert told(done) == [f"{name} has {len(whole) - 1:,} bytes, expected {len(whole):,}"]
+    file.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    assert told(done) == [f"{name} is not what it was when the run was finished"]
+    file.unlink()
+    assert told(done) == [f"{name} is gone"]
+
+
+def test_a_folder_that_is_gone_is_one_damage_and_so_is_a_lost_card(done: RunDirectory) -> None:
+    (done.model / "README.md").unlink()
+    assert told(done) == ["model/README.md is gone"]
+    done.model.rename(done.path / "elsewhere")
+    assert told(done) == ["model/ is gone"]
+
+
+def test_large_files_are_compared_by_size_where_it_must_be_quick(
+    done: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpft.runs.finished._SMALL", 50)
+    (done.model / "model.safetensors").write_bytes(bytes(99) + b"1")
+    assert damages(done.path, ("model/",), thorough=False) == []
+    assert len(damages(done.path, ("model/",))) == 1
+
+
+@pytest.mark.parametrize(
+    "change", [lambda t: t[:-9], lambda t: t.replace('"size": 100', '"size": 10')]
+)
+def test_a_damaged_marker_proves_nothing(done: RunDirectory, change) -> None:
+    done.done_marker.write_text(change(done.done_marker.read_text()))
+    assert not done.is_done
+    assert damages(done.path) == []
+
+
+def test_a_record_that_is_updated_is_no_damage(done: RunDirectory) -> None:
+    runs.update_record(done, scores={"dev": {"metrics": {}, "examples": 1, "signature": ""}})
+    assert told(done) == []
+    assert "dev" in runs.read_record(done.path)["scores"]
+
+
+def test_a_kill_while_a_file_is_replaced_is_no_damage_but_a_torn_file_is(
+    done: RunDirectory,
+) -> None:
+    file = done.generations("test")
+
+    class Killed(BaseException):
+        pass
+
+    for written in (None, "new\n"):
+        with pytest.raises(Killed), runs.replacing(done.path, file, "new\n"):
+            if written:
+                file.write_text(written)
+            raise Killed
+        assert told(done) == []
+    file.write_text("ne")
+    assert told(done) == ["generations/test.jsonl has 2 bytes, expected 4"]
+    # What is put in the place of something damaged does not make the damage a state to be in.
+    with pytest.raises(Killed), runs.replacing(done.path, file, "newer\n"):
+        raise Killed
+    assert told(done) == ["generations/test.jsonl has 2 bytes, expected 6"]
+
+
+def test_a_run_of_an_earlier_version_is_looked_at_by_its_form(done: RunDirectory) -> None:
+    header = json.dumps({"w": {"data_offsets": [0, 8]}, "__metadata__": {}}).encode()
+    weights = len(header).to_bytes(8, "little") + header + bytes(8)
+    record = example_record(done.config_hash)
+    record["privacy"]["steps_taken"] = 3
+    record["scores"]["test"]["examples"] = 1
+    write_record(done, record)
+    (done.model / "model.safetensors").write_bytes(weights)
+    done.done_marker.write_text(json.dumps({"config_hash": done.config_hash}))
+    assert is_finished(done.path, done.config_hash)
+    assert told(done) == []
+    (done.model / "model.safetensors").write_bytes(weights[:-1])
+    done.generations("test").write_text("")
+    done.ledger.write_text("".join(done.ledger.read_text().splitlines(keepends=True)[:-1]))
+    assert told(done) == [
+        "ledger.jsonl holds 2 steps, and the record tells of 3",
+        "model/model.safetensors is cut short",
+        "generations/test.jsonl has 0 lines, expected 1",
+    ]
+    done.record.write_text("{")
+    assert "record.json is gone or cannot be read" in told(done)
+
+
+def test_another_name_of_the_configuration_blesses_no_damage(done: RunDirectory) -> None:
+    done.ledger.write_text("")
+    marker = read_marker(done.path)
+    assert marker is not None
+    earlier = {**CONFIG, "eps": 3}
+    digest = runs.config_hash(earlier)
+    done.done_marker.write_text(type(marker)(digest, marker.files).spelled())
+    done.identity.write_text(json.dumps({"config": earlier, "config_hash": digest}))
+    done.close()
+    with RunDirectory.open(done.path, CONFIG, "") as again:
+        assert again.is_done
+        assert [damage.name for damage in again.damages()] == ["ledger.jsonl"]
+
+
+def test_the_marker_has_no_times_of_files(done: RunDirectory) -> None:
+    """A copy of a run is the run; and when a selection's trials ended is secret."""
+    before = marked(done.path, "x").spelled()
+    (done.model / "model.safetensors").touch()
+    assert marked(done.path, "x").spelled() == before
+
+
+def test_temporary_files_of_killed_processes_go_and_those_of_others_stay(run: RunDirectory) -> None:
+    (run.private / "audit").mkdir()
+    run.model.mkdir()
+    left = [".record.json.tmp", ".DONE.tmp", "private/.metrics.jsonl.tmp"]
+    left += ["private/audit/.step-00000001.json.tmp", "model/.README.md.tmp", "model/.tmpAb3xYz"]
+    others = [".mine.tmp", "notes.tmp", "private/.report.html.tmp"]
+    for name in (*left, *others):
+        (run.path / name).write_text("x")
+    run.close()
+    RunDirectory.open(run.path, CONFIG, "task: e2e\n").close()
+    assert [name for name in left if (run.path / name).exists()] == []
+    assert [name for name in others if not (run.path / name).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "steps"),
+    [
+        ("private/metrics.jsonl", '{"step": 0}\n{"step": 1}\n{"st', 2),
+        ("private/metrics.jsonl", '{"step": 0}\n\0\0\0\n', 1),
+        ("private/norms.jsonl", '{"step": 2}\n', 3),
+        ("checkpoints/step-00000002/state.pt", "", 2),
+        ("private/audit/step-00000004.json", "{}", 4),
+        ("model/model.safetensors", "x", 5),
+        ("record.json", "{", 5),
+        ("DONE", "", 5),
+    ],
+)
+def test_a_ledger_that_counts_less_than_anything_else_tells_of_is_refused(
+    run: RunDirectory, name: str, content: str, steps: int
+) -> None:
+    (run.path / name).parent.mkdir(parents=True, exist_ok=True)
+    (run.path / name).write_text(content)
+    with pytest.raises(
+        LedgerMismatchError, match=rf"is gone, but .* tells of {steps};.*force=true"
+    ):
+        runs.check_ledger(run.path, planned=5)
+    with Ledger(run.ledger, {}) as ledger:
+        for step in range(steps - 1):
+            ledger.spend(step)
+        with pytest.raises(LedgerMismatchError, match=f"holds {steps - 1} steps, but"):
+            runs.check_ledger(run.path, planned=5)
+        ledger.spend(steps - 1)
+    runs.check_ledger(run.path, planned=5)
+
+
+def test_a_run_that_has_not_begun_needs_no_ledger(run: RunDirectory) -> None:
+    run.noise_key()
+    run.generations("test")
+    runs.check_ledger(run.path, planned=5)
+
+
+def test_a_key_that_metrics_tell_of_is_not_made_anew(run: RunDirectory) -> None:
+    run.metrics.write_text('{"step": 0}\n{"step": 1}\n')
+    with pytest.raises(runs.NoiseKeyLostError, match="2 steps were spent"):
+        run.noise_key()

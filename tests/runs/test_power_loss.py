@@ -1,0 +1,255 @@
+"""After a power cut at any moment no step is counted less than it was released, and runs go on.
+
+The whole life of a real run is recorded: begun, killed amid a line of the ledger, continued to its
+end, decoded once more. Then a disk loses what was not synced, in a thousand ways (`tests.runs.disk`).
+"""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from dpft import runs
+from dpft.compose import compose
+from dpft.config import parse
+from dpft.errors import DpftError
+from dpft.experiment import run_experiment
+from dpft.runs.atomic import write_atomic
+from tests.runs.disk import Disk, Recorder
+
+STEPS = 4
+WORDS = [
+    *("task=sst2", "task.source=sample", "task.limit_train=12", "task.limit_eval=2"),
+    *("task.max_length=32", "model=random-bert", "clip=per_layer_adaptive", "audit.gradients=4"),
+    *(
+        "optim=sgd",
+        "optim.batch_size=4",
+        f"optim.steps={STEPS}",
+        "checkpoint_every=1",
+        "threads=1",
+        "name=run",
+    ),
+]
+
+
+class Killed(BaseException):
+    """Nothing may catch it."""
+
+
+@dataclass(frozen=True)
+class Life:
+    """What was recorded, and what the end was."""
+
+    recorder: Recorder
+    raw: dict[str, Any]
+    identity: dict[str, Any]
+    finished: int  # events until the run had said that it was finished
+    files: dict[str, bytes]
+    known: frozenset[str]
+
+    @property
+    def folder(self) -> Path:
+        """Where the run lay."""
+        return self.recorder.root / "runs/run"
+
+
+def kill_at_line(recorder: Recorder, line: int) -> None:
+    """Have the process die when half of that line of the ledger is written."""
+    write = os.write
+
+    def before(name: str, arguments: tuple[Any, ...]) -> None:
+        if name == "write" and bytes(arguments[1]).find(f'"step":{line},'.encode()) >= 0:
+            write(arguments[0], arguments[1][: len(arguments[1]) // 2])
+            recorder.look()
+            raise Killed
+
+    recorder.before = before
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
+    root = tmp_path_factory.mktemp("disk")
+    recorder = Recorder(root)
+    raw = compose([*WORDS, f"runs_dir={root / 'runs'}"])
+    kill_at_line(recorder, 2)
+    with recorder.recording(), pytest.raises(Killed):
+        run_experiment(parse(raw))
+    recorder.before = lambda name, arguments: None
+    with recorder.recording():
+        outcome = run_experiment(parse(raw))
+    finished = len(recorder.events)
+    assert not outcome.already_done
+    with recorder.recording():
+        decode_again(outcome.path, raw)
+    files = {
+        path.relative_to(outcome.path).as_posix(): path.read_bytes()
+        for path in outcome.path.rglob("*")
+        if path.is_file()
+    }
+    known = frozenset(
+        hashlib.sha256(event.data).hexdigest()
+        for event in recorder.events
+        if hasattr(event, "data")
+    )
+    return Life(recorder, raw, parse(raw).identity(), finished, files, known)
+
+
+def decode_again(path: Path, raw: dict[str, Any]) -> None:
+    """What ``dpft decode`` and ``dpft score`` write into a finished run."""
+    text = (path / "config.yaml").read_text()
+    with runs.RunDirectory.open(path, parse(raw).identity(), text) as directory:
+        for split in ("test", "again"):
+            file = directory.generations(split)
+            with runs.replacing(directory.path, file, f"{split}\n"):
+                write_atomic(file, f"{split}\n")
+            name = file.relative_to(path).as_posix()
+            runs.update_record(directory, generations={split: name})
+
+
+def released(folder: Path) -> int:
+    """Steps that a reader of this folder sees something of, whole or torn."""
+    found = [0]
+    for path in folder.glob("checkpoints/*step-*/*"):
+        if path.stat().st_size and path.name != "manifest.json":
+            found.append(int(path.parent.name.rpartition("-")[2]))
+    for name in ("model", "generations"):
+        if any(p.is_file() and p.stat().st_size for p in (folder / name).rglob("*")):
+            found.append(STEPS)
+    if (folder / "record.json").exists() or (folder / "DONE").exists():
+        found.append(STEPS)
+    return max(found)
+
+
+def counted(folder: Path) -> int:
+    """Steps in the ledger, as far as it can be read."""
+    try:
+        return runs.read_ledger(folder / "ledger.jsonl").steps_spent
+    except runs.LedgerError:
+        return 0
+
+
+def problems(life: Life, folder: Path, moment: int) -> list[str]:
+    """What is wrong with a folder that a power cut has left, and with what the code makes of it."""
+    said = []
+    if counted(folder) < released(folder):
+        said.append(f"counted {counted(folder)} steps, released {released(folder)}")
+    try:
+        said += recovered(life, folder)
+    except (DpftError, OSError, ValueError, KeyError, SafetensorError) as error:
+        said.append(f"not continued: {type(error).__name__}: {error}")
+    if moment >= life.finished:
+        if not runs.is_finished(folder, runs.config_hash(life.identity)):
+            said.append("it had said that it was finished")
+    return said
+
+
+def recovered(life: Life, folder: Path) -> list[str]:
+    """The steps by which a command finds its run again, and what is wrong with what they find."""
+    said = []
+    text = life.files["config.yaml"].decode()
+    with runs.RunDirectory.open(folder, life.identity, text) as run:
+        if run.is_done:
+            said += [f"finished, but {damage}" for damage in run.damages()]
+        runs.check_ledger(run.path, STEPS)
+        key = run.noise_key()
+        header, *lines = life.files["ledger.jsonl"].splitlines(keepends=True)
+        if counted(folder) and key.hex() != life.files["private/noise_key"].decode().strip():
+            said.append("another key")
+        ledger_header = json.loads(header)["header"]
+        if not counted(folder):
+            ledger_header = {**ledger_header, "key": runs.key_fingerprint(key)}
+        with runs.Ledger(run.ledger, ledger_header) as ledger:
+            spent = run.ledger.read_bytes().splitlines(keepends=True)[1:]
+            if spent != lines[: len(spent)]:
+                said.append("a line of the ledger that was never written")
+            saved = runs.checkpoint.load_latest(run, ledger.steps_spent)
+            if saved is not None:
+                said += believed(life, saved.path)
+                runs.load_private_state(run, "audit", saved.step)
+        with runs.MetricsLog(run.metrics, saved.step if saved else 0):
+            logged = [json.loads(line)["step"] for line in run.metrics.read_bytes().splitlines()]
+        if logged != list(range(saved.step if saved else 0)):
+            said.append(f"metrics of steps {logged} for a checkpoint of {saved and saved.step}")
+        if run.record.exists():
+            runs.read_record(run.path)
+            said += believed(life, run.record)
+        said += [f"left over: {path.name}" for path in run.path.rglob(".*.tmp")]
+        said += [f"left over: {path.name}" for path in run.checkpoints.glob(".tmp-*")]
+    return said
+
+
+def believed(life: Life, path: Path) -> list[str]:
+    """Files that were taken for whole and never were like that."""
+    files = path.iterdir() if path.is_dir() else [path]
+    return [
+        f"torn: {file.name}"
+        for file in files
+        if hashlib.sha256(file.read_bytes()).hexdigest() not in life.known
+    ]
+
+
+def schedules(life: Life, disk: Disk, count: int, target: Path) -> dict[int, list[str]]:
+    """What is wrong after so many power cuts, by the number of the schedule."""
+    found = {}
+    for number in range(count):
+        draw = random.Random(number)
+        # Each moment in turn, so that none is left out.
+        moment = number % len(disk) + 1 if count > len(disk) else draw.randint(1, len(disk))
+        disk.after(moment, draw, target)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "fsync", lambda descriptor: None)
+            said = problems(life, target / "runs/run", moment)
+        if said:
+            found[number] = [f"moment {moment} of {len(disk)}", *said]
+        shutil.rmtree(target)
+    return found
+
+
+def test_after_a_power_cut_at_any_moment_nothing_is_miscounted_and_the_run_goes_on(
+    life: Life, tmp_path: Path
+) -> None:
+    assert schedules(life, Disk(life.recorder), 1000, tmp_path / "left") == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("runs/run/ledger.jsonl", "counted"),
+        ("runs/run/private/.noise_key.tmp", "not continued"),
+        ("runs/run", "counted"),
+        ("runs/run/private", "not continued"),
+        ("runs", "it had said"),
+        ("runs/run/model/model.safetensors", "finished, but model"),
+    ],
+)
+def test_a_sync_that_is_forgotten_is_noticed(
+    life: Life, tmp_path: Path, path: str, said: str
+) -> None:
+    found = schedules(life, Disk(life.recorder, ignored=path), 150, tmp_path / "left")
+    assert any(line.startswith(said) for lines in found.values() for line in lines)
+
+
+def test_what_is_left_is_continued_to_the_same_bits(life: Life, tmp_path: Path) -> None:
+    disk = Disk(life.recorder)
+    begun = 0
+    for number in range(40):
+        target = tmp_path / f"left-{number}"
+        draw = random.Random(f"continued {number}")
+        disk.after(draw.randint(1, life.finished), draw, target)
+        spent = counted(target / "runs/run")
+        if not spent > 0 or begun == 4:
+            continue
+        begun += 1
+        outcome = run_experiment(parse({**life.raw, "runs_dir": str(target / "runs")}))
+        for name in ("ledger.jsonl", "model/model.safetensors"):
+            assert (outcome.path / name).read_bytes() == life.files[name], (number, name)
+        assert load_file(outcome.path / "model/model.safetensors")
+    assert begun == 4
