@@ -104,6 +104,7 @@ class Capture:
     def __init__(self, model: nn.Module, sites: Mapping[str, Site]) -> None:
         self.sites = sites
         self.calls: list[Call] = []
+        self._model = model
         self._listener: Listener | None = None
         self._token = torch.empty(0, requires_grad=True)
         self._batch: int | None = None
@@ -129,6 +130,20 @@ class Capture:
         calls, self.calls = self.calls, []
         hidden, self._hidden = self._hidden, set()
         return calls, hidden
+
+    def hooks(self) -> tuple[int, ...]:
+        """Which hooks the model's modules have: other ones may change what the layers compute."""
+        return tuple(
+            key
+            for module in self._model.modules()
+            for hooks in (
+                module._forward_pre_hooks,
+                module._forward_hooks,
+                module._backward_pre_hooks,
+                module._backward_hooks,
+            )
+            for key in hooks
+        )
 
     def backward(
         self,

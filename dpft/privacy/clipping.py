@@ -245,7 +245,8 @@ class Clipper:
         rows: int,
         real: Tensor | None,
     ) -> None:
-        structure = verify_uses(losses, calls, self.parameters, hidden, rows)
+        self._guard.check_hooks()
+        structure = verify_uses(losses, calls, self.parameters, hidden)
         if not structure.reached:
             raise UnsupportedLayerError(
                 "the losses do not depend on any trainable layer that was called; expected losses "
@@ -255,8 +256,7 @@ class Clipper:
         # Where autograd forms the sums, it must do so in the precision of the norms.
         with self._guard.on(), full_precision() if two else nullcontext():
             self._check(losses, structure, rows, real)
-            # With two backwards `Reweighted` looks at every batch, unless it is rounded.
-            if structure.moving and len(losses) > 1 and (structure.halved or not two):
+            if structure.moving:
                 check_order(self._capture, losses, structure, rows, self._schedule.batches)
             self._unfinished = True
             self._clip_reached(losses, structure, two, rows)
@@ -305,7 +305,7 @@ class Clipper:
         memory than any other.
         """
         calls, halved = structure.reached, structure.halved
-        if not self._schedule.due(losses, calls, rows):
+        if not self._schedule.due(losses, calls, rows, self._capture.hooks()):
             return
         finite = losses.detach().isfinite()
         usable = (finite if real is None else finite & real).nonzero().flatten()

@@ -27,10 +27,30 @@ class Guard:
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         self.struck = False
         self._on = False
+        self._parameters = parameters
         self._handles: list[Any] = [
-            parameter.register_post_accumulate_grad_hook(self._refusing(name))
+            parameter.register_post_accumulate_grad_hook(_Refusal(self, name))
             for name, parameter in parameters.items()
         ]
+
+    def check_hooks(self) -> None:
+        """Refuse hooks of others on the parameters' gradients.
+
+        Sums that autograd forms would go through them, after the norms were taken; the other plans
+        write to ``.grad`` by themselves and would pass them by.
+
+        Raises:
+            UnsupportedLayerError: naming a parameter with such a hook.
+        """
+        for name, parameter in self._parameters.items():
+            after = (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
+            if parameter._backward_hooks or not all(isinstance(h, _Refusal) for h in after):
+                raise UnsupportedLayerError(
+                    f"parameter {name!r} has a hook on its gradient (register_hook or "
+                    "register_post_accumulate_grad_hook), which would change sums after they were "
+                    "clipped, or never run; expected none on trained parameters: remove it "
+                    "(handle.remove()), or change losses before clipping and .grad after the noise"
+                )
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -51,16 +71,25 @@ class Guard:
             handle.remove()
         self._handles.clear()
 
-    def _refusing(self, name: str) -> Any:
-        def refuse(parameter: Tensor) -> None:
-            if not self._on:
-                return
-            self.struck = True
-            raise UnsupportedLayerError(
-                f"a gradient of parameter {name!r} was added to .grad, unclipped, by a backward "
-                "inside the backward: some function of the model runs layers again by itself "
-                "(reversible blocks, reentrant checkpoints); expected layers that run once. "
-                "Checkpoint with use_reentrant=False"
-            )
+    def refuse(self, name: str) -> None:
+        """Raise UnsupportedLayerError if autograd is not to write the parameter's gradient."""
+        if not self._on:
+            return
+        self.struck = True
+        raise UnsupportedLayerError(
+            f"a gradient of parameter {name!r} was added to .grad, unclipped, by a backward "
+            "inside the backward: some function of the model runs layers again by itself "
+            "(reversible blocks, reentrant checkpoints); expected layers that run once. "
+            "Checkpoint with use_reentrant=False"
+        )
 
-        return refuse
+
+class _Refusal:
+    """A guard's hook on one parameter, told from those of others by its type."""
+
+    def __init__(self, guard: Guard, name: str) -> None:
+        self._guard = guard
+        self._name = name
+
+    def __call__(self, parameter: Tensor) -> None:
+        self._guard.refuse(self._name)

@@ -39,15 +39,22 @@ class Schedule:
         self.batches = 0
         self._seen: dict[Kind, _Seen] = {}
         self._now = _Seen()
+        self._hooks: tuple[int, ...] = ()
 
-    def due(self, losses: Tensor, calls: Sequence[Call], rows: int) -> bool:
+    def due(
+        self, losses: Tensor, calls: Sequence[Call], rows: int, hooks: tuple[int, ...] = ()
+    ) -> bool:
         """Count a batch; whether it is one to check.
 
-        Where no loss is finite there is nothing to compare, and the next batch is looked at.
+        Where no loss is finite there is nothing to compare, and the next batch is looked at. Where
+        the model got or lost hooks since the last batch, every kind is looked at again.
 
         Raises:
             UnsupportedLayerError: if that goes on for ever.
         """
+        if hooks != self._hooks:
+            self._hooks = hooks
+            self._seen.clear()
         kind = tuple((call.site.name, call.root) for call in calls)
         self._now = seen = self._seen.setdefault((kind, len(losses) > 1, rows > 1), _Seen())
         seen.batches += 1

@@ -29,7 +29,7 @@ class Structure(NamedTuple):
         halved: whether anything on the way to the losses is in half precision: frozen layers, what
             lies between layers and the losses themselves round gradients as much as a trained
             layer does, though its own ``a`` and ``g`` may be in float32.
-        moving: functions that may give the rows of the batch another order.
+        moving: functions that may give the records of the batch another order.
     """
 
     reached: list[Call]
@@ -43,7 +43,6 @@ def verify_uses(
     calls: Sequence[Call],
     parameters: Mapping[str, nn.Parameter],
     hidden: Collection[str] = (),
-    rows: int = 1,
 ) -> Structure:
     """Check against the autograd graph that every use of every parameter was captured.
 
@@ -56,7 +55,6 @@ def verify_uses(
         calls: all captured calls.
         parameters: the trainable parameters.
         hidden: names of layers that ran with gradients disabled.
-        rows: of the model's batch for each loss.
 
     Raises:
         UnsupportedLayerError: naming a parameter with a use that was not captured, or ``hidden``
@@ -80,7 +78,7 @@ def verify_uses(
                 "its weight, and do not change its output in place"
             )
     halved = any(map(_halved, nodes))
-    return Structure(reached, everywhere, halved, movers(nodes, len(losses) * rows))
+    return Structure(reached, everywhere, halved, movers(losses, [call.output for call in reached]))
 
 
 def _halved(node: Node) -> bool:

@@ -8,7 +8,6 @@ from torch.nn import functional as F
 from dpft.privacy import UnsupportedLayerError, make_clipper
 from dpft.privacy.moves import movers
 from dpft.privacy.styles import STYLES
-from dpft.privacy.verify import _walk
 from tests.privacy.reference import clear, reference_clip, same_grads
 from tests.privacy.small_models import MODELS, build
 
@@ -77,7 +76,78 @@ class Scattering(Sorting):
         return torch.zeros_like(h).scatter(0, order.argsort()[:, None, None].expand_as(h), h)
 
 
-KINDS = (*(Sorting, Selecting, Gathering, Looking, Stacking, Joining, Putting, Adding, Scattering),)
+class Batched(Sorting):
+    """Under another first dimension."""
+
+    def sorted(self, h, order):
+        return h.view(1, *h.shape)[:, order].squeeze(0)
+
+
+class Flattening(Sorting):
+    def sorted(self, h, order):
+        T = h.shape[1]
+        rows = order[:, None] * T + torch.arange(T)
+        return h.reshape(-1, h.shape[2])[rows.flatten()].view_as(h)
+
+
+class FlattenedGathering(Sorting):
+    def sorted(self, h, order):
+        flat = h.flatten(1).view(1, len(h), -1)
+        return flat.gather(1, order[None, :, None].expand_as(flat)).view_as(h)
+
+
+class Halving(Sorting):
+    """Within halves and between them."""
+
+    def sorted(self, h, order):
+        halves = h.unflatten(0, (2, len(h) // 2))
+        return halves[order // 2, order % 2]
+
+
+class Transposing(Sorting):
+    def sorted(self, h, order):
+        return h.transpose(0, 1)[:, order].transpose(0, 1)
+
+
+class SortingBehind(Sorting):
+    def sorted(self, h, order):
+        moved = h.movedim(0, 2)
+        return moved.index_select(2, order).movedim(2, 0)
+
+
+class PuttingBehind(Sorting):
+    def sorted(self, h, order):
+        back = h.transpose(0, 1)
+        where = (torch.arange(h.shape[1])[:, None], order.argsort())
+        return torch.zeros_like(back).index_put(where, back).transpose(0, 1)
+
+
+class Multiplying(Sorting):
+    """By a matrix of zeros and ones."""
+
+    def sorted(self, h, order):
+        return (F.one_hot(order).to(h) @ h.flatten(1)).view_as(h)
+
+
+class Contracting(Sorting):
+    def sorted(self, h, order):
+        return torch.einsum("bc,ctd->btd", F.one_hot(order).to(h), h)
+
+
+class Halved(Sorting):
+    """By views alone: two halves are interleaved, and taken apart again."""
+
+    def sorted(self, h, order):
+        if order.tolist() == sorted(order.tolist()):
+            return h
+        return h.unflatten(0, (2, len(h) // 2)).transpose(0, 1).reshape(h.shape)
+
+
+KINDS = (
+    *(Sorting, Selecting, Gathering, Looking, Stacking, Joining, Putting, Adding, Scattering),
+    *(Batched, Flattening, FlattenedGathering, Halving, Transposing, SortingBehind, PuttingBehind),
+    *(Multiplying, Contracting, Halved),
+)
 
 
 def losses(model, lengths, seed=0):
@@ -180,34 +250,106 @@ class Last(nn.Module):
         return self.b(self.a(x))[torch.arange(len(x)), last]
 
 
-def moving(losses, model, batch):
-    return movers(_walk(losses, dict(model.named_parameters()))[1], batch)
+def moving(model, losses_of):
+    """Functions in the graph of ``losses_of()`` that may move rows."""
+    clipper = make_clipper(model, "bk", threshold=C)
+    losses = losses_of()
+    found = movers(losses, [call.output for call in clipper._capture.calls])
+    clipper.close()
+    return [node.name() for node in found]
 
 
 def test_an_index_of_each_record_by_itself_moves_nothing():
     model, x = Last(), torch.randn(5, 3, 4)
-    assert moving(model(x, torch.tensor([2, 1, 0, 2, 2])).sum(1), model, 5) == []
-    h = model.a(x)
-    for still in (h[:, torch.tensor([2, 0])], h.flip(1), h.roll(1, -1), h.gather(1, h.argsort(1))):
-        assert moving(still.sum((1, 2)), model.a, 5) == []
-    assert len(moving(h.flip(-3).sum((1, 2)), model.a, 5)) == 1
-    assert len(moving(h.roll(1, 0).sum((1, 2)), model.a, 5)) == 1
+    assert moving(model, lambda: model(x, torch.tensor([2, 1, 0, 2, 2])).sum(1)) == []
+
+
+# Of a (B, T, d) tensor with B=6, T=4, d=8.
+STILL = {
+    "a part of the positions": lambda h: h[:, torch.tensor([2, 0])],
+    "positions in reverse": lambda h: h.flip(1),
+    "positions rolled": lambda h: h.roll(1, -2),
+    "sorted positions": lambda h: h.sort(1)[0],
+    "gathered positions": lambda h: h.gather(1, h.argsort(1)),
+    "under a dimension of one": lambda h: h[None, :, torch.tensor([1, 0])].squeeze(0),
+    "positions of the transposed": lambda h: h.transpose(0, 1)[torch.tensor([1, 0])].mT.sum(0).mT,
+    "windows": lambda h: (
+        h.view(6, 2, 2, 8).transpose(1, 2).reshape(12, 2, 8).softmax(1).view(6, -1)
+    ),
+    "heads": lambda h: h.view(6, 4, 2, 4).permute(2, 0, 1, 3).flatten(0, 1).view(2, 6, 16).sum(0),
+    "positions first": lambda h: h.transpose(0, 1).reshape(24, 8).tanh().view(4, 6, 8).mean(0),
+    "an attention": lambda h: F.scaled_dot_product_attention(h[:, None], h[:, None], h[:, None]),
+    "an einsum": lambda h: torch.einsum("btd,bsd->bts", h, h),
+    "half of the features": lambda h: torch.cat([h.chunk(2, -1)[1], h.chunk(2, -1)[0]], -1),
+}
+MOVED = {
+    "reversed": lambda h: h.flip(-3),
+    "rolled": lambda h: h.roll(1, 0),
+    "rolled under a dimension of one": lambda h: h[None].roll(2, 1)[0],
+    "rolled as one row of numbers": lambda h: h.roll(8),
+    "reversed as rows": lambda h: h.flatten(0, 1).flip(0).view_as(h),
+    "reversed in halves": lambda h: h.unflatten(0, (2, 3)).flip(0).flatten(0, 1),
+    "sorted behind": lambda h: h.permute(1, 2, 0).sort(-1)[0].permute(2, 0, 1),
+    "gathered behind": lambda h: (
+        h.movedim(0, 2).gather(2, torch.zeros(4, 8, 6).long()).movedim(2, 0)
+    ),
+    "interleaved": lambda h: h.view(2, 3, 4, 8).transpose(0, 1).reshape(6, 4, 8),
+    "taken apart and joined": lambda h: torch.cat(h.flatten(0, 1).split(12)[::-1]).view_as(h),
+    "padded": lambda h: F.pad(h, (0, 0, 0, 0, 1, -1)),
+    "the first half twice": lambda h: h[:3].repeat(2, 1, 1),
+    "added up over records": lambda h: h.cumsum(0),
+    "compared with the others": lambda h: h.softmax(0),
+    "multiplied over records": lambda h: torch.ones(6, 6).mm(h.flatten(1)).view_as(h),
+    "of the matrix of records": lambda h: h.flatten(1) @ h.flatten(1).T,
+    "put elsewhere": lambda h: h.new_zeros(1, 6, 4, 8).index_put(
+        (torch.tensor([0]), torch.arange(6)), h
+    )[0],
+    "one index behind another": lambda h: h[torch.arange(6), torch.zeros(6, 1).long()],
+    "by a mask": lambda h: h[torch.ones(6, 4).bool()].view_as(h),
+    "in strides": lambda h: h.as_strided((6, 4, 8), (8, 48, 1)),
+}
+
+
+@pytest.mark.parametrize("name", STILL)
+def test_what_leaves_records_where_they_are_is_told(name):
+    model, x = nn.Linear(8, 8), torch.randn(6, 4, 8)
+    assert moving(model, lambda: STILL[name](model(x)).reshape(6, -1).square().sum(1)) == []
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_what_may_move_them_is_told(name):
+    model, x = nn.Linear(8, 8), torch.randn(6, 4, 8)
+    assert moving(model, lambda: MOVED[name](model(x)).reshape(6, -1).square().sum(1))
+
+
+def test_rows_of_one_record_may_change_places():
+    """A record of several rows is one: its layers' sums are over all of them."""
+    model, x = nn.Linear(8, 8), torch.randn(6, 4, 8)
+    swapped = lambda: model(x).view(3, 2, 4, 8).flip(1).square().sum((1, 2, 3))  # noqa: E731
+    assert moving(model, swapped) == []
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_usual_models_are_spared_the_second_look(name):
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_usual_models_are_spared_the_second_look(name, attention):
     case = build(name)
-    assert moving(case.all_losses(), case.model, case.batch) == []
+    if hasattr(case.model, "set_attn_implementation"):
+        case.model.set_attn_implementation(attention)
+    assert moving(case.model, case.all_losses) == []
 
 
 def test_offloaded_indices_are_looked_at_with_care():
     """What a hook has packed is not unpacked to see whether rows move."""
     model, x = Last(), torch.randn(5, 3, 4)
     clipper = make_clipper(model, "bk", threshold=C)
-    with torch.autograd.graph.save_on_cpu():
-        batch = model(x, torch.tensor([2, 1, 0, 2, 2])).sum(1)
-    assert len(moving(batch, model, 5)) == 1
-    clipper.backward(batch)
+
+    def batch():
+        with torch.autograd.graph.save_on_cpu():
+            return model(x, torch.tensor([2, 1, 0, 2, 2])).sum(1)
+
+    clipper.backward(batch())
+    clipper.close()
+    assert moving(model, batch) == ["IndexBackward0"]
 
 
 def test_every_plan_is_tested_here():

@@ -9,6 +9,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch.utils.weak import TensorWeakRef
 
@@ -479,16 +480,59 @@ def test_a_backward_that_broke_off_must_be_begun_again(style, monkeypatch):
         torch.testing.assert_close(grad, expected[name])
 
 
+@pytest.mark.parametrize("put", ["register_hook", "register_post_accumulate_grad_hook"])
 @pytest.mark.parametrize("style", STYLES)
-def test_the_check_leaves_hooks_on_gradients_alone(style):
-    """A hook that steps the optimizer would see the gradient of the batch before clipping."""
+def test_hooks_on_gradients_are_refused_in_every_batch(style, put):
+    """Sums that autograd forms go through them: 141 times the threshold with four records."""
     model, x = Changing(), 100 * torch.randn(4, 2, 3)
-    seen = []
-    for p in model.parameters():
-        p.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.norm().item()))
     clipper = make_clipper(model, style, threshold=1e-3)
     clipper.backward(model(x))
-    assert all(norm <= 4e-3 * (1 + 1e-6) for norm in seen)
+    name, parameter = next(iter(model.named_parameters()))
+
+    def grow(seen):
+        with torch.no_grad():
+            grad = seen if put == "register_hook" else seen.grad
+            grad.mul_(141)
+
+    handle = getattr(parameter, put)(grow)
+    with pytest.raises(UnsupportedLayerError, match=f"parameter '{name}' has a hook"):
+        clipper.backward(model(x))
+    handle.remove()
+    clear(model)
+    clipper.backward(model(x))
+    assert math.sqrt(sum(g.square().sum().item() for g in grads_of(model).values())) <= 4.1e-3
+
+
+def _on_output(change):
+    return lambda module, args, out: out.register_hook(change) and None
+
+
+LATER_HOOKS = {
+    "an output's gradient grows": lambda m: m.register_forward_hook(_on_output(lambda g: 141 * g)),
+    "an output's gradients are averaged": lambda m: m.register_forward_hook(
+        _on_output(lambda g: g.mean(0, keepdim=True).expand_as(g))
+    ),
+    "a module's gradients are averaged": lambda m: m.register_full_backward_pre_hook(
+        lambda module, g: (g[0].mean(0, keepdim=True).expand_as(g[0]),)
+    ),
+}
+
+
+@pytest.mark.parametrize("hook", LATER_HOOKS)
+@pytest.mark.parametrize("style", STYLES)
+def test_hooks_on_modules_that_come_later_are_found(style, hook):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    x, y = torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
+    for layer in (model[2], model[4]):
+        clipper = make_clipper(model, style, threshold=0.1)
+        for _ in range(2):
+            clipper.backward(F.cross_entropy(model(x), y, reduction="none"))
+        handle = LATER_HOOKS[hook](layer)
+        with pytest.raises(UnsupportedLayerError):
+            clipper.backward(F.cross_entropy(model(x), y, reduction="none"))
+        handle.remove()
+        clipper.close()
 
 
 def test_a_gradient_that_overflows_in_the_first_batch_is_dropped():

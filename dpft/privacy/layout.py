@@ -1,0 +1,303 @@
+"""Where the records of a batch lie in a tensor, and how each function of autograd carries them on.
+
+A tensor is read in row-major order, whatever its shape: the number at position ``i`` belongs to
+record ``i // inner % batch``, with ``inner = numel / (outer * batch)``. One integer, ``outer``,
+then says where the records lie: 1 for ``(B, T, d)`` and for ``(B*T, d)``, ``T`` for ``(T, B, d)``.
+
+A rule says where each dimension of an input goes. A dimension that a function sums, sorts, gathers
+or multiplies over goes nowhere. Records that lie on such a dimension may change places.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch.autograd.graph import Node
+
+Shape = tuple[int, ...]
+# Of each dimension of an input, the dimension of the result that it becomes, or None.
+Axes = Sequence[int | None]
+# From a function, the position of an input, its shape and the result's; None: not known.
+Rule = Callable[[Node, int, Shape, Shape], Axes | None]
+
+_NAME = re.compile(r"(\w+?)Backward\d+")
+
+
+def carried(
+    node: Node, position: int, outer: int, batch: int, given: Shape, result: Shape
+) -> int | None:
+    """``outer`` of what a function gives, from that of one of its inputs.
+
+    Args:
+        node: the function.
+        position: of the input among all inputs.
+        outer: of the input.
+        batch: the number of records.
+        given: shape of the input.
+        result: shape of what the function gives.
+
+    Returns:
+        None unless it is certain that each record's numbers follow from this input's numbers of
+        the same record alone.
+    """
+    name = _function(node.name())
+    rule = RULES.get(name)
+    if given == result and (rule is _aligned or name in _RESHAPES):
+        return outer
+    if name in _RESHAPES:
+        return outer if math.prod(given) == math.prod(result) else None
+    if name in _INDEXED and _in_order(node, name, outer, batch, given, result):
+        return outer
+    axes = rule(node, position, given, result) if rule is not None else None
+    return None if axes is None else _moved(outer, batch, given, axes, result)
+
+
+@lru_cache
+def _function(name: str) -> str:
+    """``Add`` of ``AddBackward0``."""
+    found = _NAME.fullmatch(name)
+    return found[1] if found else name
+
+
+def _moved(outer: int, batch: int, given: Shape, axes: Axes, result: Shape) -> int | None:
+    """``outer`` after the dimensions have gone to ``axes``; None if the records are torn apart."""
+    before = after = upto = 1
+    kept: list[int] = []
+    for axis, size in enumerate(given):
+        if size > 1 and upto * size > outer and upto < outer * batch:
+            place = axes[axis]
+            if place is None or result[place] != size:
+                return None
+            if not kept:
+                before = upto
+            elif place < kept[-1]:
+                return None
+            kept.append(place)
+        if upto < outer * batch:
+            after = upto * size
+        upto *= size
+    if not kept or outer % before or after % (outer * batch):
+        return None
+    if any(result[place] > 1 and place not in kept for place in range(kept[0], kept[-1])):
+        return None
+    return math.prod(result[: kept[0]]) * (outer // before)
+
+
+def _signed(dim: int) -> int:
+    """A dimension as it was typed: those below zero are saved as unsigned."""
+    return dim - 2**64 if dim >= 2**63 else dim
+
+
+def _dims(node: Node) -> list[int] | None:
+    """The dimensions that a function works along; an empty list: all of them."""
+    for name in ("_saved_dim", "_saved_dims"):
+        saved: Any = getattr(node, name, None)
+        if saved is not None:
+            return [_signed(dim) for dim in ([saved] if isinstance(saved, int) else saved)]
+    return None
+
+
+def _aligned(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+    """Number by number, with broadcasting."""
+    shift = len(result) - len(given)
+    return None if shift < 0 else range(shift, len(result))
+
+
+def _along(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+    """Within the dimensions that it works along, which may be gone afterwards."""
+    dims = _dims(node)
+    if not dims:
+        return None
+    worked = {dim % max(1, len(given)) for dim in dims}
+    left = [axis for axis in range(len(given)) if axis not in worked]
+    if len(result) == len(given):
+        return [axis if axis in left else None for axis in range(len(given))]
+    if len(result) == len(left):
+        return [left.index(axis) if axis in left else None for axis in range(len(given))]
+    return None
+
+
+def _part(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+    """A part along a dimension, unless it is the whole."""
+    if given == result:
+        return range(len(given))
+    return _along(node, position, given, result)
+
+
+def _stack(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+    (dim,) = _dims(node) or [0]
+    dim %= len(result)
+    return [axis + (axis >= dim) for axis in range(len(given))]
+
+
+def _permute(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+    found: Any = node
+    order = [_signed(dim) % len(given) for dim in found._saved_dims]
+    return [order.index(axis) for axis in range(len(given))]
+
+
+def _transpose(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+    found: Any = node
+    axes = list(range(len(given)))
+    if axes:
+        i, j = (_signed(dim) % len(axes) for dim in (found._saved_dim0, found._saved_dim1))
+        axes[i], axes[j] = axes[j], axes[i]
+    return axes
+
+
+def _t(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+    return range(len(given) - 1, -1, -1)
+
+
+def _pad(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+    """Padding by 1 and -1 leaves a dimension its size and moves all that is in it."""
+    found: Any = node
+    pads = found._saved_pad
+    padded = {len(given) - 1 - i // 2 for i, pad in enumerate(pads) if pad}
+    return [None if axis in padded else axis for axis in range(len(given))]
+
+
+def _product(*by_position: Axes) -> Rule:
+    """Products of matrices: where each factor's dimensions go; other inputs are added."""
+
+    def rule(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+        first = len(node.next_functions) - len(by_position)
+        if position < first:
+            return _aligned(node, position, given, result)
+        return by_position[position - first]
+
+    return rule
+
+
+def _by_first(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+    """What treats each entry of the first dimension by itself; further inputs are weights."""
+    return None if position else [0, *[None] * (len(given) - 1)]
+
+
+def _layer_norm(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+    found: Any = node
+    kept = len(given) - len(found._saved_normalized_shape)
+    return None if position else [axis if axis < kept else None for axis in range(len(given))]
+
+
+def _loss(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+    """Of logits ``(B, V, ...)`` and constant targets; a sum or mean over records is no loss."""
+    return [0, None, *range(1, len(given) - 1)] if len(result) == len(given) - 1 else None
+
+
+def _attention(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+    """Queries, keys, values and masks, each with two dimensions at the end to multiply over."""
+    shift = len(result) - len(given)
+    return None if shift < 0 else [*range(shift, len(result) - 2), None, None]
+
+
+def _index(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+    """By indices of neighbouring dimensions, which give way to the dimensions of the indices."""
+    indices = _indices(node)
+    if position or indices is None:
+        return None
+    used = [axis for axis, index in enumerate(indices) if index is not None]
+    if not used or used != list(range(used[0], used[-1] + 1)):
+        return None
+    if any(
+        index.dtype in (torch.bool, torch.uint8) and index.dim() != 1 for index in _some(indices)
+    ):
+        return None
+    grown = len(result) - len(given)
+    if max(index.dim() for index in _some(indices)) != len(used) + grown:
+        return None
+    return [
+        axis if axis < used[0] else None if axis <= used[-1] else axis + grown
+        for axis in range(len(given))
+    ]
+
+
+def _put(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+    """Numbers put in place of others; what is put there must belong to no record."""
+    axes = None if position else _indices(node)
+    if axes is None or any(index.dim() != 1 for index in _some(axes)):
+        return None
+    touched = {axis for axis, index in enumerate(axes) if index is not None}
+    return [None if axis in touched else axis for axis in range(len(given))]
+
+
+def _some(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+    return [index for index in indices if index is not None]
+
+
+def _indices(node: Node) -> list[torch.Tensor | None] | None:
+    """The indices of a function, None where a dimension has none.
+
+    What a hook has packed (a checkpoint, an offload) is not unpacked here: that may be done once.
+    """
+    found: Any = node
+    raw = found._raw_saved_indices
+    if any(one.unpack_hook is not None for one in raw):
+        return None
+    return [one.unpack() for one in raw]
+
+
+def _in_order(node: Node, name: str, outer: int, batch: int, given: Shape, result: Shape) -> bool:
+    """Whether an index takes row i of record i, as ``x[torch.arange(B), last]`` does."""
+    if outer != 1 or given[:1] != (batch,) or result[:1] != (batch,):
+        return False
+    found: Any = node
+    if name == "Index":
+        indices = _indices(node)
+        if not indices or indices[0] is None:
+            return False
+        index, dims = indices[0], max(one.dim() for one in _some(indices))
+    else:
+        raw = found._raw_saved_index
+        if (_dims(node) or [1])[0] % len(given) != 0 or raw.unpack_hook is not None:
+            return False
+        index, dims = raw.unpack(), 1
+    if index.dtype in (torch.bool, torch.uint8) or index.dim() != dims or len(index) != batch:
+        return False
+    steps = torch.arange(batch, device=index.device).view(-1, *[1] * (dims - 1))
+    return bool((index == steps).all())
+
+
+_RESHAPES = frozenset(
+    {"View", "UnsafeView", "ReshapeAlias", "Alias", "Unsqueeze", "Squeeze", "Clone", "ToCopy"}
+)
+_INDEXED = frozenset({"Index", "IndexSelect"})
+
+
+def _table() -> dict[str, Rule]:
+    named: dict[Rule, str] = {
+        _aligned: "Add Sub Rsub Mul Div Neg Pow Exp Exp2 Expm1 Log Log2 Log1P Logaddexp Sqrt Rsqrt "
+        "Reciprocal Abs Sin Cos Tanh Sigmoid LogSigmoid Erf Gelu Relu Silu Mish Elu LeakyRelu "
+        "Hardtanh Hardswish Hardsigmoid Softplus Threshold Clamp ClampMin ClampMax Maximum Minimum "
+        "Where MaskedFill Lerp Addcmul Addcdiv NativeDropout Expand Repeat "
+        "BinaryCrossEntropyWithLogits MseLoss SmoothL1Loss HuberLoss",
+        _along: "Sum Mean Prod Amax Amin Max Min Logsumexp Var Std LinalgVectorNorm Norm Cumsum "
+        "Softmax SafeSoftmax LogSoftmax Glu Sort Topk Gather Scatter ScatterAdd ScatterReduce "
+        "IndexSelect IndexAdd IndexCopy Roll Flip Cat Unbind Select",
+        _part: "Slice Split SplitWithSizes",
+        _by_first: "Convolution NativeGroupNorm MaxPool2DWithIndices AvgPool2D AdaptiveAvgPool2D",
+        _attention: "ScaledDotProductFlashAttentionForCpu ScaledDotProductFlashAttention "
+        "ScaledDotProductEfficientAttention ScaledDotProductCudnnAttention",
+        _loss: "NllLoss NllLoss2D",
+        _layer_norm: "NativeLayerNorm FusedRmsNorm",
+        _permute: "Permute",
+        _transpose: "Transpose",
+        _stack: "Stack",
+        _pad: "ConstantPadNd",
+        _index: "Index",
+        _put: "IndexPut",
+        _product([0, None], [None, 1]): "Mm Addmm",
+        _product([0, 1, None], [0, None, 2]): "Bmm Baddbmm",
+        _t: "T",
+    }
+    return {name: rule for rule, names in named.items() for name in names.split()}
+
+
+# What is not here may do anything.
+RULES: Mapping[str, Rule] = MappingProxyType(_table())
