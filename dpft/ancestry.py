@@ -36,7 +36,7 @@ def ancestry(file: Path | None) -> tuple[str, ...]:
     """
     try:
         labels = json.loads(file.read_text(encoding="utf-8"))["labels"] if file else ()
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ()
     return tuple(str(label) for label in labels)
 

@@ -6,11 +6,15 @@ from collections.abc import Sequence
 
 from dpft.errors import ConfigError, suggestion
 
+HUGE = 1e30  # products with larger numbers overflow in float32
 
-def positive(name: str, value: float | None) -> None:
-    """Refuse a number that is zero or less; None passes."""
+
+def positive(name: str, value: float | None, at_most: float | None = None) -> None:
+    """Refuse a number that is zero or less, or too large; None passes."""
     if value is not None and not value > 0:
         raise ConfigError(f"{name} is {value}; expected a number > 0")
+    if value is not None and at_most is not None and value > at_most:
+        raise ConfigError(f"{name} is {value}; expected a number of at most {at_most:g}")
 
 
 def check_seed(name: str, value: int) -> None:

@@ -7,10 +7,11 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
+from dpft.interrupts import STATUS, heed_at_once, heed_by_exception
 from dpft.terminal import echo, secho
 
 app = typer.Typer(
@@ -551,29 +552,56 @@ def _run(verb: Callable[[], None], hub: bool = False, goes_on: str | None = None
         from dpft.offline import stay_offline_if_unreachable
 
         stay_offline_if_unreachable()
+    heed_by_exception()
     try:
         verb()
     except DpftError as error:
-        secho(f"dpft: {error}", fg=typer.colors.RED, err=True)
-        sys.exit(2)
+        _refuse(str(error))
     except OSError as error:
-        if error.errno not in _DISK:
+        said = _of_files(error)
+        if said is None:
             raise
-        secho(
-            f"dpft: the disk refused: {error}; free some space there, or give a folder that may be "
-            "written to (runs_dir=DIR, --out FILE), and type the same command again",
-            fg=typer.colors.RED,
-            err=True,
+        _refuse(said)
+    except (MemoryError, RuntimeError) as error:
+        from dpft.out_of_memory import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        _refuse(
+            f"out of memory ({' '.join(str(error).split()) or 'of the machine'}); free some, or "
+            "take a machine with more, and type the same command again"
         )
-        sys.exit(2)
     except KeyboardInterrupt:
         after = f"{goes_on} continues where it left off" if goes_on else f"{_SAME} begins anew"
         secho(f"dpft: stopped; {after}", err=True)
-        sys.exit(130)
+        sys.exit(STATUS)
+
+
+def _refuse(said: str) -> NoReturn:
+    secho(f"dpft: {said}", fg=typer.colors.RED, err=True)
+    sys.exit(2)
+
+
+def _of_files(error: OSError) -> str | None:
+    """What an error of the system means, if it is one of files: any verb may meet it anywhere."""
+    if error.errno in _DISK:
+        return (
+            f"the disk refused: {error}; free some space there, or give a folder that may be "
+            "written to (runs_dir=DIR, --out FILE), and type the same command again"
+        )
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{error}; type ulimit -n 1024, and then the same command again"
+    if error.filename is None:
+        return None
+    return (
+        f"{error.filename}: {error.strerror}; expected it to be there, and of its usual kind. If "
+        "it was moved or removed meanwhile, put it back, and type the same command again"
+    )
 
 
 def main() -> None:
-    """Entry point of the ``dpft`` script."""
+    """All of dpft, for the ``dpft`` script (`dpft.__main__`)."""
+    heed_at_once()
     # Threads of GNU OpenMP spin for milliseconds while they wait. Where another process wants the
     # core, that made steps of the bundled model up to ten times slower; spinning for some
     # microseconds costs nothing measurable when the machine is quiet. Read when torch is imported.

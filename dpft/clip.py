@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from dpft.checks import one_of, positive
+from dpft.checks import HUGE, one_of, positive
 from dpft.errors import ConfigError
 
 # As in dpft.privacy, which is not imported here: it takes a second, and `dpft --help` none.
@@ -171,7 +171,7 @@ class Clip:
             object.__setattr__(self, "patterns", tuple(tuple(group) for group in groups))
 
     def _check_thresholds(self) -> None:
-        positive("clip.threshold", self.threshold)
+        positive("clip.threshold", self.threshold, at_most=HUGE)
         if self.threshold is None and self.thresholds is None:
             raise ConfigError("clip.threshold is null; expected a number > 0 for a private run")
         if self.thresholds is not None and self.threshold is not None:

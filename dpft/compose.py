@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dpft.config import conf_dir
-from dpft.overrides import refusals_told
+from dpft.overrides import check_flags, refusals_told
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
@@ -39,6 +39,7 @@ def compose_here(overrides: Sequence[str]) -> dict[str, Any]:
     from hydra import compose as hydra_compose
     from omegaconf import OmegaConf
 
+    check_flags([word for word in overrides if word.startswith("=")])
     with refusals_told():
         config = hydra_compose("config", overrides=list(overrides))
         resolved = OmegaConf.to_container(config, resolve=True)

@@ -17,9 +17,10 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from dpft.audit.settings import Audit
-from dpft.checks import check_seed, one_of, positive
+from dpft.checks import HUGE, check_seed, one_of, positive
 from dpft.clip import Clip
 from dpft.errors import ConfigError, suggestion
+from dpft.out_of_memory import CHOICES, STOP
 
 T = TypeVar("T")
 
@@ -78,6 +79,8 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
         return None
     if isinstance(value, float) and math.isnan(value):
         raise ConfigError(f"{name} is nan, which is not a number; expected one")
+    if isinstance(value, float) and math.isinf(value):
+        raise ConfigError(f"{name} is {value}; expected a finite number")
     for option in options:
         origin = typing.get_origin(option) or option
         if origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
@@ -113,7 +116,15 @@ class Privacy:
             )
         if self.delta is not None and not 0 < self.delta < 1:
             raise ConfigError(f"privacy.delta is {self.delta}; expected between 0 and 1")
-        positive("privacy.noise_multiplier", self.noise_multiplier)
+        positive("privacy.epsilon", self.epsilon, at_most=HUGE)
+        positive("privacy.noise_multiplier", self.noise_multiplier, at_most=HUGE)
+        if self.noise_multiplier is not None and self.noise_multiplier * HUGE < 1:
+            raise ConfigError(
+                f"privacy.noise_multiplier is {self.noise_multiplier}, which bounds no epsilon; "
+                "expected more. For training without privacy type clip=none"
+            )
+        if self.noise_seed is not None:
+            check_seed("privacy.noise_seed", self.noise_seed)
         one_of("privacy.accountant", self.accountant, ("rdp", "gdp_clt", "prv"))
         one_of("privacy.sampling", self.sampling, ("poisson", "shuffle"))
 
@@ -160,7 +171,12 @@ class Optim:
     def __post_init__(self) -> None:
         one_of("optim.name", self.name, OPTIMIZERS)
         one_of("optim.schedule", self.schedule, ("constant", "linear"))
-        positive("optim.lr", self.lr)
+        positive("optim.lr", self.lr, at_most=HUGE)
+        positive("optim.adam_epsilon", self.adam_epsilon, at_most=HUGE)
+        if not 0 <= self.weight_decay <= HUGE:
+            raise ConfigError(f"optim.weight_decay is {self.weight_decay}; expected 0 or more")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"optim.momentum is {self.momentum}; expected 0 or more, below 1")
         positive("optim.batch_size", self.batch_size)
         positive("optim.microbatch_tokens", self.microbatch_tokens)
         if self.epochs < 0:
@@ -234,6 +250,8 @@ class Model:
 
     def __post_init__(self) -> None:
         one_of("model.init", self.init, ("pretrained", "scratch"))
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ConfigError(f"model.dropout is {self.dropout}; expected 0 or more, below 1")
 
 
 @dataclass(frozen=True)
@@ -302,6 +320,8 @@ class Decode:
     def __post_init__(self) -> None:
         for name in ("beams", "max_new_tokens", "batch_size"):
             positive(f"decode.{name}", getattr(self, name))
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"decode.top_p is {self.top_p}; expected above 0 and at most 1")
         one_of("decode.split", self.split, ("dev", "test"))
 
 
@@ -348,6 +368,7 @@ class Run:
     audit: Audit = dataclasses.field(default_factory=Audit)
     record_norms: int | None = None
     precision: str = PRECISIONS[0]
+    out_of_memory: str = STOP
 
     def identity(self) -> dict[str, Any]:
         """The part of the config that decides what is computed: what the run's hash is taken of.
@@ -370,12 +391,13 @@ class Run:
 
 _WHERE_AND_HOW = (
     *("runs_dir", "name", "resume", "force"),
-    *("device", "threads", "checkpoint_every", "record_norms"),
+    *("device", "threads", "checkpoint_every", "record_norms", "out_of_memory"),
 )
 # Other names of settings of ``privacy``, where their values stand too.
 _SHORTHANDS = ("eps", "sampling")
 # Whether there is such a GPU is asked where it is used: a run may be checked elsewhere.
 _DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
+_MOST_THREADS = 4096
 _PLAIN = ("seed", "name", "runs_dir", "device", "threads", "checkpoint_every", "resume", "force")
 _GROUPS: dict[str, type] = {
     "model": Model,
@@ -385,7 +407,7 @@ _GROUPS: dict[str, type] = {
     "optim": Optim,
     "decode": Decode,
 }
-_OTHER = (*_SHORTHANDS, "task", "sweep", "audit", "record_norms", "precision")
+_OTHER = (*_SHORTHANDS, "task", "sweep", "audit", "record_norms", "precision", "out_of_memory")
 
 
 def _check_name(name: str | None) -> None:
@@ -422,9 +444,13 @@ def parse(raw: Mapping[str, Any]) -> Run:
     positive("record_norms", every)
     precision = _checked(raw.get("precision", PRECISIONS[0]), str, "precision")
     one_of("precision", precision, PRECISIONS)
+    out_of_memory = _checked(raw.get("out_of_memory", STOP), str, "out_of_memory")
+    one_of("out_of_memory", out_of_memory, CHOICES)
     check_seed("seed", plain["seed"])
-    for name in ("threads", "checkpoint_every"):
-        positive(name, plain[name])
+    positive("threads", plain["threads"], at_most=_MOST_THREADS)
+    positive("checkpoint_every", plain["checkpoint_every"])
+    if not plain["runs_dir"].strip():
+        raise ConfigError("runs_dir is empty; expected a folder, as in runs_dir=runs")
     if not _DEVICES.fullmatch(plain["device"]):
         raise ConfigError(f"device is {plain['device']!r}; expected auto, cpu or cuda")
     _check_name(plain["name"])
@@ -437,6 +463,7 @@ def parse(raw: Mapping[str, Any]) -> Run:
         audit=audit,
         record_norms=every,
         precision=precision,
+        out_of_memory=out_of_memory,
     )
     if run.clip.private and run.privacy.epsilon is None and run.privacy.noise_multiplier is None:
         raise ConfigError(

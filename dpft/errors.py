@@ -38,6 +38,10 @@ class TrainingError(DpftError):
     """Training cannot go on; what was reached is kept."""
 
 
+class DivergedError(TrainingError):
+    """The weights of a private run, which are released, are not finite: it comes to nothing."""
+
+
 def suggestion(got: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` where one of ``known`` is close to ``got``, else nothing."""
     close = difflib.get_close_matches(got, list(known), n=1)

@@ -17,6 +17,7 @@ from dpft.config import Run
 from dpft.errors import ConfigError, DpftError
 from dpft.made_again import is_whole, others
 from dpft.models import save_model
+from dpft.out_of_memory import HALVE
 from dpft.paths import run_path
 from dpft.predictions import predict, score_file, write_predictions
 from dpft.preparation import Prepared, prepare
@@ -153,7 +154,9 @@ def _decode_stage(
     split, task = run.decode.split, prepared.task
     file = directory.generations(split)
     loaded, instances = prepared.parts.loaded, prepared.instances
-    write_predictions(file, predict(task, loaded, instances, run.decode, run.seed, progress))
+    halve = run.out_of_memory == HALVE
+    found = predict(task, loaded, instances, run.decode, run.seed, progress, halve=halve)
+    write_predictions(file, found)
     with progress.phase("scoring", None):
         scores = score_file(task, file)
     runs.update_record(

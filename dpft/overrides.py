@@ -40,6 +40,8 @@ def check_flags(flags: Sequence[str]) -> None:
     """
     for word in flags:
         name = word.partition("=")[0]
+        if word.startswith("="):
+            raise ConfigError(f"got {word!r}; expected NAME=VALUE, as in eps=3")
         if not word.startswith("-") or word == "-":
             continue  # the value of a flag
         if word.startswith("--"):

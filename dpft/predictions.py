@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from dpft.config import Decode
 from dpft.errors import DataError
 from dpft.models import LoadedModel
 from dpft.objectives.base import Instance, Prediction
+from dpft.out_of_memory import in_smaller_batches
 from dpft.progress import Progress
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import disk_report
@@ -28,15 +30,22 @@ def predict(
     settings: Decode,
     seed: int,
     progress: Progress,
+    *,
+    halve: bool = False,
 ) -> list[Prediction]:
     """Answer every instance, of ``settings.split``, with live progress.
 
     With a warning if prompts were cut, or if texts were stopped before they ended: they are scored
-    as they are.
+    as they are. With ``halve`` it begins again in smaller batches where memory runs out.
     """
     objective = task.objective(loaded)
-    with progress.phase("predicting", len(instances)) as advance:
-        predictions = objective.predict(loaded.model, instances, settings, seed, advance)
+
+    def attempt(size: int) -> list[Prediction]:
+        sized = replace(settings, batch_size=size)
+        with progress.phase("predicting", len(instances)) as advance:
+            return objective.predict(loaded.model, instances, sized, seed, advance)
+
+    predictions = in_smaller_batches(settings.batch_size, halve, attempt)
     stopped = sum(prediction.finished is False for prediction in predictions)
     if stopped:
         progress.warn(
@@ -149,7 +158,7 @@ def _parsed(file: Path, number: int, line: str) -> Prediction:
     try:
         item = json.loads(line)
         text, references = item["prediction"], item["references"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{where}: {error!r}; {_EXPECTED}") from error
     strings = isinstance(references, list) and references
     if not (isinstance(text, str) and strings and all(isinstance(r, str) for r in references)):

@@ -14,6 +14,7 @@ from dpft.closing import Closing
 from dpft.config import Run
 from dpft.errors import ConfigError
 from dpft.optim import make_optimizer
+from dpft.out_of_memory import HALVE, Budget, explained
 from dpft.preparation import Prepared
 from dpft.privacy import Clipper
 from dpft.privacy.noise import Released
@@ -21,6 +22,7 @@ from dpft.progress import Progress
 from dpft.train import StepStatistics, train
 
 _AUDIT = "audit"  # the folder under private/
+_MICROBATCHES = "microbatches.json"  # under private/
 
 
 class Session(Closing):
@@ -61,10 +63,19 @@ class Session(Closing):
         run, prepared, directory = self._run, self._prepared, self._directory
         names = [group.name for group in self._clipper.groups]
         start = self._start
+        budget = Budget(
+            run.optim.microbatch_tokens,
+            halve=run.out_of_memory == HALVE,
+            file=directory.private / _MICROBATCHES,
+            released=self._ledger.steps_spent if self._ledger else 0,
+            warn=self._progress.warn,
+            fixed=prepared.units.shapes is not None,
+        )
         with (
             runs.MetricsLog(directory.metrics, resume_step=start) as metrics,
             runs.NormsLog(directory.private, run.record_norms, names, resume_step=start) as norms,
             self._progress.training(start, self._mechanism) as show,
+            explained(f"training with optim.microbatch_tokens={run.optim.microbatch_tokens}"),
         ):
 
             def after_step(step: int, statistics: StepStatistics) -> None:
@@ -90,6 +101,7 @@ class Session(Closing):
                 start=start,
                 reparametrisation=prepared.parts.loaded.reparametrisation,
                 audit=prepared.auditor,
+                budget=budget,
                 spend=self._spend,
                 after_step=after_step,
             )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,9 +14,10 @@ from torch import Tensor, nn
 
 from dpft.audit.auditor import Auditor
 from dpft.config import Optim
-from dpft.errors import TrainingError
+from dpft.errors import DivergedError, TrainingError
 from dpft.models.load import Reparametrisation
 from dpft.optim import lr_factor
+from dpft.out_of_memory import Budget, Pieces
 from dpft.privacy import Clipper, Mechanism, keys
 from dpft.privacy.noise import Released
 from dpft.privacy.precision import full_precision
@@ -69,6 +71,7 @@ def train(
     start: int = 0,
     reparametrisation: Reparametrisation | None = None,
     audit: Auditor | None = None,
+    budget: Budget | None = None,
     spend: Callable[[int, Released], None] = lambda step, released: None,
     after_step: Callable[[int, StepStatistics], None] = lambda step, statistics: None,
 ) -> None:
@@ -85,17 +88,19 @@ def train(
         mechanism: the source of sampling, noise and expected batch size.
         optimizer: any torch optimizer over the clipper's parameters, or over those that a
             reparametrisation moves.
-        settings: learning-rate schedule and microbatch size.
+        settings: learning-rate schedule, and microbatch size unless ``budget`` says otherwise.
         key: decides batches, noise and dropout; secret unless the run is for research.
         start: first step to run.
         reparametrisation: tells the clipper's parameters from those that the optimizer moves.
         audit: canaries in slots behind the last unit, which are sampled as units are.
+        budget: the microbatch size of each step, and what is done where memory runs out.
         spend: told each step, and what it released, before the weights move: the ledger.
         after_step: told each step when it is done: metrics, progress, checkpoints.
 
     Raises:
-        TrainingError: without privacy, if the gradient is not finite; with it, if the weights are
-            not. They are released, so that to stop for their sake gives nothing away.
+        TrainingError: without privacy, if the gradient is not finite; with it, a DivergedError if
+            the weights are not. They are released, so that to stop for their sake gives nothing
+            away.
     """
     slots = len(data) + (len(audit) if audit is not None else 0)
     if slots != mechanism.dataset_size:
@@ -108,25 +113,37 @@ def train(
     noise = mechanism.noise(key, clipper)
     # TF32 rounds to 11 bits, in ways that depend on the batch's shape: records would be coupled.
     exact = full_precision if clipper.private else nullcontext
-    for step in range(start, mechanism.steps):
-        began = time.perf_counter()
+    budget = budget or Budget(settings.microbatch_tokens)
+
+    def summed(step: int, pieces: Pieces) -> StepStatistics:
+        """The sum of the clipped gradients; nothing is released yet, so it may be formed anew."""
         # Dropout masks fall to rows, and one more record shifts the rows. Masks that an observer
         # knew would break the sensitivity; secret ones can be thought of as each record's own.
         torch.manual_seed(keys.derive(key, "dropout", step) % 2**63)
-        for group in optimizer.param_groups:
-            group["lr"] = settings.lr * lr_factor(settings, step, mechanism.steps)
-        optimizer.zero_grad()
-        if reparametrisation is not None:
-            reparametrisation.begin(step)
         statistics = StepStatistics()
-        drawn = sampler.batch(step)
-        real = [index for index in drawn if index < len(data)]
-        for micro in data.microbatches(real, settings.microbatch_tokens):
+        for micro in pieces:
             batch = data.batch(micro, step).to(device)
             with exact():
                 losses, batch = finite_losses(data, model, batch)
                 clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
             _observe(statistics, clipper, batch.of_units(losses), len(micro) - micro.count(BLANK))
+        return statistics
+
+    for step in range(start, mechanism.steps):
+        began = time.perf_counter()
+        for group in optimizer.param_groups:
+            group["lr"] = settings.lr * lr_factor(settings, step, mechanism.steps)
+        optimizer.zero_grad()
+        if reparametrisation is not None:
+            reparametrisation.begin(step)
+        drawn = sampler.batch(step)
+        real = [index for index in drawn if index < len(data)]
+        statistics = budget.attempt(
+            step,
+            cut=partial(data.microbatches, real),
+            run=partial(summed, step),
+            forget=partial(_forget, clipper),
+        )
         if audit is not None:
             audit.insert([index - len(data) for index in drawn if index >= len(data)])
         statistics.released = noise.privatise_(step)
@@ -155,11 +172,18 @@ def _observe(statistics: StepStatistics, clipper: Clipper, losses: Tensor, recor
         statistics.factors.append(clipper.factors)
 
 
+def _forget(clipper: Clipper) -> None:
+    """Undo a sum that broke off."""
+    clipper.reset()
+    for parameter in clipper.parameters.values():
+        parameter.grad = None
+
+
 def _check_weights(optimizer: torch.optim.Optimizer, step: int) -> None:
     moved = [p for group in optimizer.param_groups for p in group["params"]]
     # One answer for all: each by itself would make a GPU wait for each.
     if not bool(torch.stack([torch.isfinite(parameter).all() for parameter in moved]).all()):
-        raise TrainingError(
+        raise DivergedError(
             f"the weights are not finite after step {step}; expected finite numbers. Type a "
             "smaller optim.lr, which is another run; what this one spent stays in its ledger"
         )

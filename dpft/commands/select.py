@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,6 +14,7 @@ import typer
 from dpft.commands import sweep
 from dpft.commands.again import override
 from dpft.errors import ConfigError
+from dpft.runs.ledger import read_ledger
 from dpft.sweep.folder import checked_name, default_name
 from dpft.sweep.points import make_plan
 from dpft.sweep.words import read_words
@@ -108,25 +110,28 @@ def main(
     made = make_plan(read_words(typed), lines)
     assert made.points is not None
     assert all(selection.trials in point.path.parents for point in made.points)
-    records = [read_record(point.path) for point in made.points]
-    sizes = {int(record["mechanism"]["dataset_size"]) for record in records}
+    # One without a record diverged: its ledger tells on how many records.
+    paths = [point.path for point in made.points]
+    records = [read_record(p) if (p / "record.json").exists() else None for p in paths]
+    sizes = {_size(path, record) for path, record in zip(paths, records, strict=True)}
     if len(sizes) > 1:
         raise ConfigError(
             f"{selection.trials}: trials were trained on {_listed(sizes)} records; expected as "
             "many for all: the data changed meanwhile, and no price holds. Put the data back, and "
             "give another --name, whose price adds to what was spent here"
         )
-    scores = [score(record, metric)[1] for record in records]
-    ranked = [(value, i) for i, value in enumerate(scores) if value is not None]
+    # No number is the worst score: that follows from what the trial releases, as any score does.
+    scored = [(i, record, score(record, metric)[1]) for i, record in enumerate(records) if record]
+    ranked = [(value, i, record) for i, record, value in scored if value is not None]
     if not ranked:
         raise ConfigError(f"no trial has a finite {metric}; nothing is released")
-    best = (min if lowest else max)(ranked)[1]
+    _, best, record = (min if lowest else max)(ranked, key=lambda trial: trial[:2])
     (size,) = sizes
     mechanisms = [make_mechanism(candidate.run, size) for candidate in found]
     chosen = release(
         selection,
-        made.points[best].path,
-        records[best],
+        paths[best],
+        record,
         metric=metric,
         lowest=lowest,
         trials=trials,
@@ -158,6 +163,13 @@ def _tell(selection: Selection, chosen: Mapping[str, Any], metric: str) -> None:
     echo(f"  {chosen['privacy']['statement']}")
     for caveat in chosen["privacy"]["caveats"]:
         secho(f"  note: {caveat}", fg=typer.colors.YELLOW)
+
+
+def _size(path: Path, record: Mapping[str, Any] | None) -> int:
+    """On how many records a trial was trained."""
+    if record is not None:
+        return int(record["mechanism"]["dataset_size"])
+    return int(read_ledger(path / "ledger.jsonl").header["mechanism"]["dataset_size"])
 
 
 def _listed(sizes: set[int]) -> str:

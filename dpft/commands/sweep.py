@@ -18,6 +18,7 @@ from dpft.sweep.child import Child
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
 from dpft.sweep.journal import BEGUN, Event, Journal
 from dpft.sweep.points import Plan, labels, make_plan
+from dpft.sweep.slurm import Queue
 from dpft.sweep.state import DONE, FAILED, RUNNING, WAITING, Row, States
 from dpft.sweep.table import Display, as_table, summary
 from dpft.sweep.words import Words, read_list, read_words
@@ -88,11 +89,12 @@ def _run(words: Sequence[str], states: States, folder: SweepFolder, secret: bool
     echo(f"sweep {folder.path}; its output goes to {folder.log}", err=True)
     begin = folder.log.stat().st_size if folder.log.exists() else 0
     status = None
+    queue, lost = Queue(folder.submitted), list[str]()
     try:
         with Child(words, folder.log) as child, Display(lines=not secret) as display:
-            while status is None:
+            while status is None and not lost:
                 display.show(_to_look_at(states, secret))
-                status = child.wait(_LOOK)
+                status, lost = child.wait(_LOOK), queue.lost()
             display.show(_to_look_at(states, secret))
     finally:
         rows, console = _to_look_at(states, secret), Console()
@@ -105,23 +107,38 @@ def _run(words: Sequence[str], states: States, folder: SweepFolder, secret: bool
             secho(f"a trial failed; why is secret as well: see {folder.log}", err=True)
     else:
         _tell_failures(failures, status, folder, begin)
+    if lost:
+        jobs = "" if secret else f" ({', '.join(lost)})"
+        secho(
+            f"Slurm knows the jobs{jobs} no longer, and they left no result: they were cancelled "
+            f"or killed. What they printed: {folder.submitted}",
+            fg=typer.colors.RED,
+            err=True,
+        )
     if not secret:
         _tell_cost(rows, states.searched)
     done = all(row.state == DONE for row in rows)
     if not done:
         echo("not every run is done; the same command goes on with the others", err=True)
-    if status or failures or not done:
+    if status or failures or lost or not done:
         raise typer.Exit(1)
 
 
 def _to_look_at(states: States, secret: bool) -> list[Row]:
-    """The rows; those of secret trials without scores.
+    """The rows; those of secret trials without scores, and one that diverged is done.
 
     The price of a selection is for one outcome. Who stops it because of a trial's score has made
-    that score an outcome too.
+    that score an outcome too; and to diverge is the worst of scores.
     """
     rows = states.rows()
-    return [replace(row, score=None) for row in rows] if secret else rows
+    if not secret:
+        return rows
+    return [
+        replace(row, score=None, state=DONE, error=None)
+        if row.diverged
+        else replace(row, score=None)
+        for row in rows
+    ]
 
 
 def _tell_failures(
@@ -153,8 +170,8 @@ def _words_of_child(
     plan: Plan,
 ) -> list[str]:
     typed = [] if words.config_dir is None else ["--config-dir", str(words.config_dir)]
-    path = folder.path.absolute()
-    typed += [override("hydra.sweep.dir", str(path / "hydra")), "hydra.sweep.subdir=."]
+    path, hydra = folder.path.absolute(), folder.hydra.absolute()
+    typed += [override("hydra.sweep.dir", str(hydra)), "hydra.sweep.subdir=."]
     typed += words.overrides
     typed += [override("sweep.folder", str(path)), override("sweep.keep_going", keep_going)]
     if lines:

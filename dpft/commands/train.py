@@ -22,7 +22,10 @@ _WITH_VALUE = (
 )
 _INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 # What may accompany resume=RUN: settings that decide where and how, not what is computed.
-_BESIDE_RESUME = ("resume", "device", "threads", "force", "checkpoint_every", "record_norms")
+_BESIDE_RESUME = (
+    *("resume", "device", "threads", "force", "checkpoint_every"),
+    *("record_norms", "out_of_memory"),
+)
 
 
 def flags_first(arguments: Sequence[str]) -> list[str]:

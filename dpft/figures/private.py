@@ -178,7 +178,7 @@ def _losses(path: Path) -> list[tuple[float, float]]:
             for minutes, line in zip(times, lines, strict=True)
             if line["loss"] is not None
         ]
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
             f"{path} is damaged ({error!r}); expected a line of JSON for each step"
         ) from error

@@ -7,7 +7,6 @@ nothing that is computed from training records without noise can reach the page.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,11 +19,9 @@ from dpft.pages.generations import Generations, parsed, read_generations
 from dpft.runs.finished import damages
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
+from dpft.runs.wellformed import parse_json
 
 T = TypeVar("T")
-
-# Parts of a record that a page cannot do without; others are asked for one by one.
-_SECTIONS = ("config", "dataset", "training")
 
 
 @dataclass(frozen=True)
@@ -121,7 +118,6 @@ def gather(target: Target, options: Options, usual_samples: int) -> Gathered:
     reader = _Reader(target)
     path = target.path
     record = reader.of("record.json", lambda: read_record(path))
-    record = reader.whole(record)
     ledger = reader.of("ledger.jsonl", lambda: read_ledger(path / "ledger.jsonl"))
     identity = reader.of("identity.json", lambda: _mapping(path / "identity.json"))
     config: Any = (record or identity or {}).get("config")
@@ -157,16 +153,6 @@ class _Reader:
         except (DpftError, OSError, ValueError) as error:
             self.problems.append(self._told(error))
             return None
-
-    def whole(self, record: dict[str, Any] | None) -> dict[str, Any] | None:
-        """The record if it has what every page needs."""
-        if record is None:
-            return None
-        for name in _SECTIONS:
-            if not isinstance(record.get(name), Mapping):
-                self.problems.append(f"record.json has no {name}; it is passed over")
-                return None
-        return record
 
     def compare(
         self,
@@ -270,7 +256,7 @@ class _Reader:
 
 
 def _mapping(file: Path) -> dict[str, Any]:
-    value = json.loads(file.read_text(encoding="utf-8"))
+    value = parse_json(file.read_bytes())
     if not isinstance(value, dict):
         raise ValueError(f"{file} holds a {type(value).__name__}; expected a run's settings")
     return value

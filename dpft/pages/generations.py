@@ -120,7 +120,7 @@ def parsed(line: str | bytes) -> dict[str, Any] | None:
     """A line of JSON; None if it is no mapping."""
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

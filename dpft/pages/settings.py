@@ -29,7 +29,7 @@ _USUAL = {"privacy": "default", "decode": "beam"}
 # Said in privacy.epsilon and privacy.sampling, or without effect on what is computed.
 _BESIDE = (
     *("eps", "sampling", "sweep", "name", "runs_dir", "resume", "force"),
-    *("device", "threads", "checkpoint_every", "record_norms"),
+    *("device", "threads", "checkpoint_every", "record_norms", "out_of_memory"),
 )
 _ABSENT = object()
 _SEPARATOR = re.compile(r"[/\\]")

@@ -19,6 +19,7 @@ from dpft.runs.directory import RunDirectory
 from dpft.runs.errors import START_OVER, CheckpointError, LedgerMismatchError, disk_report
 from dpft.runs.identity import canonical_json
 from dpft.runs.tensors import pack, portable, unpack
+from dpft.runs.wellformed import parse_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -203,7 +204,9 @@ def _read(path: Path, step: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
     import torch
     from safetensors.torch import load_file
 
-    manifest = json.loads((path / MANIFEST).read_text())
+    manifest = parse_json((path / MANIFEST).read_bytes())
+    if not isinstance(manifest, dict):
+        raise ValueError(f"{MANIFEST} holds no mapping")
     claimed = manifest.pop("sha256")
     if claimed != _digest(manifest):
         raise ValueError(f"{MANIFEST} does not match its own checksum")

@@ -28,6 +28,7 @@ from dpft.runs.identity import canonical, config_hash, differences, is_earlier_f
 from dpft.runs.ledger import read_ledger
 from dpft.runs.lock import LOCK_NAME, DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
+from dpft.runs.wellformed import parse_json
 
 PRIVATE_README = """# Not covered by the privacy guarantee
 
@@ -37,6 +38,7 @@ the noise was drawn from. Do not publish, send or commit any of it.
 - `noise_key`: whoever has it can recompute the noise and subtract it from the gradients.
 - `metrics.jsonl`: losses, gradient norms and batch sizes of the private records.
 - `norms.jsonl`: gradient norms of single records, where `record_norms` asked for them.
+- `microbatches.json`: which steps ran out of memory, which depends on the records that they drew.
 - `audit/`: scores of an audit's canaries; with the releases they give noiseless sums.
 
 Keep the folder while the run may have to be continued: without the key it cannot be. Delete it
@@ -274,7 +276,7 @@ class RunDirectory(Closing):
 
     def _verify_identity(self) -> None:
         try:
-            stored = json.loads(self.identity.read_text())
+            stored = parse_json(self.identity.read_bytes())
             config, digest = dict(stored["config"]), str(stored["config_hash"])
         except FileNotFoundError:
             if self._started:
@@ -283,7 +285,7 @@ class RunDirectory(Closing):
                     f"empty folder or a whole run: give another folder, or {START_OVER}"
                 ) from None
             return
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(
                 f"{self.identity} is damaged ({error!r}); expected the run's settings and their "
                 f"hash: restore the file, or {START_OVER}"

@@ -14,6 +14,7 @@ from dpft.runs.atomic import fsync_directory, write_atomic
 from dpft.runs.errors import START_OVER, LedgerError, LedgerMismatchError, disk_report
 from dpft.runs.guard import noiseless_names
 from dpft.runs.identity import canonical, canonical_json, differences
+from dpft.runs.wellformed import parse_json
 
 LEDGER_VERSION = 1
 
@@ -198,6 +199,11 @@ def _whole_lines(path: Path) -> tuple[list[bytes], bytes]:
         raise LedgerError(
             f"{path} does not exist; expected the ledger of a run: check the path of the run"
         ) from None
+    except OSError as error:
+        raise LedgerError(
+            f"{path} cannot be read ({error.strerror}); expected the ledger of a run: restore it "
+            f"from a copy, or {START_OVER}"
+        ) from error
     end = data.rfind(b"\n") + 1
     lines, torn = data[:end].splitlines(keepends=True), data[end:]
     # A power cut may keep the end of a line that was not synced yet, and lose blocks before it. Each
@@ -228,7 +234,7 @@ def _parse(path: Path, lines: list[bytes]) -> LedgerContents:
     parsed: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         try:
-            value = json.loads(line)
+            value = parse_json(line)
         except ValueError as error:
             raise damaged(number, f"not JSON ({error})") from error
         if not isinstance(value, dict):

@@ -12,6 +12,7 @@ from typing import Any
 from dpft.closing import Closing
 from dpft.runs.atomic import fsync_directory, write_atomic
 from dpft.runs.errors import RunError, disk_report
+from dpft.runs.wellformed import parse_json
 
 
 class MetricsLog(Closing):
@@ -65,7 +66,7 @@ class MetricsLog(Closing):
 
 def _belongs(line: bytes, resume_step: int) -> bool:
     try:
-        return line.endswith(b"\n") and int(json.loads(line)["step"]) < resume_step
+        return line.endswith(b"\n") and int(parse_json(line)["step"]) < resume_step
     except (ValueError, KeyError, TypeError):
         return False
 

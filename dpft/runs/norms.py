@@ -90,7 +90,7 @@ def read_norms(path: Path) -> list[Norms]:
             if any(len(row) != len(groups) for row in values):
                 raise ValueError(f"{len(groups)} groups, but a record has another number of norms")
             found.append(Norms(int(entry["step"]), groups, values))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise RunError(
                 f"{path}, line {number} is damaged ({error!r}); expected step, groups and norms: "
                 "delete that line"

@@ -15,6 +15,7 @@ from typing import Any
 from dpft.runs.atomic import fsync_directory, owners_folder, write_atomic
 from dpft.runs.directory import RunDirectory
 from dpft.runs.errors import START_OVER, CheckpointError, disk_report
+from dpft.runs.wellformed import parse_json
 
 
 def save_private_state(run: RunDirectory, name: str, step: int, state: Mapping[str, Any]) -> Path:
@@ -60,7 +61,7 @@ def load_private_state(run: RunDirectory, name: str, step: int) -> dict[str, Any
     """
     file = _file(run, name, step)
     try:
-        held = json.loads(file.read_text(encoding="utf-8"))
+        held = parse_json(file.read_bytes())
         if held["step"] != step:
             raise ValueError(f"it is of step {held['step']}")
         return dict(held["state"])

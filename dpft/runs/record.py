@@ -14,6 +14,7 @@ from dpft.runs.environment import CodeVersion
 from dpft.runs.errors import RecordError, disk_report
 from dpft.runs.finished import replacing
 from dpft.runs.guard import noiseless_names
+from dpft.runs.wellformed import NonNegative, fault, parse_json
 
 SCHEMA_VERSION = 1
 
@@ -30,17 +31,17 @@ class DatasetRecord(TypedDict):
 class PRVEpsilon(TypedDict):
     """Bounds and estimate by numerical composition; ``note`` where something was unusual."""
 
-    lower: float | None
-    estimate: float | None
-    upper: float | None
+    lower: NonNegative | None
+    estimate: NonNegative | None
+    upper: NonNegative | None
     note: NotRequired[str]
 
 
 class EpsilonRecord(TypedDict):
     """Epsilon at delta by each accountant; None where there is no finite number."""
 
-    rdp: float | None
-    gdp_clt: float | None
+    rdp: NonNegative | None
+    gdp_clt: NonNegative | None
     prv: PRVEpsilon | None
 
 
@@ -49,7 +50,7 @@ class PrivacyRecord(TypedDict):
 
     unit: str
     neighbouring: str
-    delta: float
+    delta: NonNegative
     epsilon: EpsilonRecord
     steps_taken: int
     statement: str
@@ -60,7 +61,7 @@ class TrainingRecord(TypedDict):
     """What training cost; no loss, no norms: those are noiseless and stay private."""
 
     steps: int
-    seconds: float
+    seconds: NonNegative
     peak_memory_bytes: int | None
     device: str
 
@@ -75,6 +76,8 @@ class ScoreRecord(TypedDict):
     examples: int
     references: NotRequired[str]
     signature: str
+    unfinished: NotRequired[int]
+    cut_prompts: NotRequired[int]
 
 
 class ModelRecord(TypedDict, total=False):
@@ -85,6 +88,61 @@ class ModelRecord(TypedDict, total=False):
     parameters: int
     trainable_parameters: int
     labels: NotRequired[list[str]]
+
+
+class Named(TypedDict):
+    """A part of the configuration that readers ask for its name."""
+
+    name: str
+
+
+class Clipping(TypedDict):
+    """What readers ask of the clipping style."""
+
+    style: str
+
+
+class Decoding(TypedDict):
+    """What readers ask of decoding: ``split`` is the one whose scores count."""
+
+    split: str
+
+
+class ConfigRecord(TypedDict):
+    """The settings that readers ask for, among all others; see `dpft.config.Run`."""
+
+    task: Named
+    clip: Clipping
+    decode: Decoding
+    model: NotRequired[Mapping[str, Any]]
+    seed: int
+
+
+class MechanismRecord(TypedDict, total=False):
+    """What readers ask of ``Mechanism.to_dict``, among more."""
+
+    private: bool
+    noise_multiplier: NonNegative
+    total_noise_multiplier: NonNegative
+    count_noise: NonNegative | None
+    sampling: str
+    sampling_rate: NonNegative
+    steps: int
+    dataset_size: int
+    groups: int
+    delta: NonNegative
+    target_epsilon: NonNegative | None
+    thresholds: list[NonNegative]
+    quantiles: Mapping[str, Any] | None
+    allocation: str
+
+
+class AuditRecord(TypedDict):
+    """What an audit's canaries prove; ``epsilon_lower`` is None where it is infinite."""
+
+    epsilon_lower: float | None
+    confidence: float
+    refuted: bool
 
 
 class SelectionRecord(TypedDict):
@@ -112,17 +170,17 @@ class RunRecord(TypedDict):
     schema_version: NotRequired[int]
     stage: NotRequired[str]
     dpft: CodeVersion
-    config: Mapping[str, Any]
+    config: ConfigRecord
     config_hash: str
     environment: Mapping[str, Any]
     seeds: Mapping[str, int | None]
     dataset: DatasetRecord
     model: NotRequired[ModelRecord]
-    mechanism: Mapping[str, Any] | None
+    mechanism: MechanismRecord | None
     privacy: PrivacyRecord | None
     training: TrainingRecord
     scores: NotRequired[dict[str, ScoreRecord]]
-    audit: NotRequired[Mapping[str, Any]]
+    audit: NotRequired[AuditRecord]
     generations: NotRequired[dict[str, str]]
     labels: NotRequired[list[str]]
     selection: NotRequired[SelectionRecord]
@@ -205,12 +263,17 @@ def read_record(path: Path) -> dict[str, Any]:
     """
     file = path / "record.json" if path.is_dir() else path
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        record = parse_json(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
         raise RecordError(
             f"{file} does not exist; expected a run that was trained: run its `dpft train` command "
             f"again, it continues where it stopped"
         ) from None
+    except OSError as error:
+        raise RecordError(
+            f"{file} cannot be read ({error.strerror}); expected a run record: restore it from a "
+            "copy"
+        ) from error
     except ValueError as error:
         raise RecordError(
             f"{file} is not JSON ({error}); expected a run record: restore it from a copy"
@@ -220,6 +283,14 @@ def read_record(path: Path) -> dict[str, Any]:
         raise RecordError(
             f"{file} has schema version {version!r}; this dpft reads version {SCHEMA_VERSION}: use "
             f"the dpft version that wrote it, or train again"
+        )
+    wrong = fault(record, RunRecord)
+    if wrong is None and (record["mechanism"] is None) is not (record["privacy"] is None):
+        wrong = "one of mechanism and privacy is null; expected both or none"
+    if wrong is not None:
+        raise RecordError(
+            f"{file} is no run record that dpft wrote ({wrong}): restore it from a copy, or train "
+            "again"
         )
     return dict(record)
 

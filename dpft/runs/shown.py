@@ -22,14 +22,14 @@ def number(value: float | None) -> str:
 
 def up(value: float | None) -> str:
     """An upper bound on epsilon: three decimals, never less than the bound."""
-    if value is None or not math.isfinite(value):
+    if value is None or not math.isfinite(value * 1000):
         return "no finite number"
     return f"{math.ceil(value * 1000) / 1000:.3f}"
 
 
 def down(value: float | None) -> str:
     """A lower bound on epsilon: three decimals, never more than the bound."""
-    if value is None or not math.isfinite(value):
+    if value is None or not math.isfinite(value * 1000):
         return "no finite number"
     return f"{math.floor(value * 1000) / 1000:.3f}"
 

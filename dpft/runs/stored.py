@@ -33,6 +33,8 @@ def stored_config(path: Path) -> tuple[str, dict[str, Any]]:
         content = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{file} is damaged ({_line(error)}); restore the file") from error
+    except RecursionError:
+        raise ConfigError(f"{file} is damaged (nested too deep); restore the file") from None
     if _is_large(content):
         raise ConfigError(
             f"{file} holds more than {_VALUES:,} values, perhaps one of them again and again; "

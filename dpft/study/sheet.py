@@ -14,6 +14,7 @@ from typing import Any
 from dpft.errors import ConfigError, DataError
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import disk_report
+from dpft.runs.wellformed import parse_json
 from dpft.study.design import Study
 
 QUESTION = (
@@ -84,7 +85,7 @@ def read_key(path: Path) -> Key:
         DataError: if it is not one.
     """
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = parse_json(path.read_bytes())
         if raw["schema_version"] != _SCHEMA_VERSION:
             raise DataError(
                 f"{path} has schema version {raw['schema_version']}; this dpft reads "

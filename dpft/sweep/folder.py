@@ -15,6 +15,7 @@ from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import RunError, RunLockedError, disk_report
 from dpft.runs.identity import config_hash
 from dpft.runs.lock import DirectoryLock
+from dpft.runs.wellformed import parse_json
 from dpft.sweep.points import Plan, Point
 from dpft.sweep.words import Words
 
@@ -46,6 +47,16 @@ class SweepFolder:
     def list(self) -> Path:
         """A copy of the list of points, so that an edit of the original moves no point."""
         return self.path / "list.txt"
+
+    @property
+    def hydra(self) -> Path:
+        """Hydra's own files."""
+        return self.path / "hydra"
+
+    @property
+    def submitted(self) -> Path:
+        """Submitit's files, a folder for each job that it handed to Slurm."""
+        return self.hydra / ".submitit"
 
     def lock(self) -> DirectoryLock:
         """Be the only process that runs this sweep.
@@ -146,7 +157,7 @@ class SweepFolder:
 
     def _read(self) -> dict[str, Any]:
         try:
-            content = json.loads(self.description.read_text(encoding="utf-8"))
+            content = parse_json(self.description.read_bytes())
         except OSError as error:
             raise ConfigError(
                 f"{self.path} holds no sweep ({error}); expected a folder that dpft sweep made"

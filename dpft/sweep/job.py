@@ -15,7 +15,7 @@ from typing import Any
 
 from dpft.compose import compose_here
 from dpft.config import Run, Sweep, build, parse
-from dpft.errors import DpftError, TrainingError
+from dpft.errors import DivergedError, DpftError, TrainingError
 from dpft.paths import run_path
 from dpft.runs.errors import RunLockedError
 from dpft.runs.finished import LEDGER, RECORD, damages, is_finished
@@ -86,7 +86,9 @@ def run_point(
         journal.add(Event(events.IN_USE, error=_sentence(error), **known))
         return None
     except Exception as error:
-        journal.add(Event(events.FAILED, error=_sentence(error), **known))
+        diverged = isinstance(error, DivergedError)
+        kind = events.DIVERGED if diverged else events.FAILED
+        journal.add(Event(kind, error=_sentence(error), **known))
         label = " ".join(overrides) or "the defaults"
         if isinstance(error, DpftError):
             echo(f"dpft: {label}: {error}", err=True)
@@ -113,7 +115,7 @@ def _run(run: Run, path: Path, digest: str, execute: Callable[[dict[str, Any]], 
 
 
 def _failed_before(journal: Journal) -> bool:
-    return any(event.event == events.FAILED for event in journal.attempt())
+    return any(event.event in (events.FAILED, events.DIVERGED) for event in journal.attempt())
 
 
 def _sentence(error: Exception) -> str:

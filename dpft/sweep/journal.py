@@ -14,13 +14,15 @@ from typing import Any
 
 from dpft.errors import ConfigError, DpftError
 from dpft.runs.errors import disk_report
+from dpft.runs.wellformed import parse_json
 
 # Of the parent: a sweep was started, for the first time or again.
 BEGUN = "begun"
 # Of a job, about one run.
 STARTED, FINISHED, DONE_BEFORE = "started", "finished", "already done"
 FAILED, SKIPPED, STOPPED, IN_USE = "failed", "skipped", "stopped", "in use"
-EVENTS = (BEGUN, STARTED, FINISHED, DONE_BEFORE, FAILED, SKIPPED, STOPPED, IN_USE)
+DIVERGED = "diverged"  # a failure that typing the same again only repeats
+EVENTS = (BEGUN, STARTED, FINISHED, DONE_BEFORE, FAILED, DIVERGED, SKIPPED, STOPPED, IN_USE)
 
 
 def _now() -> str:
@@ -104,6 +106,11 @@ class Journal:
             data = self._path.read_bytes()
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise ConfigError(
+                f"{self._path} cannot be read ({error.strerror}); expected the journal of a sweep. "
+                "Remove it: runs do not depend on it"
+            ) from error
         whole = data[: data.rfind(b"\n") + 1].splitlines()
         return [self._event(number, line) for number, line in enumerate(whole, start=1)]
 
@@ -113,7 +120,7 @@ class Journal:
 
     def _event(self, number: int, line: bytes) -> Event:
         try:
-            value: dict[str, Any] = json.loads(line)
+            value: dict[str, Any] = parse_json(line)
             event = Event(**{**value, "overrides": tuple(value["overrides"])})
             if event.event not in EVENTS:
                 raise ValueError(f"event is {event.event!r}")

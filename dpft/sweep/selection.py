@@ -22,6 +22,7 @@ from dpft.privacy.accounting import Trials
 from dpft.runs.atomic import owners_folder, write_atomic
 from dpft.runs.hidden import DESCRIPTION, PRIVATE, SELECTION_KEY
 from dpft.runs.identity import config_hash, differences
+from dpft.runs.wellformed import parse_json
 
 _KEY_BYTES = 32
 
@@ -83,7 +84,7 @@ class Selection:
         }
         if self.description.exists():
             try:
-                before = json.loads(self.description.read_text(encoding="utf-8"))
+                before = parse_json(self.description.read_bytes())
             except ValueError as error:
                 raise ConfigError(
                     f"{self.description} is damaged ({error}); give --name"

@@ -6,7 +6,6 @@ its record. Of a run without privacy only the number of the last step is read fr
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -18,6 +17,7 @@ from typing import Any
 from dpft.errors import DpftError
 from dpft.runs.finished import is_finished
 from dpft.runs.record import read_record
+from dpft.runs.wellformed import parse_json
 from dpft.sweep import journal as events
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import Event, Journal, latest_attempt
@@ -26,6 +26,7 @@ from dpft.sweep.scores import score
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, SKIPPED, STOPPED = "failed", "skipped", "stopped"
+_ENDS = (events.FINISHED, events.FAILED, events.DIVERGED)
 # A line of a ledger or of the metrics is far shorter.
 _TAIL = 1 << 16
 
@@ -45,6 +46,7 @@ class Row:
         score: of a finished run.
         seconds: since its job began, or from there to its end.
         error: why it failed.
+        diverged: it failed since its weights were not finite.
     """
 
     label: str
@@ -57,6 +59,7 @@ class Row:
     score: float | None = None
     seconds: float | None = None
     error: str | None = None
+    diverged: bool = False
 
 
 class States:
@@ -107,7 +110,8 @@ class States:
         if row is not None:
             row = replace(row, label=label)
         else:
-            row = _unfinished(Row(label, point, _state(happened)))
+            diverged = bool(happened) and happened[-1].event == events.DIVERGED
+            row = _unfinished(Row(label, point, _state(happened), diverged=diverged))
         error = row.error or _error(row.state, happened)
         return replace(row, seconds=_seconds(row, happened), error=error)
 
@@ -152,7 +156,12 @@ def _state(happened: Sequence[Event]) -> str:
     last = told[-1]
     if last.event == events.STARTED:
         return RUNNING if _alive(last) else STOPPED
-    states = {events.FAILED: FAILED, events.SKIPPED: SKIPPED, events.STOPPED: STOPPED}
+    states = {
+        events.FAILED: FAILED,
+        events.DIVERGED: FAILED,
+        events.SKIPPED: SKIPPED,
+        events.STOPPED: STOPPED,
+    }
     return states.get(last.event, WAITING)  # finished, and then taken away
 
 
@@ -187,7 +196,7 @@ def _seconds(row: Row, happened: Sequence[Event]) -> float | None:
     starts = [event for event in happened if event.event == events.STARTED]
     if not starts or row.state == STOPPED:
         return None
-    later = [e for e in happened if e.event in (events.FINISHED, events.FAILED)]
+    later = [e for e in happened if e.event in _ENDS]
     end = later[-1].seconds if later else time.time()
     return max(0.0, end - starts[-1].seconds)
 
@@ -224,7 +233,7 @@ def _last_line(path: Path) -> dict[str, Any]:
 
 def _mapping(line: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(line)
+        value = parse_json(line)
     except ValueError:
         return {}
     return dict(value) if isinstance(value, Mapping) else {}

@@ -57,8 +57,7 @@ def load_task(config: Mapping[str, Any]) -> Task:
         )
     try:
         found = getattr(importlib.import_module(module), cls)
-    # Also what no module can be called: "" or "../x".
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    except Exception as error:  # no module can be called so; or one of the user's own raises it
         raise ConfigError(f"task.name is {name!r}, which cannot be imported: {error}") from error
     from dpft.tasks.base import Task
 

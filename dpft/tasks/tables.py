@@ -179,7 +179,7 @@ def _parsed(text: str, place: str) -> Any:
 
     try:
         return json.loads(text, object_pairs_hook=unique)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: {error}; expected JSON") from error
 
 

@@ -11,6 +11,7 @@ from dpft.figures.materials import Materials
 from dpft.figures.private import WARNING, chosen_layers, spread_out
 from dpft.figures.registry import load
 from dpft.runs.norms import Norms, NormsLog
+from tests.pages.example import record as whole
 
 GROUPS = ["embed", "block.0.value", "block.1.value", "head"]
 
@@ -26,11 +27,7 @@ def run(tmp_path):
     lines.append({"step": 30, "loss": None, "seconds": 30.0})
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (folder / "private" / "metrics.jsonl").write_text(text)
-    record = {
-        "schema_version": 1,
-        "config": {"clip": {"style": "bk"}, "task": {"name": "e2e"}, "model": {"name": "tiny"}},
-        "environment": {"cpu": "CPU Z"},
-    }
+    record = whole() | {"environment": {"cpu": "CPU Z"}}
     (folder / "record.json").write_text(json.dumps(record))
     return folder
 

@@ -174,6 +174,7 @@ def a_selection(path):
     (path / "selection.json").write_text("{}")
     spent = {"sampling_rate": 0.0243, "noise_multiplier": 1.07, "steps": 4}
     found = {"mean": 2.0, "shape": 1.0, "candidates": 2, "mechanisms": [spent], "metric": "BLEU"}
+    found["best"] = "highest"
     a_run(path / "chosen", record(selection=found))
     (path / "chosen/ledger.jsonl").unlink()
     return path

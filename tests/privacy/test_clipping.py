@@ -474,20 +474,22 @@ def test_evaluation_is_not_captured_and_closing_removes_all_hooks():
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
 
 
-def test_a_user_rule_serves_a_layer_of_their_own():
+@pytest.mark.parametrize("style", ["bk", "ghost", "flat"])
+@pytest.mark.parametrize("shape", [(3,), ()], ids=["vector", "scalar"])
+def test_a_user_rule_serves_a_layer_of_their_own(style, shape):
     from dpft.privacy.layers import DirectUse, Rule
 
     class Scale(nn.Module):
         def __init__(self):
             super().__init__()
-            self.scale = nn.Parameter(torch.ones(3))
+            self.scale = nn.Parameter(torch.ones(shape))
 
         def forward(self, x):
             return x * self.scale
 
     class ScaleRule(Rule):
         def uses(self, module, a, g):
-            return {"scale": DirectUse((a * g).sum(1))}
+            return {"scale": DirectUse((a * g).sum(1) if shape else (a * g).sum((1, 2)))}
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 3), Scale()).double()
@@ -499,7 +501,7 @@ def test_a_user_rule_serves_a_layer_of_their_own():
 
     norms, total = reference_clip(model, lambda i: loss(x[i : i + 1])[0], 4, abadi_factor(0.1))
     clear(model)
-    clipper = make_clipper(model, "bk", threshold=0.1, rules={name: ScaleRule()})
+    clipper = make_clipper(model, style, threshold=0.1, rules={name: ScaleRule()})
     clipper.backward(loss(x))
     assert_same(model, clipper, norms, total)
 

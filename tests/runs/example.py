@@ -7,7 +7,12 @@ def example_record(config_hash: str = "0123456789ab") -> dict[str, Any]:
     return {
         "stage": "scored",
         "dpft": {"version": "0.1.0", "commit": "abc123", "dirty": True},
-        "config": {"task": "e2e", "clip": {"groups": "flat", "plan": "ghost", "threshold": 0.1}},
+        "config": {
+            "task": {"name": "e2e"},
+            "clip": {"style": "ghost", "groups": "flat", "plan": "ghost", "threshold": 0.1},
+            "decode": {"split": "test"},
+            "seed": 0,
+        },
         "config_hash": config_hash,
         "environment": {"python": "3.11"},
         "seeds": {"noise": None, "model": 0},

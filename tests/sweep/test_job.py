@@ -8,13 +8,15 @@ import pytest
 
 from dpft.compose import compose_here, initialised
 from dpft.config import parse
-from dpft.errors import DataError, TrainingError
+from dpft.errors import DataError, DivergedError, TrainingError
 from dpft.paths import run_path
 from dpft.runs import RunLockedError, config_hash
 from dpft.sweep import job
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.job import run_point
 from dpft.sweep.journal import BEGUN, Event, Journal
+from tests.pages.example import config
+from tests.pages.example import record as whole
 
 
 @pytest.fixture
@@ -48,11 +50,10 @@ def finish(raw, bleu=0.25):
     run = parse(raw)
     path = run_path(run)
     path.mkdir(parents=True)
-    record = {
-        "schema_version": 1,
-        "config": {"decode": {"split": run.decode.split}},
-        "scores": {run.decode.split: {"metrics": {"BLEU": bleu, "NIST": 3.0}}},
-    }
+    metrics = {"BLEU": bleu, "NIST": 3.0}
+    section = {"metrics": metrics, "examples": 3, "signature": "x"}
+    settings = config(decode={"split": run.decode.split})
+    record = whole(settings=settings, scores={run.decode.split: section})
     (path / "record.json").write_text(json.dumps(record))
     (path / "DONE").write_text(json.dumps({"config_hash": config_hash(run.identity())}))
 
@@ -103,6 +104,17 @@ def test_keep_going_writes_a_failure_down(hydra, folder, capsys, error, said):
     assert Journal(folder.journal).read()[-1].error == said
     assert ("Traceback" in capsys.readouterr().err) == isinstance(error, KeyError)
     assert point(typed(folder, "seed=2"), finish) == 0.25
+
+
+def test_a_run_that_diverged_is_told_from_one_that_failed(hydra, folder):
+    def diverge(raw):
+        raise DivergedError("the weights are not finite")
+
+    assert point(typed(folder, "seed=1"), diverge) is None
+    assert told(folder) == ["started", "diverged"]
+    Journal(folder.journal).add(Event(BEGUN))
+    with pytest.raises(TrainingError, match="not finite"):
+        point(typed(folder, "seed=1", keep_going=False), diverge)
 
 
 def test_fail_fast_raises_and_later_points_are_skipped(hydra, folder):

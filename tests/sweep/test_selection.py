@@ -169,16 +169,20 @@ def by_hand(tmp_path, monkeypatch):
     def run(scores, sizes=(48, 48), **others):
         def stand_in(arguments, *, file, **options):
             swept.append(options)
-            os.utime(tmp_path / "selections/one/selection.json", (1, 1))
+            os.utime(file.parents[1] / "selection.json", (1, 1))
             plan = make_plan(read_words(arguments), read_list(file))
             for point, score, size in zip(plan.points, scores, sizes, strict=True):
+                point.path.mkdir(parents=True)
+                if score == "diverged":
+                    header = {"header": {"mechanism": {"dataset_size": size}}, "ledger": 1}
+                    (point.path / "ledger.jsonl").write_text(f"{json.dumps(header)}\n")
+                    continue
                 metrics = {"accuracy": score}
                 trial = record(
                     settings=settings_of(task={"name": "e2e", "test_share": 0.1}),
                     mechanism=mechanism(dataset_size=size, delta=1 / (2 * size)),
                     scores={"test": {"metrics": metrics, "examples": 3, "signature": "x"}},
                 )
-                point.path.mkdir(parents=True)
                 (point.path / "record.json").write_text(json.dumps(trial))
                 (point.path / "config.yaml").write_text("runs_dir: there\nname: null\nseed: 5\n")
                 (point.path / "model").mkdir()
@@ -211,6 +215,15 @@ def test_the_chosen_record_says_how_it_was_chosen_and_what_is_not_covered(by_han
     assert deciding in card
     assert "Epsilon above includes the choice" in card
     assert "Epsilon above is this run's alone" not in card
+
+
+def test_a_trial_that_diverged_is_the_worst_and_the_price_is_the_same(by_hand, tmp_path):
+    chosen = by_hand(["diverged", 0.0])
+    folder = tmp_path / "selections/one"
+    assert (folder / "chosen/model/weights").read_text() == "0.0"
+    assert composed([chosen])[0] == pytest.approx(chosen["privacy"]["epsilon"]["rdp"], rel=1e-12)
+    with pytest.raises(ConfigError, match="no trial has a finite accuracy; nothing is released"):
+        by_hand(["diverged", "diverged"], name="two")
 
 
 def test_the_release_tells_neither_memory_nor_times_of_the_trials(by_hand, tmp_path):

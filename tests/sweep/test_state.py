@@ -18,6 +18,7 @@ from dpft.sweep.points import Plan, Point
 from dpft.sweep.state import States
 from dpft.sweep.table import Display, as_table, cells, clock, shortened, summary
 from dpft.sweep.words import Words
+from tests.pages.example import record as whole
 
 NOBODY = 2**22 + 1  # no process has so high a number
 
@@ -47,13 +48,10 @@ def ledger(path, steps, total=8):
 
 def finished(path, digest, bleu=0.25):
     path.mkdir(parents=True, exist_ok=True)
-    record = {
-        "schema_version": 1,
-        "config": {"decode": {"split": "test"}},
-        "training": {"steps": 8},
-        "privacy": {"epsilon": {"rdp": 2.9}},
-        "scores": {"test": {"metrics": {"BLEU": bleu, "NIST": 2.0}}},
-    }
+    record = whole()
+    record["training"]["steps"] = 8
+    record["privacy"]["epsilon"]["rdp"] = 2.9
+    record["scores"]["test"]["metrics"] = {"BLEU": bleu, "NIST": 2.0}
     (path / "record.json").write_text(json.dumps(record))
     (path / "DONE").write_text(json.dumps({"config_hash": digest}))
 
@@ -99,7 +97,8 @@ def test_a_guarantee_that_an_audit_refuted_stays_an_error(folder, tmp_path):
     describe(folder, one)
     finished(one.path, one.digest)
     record = json.loads((one.path / "record.json").read_text())
-    (one.path / "record.json").write_text(json.dumps({**record, "audit": {"refuted": True}}))
+    audit = {"refuted": True, "epsilon_lower": 9.0, "confidence": 0.95}
+    (one.path / "record.json").write_text(json.dumps({**record, "audit": audit}))
     Journal(folder.journal).add(Event(events.DONE_BEFORE, one.digest))
     (row,) = States(folder).rows()
 
@@ -139,6 +138,40 @@ def test_of_secret_trials_no_file_learns_what_failed(folder, tmp_path, monkeypat
     for known in ("seed=", "out of memory", "1 done", "0.2500"):
         assert (known in told) is not secret
     assert ("why is secret as well" in told) is secret
+
+
+@pytest.mark.parametrize("secret", [True, False])
+def test_a_trial_that_diverged_is_done_and_a_run_that_diverged_failed(
+    folder, tmp_path, monkeypatch, capsys, secret
+):
+    """To diverge is the worst of scores, and of secret trials no score may be known."""
+    points = [point(tmp_path, seed) for seed in (1, 2)]
+    describe(folder, *points)
+    finished(points[0].path, points[0].digest)
+    Journal(folder.journal).add(Event(events.DIVERGED, points[1].digest, error="not finite"))
+    monkeypatch.setattr(Ended, "wait", lambda self, seconds: 0)
+    monkeypatch.setattr(sweep, "Child", Ended)
+    monkeypatch.setattr(sweep, "Journal", lambda path: type("", (), {"add": lambda *_: None})())
+    if secret:
+        sweep._run((), States(folder), folder, secret)
+        assert "not finite" not in "".join(capsys.readouterr())
+        return
+    with pytest.raises(typer.Exit):
+        sweep._run((), States(folder), folder, secret)
+    assert "1 failed" in capsys.readouterr().out
+
+
+def test_a_sweep_whose_jobs_slurm_has_dropped_ends(folder, tmp_path, monkeypatch, capsys):
+    one = point(tmp_path, 1)
+    describe(folder, one)
+    monkeypatch.setattr(Ended, "wait", lambda self, seconds: None)
+    monkeypatch.setattr(sweep, "Child", Ended)
+    monkeypatch.setattr(sweep.Queue, "lost", lambda self: ["3_0"])
+    with pytest.raises(typer.Exit):
+        sweep._run((), States(folder), folder, secret=False)
+    said = capsys.readouterr().err
+    assert "Slurm knows the jobs (3_0) no longer" in said
+    assert "the same command goes on" in said
 
 
 def test_a_marker_of_another_configuration_is_not_done(folder, tmp_path):

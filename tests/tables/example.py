@@ -7,6 +7,7 @@ from pathlib import Path
 from dpft.papers import read
 from dpft.tables.composition import Composer
 from dpft.tables.plan import make_plan
+from tests.pages.example import record as whole
 
 PAPERS = Path(__file__).parent / "papers"
 
@@ -33,19 +34,26 @@ def run_of(the_plan, method, epsilon=3, column="bleu"):
 
 
 def write_record(folder, planned, seed=0, metrics=None, split="test", **sections):
-    """As little of a record as tables read; a path in ``sections["config"]`` replaces settings."""
+    """A record of that run, with scores; a path in ``sections["config"]`` replaces settings."""
     config = json.loads(json.dumps(planned.run.identity())) | {"seed": seed}
     for key, value in sections.pop("settings", {}).items():
         group, _, leaf = key.partition(".")
         config.setdefault(group, {})[leaf] = value
+    base = whole(private=False)
+    for name, part in sections.items():
+        usual = base.get(name)
+        base[name] = {**usual, **part} if isinstance(usual, dict) and name != "scores" else part
+    for name, part in base.get("scores", {}).items():
+        if isinstance(part, dict):
+            base["scores"][name] = {"examples": 630, "signature": "x", **part}
+    scores = {split: {"metrics": metrics or {"BLEU": 0.6}, "examples": 630, "signature": "x"}}
     record = {
-        "schema_version": 1,
+        **base,
         "config": config,
-        "config_hash": planned.config_hash(seed),
-        "labels": [],
-        "model": {"base_model": config["model"]["path"]},
-        "scores": {split: {"metrics": metrics or {"BLEU": 0.6}, "examples": 630, "signature": "x"}},
-        **sections,
+        "config_hash": sections.get("config_hash", planned.config_hash(seed)),
+        "labels": sections.get("labels", []),
+        "model": {"base_model": config["model"]["path"], **sections.get("model", {})},
+        "scores": base["scores"] if "scores" in sections else scores,
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "record.json").write_text(json.dumps(record))

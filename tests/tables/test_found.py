@@ -11,6 +11,9 @@ from tests.tables.example import plan, run_of, table, write_record
 
 ROOT = Path(__file__).resolve().parents[2]
 
+A_CHOICE = {"metric": "BLEU", "best": "highest", "candidates": 2, "mean": 2.0, "shape": 1.0}
+A_CHOICE["mechanisms"] = []
+
 
 def columns():
     return {column.key: column for column in table().columns}
@@ -87,7 +90,7 @@ def test_secret_trials_and_what_was_chosen_by_its_score_stand_in_no_table(tmp_pa
     write_record(tmp_path / "runs/plain", one)
     for name in ("a", "b"):
         write_record(selection / "private/trials" / name, one, seed=1)
-    write_record(selection / "chosen", one, seed=1, selection={"metric": "BLEU"})
+    write_record(selection / "chosen", one, seed=1, selection=A_CHOICE)
     (selection / "selection.json").write_text("{}")
 
     index = make_index([tmp_path / "runs"])

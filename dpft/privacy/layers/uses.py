@@ -151,7 +151,7 @@ class DirectUse(Use):
         return self.gradients
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        flat = self.gradients.flatten(1)
+        flat = _flat_rows(self.gradients)
         return torch.mv(flat.t(), weights).view(self.gradients.shape[1:])
 
     def last_sum(self, weights: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ class DirectUse(Use):
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         if out.is_contiguous():
-            out.view(-1).addmv_(self.gradients.flatten(1).t(), weights)
+            out.view(-1).addmv_(_flat_rows(self.gradients).t(), weights)
         else:
             out += self.weighted_sum(weights)
 
@@ -223,13 +223,18 @@ def joint_per_example(uses: Sequence[Use]) -> Tensor:
     return total
 
 
+def _flat_rows(x: Tensor) -> Tensor:
+    """``(B, n)``; of a parameter without dimensions ``(B,)`` is ``(B, 1)``."""
+    return x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
+
+
 def squared_rows(x: Tensor) -> Tensor:
     """Squared norm of each row, ``(B, ...)`` to ``(B,)``, without a squared copy.
 
     In pieces: torch's norm adds up a row in few running sums, and over tens of millions of float32
     numbers loses percents of the result, always downwards.
     """
-    flat = x.flatten(1)
+    flat = _flat_rows(x)
     whole = flat.shape[1] // _ROW_PIECE * _ROW_PIECE
     if flat.shape[1] <= _ROW_PIECE or not flat.is_contiguous():
         norms: Tensor = torch.linalg.vector_norm(flat, dim=1)

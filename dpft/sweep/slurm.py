@@ -1,0 +1,78 @@
+"""Jobs that Slurm has dropped: who waits for their results would wait for ever.
+
+Submitit asks ``sacct`` how its jobs are. Where a cluster keeps no accounts it gets no answer, and
+takes a job that ``scancel`` or a failing node has ended for one that runs. The queue knows better.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+# Seconds between two questions. Twice in a row a job must be gone without a result: a shared disk
+# may show results late.
+_EVERY = 30.0
+_PATIENCE = 20.0  # for an answer
+
+
+class Queue:
+    """Tells which of a sweep's jobs have ended without a result.
+
+    Args:
+        folder: where Submitit keeps its files, below the sweep's own.
+        every: seconds between two questions to Slurm.
+        ask: runs a command; its output, or None if it failed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        every: float = _EVERY,
+        ask: Callable[[list[str]], str | None] | None = None,
+    ) -> None:
+        self._folder = folder
+        self._every = every
+        self._ask = ask or _answer
+        self._next = time.monotonic() + every
+        self._before: set[str] = set()
+        # What an earlier attempt submitted is not waited for.
+        self._earlier = set(self._submitted())
+
+    def lost(self) -> list[str]:
+        """Jobs that Slurm no longer knows, once nothing else is waited for; usually none."""
+        if time.monotonic() < self._next:
+            return []
+        self._next = time.monotonic() + self._every
+        waited = {job for job in self._submitted() if job not in self._earlier}
+        waited = {job for job in waited if not any(self._folder.glob(f"{job}/*_result.pkl"))}
+        if not waited:
+            return []
+        queued = self._ask(["squeue", "--me", "--noheader", "--array", "--format=%i"])
+        # Where there are accounts, Submitit finds out by itself, and tells more.
+        if (
+            queued is None
+            or self._ask(["sacct", "--noheader", f"--jobs={min(waited)}"]) is not None
+        ):
+            return []
+        gone = waited - set(queued.split())
+        lost = gone & self._before if gone == waited else set()
+        self._before = gone
+        return sorted(lost) if lost == waited else []
+
+    def _submitted(self) -> list[str]:
+        return [file.parent.name for file in self._folder.glob("*/*_submitted.pkl")]
+
+
+def _answer(command: list[str]) -> str | None:
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PATIENCE, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
