@@ -367,6 +367,7 @@ class Run:
     sweep: Sweep = Sweep()
     audit: Audit = dataclasses.field(default_factory=Audit)
     record_norms: int | None = None
+    cache: str = "auto"
     precision: str = PRECISIONS[0]
     out_of_memory: str = STOP
 
@@ -391,7 +392,7 @@ class Run:
 
 _WHERE_AND_HOW = (
     *("runs_dir", "name", "resume", "force"),
-    *("device", "threads", "checkpoint_every", "record_norms", "out_of_memory"),
+    *("device", "threads", "checkpoint_every", "record_norms", "out_of_memory", "cache"),
 )
 # Other names of settings of ``privacy``, where their values stand too.
 _SHORTHANDS = ("eps", "sampling")
@@ -407,7 +408,10 @@ _GROUPS: dict[str, type] = {
     "optim": Optim,
     "decode": Decode,
 }
-_OTHER = (*_SHORTHANDS, "task", "sweep", "audit", "record_norms", "precision", "out_of_memory")
+_OTHER = (
+    *(*_SHORTHANDS, "task", "sweep", "audit", "record_norms"),
+    *("precision", "out_of_memory", "cache"),
+)
 
 
 def _check_name(name: str | None) -> None:
@@ -442,6 +446,7 @@ def parse(raw: Mapping[str, Any]) -> Run:
     audit = audit_of(raw)
     every = _checked(raw.get("record_norms"), int | None, "record_norms")
     positive("record_norms", every)
+    cache = _checked(raw.get("cache", "auto"), str, "cache")
     precision = _checked(raw.get("precision", PRECISIONS[0]), str, "precision")
     one_of("precision", precision, PRECISIONS)
     out_of_memory = _checked(raw.get("out_of_memory", STOP), str, "out_of_memory")
@@ -462,6 +467,7 @@ def parse(raw: Mapping[str, Any]) -> Run:
         sweep=sweep,
         audit=audit,
         record_norms=every,
+        cache=cache,
         precision=precision,
         out_of_memory=out_of_memory,
     )

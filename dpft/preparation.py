@@ -13,18 +13,22 @@ from dpft.audit import stage as audits
 from dpft.audit.auditor import Auditor
 from dpft.config import Run
 from dpft.errors import ConfigError
+from dpft.keeping import keeping_of
 from dpft.mechanisms import attach_clipper, make_mechanism
 from dpft.models import LoadedModel, adapt, load_model
-from dpft.models.digest import digest
-from dpft.objectives.base import Instance, Objective, cut_in_encoding, encoded
+from dpft.models.digest import digest, tokenizer_digest
+from dpft.objectives.base import Instance, Objective, cut_in_encoding
+from dpft.objectives.encoding import encoded
 from dpft.objectives.independence import check_independence
 from dpft.objectives.mixed import Mixed, check_supported
 from dpft.objectives.records import Record
+from dpft.owners import Owners
 from dpft.privacy import Clipper, Mechanism, keys
 from dpft.privacy.shapes import FixedShapes
 from dpft.progress import Progress
 from dpft.tasks.base import Task, fingerprint
 from dpft.units import Records, TrainingSet, Users
+from dpft.views import Joined
 
 
 @dataclass(frozen=True)
@@ -103,10 +107,13 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
     Raises:
         DpftError, UnsupportedLayerError: with a message for the user.
     """
-    records, owners = task.records("train"), task.owners()
-    size = len(records) if owners is None else len(set(owners))
+    keeping = keeping_of(run, progress.warn, progress.say)
+    with progress.phase("reading", None) as advance:
+        task.keep_in(keeping, advance)
+        records, owners = task.records("train"), task.owners()
+    size = len(records) if owners is None else len(Owners.of(owners).names)
     # What is missing at the end is told at the beginning; and files may change meanwhile.
-    instances = task.instances(run.decode.split)
+    instances = list(task.instances(run.decode.split))
     audits.check(run, task)
     device = device_of(run.device)
     check_supported(run.precision, device)
@@ -117,14 +124,24 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
     audits.check_layers(run.audit, clipper)
     if owners is not None:
         clipper.check_rows(task.records_per_user)
+    tokenizer = tokenizer_digest(loaded)
     objective = task.objective(loaded)
     planted = audits.plant(run.audit, loaded, run.seed)
     if planted is not None:
-        records = [*records, *planted.records]
+        records = Joined(records, planted.records)
+    printed = None if planted is not None else task.known_fingerprint
+    printed = printed or fingerprint(records, owners)
     # How many records all users have together is private: not for a job's log file.
     shown = len(records) if owners is None or progress.console.is_terminal else None
     with progress.phase("encoding", shown) as advance:
-        examples = encoded(objective, records, advance)
+        examples = encoded(
+            objective,
+            records,
+            advance,
+            keeping=keeping,
+            identity=f"{printed} {tokenizer}",
+            threads=run.threads,
+        )
     remarks = [*task.remarks(), cut_in_encoding(examples)]
     tell(remarks, mechanism.noise_multiplier > 0, progress)
     key = keys.public_key(run.seed)
@@ -147,7 +164,7 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
         records=records,
         units=units,
         key=key,
-        data=runs.keyed_fingerprint(key, fingerprint(records, owners)),
+        data=runs.keyed_fingerprint(key, printed),
         model=runs.keyed_fingerprint(key, f"model:{parts.digest.hex()}"),
         instances=instances,
         planted=planted,

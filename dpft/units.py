@@ -11,10 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dpft.objectives.base import Batch, Losses
+from dpft.objectives.packed import IntArray, lengths
+from dpft.owners import Owners
 from dpft.privacy import keys, microbatches
 from dpft.privacy.shapes import BLANK, FixedShapes, Shape
 
@@ -75,7 +78,7 @@ class TrainingSet(Protocol):
     """
 
     @property
-    def lengths(self) -> Sequence[int]: ...
+    def lengths(self) -> IntArray: ...
 
     @property
     def shapes(self) -> FixedShapes | None: ...
@@ -119,7 +122,7 @@ class Records:
         self._objective = objective
         self._examples = examples
         self.shapes = shapes
-        self.lengths = [example.length for example in examples]
+        self.lengths = lengths(examples)
 
     def __len__(self) -> int:
         return len(self._examples)
@@ -174,21 +177,21 @@ class Users:
     ) -> None:
         if most < 1:
             raise ValueError(f"{most} records of a user in a step; expected at least 1")
-        by_owner: dict[str, list[Any]] = {}
-        for owner, example in zip(owners, examples, strict=True):
-            by_owner.setdefault(owner, []).append(example)
+        if len(owners) != len(examples):
+            raise ValueError(f"{len(owners)} owners of {len(examples)} examples")
         self._objective = objective
+        self._examples = examples
         # In order of name, which one user's records more or less do not change.
-        self._owners = sorted(by_owner)
-        self._units = [by_owner[owner] for owner in self._owners]
+        self._owners = Owners.of(owners)
+        self._order, self._bounds = self._owners.groups()
         self._most = most
         self._key = key
-        self._rows = [min(len(unit), most) for unit in self._units]
-        self.lengths = [max(example.length for example in unit) for unit in self._units]
+        self._rows = np.minimum(np.diff(self._bounds), most)
+        self.lengths = np.maximum.reduceat(lengths(examples)[self._order], self._bounds[:-1])
         self.shapes = shapes
 
     def __len__(self) -> int:
-        return len(self._owners)
+        return len(self._owners.names)
 
     def microbatches(self, indices: Sequence[int], token_budget: int) -> list[list[int]]:
         """Users with equally many records come together.
@@ -236,16 +239,17 @@ class Users:
 
     def _shape(self, unit: int) -> Shape:
         """Of all the user's records, whichever are drawn: rows come in powers of two."""
-        rows = min(self._most, 1 << (self._rows[unit] - 1).bit_length())
-        return (rows, *_widest(self._objective.widths(e) for e in self._units[unit]))
+        rows = min(self._most, 1 << (int(self._rows[unit]) - 1).bit_length())
+        records = self._order[self._bounds[unit] : self._bounds[unit + 1]].tolist()
+        return (rows, *_widest(self._objective.widths(self._examples[i]) for i in records))
 
     def _chosen(self, unit: int, step: int) -> list[Any]:
-        examples = self._units[unit]
-        if len(examples) <= self._most:
-            return examples
-        generator = keys.generator(self._key, "records of a user", step, self._owners[unit])
-        picked = sorted(generator.choice(len(examples), self._most, replace=False))
-        return [examples[i] for i in picked]
+        records = self._order[self._bounds[unit] : self._bounds[unit + 1]]
+        if len(records) > self._most:
+            name = str(self._owners.names[unit].as_py())
+            generator = keys.generator(self._key, "records of a user", step, name)
+            records = records[sorted(generator.choice(len(records), self._most, replace=False))]
+        return [self._examples[i] for i in records.tolist()]
 
 
 def finite_losses(

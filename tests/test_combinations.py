@@ -19,7 +19,7 @@ from dpft import preparation
 from dpft.compose import compose
 from dpft.config import conf_dir, parse
 from dpft.errors import DpftError
-from dpft.objectives.base import encoded
+from dpft.objectives.encoding import encoded
 from dpft.objectives.independence import check_independence
 from dpft.objectives.mixed import Mixed
 from dpft.optim import make_optimizer

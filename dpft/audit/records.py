@@ -133,7 +133,7 @@ class Pairs:
     def __init__(self, objective: Objective, examples: Sequence[Any], weight: float) -> None:
         self._objective = objective
         self._pairs = [tuple(examples[i : i + 2]) for i in range(0, len(examples), 2)]
-        self.lengths = [2 * max(a.length, b.length) for a, b in self._pairs]
+        self.lengths = np.array([2 * max(a.length, b.length) for a, b in self._pairs], np.int64)
         self._weight = weight
 
     def __len__(self) -> int:

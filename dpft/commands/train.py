@@ -24,7 +24,7 @@ _INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 # What may accompany resume=RUN: settings that decide where and how, not what is computed.
 _BESIDE_RESUME = (
     *("resume", "device", "threads", "force", "checkpoint_every"),
-    *("record_norms", "out_of_memory"),
+    *("record_norms", "out_of_memory", "cache"),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 import torch
 
@@ -22,8 +23,20 @@ def digest(loaded: LoadedModel) -> bytes:
         plain = tensor.detach().cpu().contiguous()
         found.update(f"{name} {tuple(plain.shape)} {plain.dtype}\n".encode())
         found.update(plain.view(-1).view(torch.uint8).numpy().data)
-    if loaded.tokenizer is not None:
-        found.update(repr(sorted(loaded.tokenizer.get_vocab().items())).encode())
-        backend = getattr(loaded.tokenizer, "backend_tokenizer", None)
-        found.update(b"" if backend is None else backend.to_str().encode())
+    for part in _tokenizer(loaded):
+        found.update(part)
     return found.digest()
+
+
+def tokenizer_digest(loaded: LoadedModel) -> str:
+    """SHA-256 of all that the tokens of a text follow from."""
+    return hashlib.sha256(b"".join(_tokenizer(loaded))).hexdigest()
+
+
+def _tokenizer(loaded: LoadedModel) -> Iterator[bytes]:
+    tokenizer = loaded.tokenizer
+    if tokenizer is None:
+        return
+    yield repr(sorted(tokenizer.get_vocab().items())).encode()
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    yield b"" if backend is None else backend.to_str().encode()

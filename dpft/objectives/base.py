@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from dpft.config import Decode
-from dpft.objectives.records import Record
+from dpft.objectives.packed import values
 
 if TYPE_CHECKING:  # tasks import this module, and their settings are checked before torch is loaded
     import torch
@@ -108,7 +110,10 @@ class Losses(Protocol):
 
 
 class Objective(Losses, Protocol):
-    """Made by a task for one model; see `dpft.objectives.causal.Causal`."""
+    """Made by a task for one model; see `dpft.objectives.causal.Causal`.
+
+    It may have ``encode_all(records)``, which does the same as ``encode`` for several at once.
+    """
 
     def encode(self, record: Any) -> Example: ...
 
@@ -132,24 +137,14 @@ class Objective(Losses, Protocol):
         ...
 
 
-def encoded(
-    objective: Objective, records: Sequence[Record], advance: Callable[[int], None]
-) -> list[Example]:
-    """Every record, encoded."""
-    examples = []
-    for record in records:
-        examples.append(objective.encode(record))
-        advance(1)
-    return examples
-
-
 def cut_in_encoding(examples: Sequence[Any]) -> str:
     """How many records were too long and lost a part, in words; empty if none did.
 
     A function of the records: of private ones it may be looked at, and not be kept.
     """
-    sources = sum(getattr(example, "cut_source", 0) > 0 for example in examples)
-    targets = sum(getattr(example, "cut_target", 0) > 0 for example in examples)
+    sources, targets = (
+        np.count_nonzero(values(examples, name) > 0) for name in ("cut_source", "cut_target")
+    )
     if not sources and not targets:
         return ""
     return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -18,6 +19,7 @@ from dpft.decode import decode
 from dpft.evaluation import evaluating, longest_first
 from dpft.objectives.base import Batch, Instance, Prediction
 from dpft.objectives.records import TextRecord
+from dpft.objectives.tokens import token_ids
 from dpft.privacy.shapes import padded
 
 
@@ -85,9 +87,22 @@ class Causal:
     perplexity: bool = False
 
     def encode(self, record: TextRecord) -> CausalExample:
-        before, source, after, lost = self._pieces(record)
-        space = "" if self._last_text(record)[-1:].isspace() else " "
-        whole = [*self._ids(space + record.target), self.tokenizer.eos_token_id]
+        return self.encode_all([record])[0]
+
+    def encode_all(self, records: Sequence[TextRecord]) -> list[CausalExample]:
+        texts = []
+        for record in records:
+            space = "" if self._last_text(record)[-1:].isspace() else " "
+            texts += [*record.segments, space + record.target]
+        ids = iter(token_ids(self.tokenizer, texts))
+        return [
+            self._example([next(ids) for _ in record.segments], next(ids)) for record in records
+        ]
+
+    def _example(self, segments: Sequence[list[int]], written: list[int]) -> CausalExample:
+        """An example of tokens: of each segment of the source, and of the target."""
+        before, source, after, lost = self._pieces(segments)
+        whole = [*written, self.tokenizer.eos_token_id]
         fixed = len(before) + len(after)
         if self.cut == "target":
             # At least one target token is kept, so that every record has a loss.
@@ -172,7 +187,8 @@ class Causal:
     ) -> list[tuple[float, int]]:
         """Negative log-likelihood of each first reference, and its number of tokens."""
         device = next(model.parameters()).device
-        examples = [self.encode(TextRecord(i.record.segments, i.references[0])) for i in instances]
+        records = [TextRecord(i.record.segments, i.references[0]) for i in instances]
+        examples = self.encode_all(records)
         out: list[tuple[float, int]] = [(math.nan, 0)] * len(examples)
         with evaluating(model):
             for chosen in longest_first(examples, batch_size):
@@ -182,20 +198,26 @@ class Causal:
                     out[i] = nll, len(examples[i].target)
         return out
 
-    def _pieces(self, record: TextRecord) -> tuple[list[int], list[int], list[int], int]:
+    def _pieces(self, segments: Sequence[list[int]]) -> tuple[list[int], list[int], list[int], int]:
         """What precedes the part that may be cut, that part, and what follows it.
 
         And how many tokens the first has lost already.
         """
         end = [self.tokenizer.eos_token_id] if self.ends else []
-        segments = [[*self._ids(text), *end] for text in record.segments]
-        whole = [*chain.from_iterable(segments[: self.keep])]
+        ended = [[*segment, *end] for segment in segments]
+        whole = [*chain.from_iterable(ended[: self.keep])]
         kept = whole[: self.max_length // 2]
-        source = [*chain.from_iterable(segments[self.keep :])]
-        before, after = [*self._ids(self.before), *kept], self._ids(self.after)
+        source = [*chain.from_iterable(ended[self.keep :])]
+        first, after = self._frame
+        before = [*first, *kept]
         if not (before or source or after):
             source = [self.tokenizer.eos_token_id]
         return before, source, after, len(whole) - len(kept)
+
+    @cached_property
+    def _frame(self) -> list[list[int]]:
+        """Tokens of ``before`` and ``after``."""
+        return token_ids(self.tokenizer, (self.before, self.after))
 
     def _last_text(self, record: TextRecord) -> str:
         """What stands right before the target; nothing where that is an end token."""
@@ -209,7 +231,8 @@ class Causal:
 
     def _prompt(self, record: TextRecord, room: int) -> tuple[tuple[int, ...], int]:
         """A prompt, and how many tokens its source lost."""
-        before, source, after, lost = self._pieces(record)
+        segments = token_ids(self.tokenizer, record.segments)
+        before, source, after, lost = self._pieces(segments)
         # Where targets are cut, training shows the source up to the last position but one.
         kept = self._cut(source, len(before) + len(after), room if self.cut == "source" else 1)
         return (*before, *kept, *after), lost + len(source) - len(kept)
@@ -217,13 +240,6 @@ class Causal:
     def _cut(self, source: list[int], fixed: int, written: int) -> list[int]:
         excess = fixed + len(source) + written - self.max_length
         return source[max(0, excess) :]
-
-    def _ids(self, text: str) -> list[int]:
-        if not text:
-            return []
-        # The tokenizer would write the length of a text that is too long into the log.
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
-        return ids
 
 
 def collate(examples: Sequence[CausalExample], widths: Sequence[int] | None = None) -> Batch:

@@ -13,6 +13,7 @@ from dpft.errors import ConfigError
 from dpft.objectives.base import Batch
 from dpft.objectives.choice import Choice
 from dpft.objectives.records import LabelledText
+from dpft.objectives.tokens import fast_backend
 from dpft.privacy.shapes import padded
 
 
@@ -63,6 +64,22 @@ class Classifier(Choice):
         return ClassExample(
             ids, None if types is None else tuple(types), record.label, whole - len(ids)
         )
+
+    def encode_all(self, records: Sequence[LabelledText]) -> list[ClassExample]:
+        backend = fast_backend(self.tokenizer)
+        if backend is None:
+            return [self.encode(record) for record in records]
+        # Two texts as a pair; for transformers an empty second text is none.
+        texts = [r.texts if all(r.texts[1:]) and len(r.texts) > 1 else r.texts[0] for r in records]
+        typed = "token_type_ids" in self.tokenizer.model_input_names
+        return [
+            ClassExample(
+                tuple(encoding.ids), tuple(encoding.type_ids) if typed else None, record.label
+            )
+            if len(encoding.ids) <= self.max_length
+            else self.encode(record)
+            for record, encoding in zip(records, backend.encode_batch_fast(texts), strict=True)
+        ]
 
     def _check_room(self, record: LabelledText) -> None:
         texts = len(record.texts)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -100,7 +101,7 @@ def check_independence(
 
 def _chosen(data: TrainingSet, token_budget: int | None) -> list[tuple[list[int], list[list[int]]]]:
     """Indices of units to compare: of a batch, and of each of its units alone."""
-    order = sorted(range(len(data)), key=lambda i: (data.lengths[i], i))
+    order = np.argsort(data.lengths, kind="stable").tolist()
     places = (0, len(order) // 2, len(order) - 1)
     if token_budget is None:
         together = [*dict.fromkeys(order[place] for place in places)]

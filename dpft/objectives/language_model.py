@@ -10,6 +10,7 @@ from dpft.config import Decode
 from dpft.objectives.base import Instance, Prediction
 from dpft.objectives.causal import Causal, CausalExample
 from dpft.objectives.records import TextRecord
+from dpft.objectives.tokens import token_ids
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,14 @@ class LanguageModel(Causal):
     text: only how likely the reference is, over the tokens that were kept.
     """
 
-    def encode(self, record: TextRecord) -> CausalExample:
+    def encode_all(self, records: Sequence[TextRecord]) -> list[CausalExample]:
         end = self.tokenizer.eos_token_id
-        target = [*self._ids(record.target), end]
-        kept = tuple(target[: self.max_length - 1])
-        return CausalExample((end,), kept, cut_target=len(target) - len(kept))
+        targets = [[*ids, end] for ids in token_ids(self.tokenizer, [r.target for r in records])]
+        kept = [tuple(target[: self.max_length - 1]) for target in targets]
+        return [
+            CausalExample((end,), some, cut_target=len(target) - len(some))
+            for target, some in zip(targets, kept, strict=True)
+        ]
 
     def _prompt(self, record: TextRecord, room: int) -> tuple[tuple[int, ...], int]:
         return (self.tokenizer.eos_token_id,), 0

@@ -7,9 +7,10 @@ fit memory and never by meaning: clipped sums add up over microbatches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from dpft.privacy import keys
 
@@ -55,17 +56,21 @@ class ShuffleSampler:
         self._batch_size = mechanism.batch_size
         self._size = mechanism.dataset_size
         self._key = key
+        self._epoch = -1
+        self._order = np.zeros(0, np.int64)
 
     def batch(self, step: int) -> list[int]:
         per_epoch = self._size // self._batch_size
         epoch, position = divmod(step, per_epoch)
-        order = keys.generator(self._key, "shuffle", epoch).permutation(self._size)
+        if epoch != self._epoch:  # of ten million records a permutation takes a second
+            generator = keys.generator(self._key, "shuffle", epoch)
+            self._epoch, self._order = epoch, generator.permutation(self._size)
         start = position * self._batch_size
-        return sorted(order[start : start + self._batch_size].tolist())
+        return sorted(self._order[start : start + self._batch_size].tolist())
 
 
 def microbatches(
-    batch: Sequence[int], lengths: Sequence[int], token_budget: int
+    batch: Sequence[int], lengths: Sequence[int] | npt.NDArray[Any], token_budget: int
 ) -> list[list[int]]:
     """Cut a logical batch into microbatches of similar length.
 

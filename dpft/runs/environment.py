@@ -72,7 +72,7 @@ def environment() -> dict[str, Any]:
         "packages": _versions(),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": _cpu_model(),
-        "cores": _usable_cores(),
+        "cores": usable_cores(),
         "threads": threads,
         "gpu": gpu,
         "ram_bytes": _ram_bytes(),
@@ -127,7 +127,8 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _usable_cores() -> int | None:
+def usable_cores() -> int | None:
+    """Cores that this process may run on; None: not known."""
     try:
         return len(os.sched_getaffinity(0))
     except (AttributeError, OSError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,8 +21,10 @@ from dpft.needs import Needs
 from dpft.objectives.base import Instance, Objective, Prediction
 from dpft.objectives.records import Record, TextRecord
 from dpft.tasks.sources import Dataset, locate, read
+from dpft.views import blocks
 
 if TYPE_CHECKING:  # a task's settings are checked before torch is loaded, which takes seconds
+    from dpft.keeping import Keeping
     from dpft.models import LoadedModel
 
 SPLITS = ("train", "dev", "test")
@@ -69,7 +71,7 @@ class Task(ABC):
         """``files`` and their folder, or ``hub`` or ``sample``, after ``auto`` was resolved."""
         return locate(self.dataset, self.name, self.source, self.data_dir)
 
-    def rows(self, split: str) -> list[Any]:
+    def rows(self, split: str) -> Sequence[Any]:
         """Rows of a split as published; those of ``train`` from the file ``synthetic``, if given.
 
         Raises:
@@ -82,7 +84,7 @@ class Task(ABC):
             return rows
         return read(self.dataset, self.name, self.location, split, self.sample_seed)
 
-    def sample_rows(self, seed: int) -> list[Any]:
+    def sample_rows(self, seed: int) -> Sequence[Any]:
         """Training rows of the generated sample of a seed, as if they were of this task's data."""
         return type(self)(source="sample", sample_seed=seed).rows("train")
 
@@ -145,8 +147,20 @@ class Task(ABC):
             self.record(row) for row in (rows[: self.limit_train] if split == "train" else rows)
         ]
 
+    def keep_in(self, keeping: Keeping | None, advance: Callable[[int], None]) -> None:
+        """Say where to keep what reading large files finds, and whom to tell of rows that are read.
+
+        Here nothing comes of it.
+        """
+        return
+
     def owners(self) -> Sequence[str] | None:
         """Whose each record of `records` of ``train`` is, where users are the units of privacy."""
+        return None
+
+    @property
+    def known_fingerprint(self) -> str | None:
+        """`fingerprint` of `records` of ``train`` and `owners`, if reading has told it."""
         return None
 
     @property
@@ -179,7 +193,7 @@ class Task(ABC):
 
     def instances(self, split: str) -> Sequence[Instance]:
         """What is asked of the model: one instance a record, unless a task groups references."""
-        return [self.instance(record) for record in self.records(split)][: self.limit_eval]
+        return [self.instance(record) for record in self.records(split)[: self.limit_eval]]
 
     def instance(self, record: Any) -> Instance:
         """A record as a question, with its own target as the reference."""
@@ -227,11 +241,14 @@ def fingerprint(records: Iterable[Record], owners: Sequence[str] | None = None) 
     """
     digest = hashlib.sha256()
     for record in records:
-        for part in record.parts():
-            digest.update(len(part).to_bytes(8, "big") + part)
+        digest.update(framed(record.parts()))
     if owners is not None:
         digest.update(b"owners")
-        for owner in owners:
-            part = owner.encode()
-            digest.update(len(part).to_bytes(8, "big") + part)
+        for names in blocks(owners, 1 << 12):
+            digest.update(framed(map(str.encode, names)))
     return digest.hexdigest()
+
+
+def framed(parts: Iterable[bytes]) -> bytes:
+    """Parts, each behind its length."""
+    return b"".join([x for part in parts for x in (len(part).to_bytes(8, "big"), part)])

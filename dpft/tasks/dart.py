@@ -221,7 +221,7 @@ class DART(Generation):
     def _trains_on_dev(self) -> bool:
         return self.train_split == "dev" and self.synthetic is None
 
-    def rows(self, split: str) -> list[Row]:
+    def rows(self, split: str) -> Sequence[Row]:
         """Rows of a split that have a reference; those of ``train`` from ``train_split``.
 
         Raises:

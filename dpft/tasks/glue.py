@@ -192,7 +192,7 @@ def _dataset(name: str, columns: Columns, hub_texts: tuple[str, ...]) -> Dataset
 class Glue(Classification):
     """A task of GLUE: its test split has no labels."""
 
-    def rows(self, split: str) -> list[Row]:
+    def rows(self, split: str) -> Sequence[Row]:
         if split == "test":
             raise SplitError(
                 f"GLUE publishes no labels of {self.name}'s test split; expected train or dev, "

@@ -11,27 +11,33 @@ file; class names are given rather than collected.
 from __future__ import annotations
 
 import hashlib
-import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from dpft.checks import one_of
 from dpft.errors import ConfigError, DataError, SplitError
+from dpft.keeping import is_ours, settings
+from dpft.objectives.base import Instance
 from dpft.objectives.records import Record
+from dpft.owners import Owners
 from dpft.tasks import own_sample
-from dpft.tasks.base import SPLITS, Task, fingerprint
+from dpft.tasks.base import SPLITS, Task
+from dpft.tasks.kept_readings import read_or_kept
+from dpft.tasks.reading import How, Reading, read_splits
 from dpft.tasks.sources import Dataset, Form, Hub, Location, locate, read
-from dpft.tasks.tables import (
-    SUFFIXES,
-    TableRow,
-    check_names,
-    mappings,
-    may_hold_rows,
-    read_table,
-)
+from dpft.tasks.table_files import SUFFIXES, Listed, TableFile, read_table, table_file
+from dpft.tasks.tables import TableRow, mappings
+from dpft.tasks.user_names import check_names
+from dpft.views import Mapped
+
+if TYPE_CHECKING:
+    from dpft.keeping import Keeping
 
 
 def own_dataset(kind: str, hub: Hub | None = None) -> Dataset:
@@ -146,13 +152,16 @@ class OwnData(Task):
             )
         return kind, folder
 
-    def rows(self, split: str) -> list[TableRow]:
+    def rows(self, split: str) -> Sequence[TableRow]:
         """Rows of a split, without what is held out; or what is held out of training."""
-        if split == "train" and self.synthetic is not None:
-            return super().rows(split)
-        if split not in self._kept:
-            self._kept[split] = self._split(split)
-        return self._kept[split]
+        return self._reading(split).rows
+
+    def records(self, split: str) -> Sequence[Record]:
+        rows = self.rows(split)
+        return Mapped(self.record, rows[: self.limit_train] if split == "train" else rows)
+
+    def instances(self, split: str) -> Sequence[Instance]:
+        return Mapped(self.instance, self.records(split)[: self.limit_eval])
 
     @property
     def published(self) -> bool:
@@ -162,9 +171,11 @@ class OwnData(Task):
         raise NotImplementedError
 
     def owners(self) -> Sequence[str] | None:
-        if self.unit == "record":
-            return None
-        return self._owners_in("train")
+        return None if self.unit == "record" else self._reading("train").owners
+
+    @property
+    def known_fingerprint(self) -> str:
+        return self._reading("train").fingerprint
 
     @property
     def unit_noun(self) -> str:
@@ -193,38 +204,40 @@ class OwnData(Task):
         ]
 
     def remarks(self) -> list[str]:
-        odd = [row for row in self.rows("train") if may_hold_rows(row)]
-        if not odd:
+        reading = self._reading("train")
+        if not reading.swallowed:
             return []
         return [
-            f"{len(odd):,} training records hold lines that look like rows of their file (the "
-            f"first: {odd[0].place}). In CSV a quotation mark that begins a text may have "
-            "swallowed them: double that mark and put quotes around the text, or use JSON lines"
+            f"{reading.swallowed:,} training records hold lines that look like rows of their file "
+            f"(the first: {reading.swallowed_first}). In CSV a quotation mark that begins a text "
+            "may have swallowed them: double that mark and put quotes around the text, or use JSON "
+            "lines"
         ]
 
     def details(self, split: str) -> list[str]:
-        rows, lines = self.rows(split), []
-        lines.append(f"columns: {', '.join(map(str, rows[0].values))}")
-        lengths = [len(" ".join(self.texts(row))) for row in rows]
-        lines.append(f"characters in a record: {_spread(lengths)}")
-        broken = [n for row in rows if (n := max(t.count("\n") for t in self.texts(row)))]
-        if broken:
+        reading, lines = self._reading(split), []
+        columns = reading.rows[0].values
+        lines.append(f"columns: {', '.join(map(str, columns))}")
+        lines.append(f"characters in a record: {_spread(reading.characters)}")
+        if broken := reading.breaks:
             lines.append(
-                f"{len(broken):,} records hold line breaks, one of them {max(broken) + 1:,} lines; "
-                "in CSV a quotation mark that begins a text may have swallowed rows"
+                f"{broken.total():,} records hold line breaks, one of them {max(broken) + 1:,} "
+                "lines; in CSV a quotation mark that begins a text may have swallowed rows"
             )
         lines += self.remarks() if split == "train" else []
-        named = self.user_column is not None and not (split == "train" and self.synthetic)
-        # Only training asks for names: rows of dev and test may have none.
-        if named and (split == "train" or self.user_column in rows[0].values):
-            users = Counter(self._owners_in(split))
-            over = sum(number > self.records_per_user for number in users.values())
-            lines.append(f"{len(users):,} users; records of one: {_spread(list(users.values()))}")
+        owners = reading.owners
+        if owners is None and self.user_column in columns and split != "train":
+            # Only training asks for names: rows of dev and test may have none.
+            owners = Owners.of(map(self._owner, reading.rows))
+            check_names(reading.rows, owners)
+        if owners is not None:
+            counts = Counter(np.bincount(owners.codes).tolist())
+            over = sum(n for records, n in counts.items() if records > self.records_per_user)
+            lines.append(f"{len(owners.names):,} users; records of one: {_spread(counts)}")
             lines.append(f"{over:,} users have more than {self.records_per_user} records")
         if split != "train":
-            seen = {fingerprint([self.record(row)]) for row in self.rows("train")}
-            twice = sum(fingerprint([self.record(row)]) in seen for row in rows)
-            lines.append(f"{twice:,} records are also in the training data")
+            twice = np.isin(reading.contents, self._reading("train").contents)
+            lines.append(f"{np.count_nonzero(twice):,} records are also in the training data")
         return lines
 
     def texts(self, row: TableRow) -> tuple[str, ...]:
@@ -240,12 +253,44 @@ class OwnData(Task):
         """
         return "record" if self.user_column is None else "user"
 
+    def keep_in(self, keeping: Keeping | None, advance: Callable[[int], None]) -> None:
+        self.__dict__["_told"] = keeping, advance
+
     @cached_property
-    def _kept(self) -> dict[str, list[TableRow]]:
+    def _told(self) -> tuple[Keeping | None, Callable[[int], None]]:
+        """Where to keep what is read, and what to tell of it; nowhere and nothing, unless said."""
+        return None, lambda count: None
+
+    @cached_property
+    def _readings(self) -> dict[str, Reading]:
         return {}
 
-    def _split(self, split: str) -> list[TableRow]:
-        share = 0.0 if split == "train" else getattr(self, f"{split}_share")
+    @cached_property
+    def _files(self) -> dict[str, TableFile]:
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a process needs that encodes some records: not what was found in all of them."""
+        left = ("_told", "_readings", "_files")
+        return {name: value for name, value in self.__dict__.items() if name not in left}
+
+    def _reading(self, split: str) -> Reading:
+        """What is in a split; its file is read once, and with it all that is held out of it."""
+        if split not in self._readings:
+            self._readings.update(self._read(split))
+        found = self._readings[split]
+        if not len(found.rows):
+            raise DataError(
+                f"no record fell to the {split} split: {self._share_words()} of too few "
+                f"{self._held_out}s; expected at least one. Give it a file of its own, or choose "
+                "other shares"
+            )
+        return found
+
+    def _read(self, split: str) -> Mapping[str, Reading]:
+        if split == "train" and self.synthetic is not None:
+            return self._read_file(table_file(Path(self.synthetic)), split)
+        share = self.dev_share + self.test_share
         # Whichever is asked for: a share leaves the training data, be it used or not.
         for one in ("dev", "test"):
             if (given := getattr(self, f"{one}_share")) and self._has(one):
@@ -253,25 +298,51 @@ class OwnData(Task):
                     f"task.{one}_share={given}, but the data has a {one} split of its own; "
                     f"expected one of both. Type task.{one}_share=0, or take the split away"
                 )
-        if self._has(split):
-            rows = self._read(split)
-            if split == "train" and self.dev_share + self.test_share:
-                rows = self._falling_to("train")
-        elif share:
-            rows = self._falling_to(split)
-        else:
+        if self._has(split) and not (split == "train" and share):
+            return self._read_file(self._file(split), split)
+        if split != "train" and not getattr(self, f"{split}_share"):
             setting = f"{split}_split=NAME" if self.location[0] == "hub" else f"{split}_file=FILE"
-            held = "" if split == "train" else f", or task.{split}_share=0.1 to hold records out"
             raise SplitError(
-                f"task {self.name} was given no {split} split. Type task.{setting}{held}"
+                f"task {self.name} was given no {split} split. Type task.{setting}, or "
+                f"task.{split}_share=0.1 to hold records out"
             )
-        if not rows:
-            raise DataError(
-                f"no record fell to the {split} split: {self._share_words()} of too few "
-                f"{self._held_out}s; expected at least one. Give it a file of its own, or choose "
-                "other shares"
-            )
-        return rows
+        if not self._has("train"):
+            setting = "train_split=NAME" if self.location[0] == "hub" else "train_file=FILE"
+            raise SplitError(f"task {self.name} was given no train split. Type task.{setting}")
+        found = self._read_file(self._file("train"), "train", shared=True)
+        # With synthetic records another file is trained on.
+        asked = [] if self.synthetic is not None else ["train"]
+        asked += [one for one in ("dev", "test") if getattr(self, f"{one}_share")]
+        return {one: found[one] for one in asked}
+
+    def _read_file(
+        self, file: TableFile, split: str, *, shared: bool = False
+    ) -> dict[str, Reading]:
+        """The rows of a file as those of one split, or of all where they are ``shared``."""
+        # A model that is trained on synthetic records is asked of users, and trained on nobody's.
+        named = self.user_column is not None and (
+            shared or (split == "train" and self.synthetic is None)
+        )
+        limits = {} if self.limit_train is None else {"train": self.limit_train}
+        how = How(
+            self.record,
+            self.texts,
+            self._owner if named else None,
+            self._falls_to if shared else None,
+            SPLITS if shared else (split,),
+            limits,
+            owned=self.unit == "user" and split == "train",
+        )
+        keeping, advance = self._told
+        # What a class of somebody's own makes of a row is not known to be the same next time.
+        if keeping is None or not is_ours(self) or self.synthetic is not None or split != "train":
+            found = read_splits(file, how, advance)
+        else:
+            told = [type(self).__qualname__, settings(self, _NOT_READ), split, shared]
+            found = dict(read_or_kept(file, how, advance, keeping, told))
+        if not any(len(reading.rows) for reading in found.values()):
+            raise DataError(f"{file.path} has no rows; expected at least one record")
+        return found
 
     def _share_words(self) -> str:
         return f"shares of {self.dev_share:g} (dev) and {self.test_share:g} (test)"
@@ -288,22 +359,28 @@ class OwnData(Task):
             return getattr(self, f"{split}_file") is not None
         return any(form.found(place, split) for form in self.dataset.forms)
 
-    def _read(self, split: str) -> list[TableRow]:
+    def _file(self, split: str) -> TableFile:
+        """Where the rows of a split are that the data has by itself."""
+        if split not in self._files:
+            self._files[split] = self._found(split)
+        return self._files[split]
+
+    def _found(self, split: str) -> TableFile:
         if (file := getattr(self, f"{split}_file")) is not None:
-            rows = read_table(Path(file))
-            if not rows:
-                raise DataError(f"{file} has no rows; expected at least one record")
-            return rows
-        dataset = self.dataset
-        if self.location[0] == "files":
+            return table_file(Path(file))
+        dataset, (kind, place) = self.dataset, self.location
+        if kind == "files":
             self._refuse_two_files(split)
-        if self.location[0] == "hub":
+            assert place is not None
+            files = [file for form in dataset.forms for file in form.found(place, split)]
+            return table_file(files[0])
+        if kind == "hub":
             assert self.hub is not None
             names = {s: getattr(self, f"{s}_split") for s in SPLITS}
             named = {s: name for s, name in names.items() if name is not None}
             from_hub = partial(mappings, where=self.hub)
             dataset = own_dataset(self.name, Hub(self.hub, named, from_hub, self.hub_config))
-        return read(dataset, self.name, self.location, split, self.sample_seed)
+        return Listed(read(dataset, self.name, self.location, split, self.sample_seed))
 
     def _refuse_two_files(self, split: str) -> None:
         place = self.location[1]
@@ -315,41 +392,39 @@ class OwnData(Task):
                 f"the {split} split: take one away, or type task.{split}_file=FILE"
             )
 
-    def _falling_to(self, split: str) -> list[TableRow]:
-        """Rows of the training data that fall to a split."""
-        rows = self._read("train")
-        if self._held_out == "user":
-            # Here too: a second spelling could fall to the other side.
-            check_names(rows, [self._owner(row) for row in rows])
-        return [row for row in rows if self._falls_to(row) == split]
-
-    def _falls_to(self, row: TableRow) -> str:
+    def _falls_to(self, row: TableRow, digest: str) -> str:
         """The split of a row of the training data, which follows from its record or user alone.
 
         One record more, or one user more, moves nobody else; equal records, or all records of one
         user, fall to the same split.
         """
-        who = self._content(row) if self._held_out == "record" else self._owner(row)
-        digest = hashlib.sha256(f"{self.split_seed} {who}".encode()).digest()
-        point = int.from_bytes(digest[:8]) / 2**64
-        if point < self.test_share:
+        who = self._content(row, digest) if self._held_out == "record" else self._owner(row)
+        point = int.from_bytes(hashlib.sha256(f"{self.split_seed} {who}".encode()).digest()[:8])
+        if point / 2**64 < self.test_share:
             return "test"
-        return "dev" if point < self.test_share + self.dev_share else "train"
+        return "dev" if point / 2**64 < self.test_share + self.dev_share else "train"
 
-    def _content(self, row: TableRow) -> str:
-        """What a record says, whatever else the data says."""
-        return fingerprint([self.record(row)])
+    def _content(self, row: TableRow, digest: str) -> str:
+        """What a record says, whatever else the data says: the digest of the record."""
+        return digest
 
     def _owner(self, row: TableRow) -> str:
         assert self.user_column is not None
         return row.name(self.user_column, "task.user_column")
 
-    def _owners_in(self, split: str) -> list[str]:
-        rows = self.rows(split)
-        names = [self._owner(row) for row in rows]
-        check_names(rows, names)
-        return names
+
+# Settings that change nothing of what is found in the rows.
+_NOT_READ = (
+    *("max_length", "loss", "before", "after", "ends", "cut", "records_per_user", "limit_eval"),
+)
 
 
-def _spread(numbers: Sequence[int]) -> str:
-    return f"{min(numbers):,} to {max(numbers):,}, median {statistics.median(numbers):,.0f}"
+def _spread(counts: Counter[int]) -> str:
+    """The range of numbers, of which each is there so often, and the median."""
+    numbers = sorted(counts)
+    below = np.cumsum([counts[number] for number in numbers])
+    middle = [
+        np.searchsorted(below, k, side="right") for k in ((below[-1] - 1) // 2, below[-1] // 2)
+    ]
+    median = sum(numbers[k] for k in middle) / 2
+    return f"{numbers[0]:,} to {numbers[-1]:,}, median {median:,.0f}"

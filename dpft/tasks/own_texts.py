@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -175,8 +174,8 @@ class TextClassification(OwnData):
                 f"task.classes={FROM_DATA} to collect them from the training data, which tells "
                 "everybody that each of them occurs and is not covered by the guarantee"
             )
-        rows = self._read("train")
-        names = {row.name(self.label_column, "task.label_column") for row in rows}
+        rows = self._file("train").scan()
+        names = {row.name(self.label_column, "task.label_column") for _, _, row in rows}
         if len(names) < 2:
             raise DataError(
                 f"all labels of the training data are {', '.join(names)}; expected two classes at "
@@ -203,7 +202,7 @@ class TextClassification(OwnData):
             )
         return LabelledText(self.texts(row), self.class_names.index(name))
 
-    def _content(self, row: TableRow) -> str:
+    def _content(self, row: TableRow, digest: str) -> str:
         # Not the number of its class, which one record of a new class would change.
         name = row.name(self.label_column, "task.label_column")
         return fingerprint([TextRecord(self.texts(row), name)])
@@ -222,8 +221,8 @@ class TextClassification(OwnData):
         return super().labels() + (taken if self.classes == FROM_DATA else [])
 
     def details(self, split: str) -> list[str]:
-        counts = Counter(self.class_names[self.record(row).label] for row in self.rows(split))
-        told = ", ".join(f"{name} {counts[name]:,}" for name in self.class_names)
+        counts = self._reading(split).labels
+        told = ", ".join(f"{name} {counts[i]:,}" for i, name in enumerate(self.class_names))
         return [*super().details(split), f"labels: {told}"]
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:

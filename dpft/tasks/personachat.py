@@ -214,7 +214,7 @@ class PersonaChat(Generation):
                 f"task.split_by_persona is {share}; expected a share between 0 and 1, such as 0.8"
             )
 
-    def rows(self, split: str) -> list[Reply]:
+    def rows(self, split: str) -> Sequence[Reply]:
         if split == "test":
             raise SplitError(
                 "Persona-Chat has no test split: that of ConvAI2 was never published. Type "

@@ -33,7 +33,7 @@ class Form:
     """
 
     files: Mapping[str, str]
-    read: Callable[[Path], Rows]
+    read: Callable[[Path], Sequence[Any]]
 
     def found(self, folder: Path, split: str) -> list[Path]:
         """The files of a split, sorted; empty if there are none."""
@@ -95,7 +95,7 @@ class Hub:
 
     id: str
     splits: Mapping[str, str]
-    rows: Callable[[Iterable[Mapping[str, Any]]], Rows]
+    rows: Callable[[Any], Sequence[Any]]
     config: str | None = None
     revision: str | None = None
 
@@ -153,7 +153,7 @@ def locate(dataset: Dataset, name: str, source: str, data_dir: str | None) -> Lo
     return "hub", None
 
 
-def read(dataset: Dataset, name: str, location: Location, split: str, seed: int) -> Rows:
+def read(dataset: Dataset, name: str, location: Location, split: str, seed: int) -> Sequence[Any]:
     """The rows of a split.
 
     Raises:
@@ -163,7 +163,7 @@ def read(dataset: Dataset, name: str, location: Location, split: str, seed: int)
     kind, folder = location
     if kind == "files":
         assert folder is not None
-        rows = _read_folder(dataset, folder, split)
+        rows: Sequence[Any] = _read_folder(dataset, folder, split)
     elif kind == "hub":
         rows = _read_hub(dataset, name, split)
     else:
@@ -190,7 +190,7 @@ def _read_folder(dataset: Dataset, folder: Path, split: str) -> Rows:
     raise DataError(f"{folder} holds no files of this data set any more")
 
 
-def _read_hub(dataset: Dataset, name: str, split: str) -> Rows:
+def _read_hub(dataset: Dataset, name: str, split: str) -> Sequence[Any]:
     hub = dataset.hub
     first = next(iter(dataset.forms[0].files.values()))
     advice = (
@@ -244,7 +244,7 @@ def save_hub(dataset: Dataset, name: str, folder: Path) -> Iterator[tuple[Path, 
         yield file, len(loaded)
 
 
-def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]]) -> Rows:
+def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]]) -> Sequence[Any]:
     """Rows of the hub's form as the task's.
 
     Raises:

@@ -20,9 +20,9 @@ from dpft.objectives.base import Prediction
 from dpft.objectives.records import LabelledText, TextRecord
 from dpft.privacy import accounting
 from dpft.tasks import load_task
-from dpft.tasks.base import fingerprint
+from dpft.tasks.base import SPLITS, fingerprint
 from dpft.tasks.own_texts import LanguageModeling, TextClassification, TextToText
-from dpft.tasks.tables import read_table
+from dpft.tasks.table_files import read_table
 
 ROWS = [
     {"user": "ann", "source": "one", "target": "eins"},
@@ -519,7 +519,7 @@ def test_synthetic_records_are_written_with_the_columns_of_the_settings(tmp_path
 @pytest.mark.parametrize("name", TASKS)
 def test_the_sample_has_users_of_every_size_and_disjoint_splits(name):
     task = load_task({"name": name, "source": "sample", "unit": "user", "user_column": "user"})
-    users = {split: set(task._owners_in(split)) for split in ("train", "dev", "test")}
+    users = {split: {row.values["user"] for row in task.rows(split)} for split in SPLITS}
     assert not users["train"] & users["dev"]
     assert not (users["train"] | users["dev"]) & users["test"]
     owners = task.owners()

@@ -1,0 +1,44 @@
+"""Tokens of many texts at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+
+def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+    """The tokens of each text, without special ones: as ``tokenizer.encode`` has them.
+
+    None for an empty text, whatever a tokenizer puts before a text.
+    """
+    backend = fast_backend(tokenizer)
+    if backend is None:
+        # Else the tokenizer would write the length of a text that is too long into the log.
+        return [
+            tokenizer.encode(text, add_special_tokens=False, verbose=False) if text else []
+            for text in texts
+        ]
+    found = backend.encode_batch_fast(list(texts), add_special_tokens=False)
+    return [encoding.ids if text else [] for text, encoding in zip(texts, found, strict=True)]
+
+
+def fast_backend(tokenizer: PreTrainedTokenizerBase) -> Any:
+    """What makes the tokens of a tokenizer that is no Python, ready for whole texts.
+
+    transformers makes a dictionary of each text, which takes as long as the tokens themselves.
+
+    Returns:
+        A ``tokenizers.Tokenizer``; None where the tokenizer has its own way of encoding.
+    """
+    cls = type(tokenizer)
+    own = getattr(cls, "_encode_plus", None) is not PreTrainedTokenizerFast._encode_plus
+    if own or not isinstance(tokenizer, PreTrainedTokenizerFast):
+        return None
+    backend = tokenizer.backend_tokenizer
+    # State that transformers sets anew in each of its own calls.
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = tokenizer.split_special_tokens
+    return backend

@@ -1,0 +1,189 @@
+"""One reading of a table: what is kept of each row, and what is found out about all of them.
+
+Rows may be many more than fit memory as objects. Of each a few numbers are kept: where it begins, a
+digest, whose it is. All checks are made in the same pass.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dpft.objectives.records import LabelledText, Record
+from dpft.owners import IntArray, Owners
+from dpft.tasks.base import framed
+from dpft.tasks.table_files import Rows, TableFile
+from dpft.tasks.tables import TableRow, may_hold_rows
+from dpft.tasks.user_names import check_names
+from dpft.views import Mapped, blocks
+
+_BLOCK = 1 << 12
+
+
+@dataclass(frozen=True)
+class How:
+    """How the rows of a table are read.
+
+    Attributes:
+        record: a row as a record.
+        texts: of a row, to be measured.
+        owner: whose a row is; None: nobody asks.
+        split: of a row, given the digest of its record; None: all are of the first split.
+        splits: that there are.
+        limits: of a split, how many of its records are used; they alone are in its fingerprint.
+        owned: whether the fingerprint of the first split is also of the owners.
+    """
+
+    record: Callable[[TableRow], Record]
+    texts: Callable[[TableRow], tuple[str, ...]]
+    owner: Callable[[TableRow], str] | None
+    split: Callable[[TableRow, str], str] | None
+    splits: Sequence[str]
+    limits: Mapping[str, int]
+    owned: bool = False
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was found in one split of a table.
+
+    Attributes:
+        rows: which are read again when asked for.
+        owners: of the rows; None where nobody asked.
+        fingerprint: `dpft.tasks.base.fingerprint` of the records that are used.
+        contents: 64 bits of each record's digest: equal ones are equal records, but for odds of one
+            in a million at ten million records.
+        characters: how many records have so many, a space between two texts.
+        breaks: how many records have a text with so many line breaks; zero is left out.
+        labels: how many records have a label; empty where they have none.
+        swallowed: how many rows hold lines that look like rows of the file.
+        swallowed_first: where the first of them stands.
+    """
+
+    rows: Rows
+    owners: Owners | None
+    fingerprint: str
+    contents: IntArray
+    characters: Counter[int]
+    breaks: Counter[int]
+    labels: Counter[int]
+    swallowed: int
+    swallowed_first: str
+
+
+class _Split:
+    """What is collected of one split."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.positions = array("q")
+        self.numbers = array("I")
+        self.contents = array("Q")
+        self.digest = hashlib.sha256()
+        self.characters: Counter[int] = Counter()
+        self.breaks: Counter[int] = Counter()
+        self.labels: Counter[int] = Counter()
+        self.swallowed = 0
+        self.swallowed_first = ""
+
+    def add(
+        self, position: int, number: int, row: TableRow, record: Record, content: bytes, own: bytes
+    ) -> None:
+        if self.limit is None or len(self.positions) < self.limit:
+            self.digest.update(content)
+        self.positions.append(position)
+        self.numbers.append(number)
+        self.contents.append(int.from_bytes(own[:8], "big"))
+        if isinstance(record, LabelledText):
+            self.labels[record.label] += 1
+        if may_hold_rows(row):
+            self.swallowed += 1
+            self.swallowed_first = self.swallowed_first or row.place
+
+    def measure(self, texts: tuple[str, ...]) -> None:
+        self.characters[sum(map(len, texts)) + len(texts) - 1] += 1
+        if broken := max(text.count("\n") for text in texts):
+            self.breaks[broken] += 1
+
+    def reading(self, file: TableFile, owners: Owners | None, owned: bool) -> Reading:
+        if owned and owners is not None:
+            self.digest.update(b"owners")
+            for names in blocks(owners, _BLOCK):
+                self.digest.update(framed(map(str.encode, names)))
+        return Reading(
+            Rows(file, _numbers(self.positions), _numbers(self.numbers)),
+            owners,
+            self.digest.hexdigest(),
+            _numbers(self.contents),
+            self.characters,
+            self.breaks,
+            self.labels,
+            self.swallowed,
+            self.swallowed_first,
+        )
+
+
+def read_splits(
+    file: TableFile, how: How, advance: Callable[[int], None] = lambda count: None
+) -> dict[str, Reading]:
+    """Read a table once, and sort its rows into splits.
+
+    Args:
+        file: the table.
+        how: what rows mean.
+        advance: told of rows that were read.
+
+    Raises:
+        DataError: naming file and line.
+    """
+    parts = {split: _Split(how.limits.get(split)) for split in how.splits}
+    codes = {split: code for code, split in enumerate(how.splits)}
+    sides, names, columns = bytearray(), [], []
+    first = how.splits[0]
+    for position, number, row in file.scan():
+        record = how.record(row)
+        content = framed(record.parts())
+        digest = hashlib.sha256(content)
+        split = first if how.split is None else how.split(row, digest.hexdigest())
+        part = parts[split]
+        part.add(position, number, row, record, content, digest.digest())
+        part.measure(how.texts(row))
+        if how.owner is not None:
+            names.append(how.owner(row))
+        sides.append(codes[split])
+        if len(sides) % _BLOCK == 0:
+            advance(_BLOCK)
+            if names:
+                columns.append(pa.array(names, pa.large_string()))
+                names.clear()
+    columns.append(pa.array(names, pa.large_string()))
+    side = np.frombuffer(sides, np.uint8)
+    owners = None
+    if how.owner is not None:
+        owners = Owners.encoded(pa.chunked_array(columns))
+
+        def row_at(index: int) -> TableRow:
+            among = np.count_nonzero(side[:index] == side[index])
+            part = parts[how.splits[side[index]]]
+            rows = Rows(file, _numbers(part.positions), _numbers(part.numbers))
+            return rows[int(among)]
+
+        check_names(Mapped(row_at, range(len(side))), owners)
+    return {
+        split: part.reading(
+            file,
+            None if owners is None else owners.part(np.flatnonzero(side == codes[split])),
+            how.owned and split == first,
+        )
+        for split, part in parts.items()
+    }
+
+
+def _numbers(values: array[int]) -> IntArray:
+    return np.frombuffer(values, values.typecode)
