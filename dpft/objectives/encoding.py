@@ -17,11 +17,12 @@ from dpft.runs.array_store import Array, ArrayWriter
 from dpft.runs.environment import usable_cores
 from dpft.views import blocks
 
-PIECE = 4096
+PIECE = 1024
 """Records that are encoded at a time."""
 LARGE = 100_000
-"""From so many records on, they are encoded by several processes and kept between runs."""
-_MOST_PROCESSES = 16
+"""From so many records on, what they are encoded to is kept between runs."""
+# A process takes seconds to start, and hundreds of MiB.
+_PER_PROCESS, _MOST_PROCESSES = 50_000, 16
 
 
 def encoded(
@@ -101,7 +102,7 @@ def _packed(
     objective: Any, records: Sequence[Any], kind: str, threads: int | None
 ) -> Generator[Mapping[str, Array], None, None]:
     cores = threads or usable_cores() or 1
-    processes = min(cores, _MOST_PROCESSES, len(records) // (LARGE // 2))
+    processes = min(cores, _MOST_PROCESSES, len(records) // _PER_PROCESS)
     if processes > 1 and is_ours(objective):
         yield from in_processes(objective, records, kind, PIECE, processes)
         return

@@ -88,7 +88,7 @@ class Task(ABC):
         """Training rows of the generated sample of a seed, as if they were of this task's data."""
         return type(self)(source="sample", sample_seed=seed).rows("train")
 
-    def read_file(self, path: Path) -> list[Any]:
+    def read_file(self, path: Path) -> Sequence[Any]:
         """Rows of one file, in the first form whose files end as it does.
 
         Raises:

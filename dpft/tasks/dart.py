@@ -229,7 +229,7 @@ class DART(Generation):
         """
         return [row for row in self._published(split) if row.text]
 
-    def _published(self, split: str) -> list[Row]:
+    def _published(self, split: str) -> Sequence[Row]:
         if self._trains_on_dev and split == "dev":
             raise SplitError(
                 "task.train_split=dev makes the dev split the training data; expected another "

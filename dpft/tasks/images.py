@@ -41,7 +41,7 @@ class Images(Task):
         super().__post_init__()
         positive("task.image_size", self.image_size)
 
-    def rows(self, split: str) -> Rows:
+    def rows(self, split: str) -> Sequence[LabelledImage]:
         if split not in ("train", "test"):
             raise SplitError(
                 f"{self.name} has no {split} split: its authors published train and test only; "

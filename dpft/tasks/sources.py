@@ -55,7 +55,9 @@ class ParquetForm(Form):
         return [file for name in self.names.get(split, ()) for file in _one_set(folder, name)]
 
 
-def parquet_form(names: Mapping[str, tuple[str, ...]], read: Callable[[Path], Rows]) -> ParquetForm:
+def parquet_form(
+    names: Mapping[str, tuple[str, ...]], read: Callable[[Path], Sequence[Any]]
+) -> ParquetForm:
     """Files that are called ``NAME.parquet``, or ``NAME-00000-of-00002.parquet`` and so on."""
     return ParquetForm({s: f"**/{called[0]}*.parquet" for s, called in names.items()}, read, names)
 
@@ -176,7 +178,7 @@ def read(dataset: Dataset, name: str, location: Location, split: str, seed: int)
     return rows
 
 
-def _read_folder(dataset: Dataset, folder: Path, split: str) -> Rows:
+def _read_folder(dataset: Dataset, folder: Path, split: str) -> Sequence[Any]:
     for form in dataset.all_forms():
         files = form.found(folder, split)
         if files:

@@ -128,7 +128,7 @@ def test_other_processes_encode_in_order_and_pass_on_what_goes_wrong():
 
 @pytest.mark.skipif("DPFT_LONG" not in os.environ, reason="processes that load transformers")
 def test_other_processes_encode_with_the_models_tokenizer(causal, monkeypatch):
-    monkeypatch.setattr(encoding, "LARGE", 20)
+    monkeypatch.setattr(encoding, "_PER_PROCESS", 20)
     monkeypatch.setattr(encoding, "PIECE", 8)
     found = encoded(causal, records(50), lambda count: None, threads=3)
     assert found == [causal.encode(record) for record in records(50)]

@@ -58,6 +58,12 @@ def test_shuffling_covers_each_epoch_once_with_fixed_batches():
     assert first != second
 
 
+def test_a_shuffled_batch_does_not_depend_on_those_asked_for_before():
+    shuffled = sampler("shuffle")
+    for step in (3, 27, 4, 3, 10, 9):
+        assert shuffled.batch(step) == sampler("shuffle").batch(step)
+
+
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=60),
     budget=st.integers(1, 200),
