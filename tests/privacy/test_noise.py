@@ -370,3 +370,12 @@ def test_without_noise_counts_are_released_as_they_are():
     )
     released = plain.noise(b"key", clipper).privatise_(0)
     assert released.fractions == (0.5 + 4 / 64,)
+
+
+def test_sums_of_a_backward_that_broke_off_get_no_noise():
+    """They may hold one record twice, for which the noise would be too small."""
+    clipper = Sums(flat(0.1), sums=1.0)
+    clipper.unfinished = True
+    with pytest.raises(RuntimeError, match="expected a finished batch"):
+        mechanism().noise(b"key", clipper).privatise_(0)
+    assert all((grad == 1).all() for grad in clipper.gradients().values())
