@@ -205,6 +205,6 @@ def test_a_sentence_not_a_traceback_where_the_data_are_gone(path: Path, monkeypa
 
     monkeypatch.setattr("dpft.experiment.prepare", nothing)
     gone(path / "model")
-    with pytest.raises(runs.RunError, match="no such data\n.*put back from a copy"):
+    with pytest.raises(runs.RunError, match=r"no such data\n.*put back from a copy"):
         again(path)
     assert (path / "DONE").exists()

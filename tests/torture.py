@@ -1,9 +1,10 @@
 """Kill runs with SIGKILL at random moments, continue them, and compare them with unbroken ones.
 
-Each life of a run is a process forked from one that has imported everything. Half of the kills come
-by the clock, half at a random operation on the run's files, so that the short moments in which files
-are written are met too; a killed `os.write` leaves half of what it was to write. After each kill the
-ledger is compared with what else lies on the disk, and in the end every file with the unbroken run's.
+Each life of a run is a process forked from one that has imported everything. Half of the kills
+come by the clock, half at a random operation on the run's files, so that the short moments in which
+files are written are met too; a killed `os.write` leaves half of what it was to write. After each
+kill the ledger is compared with what else lies there, and in the end all files with the unbroken
+run's.
 
     python -m tests.torture --kills 1000 --folder build/torture
 
@@ -171,7 +172,7 @@ class _Operations:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """What must be the unbroken run's, by file: all that does not tell of time or of the machine."""
+    """What must be the unbroken run's, by file: all that does not tell of time."""
     files = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))

@@ -1,4 +1,4 @@
-"""What besides the ledger tells that a run spent steps: a ledger that was lost is not begun anew."""
+"""What besides the ledger tells that steps were spent: a ledger that was lost is not begun anew."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Whether a run is finished, and whether what it left is still what it was.
 
-``DONE`` is the marker and the list of what a finished run consists of, with size and SHA-256 of each
-file: record, ledger, settings, model and generations. The card (``model/README.md``), the pages of
-``dpft report``, checkpoints and ``private/`` are not in it: they may be edited, made again or deleted.
+``DONE`` is the marker and the list of what a finished run consists of, with size and SHA-256 of
+each file: record, ledger, settings, model and generations. The card (``model/README.md``), pages of
+``dpft report``, checkpoints and ``private/`` are not in it: they may be edited, made again or go.
 """
 
 from __future__ import annotations

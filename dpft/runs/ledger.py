@@ -206,8 +206,8 @@ def _whole_lines(path: Path) -> tuple[list[bytes], bytes]:
         ) from error
     end = data.rfind(b"\n") + 1
     lines, torn = data[:end].splitlines(keepends=True), data[end:]
-    # A power cut may keep the end of a line that was not synced yet, and lose blocks before it. Each
-    # line is synced before the next one is written, so that this can be the last one only.
+    # A power cut may keep the end of a line that was not synced yet, and lose blocks before it.
+    # Each line is synced before the next one is written, so that this can be the last one only.
     if len(lines) > 1 and not torn and not _is_json(lines[-1]):
         torn = lines.pop()
     return lines, torn

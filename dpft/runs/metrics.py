@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.closing import Closing
-from dpft.runs.atomic import fsync_directory, write_atomic
+from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import RunError, disk_report
 from dpft.runs.wellformed import parse_json
 
@@ -31,10 +31,11 @@ class MetricsLog(Closing):
             kept = [line for line in lines if _belongs(line, resume_step)]
             if kept != lines:
                 write_atomic(path, b"".join(kept), mode=0o600)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.fchmod(descriptor, 0o600)  # a copied folder may have lost it
-        self._file = os.fdopen(descriptor, "ab", buffering=0)
-        fsync_directory(path.parent)  # or `sync` would make lines durable of a file that is not
+        else:
+            # Its entry too, or `sync` would make lines durable of a file that is not.
+            write_atomic(path, b"", mode=0o600)
+        path.chmod(0o600)  # a copied folder may have lost it
+        self._file = path.open("ab", buffering=0)
 
     def append(self, step: int, **values: Any) -> None:
         """Write one step's metrics; they survive a kill at once and a power cut after `sync`.

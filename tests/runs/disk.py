@@ -217,7 +217,8 @@ def _left(sure: bytes, later: list[bytes], draw: random.Random, luck: float) -> 
         return sure
     new = draw.choice(later)
     # What was synced and is not written again stays: a log only grows.
-    same = len(os.path.commonprefix([sure, new]))
+    pairs = enumerate(zip(sure, new, strict=False))
+    same = next((at for at, (a, b) in pairs if a != b), min(len(sure), len(new)))
     torn = draw.randrange(4)
     if torn == 0:
         return new[: draw.randint(same, len(new))]

@@ -1,4 +1,4 @@
-"""A finished run is what its marker lists, or it is damaged; evidence of steps outlives a ledger."""
+"""A finished run is what its marker lists, or it is damaged; a lost ledger is not begun anew."""
 
 import json
 
@@ -91,25 +91,28 @@ def test_a_record_that_is_updated_is_no_damage(done: RunDirectory) -> None:
     assert "dev" in runs.read_record(done.path)["scores"]
 
 
+class Killed(BaseException):
+    """Nothing may catch it."""
+
+
+def killed(run: RunDirectory, content: str, written: str) -> None:
+    """A process that dies while it replaces the generations."""
+    file = run.generations("test")
+    with pytest.raises(Killed), runs.replacing(run.path, file, content):
+        raise Killed(file.write_text(written))
+
+
 def test_a_kill_while_a_file_is_replaced_is_no_damage_but_a_torn_file_is(
     done: RunDirectory,
 ) -> None:
     file = done.generations("test")
-
-    class Killed(BaseException):
-        pass
-
-    for written in (None, "new\n"):
-        with pytest.raises(Killed), runs.replacing(done.path, file, "new\n"):
-            if written:
-                file.write_text(written)
-            raise Killed
+    for written in (file.read_text(), "new\n"):
+        killed(done, "new\n", written)
         assert told(done) == []
     file.write_text("ne")
     assert told(done) == ["generations/test.jsonl has 2 bytes, expected 4"]
     # What is put in the place of something damaged does not make the damage a state to be in.
-    with pytest.raises(Killed), runs.replacing(done.path, file, "newer\n"):
-        raise Killed
+    killed(done, "newer\n", "ne")
     assert told(done) == ["generations/test.jsonl has 2 bytes, expected 6"]
 
 

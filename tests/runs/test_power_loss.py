@@ -1,7 +1,7 @@
 """After a power cut at any moment no step is counted less than it was released, and runs go on.
 
 The whole life of a real run is recorded: begun, killed amid a line of the ledger, continued to its
-end, decoded once more. Then a disk loses what was not synced, in a thousand ways (`tests.runs.disk`).
+end, decoded once more. Then a disk loses what was not synced, in a thousand ways (`disk`).
 """
 
 import hashlib
@@ -145,9 +145,9 @@ def problems(life: Life, folder: Path, moment: int) -> list[str]:
         said += recovered(life, folder)
     except (DpftError, OSError, ValueError, KeyError, SafetensorError) as error:
         said.append(f"not continued: {type(error).__name__}: {error}")
-    if moment >= life.finished:
-        if not runs.is_finished(folder, runs.config_hash(life.identity)):
-            said.append("it had said that it was finished")
+    done = runs.is_finished(folder, runs.config_hash(life.identity))
+    if moment >= life.finished and not done:
+        said.append("it had said that it was finished")
     return said
 
 
