@@ -131,7 +131,7 @@ class Clipper:
         """Set the estimates, and with them the thresholds, from the next `backward` on.
 
         Raises:
-            ValueError: if thresholds are fixed: noise is scaled to them.
+            ValueError: if thresholds are fixed: noise is scaled to them. If one is out of range.
         """
         if self.adaptive is None:
             raise ValueError(
@@ -141,10 +141,12 @@ class Clipper:
         self._set(estimates)
 
     def _set(self, estimates: Sequence[float]) -> None:
-        self.estimates = tuple(estimates)
-        self.thresholds = (
-            self.estimates if self.adaptive is None else self.adaptive.rescaled(self.estimates)
+        thresholds = (
+            tuple(estimates) if self.adaptive is None else self.adaptive.rescaled(estimates)
         )
+        for group, threshold in zip(self.groups, thresholds, strict=True):
+            partitions.check_threshold(f"group {group.name!r}", threshold)
+        self.estimates, self.thresholds = tuple(estimates), thresholds
         self.below = torch.zeros(len(self.groups), dtype=torch.float64)
 
     def backward(self, losses: Tensor, rows: int = 1, real: Tensor | None = None) -> None:

@@ -55,6 +55,23 @@ PARTITIONS = tuple(_SETTINGS)
 _EXAMPLES = {"count": "count=4", "boundary": "boundary=6", "patterns": 'patterns=[["*.0.*"], ...]'}
 
 
+# Thresholds lie between these. In float32 the squares of smaller gradients vanish or lose digits,
+# so that norms come out too small and more than C passes. Where a device flushes what is below
+# 1.2e-38 to zero, the squared norm of d numbers is off by up to d times that: for a billion, by
+# 1e-5 of C^2 at 1e-12. The square of a norm from 1.8e19 on overflows, and its record is dropped.
+LOWEST, HIGHEST = 1e-12, 1e12
+
+
+def check_threshold(what: str, threshold: float) -> None:
+    """Raise ValueError unless norms near a threshold and their squares can be told in float32."""
+    if not LOWEST <= threshold <= HIGHEST:
+        raise ValueError(
+            f"clipping threshold of {what} is {threshold}; expected {LOWEST:g} to {HIGHEST:g}, "
+            "for instance threshold=0.1: in float32 squares of smaller gradients vanish, and of "
+            "larger ones overflow"
+        )
+
+
 @dataclass(frozen=True)
 class Group:
     """Parameters that are clipped together, and the norm they are clipped to."""
@@ -64,11 +81,7 @@ class Group:
     threshold: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.threshold) and self.threshold > 0):
-            raise ValueError(
-                f"clipping threshold of group {self.name!r} is {self.threshold}; expected a finite "
-                "number > 0, for instance threshold=0.1"
-            )
+        check_threshold(f"group {self.name!r}", self.threshold)
 
 
 @dataclass(frozen=True)
@@ -170,7 +183,7 @@ def assign(
 
     Raises:
         ValueError: unless exactly one of the two is given, with as many thresholds as groups and
-            each of them finite and positive.
+            each of them between `LOWEST` and `HIGHEST`.
     """
     if (threshold is None) == (thresholds is None):
         got = "neither" if threshold is None else "both"

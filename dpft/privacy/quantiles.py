@@ -20,9 +20,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Estimates stay between these, so that neither they, their squares nor their inverses overflow in
-# float32. The bounds are constants and the estimates releases: privacy does not rest on them.
-LOWEST, HIGHEST = 1e-12, 1e12
+from dpft.privacy.groups import HIGHEST, LOWEST, check_threshold
+
 # exp() of more than this would leave the range above from anywhere within it.
 _LARGEST_MOVE = 60.0
 # Less of the budget than this left for the gradients is nothing at all, up to rounding.
@@ -52,6 +51,8 @@ class Quantiles:
         for name, value in (("learning rate", self.learning_rate), ("rescale", self.rescale)):
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ValueError(f"quantile {name} is {value}; expected a finite number > 0")
+        if self.rescale is not None:
+            check_threshold("all groups together (rescale)", self.rescale)
 
     def updated(
         self, estimates: Sequence[float], noisy_fractions: Sequence[float]
@@ -75,14 +76,19 @@ class Quantiles:
             move = -self.learning_rate * (fraction - self.target)
             move = min(max(move, -_LARGEST_MOVE), _LARGEST_MOVE)
             moved.append(min(max(estimate, LOWEST), HIGHEST) * math.exp(move))
+        # These bounds are constants and the estimates releases: privacy does not rest on them.
         return tuple(min(max(estimate, LOWEST), HIGHEST) for estimate in moved)
 
     def rescaled(self, estimates: Sequence[float]) -> tuple[float, ...]:
-        """The clipping thresholds that go with ``estimates``."""
+        """The clipping thresholds that go with ``estimates``.
+
+        A threshold that would fall below `LOWEST` stays there. Noise is scaled to what this
+        returns, so that the guarantee is the same.
+        """
         if self.rescale is None:
             return tuple(estimates)
         joint = math.hypot(*estimates)
-        return tuple(self.rescale * (estimate / joint) for estimate in estimates)
+        return tuple(max(self.rescale * (estimate / joint), LOWEST) for estimate in estimates)
 
 
 def total_noise(gradient_noise: float, groups: int, count_noise: float | None) -> float:

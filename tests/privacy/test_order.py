@@ -196,6 +196,23 @@ def test_two_of_many_that_change_places_are_found_within_some_batches():
         several()
 
 
+@pytest.mark.parametrize("style", ["flat", "lee_kifer", "ghost", "bk", "per_layer", "per_param"])
+def test_records_that_are_mixed_later_behind_the_last_layer_are_found(style):
+    """Ghost clipping begins its second backward below the last layer's output."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    x, y = torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
+    clipper = make_clipper(model, style, threshold=C)
+
+    def mixed(share):
+        logits = model(x)
+        return F.cross_entropy(logits + share * logits.mean(0), y, reduction="none")
+
+    clipper.backward(mixed(0.0))
+    with pytest.raises(UnsupportedLayerError, match="rows change places"):
+        clipper.backward(mixed(1.0))
+
+
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("style", ["ghost", "bk", "per_layer"])
 def test_in_half_precision_too(style, half):
