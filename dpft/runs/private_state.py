@@ -67,7 +67,7 @@ def load_private_state(run: RunDirectory, name: str, step: int) -> dict[str, Any
         return dict(held["state"])
     except FileNotFoundError:
         problem = "is missing"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         problem = f"cannot be read ({error!r})"
     raise CheckpointError(
         f"{file} {problem}; expected what belongs to checkpoint {file.stem} and lies in no "
