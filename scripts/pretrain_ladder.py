@@ -1,0 +1,296 @@
+"""Pretrain a rung of the ladder: GPT-2 of three sizes, or MiniLM's encoder with a masked-word head.
+
+    python scripts/public_text.py TEXT --data $DPFT_DATA     # first: what they are trained on
+    python scripts/pretrain_ladder.py 0.8m --text TEXT --out LADDER
+    python scripts/pretrain_ladder.py minilm --text TEXT --out LADDER
+
+Writes LADDER/tokenizer once, and LADDER/RUNG: a folder that `dpft train model=custom
+model.path=LADDER/RUNG` loads, with `pretraining.json`, which says how it was made. All sizes share
+tokenizer, text, order of the text and number of tokens. Killed at any moment, the same command
+goes on from the last checkpoint and ends at the same weights, bit by bit. Hardware and hours of
+each rung: docs/ladder.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from transformers import (
+    AutoTokenizer,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+)
+
+sys.path.insert(0, str(Path(__file__).parent))
+from pretraining import Model, Recipe, Tokens, blocks, optimizer_of, train
+
+from dpft.models.packaged import PREFIX, find
+
+END = "<|endoftext|>"
+GENERATED = "e2e_sample"  # the one source that is no prose: for causal models only
+
+RUNGS = {
+    "0.8m": Recipe(3e-3, width=96, layers=3, heads=3),
+    "3m": Recipe(2e-3, width=192, layers=5, heads=6),
+    "12m": Recipe(1e-3, width=384, layers=6, heads=6),
+    "minilm": Recipe(3e-4, vocabulary=30_522, length=128, tokens=7_000_000, batch=32, frozen=1 / 3),
+}
+
+
+def documents(file: Path, *, generated: bool) -> Iterator[tuple[str, list[str]]]:
+    """Source and parts of each document."""
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            row = json.loads(line)
+            if generated or row["source"] != GENERATED:
+                yield row["source"], row["parts"]
+
+
+def build_tokenizer(text: Path, vocabulary: int, length: int) -> Any:
+    """A byte-level BPE tokenizer of the training text; begin, end and padding are one token."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    parts = (p for _, parts in documents(text / "train.jsonl", generated=True) for p in parts)
+    bpe.train_from_iterator(parts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        bos_token=END,
+        eos_token=END,
+        pad_token=END,
+        model_max_length=length,
+    )
+
+
+def encode(tokenizer: Any, file: Path, end: int, *, generated: bool) -> dict[str, Tokens]:
+    """All documents as one row of token ids, every part followed by ``end``; and each source's."""
+    rows: dict[str, list[int]] = {"": []}
+    for source, parts in documents(file, generated=generated):
+        for ids in tokenizer(parts, add_special_tokens=False, verbose=False)["input_ids"]:
+            for name in ("", source):
+                rows.setdefault(name, []).extend([*ids, end])
+    return {name: np.asarray(ids, np.uint16) for name, ids in rows.items()}
+
+
+def encoded(tokenizer: Any, text: Path, cache: Path, end: int, *, generated: bool) -> Tokens:
+    """The training text, encoded once: a few minutes."""
+    if not cache.is_file():
+        scratch = cache.with_suffix(".tmp.npy")
+        np.save(scratch, encode(tokenizer, text / "train.jsonl", end, generated=generated)[""])
+        scratch.replace(cache)
+    ids: Tokens = np.load(cache, mmap_mode="r")
+    return ids
+
+
+def causal_loss(model: Model, ids: Tensor) -> Tensor:
+    """Mean over all tokens but each block's first."""
+    logits = model(input_ids=ids[:, :-1]).logits  # (B, T - 1, V)
+    return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+
+def mask(ids: Tensor, tokenizer: Any, seed: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Blocks with 15% of their tokens to be guessed (8 in 10 masked, 1 replaced), and which."""
+    draw = np.random.default_rng(list(seed)).random((2, *ids.shape))
+    chosen, how = torch.from_numpy(draw[0]) < 0.15, torch.from_numpy(draw[1])
+    other = (how * 1e9).long() % len(tokenizer)
+    seen = torch.where(how < 0.8, tokenizer.mask_token_id, torch.where(how < 0.9, other, ids))
+    inputs = torch.where(chosen, seen, ids)
+    first = torch.full((len(ids), 1), tokenizer.cls_token_id)
+    last = torch.full((len(ids), 1), tokenizer.sep_token_id)
+    return torch.cat([first, inputs, last], 1), F.pad(chosen, (1, 1))
+
+
+def masked_logits(model: Model, inputs: Tensor, chosen: Tensor, *, frozen: bool) -> Tensor:
+    """Logits at the chosen places alone, shape ``(chosen, V)``."""
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
+        hidden = model.bert(inputs, attention_mask=torch.ones_like(inputs)).last_hidden_state
+    logits: Tensor = model.cls(hidden[chosen])
+    return logits
+
+
+@torch.no_grad()
+def causal_scores(model: Model, rows: dict[str, Tokens], text: Path) -> dict[str, Any]:
+    """Perplexity a token of the held-out text, of all its prose and source by source."""
+    model.eval()
+    width = model.config.n_positions
+    scores: dict[str, Any] = {}
+    for name, ids in rows.items():
+        losses, counts = [], []
+        for start in range(0, len(ids), width):
+            block = torch.from_numpy(ids[start : start + width].astype(np.int64))[None]
+            if block.shape[1] > 1:
+                losses.append(float(causal_loss(model, block)) * (block.shape[1] - 1))
+                counts.append(block.shape[1] - 1)
+        scores[name] = {"tokens": sum(counts), "nll": sum(losses) / sum(counts)}
+    prose = [scores[name] for name in rows if name not in ("", GENERATED)]
+    nll = sum(s["nll"] * s["tokens"] for s in prose)
+    characters = sum(
+        len(part) for _, p in documents(text / "heldout.jsonl", generated=False) for part in p
+    )
+    scores["prose"] = {
+        "tokens": sum(s["tokens"] for s in prose),
+        "nll": nll / sum(s["tokens"] for s in prose),
+        "bits_per_character": nll / math.log(2) / characters,
+    }
+    return {(k or "all"): s | {"perplexity": math.exp(s["nll"])} for k, s in scores.items()}
+
+
+@torch.no_grad()
+def masked_scores(model: Model, ids: Tokens, tokenizer: Any, recipe: Recipe) -> dict[str, Any]:
+    """Perplexity and accuracy of held-out words that were masked, the same ones every time."""
+    model.eval()
+    width = recipe.length - 2
+    nll, right, count = 0.0, 0, 0
+    for start in range(0, len(ids) // width * width, width):
+        block = torch.from_numpy(ids[start : start + width].astype(np.int64))[None]
+        inputs, chosen = mask(block, tokenizer, (1, start))
+        logits = masked_logits(model, inputs, chosen, frozen=False)
+        words = F.pad(block, (1, 1))[chosen]
+        nll += float(F.cross_entropy(logits, words, reduction="sum"))
+        right += int((logits.argmax(-1) == words).sum())
+        count += len(words)
+    return {"words": count, "perplexity": math.exp(nll / count), "accuracy": right / count}
+
+
+def causal(name: str, recipe: Recipe, text: Path, out: Path) -> tuple[Model, Any]:
+    """A GPT-2 with random weights, and the ladder's tokenizer."""
+    if not (out / "tokenizer" / "tokenizer.json").is_file():
+        build_tokenizer(text, recipe.vocabulary, recipe.length).save_pretrained(out / "tokenizer")
+    tokenizer = AutoTokenizer.from_pretrained(out / "tokenizer")
+    end = tokenizer.eos_token_id
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_embd=recipe.width, n_layer=recipe.layers,
+        n_head=recipe.heads, n_positions=recipe.length, activation_function="gelu_pytorch_tanh",
+        # A rung reads each text once; dropout would only slow it down.
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+        bos_token_id=end, eos_token_id=end, pad_token_id=end,
+    )  # fmt: skip
+    return GPT2LMHeadModel(config), tokenizer
+
+
+def masked(name: str, recipe: Recipe, text: Path, out: Path) -> tuple[Model, Any]:
+    """A packaged encoder with a new head whose output weights are its embeddings."""
+    origin = find(f"{PREFIX}{name}").location
+    model = BertForMaskedLM.from_pretrained(
+        # No dropout: so short a training does not overfit.
+        origin, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, dtype=torch.float32
+    )  # fmt: skip
+    return model, AutoTokenizer.from_pretrained(origin)
+
+
+def losses_of(model: Model, tokenizer: Any, ids: Tokens, recipe: Recipe) -> Any:
+    """What `train` asks for: each step's losses, microbatch by microbatch."""
+
+    def of_causal(step: int) -> Iterator[Tensor]:
+        for micro in blocks(ids, recipe.length, recipe, step).split(recipe.micro):
+            yield causal_loss(model, micro) * len(micro) / recipe.batch
+
+    def of_masked(step: int) -> Iterator[Tensor]:
+        whole = blocks(ids, recipe.length - 2, recipe, step)
+        inputs, chosen = mask(whole, tokenizer, (0, recipe.seed, step))
+        words = F.pad(whole, (1, 1))
+        # Frozen, the embeddings are so in the head as well.
+        model.cls.predictions.decoder.weight.requires_grad_(step >= recipe.thaw)
+        for i in range(0, recipe.batch, recipe.micro):
+            at = slice(i, i + recipe.micro)
+            logits = masked_logits(model, inputs[at], chosen[at], frozen=step < recipe.thaw)
+            yield F.cross_entropy(logits, words[at][chosen[at]], reduction="sum") / chosen.sum()
+
+    return of_causal if recipe.width else of_masked
+
+
+def pretrain(name: str, recipe: Recipe, text: Path, out: Path, every: float = 180.0) -> Path:
+    """Pretrain a rung, or go on with it; return its folder."""
+    folder = out / name
+    if (folder / "pretraining.json").is_file():
+        print(f"{folder} is done")
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(recipe.seed)
+    model, tokenizer = (causal if recipe.width else masked)(name, recipe, text, out)
+    if not len(tokenizer) == model.config.vocab_size <= 65_536:
+        sys.exit(f"got a tokenizer of {len(tokenizer)} tokens, expected {model.config.vocab_size}")
+    end = tokenizer.eos_token_id if recipe.width else tokenizer.sep_token_id
+    head = [] if recipe.width else list(model.cls.predictions.transform.parameters())
+    head += [] if recipe.width else [model.cls.predictions.decoder.bias]
+    rows = encode(tokenizer, text / "heldout.jsonl", end, generated=bool(recipe.width))
+    cache = out / f"tokens-{'causal' if recipe.width else name}.npy"
+    ids = encoded(tokenizer, text, cache, end, generated=bool(recipe.width))
+    made_of = json.loads((text / "text.json").read_text(encoding="utf-8"))
+    print(f"{name}: {model.num_parameters():,} parameters, {len(ids):,} tokens of text", flush=True)
+    took = train(
+        model, optimizer_of(model, head), losses_of(model, tokenizer, ids, recipe), recipe,
+        folder / "checkpoint.pt", text=made_of["train"]["sha256"], every=every,
+    )  # fmt: skip
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    seen = recipe.steps * recipe.batch * recipe.length
+    label = f"weights pretrained on {seen / 1e6:.0f} million tokens of scripts/public_text.py"
+    (folder / "dpft.json").write_text(json.dumps({"labels": [label]}) + "\n", encoding="utf-8")
+    card = {
+        "rung": name,
+        "parameters": model.num_parameters(),
+        "recipe": asdict(recipe) | {"steps": recipe.steps},
+        "tokens_seen": seen,
+        "tokens_of_text": len(ids),
+        "text": made_of,
+        "held_out": causal_scores(model, rows, text)
+        if recipe.width
+        else masked_scores(model, rows[""], tokenizer, recipe),
+        "course": took["course"],
+        "cpu_hours": took["cpu"] / 3600,
+        "threads": torch.get_num_threads(),
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "sha256": {
+            file: hashlib.sha256((folder / file).read_bytes()).hexdigest()
+            for file in ("model.safetensors", "tokenizer.json")
+        },
+    }
+    (folder / "pretraining.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    (folder / "checkpoint.pt").unlink()
+    print(json.dumps(card["held_out"], indent=1))
+    return folder
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(description="Pretrain a rung of the ladder.")
+    parser.add_argument("rung", choices=RUNGS)
+    parser.add_argument("--text", type=Path, required=True, help="what public_text.py wrote")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--tokens", type=int, help="default: the rung's own")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    transformers.logging.disable_progress_bar()
+    recipe = replace(RUNGS[args.rung], seed=args.seed)
+    if args.tokens:
+        recipe = replace(recipe, tokens=args.tokens)
+    pretrain(args.rung, recipe, args.text, args.out)
+
+
+if __name__ == "__main__":
+    main()
