@@ -38,6 +38,7 @@ from dpft.privacy.layers import (
     joint_per_example,
     joint_squared_norm,
 )
+from dpft.privacy.layers.base import floor
 from dpft.privacy.layers.costs import MOMENT
 from dpft.privacy.precision import full_precision
 from dpft.privacy.sites import check_joins
@@ -46,9 +47,6 @@ from dpft.privacy.verify import check_batch
 PLANS = ("none", "materialised", "lee_kifer", "ghost", "bk", "fused")
 
 TWO_BACKWARDS = ("lee_kifer", "ghost")
-
-# Rounding errors of its terms, by which a sum that cancels may be off.
-_ROUNDINGS = 8
 
 
 class Pass:
@@ -153,7 +151,9 @@ class Pass:
             self._close(k)
 
     def _norm(self, name: str, uses: list[Use], alone: bool) -> SquaredNorm:
-        if self._plan in ("materialised", "lee_kifer"):
+        if self._plan == "lee_kifer":
+            return self._formed_norm(name, uses)
+        if self._plan == "materialised":
             uses[:] = [_formed(uses)]
         elif self._plan in ("bk", "fused"):
             if len(uses) == 1:
@@ -167,6 +167,15 @@ class Pass:
                 squared = _recomputed(squared, uses)
             uses.clear()
         return squared
+
+    def _formed_norm(self, name: str, uses: list[Use]) -> SquaredNorm:
+        """The norm of gradients that are formed and forgotten: autograd will form their sum."""
+        scale = torch.stack([use.scale().sqrt() for use in uses]).sum(0).square()
+        uses[:] = [_formed(uses)]
+        self.forms[name] = uses[0].form()
+        value = torch.maximum(uses[0].squared_norm().value, floor(scale))
+        uses.clear()
+        return SquaredNorm(value, value)
 
     def _close(self, k: int) -> None:
         """All norms of a group are here: clip, and form the sum unless a backward will."""
@@ -271,9 +280,9 @@ def _recomputed(norm: SquaredNorm, uses: Sequence[Use]) -> SquaredNorm:
     """Replace what cancellation may have understated, one record at a time."""
     value = norm.value.clone()
     # What is left after cancellation is no smaller than what rounding will make of it in the sum.
-    floor = (_ROUNDINGS * torch.finfo(value.dtype).eps) ** 2 * norm.scale
+    least = floor(norm.scale)
     # Zero of zero terms is exact; NaN is not zero.
     for index in (~norm.trusted() & (norm.scale != 0)).nonzero():
         exact = exact_squared_norm([use.rows(index) for use in uses]).value
-        value[index] = torch.maximum(exact, floor[index])
+        value[index] = torch.maximum(exact, least[index])
     return SquaredNorm(value, value)

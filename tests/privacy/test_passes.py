@@ -53,8 +53,10 @@ def test_each_group_is_clipped_by_its_own_factor(plan, thresholds):
             assert size == pytest.approx(min(thresholds[k], norms[i, k].item()), rel=1e-9)
 
 
-@pytest.mark.parametrize("style", FROM_GRAMS)
-def test_a_record_that_cancels_moves_the_sum_by_no_more_than_its_threshold(style):
+@pytest.mark.parametrize(
+    ("style", "form"), [*((s, "gram") for s in FROM_GRAMS), ("lee_kifer", "formed")]
+)
+def test_a_record_that_cancels_moves_the_sum_by_no_more_than_its_threshold(style, form):
     """Its gradient is zero, exactly: huge terms that come in pairs. The sum of a batch adds them
     one after the other, and would lose what the records before it had added."""
     threshold, others, width = 1e-3, 19, 64
@@ -75,7 +77,28 @@ def test_a_record_that_cancels_moves_the_sum_by_no_more_than_its_threshold(style
     without = total(others)
     assert without.norm().item() == pytest.approx(others * threshold, rel=1e-3)
     assert (total(others + 1) - without).norm() <= threshold
-    assert clipper.explain()[0]["form"] == "gram"
+    assert clipper.explain()[0]["form"] == form
+
+
+@pytest.mark.parametrize(("length", "width", "others"), [(64, 48, 2), (48, 32, 5), (48, 32, 4)])
+def test_so_does_one_whose_norm_is_taken_from_a_gradient_that_is_not_kept(length, width, others):
+    threshold, generator = 1e-3, torch.Generator().manual_seed(0)
+    half = torch.randint(-3, 4, (2, length // 2, width), generator=generator).float()
+    x = torch.randn(1, length, width, generator=generator).repeat(others, 1, 1)
+    weights = torch.randn(1, length, width, generator=generator).repeat(others, 1, 1)
+    x = torch.cat([x, 2.0**20 * torch.cat([half[0], half[0]])[None]])
+    weights = torch.cat([weights, torch.cat([half[1], -half[1]])[None]])
+    model = nn.Linear(width, width, bias=False)
+    clipper = make_clipper(model, "bk", threshold=threshold)
+
+    def total(count):
+        clear(model)
+        clipper.backward((model(x[:count]) * weights[:count]).sum((1, 2)))
+        return model.weight.grad.double()
+
+    without = total(others)
+    assert (total(others + 1) - without).norm() <= threshold
+    assert clipper.explain()[0]["form"] == "formed, dropped"
 
 
 def test_a_norm_is_no_smaller_than_what_rounding_leaves_of_its_terms():

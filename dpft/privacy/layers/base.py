@@ -21,6 +21,9 @@ from torch import Tensor, nn
 # trusted: it could understate the norm, and clipping would let too much through.
 _TRUSTED_ROUNDINGS = 1e3
 
+# Rounding errors of its terms, by which a sum that cancels may be off.
+_ROUNDINGS = 8
+
 
 class UnsupportedLayerError(ValueError):
     """A trainable parameter, or a use of one, cannot be clipped exactly. It is never skipped."""
@@ -45,6 +48,15 @@ class SquaredNorm(NamedTuple):
         """Where the value is right to about a percent, bool ``(B,)``; never where it is NaN."""
         smallest = _TRUSTED_ROUNDINGS * torch.finfo(self.value.dtype).eps
         return self.value > smallest * self.scale
+
+
+def floor(scale: Tensor) -> Tensor:
+    """What rounding may leave of a squared norm that cancels, in a sum formed in another order.
+
+    Args:
+        scale: of a `SquaredNorm`.
+    """
+    return (_ROUNDINGS * torch.finfo(scale.dtype).eps) ** 2 * scale
 
 
 class GramCache:
@@ -92,6 +104,10 @@ class Use(ABC):
     @abstractmethod
     def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
         """Squared Frobenius norm of each record's gradient."""
+
+    def scale(self) -> Tensor:
+        """Of `squared_norm`, ``(B,)``: what it would be had nothing cancelled."""
+        return self.squared_norm().scale
 
     @abstractmethod
     def rows(self, index: Tensor) -> Use:

@@ -9,7 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpft.privacy.layers.base import GramCache, SquaredNorm, Use, batched_gram, zero_rows
+from dpft.privacy.layers.base import (
+    GramCache,
+    SquaredNorm,
+    Use,
+    batched_gram,
+    floor,
+    zero_rows,
+)
 from dpft.privacy.layers.costs import PIECE, Form, choose_form
 
 # Numbers that are squared and added up in one go.
@@ -48,7 +55,13 @@ class MatrixUse(Use):
         chunk = max(1, PIECE // (self.a.shape[2] * self.g.shape[2]))
         pairs = zip(self.left.split(chunk), self.right.split(chunk), strict=True)
         value = torch.cat([_per_example(x, y).square().sum((1, 2)) for x, y in pairs])
+        # The sum is formed from a and g, in another order: what cancels here may not cancel there.
+        value = torch.maximum(value, floor(self.scale()))
         return SquaredNorm(value, value)
+
+    def scale(self) -> Tensor:
+        lengths = torch.linalg.vector_norm(self.a, dim=2) * torch.linalg.vector_norm(self.g, dim=2)
+        return lengths.sum(1).square()
 
     def rows(self, index: Tensor) -> MatrixUse:
         return replace(self, a=self.a[index], g=self.g[index])
@@ -106,6 +119,9 @@ class EmbeddingUse(Use):
         same = self.ids[:, :, None] == self.ids[:, None, :]
         gram = batched_gram(self.g)
         return SquaredNorm((gram * same).sum((1, 2)), uncancelled(gram))
+
+    def scale(self) -> Tensor:
+        return torch.linalg.vector_norm(self.g, dim=2).sum(1).square()
 
     def rows(self, index: Tensor) -> EmbeddingUse:
         return replace(self, ids=self.ids[index], g=self.g[index])
