@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 from dpft.runs.errors import START_OVER, LedgerMismatchError
 from dpft.runs.finished import DONE, RECORD
 from dpft.runs.ledger import read_ledger
+from dpft.runs.wellformed import parse_json
 
 # What a run writes when all of its steps were taken.
 _AT_THE_END = (RECORD, DONE, "model", "generations")
@@ -71,7 +71,7 @@ def _logged(file: Path) -> int:
     for line in reversed(lines):
         try:
             if line.endswith(b"\n"):
-                return int(json.loads(line)["step"]) + 1
+                return int(parse_json(line)["step"]) + 1
         except (ValueError, KeyError, TypeError):
             continue
     return 0

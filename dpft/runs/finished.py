@@ -19,6 +19,7 @@ from dpft.runs.atomic import sha256_file, write_atomic
 from dpft.runs.errors import LedgerError, RunError
 from dpft.runs.identity import canonical_json
 from dpft.runs.ledger import read_ledger
+from dpft.runs.wellformed import parse_json
 
 DONE = "DONE"
 CARD = "model/README.md"
@@ -74,12 +75,12 @@ class Damage:
 def read_marker(folder: Path) -> Marker | None:
     """What ``DONE`` says; None where there is none, or a damaged one, which proves nothing."""
     try:
-        body = json.loads((folder / DONE).read_text(encoding="utf-8"))
+        body = parse_json((folder / DONE).read_bytes())
         claimed = body.pop("sha256", None)
         if ("files" in body or claimed is not None) and claimed != _digest(body):
             return None
         return Marker(str(body["config_hash"]), body.get("files"))
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -259,7 +260,7 @@ def _by_form(folder: Path) -> Iterator[Damage]:
 
 def _record(file: Path) -> dict[str, Any] | None:
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
+        record = parse_json(file.read_bytes())
         privacy = record["privacy"]
         whole = record["stage"] == "scored" and record["training"] and record["scores"]
         whole = whole and (privacy is None or isinstance(privacy["steps_taken"], int))
@@ -285,7 +286,7 @@ def _as_long_as_it_says(file: Path) -> bool:
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         try:
-            header = json.loads(opened.read(length) if length < 2**30 else b"")
+            header = parse_json(opened.read(length) if length < 2**30 else b"")
             ends = [t["data_offsets"][1] for name, t in header.items() if name != "__metadata__"]
         except (ValueError, KeyError, TypeError, LookupError):
             return False

@@ -215,7 +215,7 @@ def _whole_lines(path: Path) -> tuple[list[bytes], bytes]:
 
 def _is_json(line: bytes) -> bool:
     try:
-        json.loads(line)
+        parse_json(line)
     except ValueError:
         return False
     return True
