@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 STAGES = ("check", "prepare", "resume")
-FIELDS = ("version", "rows", "stage", "wall_s", "cpu_s", "peak_mib", "largest_child_mib")
+FIELDS = ("version", "rows", "stage", "wall_s", "cpu_s", "peak_mib")
 SETTINGS = (
     *("task=text2text", "task.max_length=64", "model=tiny", "optim.batch_size=256"),
     *("optim.steps=1", "privacy.noise_seed=1", "name=scale", "device=cpu"),
@@ -49,7 +49,7 @@ def generate(path: Path, rows: int) -> None:
 
 
 def measured(command: Sequence[str], package: Path) -> dict[str, float]:
-    """Wall and CPU seconds of a command and its children, and the peaks of their memory."""
+    """Wall and CPU seconds of a command and its children, and the memory of the largest of them."""
     environment = {**os.environ, "PYTHONPATH": str(package), "OMP_NUM_THREADS": "1"}
     wrapped = [sys.executable, __file__, "wrapped", *command]
     done = subprocess.run(wrapped, env=environment, stdout=subprocess.PIPE, check=True, text=True)
@@ -58,7 +58,7 @@ def measured(command: Sequence[str], package: Path) -> dict[str, float]:
 
 
 def wrapped(command: Sequence[str]) -> None:
-    """Run a command in a process of its own, whose children are no others."""
+    """Run a command, and print what it took; in a process that has no other children."""
     begun = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, own = os.wait4(process.pid, 0)
@@ -69,7 +69,7 @@ def wrapped(command: Sequence[str]) -> None:
         json.dumps(
             {
                 "wall_s": round(seconds, 2),
-                # A process's own usage holds that of its children that it waited for.
+                # With the children that it waited for; the memory is that of the largest.
                 "cpu_s": round(own.ru_utime + own.ru_stime, 2),
                 "peak_mib": round(own.ru_maxrss / 1024),
             }
@@ -95,8 +95,11 @@ def prepare(overrides: Sequence[str]) -> None:
     with runs.RunDirectory.open(path, run.identity(), text) as directory, Progress() as progress:
         found = prepared(run, load_task(run.task), directory, progress)
         print(found.data, file=sys.stderr)
-        children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        print(f"largest child: {children // 1024} MiB", file=sys.stderr)
+        own, child = (
+            resource.getrusage(whose).ru_maxrss // 1024
+            for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        )
+        print(f"peak: {own} MiB itself, {child} MiB a child", file=sys.stderr)
 
 
 def measure(arguments: argparse.Namespace) -> None:
@@ -135,6 +138,41 @@ def measure(arguments: argparse.Namespace) -> None:
             data.unlink(missing_ok=True)
 
 
+def plot(out: Path) -> None:
+    """CPU time and memory against the number of rows, beside the file as PNG."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    style = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    with rc_context(style):
+        figure = Figure(figsize=(8, 3.4), layout="constrained")
+        panels = figure.subplots(1, 2)
+        for axes, column, label in (
+            (panels[0], "cpu_s", "CPU seconds"),
+            (panels[1], "peak_mib", "peak memory of the largest process, MiB"),
+        ):
+            for stage, marker in zip(STAGES, "o^s", strict=True):
+                for version, colour in (("before", "#b35900"), ("this", "#1f4e79")):
+                    found = sorted(
+                        (int(row["rows"]), float(row[column]))
+                        for row in rows
+                        if (row["version"], row["stage"]) == (version, stage)
+                    )
+                    name = {"check": "data check", "prepare": "first start", "resume": "next start"}
+                    axes.plot(
+                        *zip(*found, strict=True),
+                        color=colour,
+                        marker=marker,
+                        linestyle={"check": ":", "prepare": "-", "resume": "--"}[stage],
+                        label=f"{name[stage]}, {version}",
+                    )
+            axes.set(xscale="log", yscale="log", xlabel="training records", ylabel=label)
+        panels[0].legend(fontsize=7, frameon=False)
+        figure.savefig(out.with_suffix(".png"), dpi=150)
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "wrapped":
         wrapped(sys.argv[2:])
@@ -151,4 +189,7 @@ if __name__ == "__main__":
         parser.add_argument("--work", type=Path, default=Path("scale-work"))
         parser.add_argument("--clean", action="store_true")
         found = parser.parse_args()
-        measure(found)
+        if found.verb == "plot":
+            plot(found.out)
+        else:
+            measure(found)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from dpft.compose import compose
 from dpft.config import parse
@@ -44,21 +48,37 @@ def _check(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
 
     task = _task(task_name, overrides)
     unusable = None
-    for split in SPLITS:
-        try:
-            records, instances = task.records(split), task.instances(split)
-            details = task.details(split)
-        except DataError as error:
-            if split == "train" or not isinstance(error, SplitError):
-                unusable = unusable or error
-            else:
-                echo(f"{task_name} {split}: {error}")
-            continue
-        echo(f"{task_name} {split}: {len(records):,} records, {len(instances):,} instances")
-        for line in details:
-            echo(f"  {line}")
+    told = []
+    with _counting() as advance:
+        task.keep_in(None, advance)
+        for split in SPLITS:
+            try:
+                records, instances = task.records(split), task.instances(split)
+                details = task.details(split)
+            except DataError as error:
+                if split == "train" or not isinstance(error, SplitError):
+                    unusable = unusable or error
+                else:
+                    told.append(f"{task_name} {split}: {error}")
+                continue
+            told += [f"{task_name} {split}: {len(records):,} records, {len(instances):,} instances"]
+            told += [f"  {line}" for line in details]
+    for line in told:
+        echo(line)
     if unusable is not None:
         raise unusable
+
+
+@contextmanager
+def _counting() -> Iterator[Callable[[int], None]]:
+    """Shows on a terminal how many rows were read; ten million take minutes."""
+    columns = (TextColumn("reading {task.completed:,.0f} rows"), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        rows = bar.add_task("")
+        yield lambda count: bar.advance(rows, count)
 
 
 def _get(task_name: str, overrides: Sequence[str], to: Path | None) -> None:

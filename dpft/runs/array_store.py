@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from dpft.runs.atomic import fsync_directory, write_atomic
+from dpft.runs.atomic import fsync_directory, owners_folder, write_atomic
 from dpft.runs.noise_key import stored_key
 
 Array = npt.NDArray[Any]
@@ -198,8 +198,7 @@ class ArrayStore:
     def _locked(self, waiting: Callable[[], None]) -> Iterator[None]:
         """The folder, in which this process alone makes something."""
         for folder in (self.folder.parent, self.folder):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.folder.chmod(0o700)  # a copied folder may have lost it
+            owners_folder(folder)
         descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             try:

@@ -10,7 +10,7 @@ import gzip
 import io
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,17 +97,27 @@ def table_rows(path: Path) -> Iterator[dict[str, Any]]:
     """
     import pyarrow.parquet
 
-    most = max(_TABLE, _RATIO * path.stat().st_size)
-    left = most
     # Only the file: a folder called KEY=VALUE around it is no column.
     with pyarrow.parquet.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=_ROWS):
-            rows: list[dict[str, Any]] = batch.to_pylist()
-            left -= _CELL * len(rows) * (batch.num_columns + 1)
-            for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                # A value that all rows share is stored once, and becomes a text of each.
-                shared = "dictionary" in str(column.type)
-                left -= len(repr([row[name] for row in rows])) if shared else column.nbytes
-            if left < 0:
-                raise too_large(path, most)
+        for rows in limited_rows(path, file.iter_batches(batch_size=_ROWS)):
             yield from rows
+
+
+def limited_rows(path: Path, batches: Iterable[Any]) -> Iterator[list[dict[str, Any]]]:
+    """The rows of each batch of a parquet file, as long as they are no more than it may hold.
+
+    Raises:
+        DataError: they are.
+    """
+    most = max(_TABLE, _RATIO * path.stat().st_size)
+    left = most
+    for batch in batches:
+        rows: list[dict[str, Any]] = batch.to_pylist()
+        left -= _CELL * len(rows) * (batch.num_columns + 1)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            # A value that all rows share is stored once, and becomes a text of each.
+            shared = "dictionary" in str(column.type)
+            left -= len(repr([row[name] for row in rows])) if shared else column.nbytes
+        if left < 0:
+            raise too_large(path, most)
+        yield rows

@@ -32,7 +32,7 @@ from dpft.tasks.kept_readings import read_or_kept
 from dpft.tasks.reading import How, Reading, read_splits
 from dpft.tasks.sources import Dataset, Form, Hub, Location, locate, read
 from dpft.tasks.table_files import SUFFIXES, Listed, TableFile, read_table, table_file
-from dpft.tasks.tables import TableRow, mappings
+from dpft.tasks.tables import Mappings, TableRow
 from dpft.tasks.user_names import check_names
 from dpft.views import Mapped
 
@@ -378,7 +378,7 @@ class OwnData(Task):
             assert self.hub is not None
             names = {s: getattr(self, f"{s}_split") for s in SPLITS}
             named = {s: name for s, name in names.items() if name is not None}
-            from_hub = partial(mappings, where=self.hub)
+            from_hub = partial(Mappings, where=self.hub)
             dataset = own_dataset(self.name, Hub(self.hub, named, from_hub, self.hub_config))
         return Listed(read(dataset, self.name, self.location, split, self.sample_seed))
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from dpft.errors import DataError
 from dpft.owners import IntArray
+from dpft.tasks.limits import limited_rows
 from dpft.tasks.sources import text_lines
 from dpft.tasks.tables import TableRow, brief
 from dpft.views import View
@@ -276,8 +277,8 @@ class Parquet(TableFile):
     def scan(self) -> Iterator[Found]:
         with self._parquet() as file:
             position = 0
-            for batch in self._batches(file):
-                for values in batch.to_pylist():
+            for rows in limited_rows(self.path, self._batches(file)):
+                for values in rows:
                     yield position, position + 1, self._row(position, values)
                     position += 1
 

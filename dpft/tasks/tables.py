@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from dpft.errors import DataError
 from dpft.tasks.sources import well_formed
-from dpft.views import Mapped
+from dpft.views import View
 
 
 @dataclass(frozen=True)
@@ -86,13 +85,35 @@ class TableRow:
         )
 
 
-def mappings(rows: Sequence[Mapping[str, Any]], where: str) -> Sequence[TableRow]:
-    """Rows of a data set that another library reads, each when it is asked for."""
-    return Mapped(partial(_numbered, rows, where), range(len(rows)))
+class Mappings(View[TableRow]):
+    """Rows of a data set that another library reads, each when it is asked for.
 
+    Args:
+        rows: of the data set.
+        where: what it is called.
+    """
 
-def _numbered(rows: Sequence[Mapping[str, Any]], where: str, index: int) -> TableRow:
-    return TableRow(f"{where}, row {index + 1}", rows[index])
+    def __init__(self, rows: Sequence[Mapping[str, Any]], where: str) -> None:
+        self._rows = rows
+        self._where = where
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> TableRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[TableRow]: ...
+    def __getitem__(self, index: int | slice) -> TableRow | Sequence[TableRow]:
+        numbers = range(len(self))[index]
+        if isinstance(numbers, range):
+            return [self[number] for number in numbers]
+        return TableRow(f"{self._where}, row {numbers + 1}", self._rows[numbers])
+
+    def __iter__(self) -> Iterator[TableRow]:
+        # Several times as fast as to ask for one after the other.
+        for number, row in enumerate(self._rows, 1):
+            yield TableRow(f"{self._where}, row {number}", row)
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -24,6 +24,7 @@ from dpft.tasks.cifar import CIFAR10, TEN
 from dpft.tasks.dart import read_xml
 from dpft.tasks.images import hub_images
 from dpft.tasks.svhn import read_mat
+from dpft.tasks.table_files import table_file
 
 MOST = 300 << 20
 
@@ -120,6 +121,8 @@ def test_a_table_of_gigabytes_is_refused(tmp_path, monkeypatch, how):
     assert file.stat().st_size < 100_000
     with pytest.raises(DataError, match="unpacks to more than"):
         sources.parquet(file)
+    with pytest.raises(DataError, match="unpacks to more than"):
+        list(table_file(file).scan())
 
 
 def test_a_table_may_hold_what_its_file_holds(tmp_path, monkeypatch):
