@@ -61,7 +61,7 @@ def load_private_state(run: RunDirectory, name: str, step: int) -> dict[str, Any
     """
     file = _file(run, name, step)
     try:
-        held = parse_json(file.read_bytes())
+        held = parse_json(file.read_bytes(), infinities=True)
         if held["step"] != step:
             raise ValueError(f"it is of step {held['step']}")
         return dict(held["state"])

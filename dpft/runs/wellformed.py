@@ -10,16 +10,21 @@ from typing import Any
 NonNegative = typing.Annotated[float, "at least 0"]
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, infinities: bool = False) -> Any:
     """The content of a JSON text, as strict as what dpft writes.
 
+    Args:
+        text: in UTF-8.
+        infinities: whether numbers may be infinite or NaN, as Python writes them.
+
     Raises:
-        ValueError: it is no JSON or no UTF-8, is nested beyond all use, or has NaN for a number.
+        ValueError: it is no JSON or no UTF-8, is nested beyond all use, or has NaN for a number where
+            none may be.
     """
     try:
         # Of bytes, Python would guess the encoding.
         decoded = text.decode("utf-8") if isinstance(text, bytes) else text
-        return json.loads(decoded, parse_constant=_refuse)
+        return json.loads(decoded, parse_constant=float if infinities else _refuse)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
 
