@@ -170,7 +170,7 @@ class Pass:
 
     def _formed_norm(self, name: str, uses: list[Use]) -> SquaredNorm:
         """The norm of gradients that are formed and forgotten: autograd will form their sum."""
-        scale = torch.stack([use.scale().sqrt() for use in uses]).sum(0).square()
+        scale = torch.stack([use.bound().sqrt() for use in uses]).sum(0).square()
         uses[:] = [_formed(uses)]
         self.forms[name] = uses[0].form()
         value = torch.maximum(uses[0].squared_norm().value, floor(scale))

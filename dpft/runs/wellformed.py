@@ -18,8 +18,8 @@ def parse_json(text: str | bytes, infinities: bool = False) -> Any:
         infinities: whether numbers may be infinite or NaN, as Python writes them.
 
     Raises:
-        ValueError: it is no JSON or no UTF-8, is nested beyond all use, or has NaN for a number where
-            none may be.
+        ValueError: it is no JSON or no UTF-8, is nested beyond all use, or has NaN for a number
+            where none may be.
     """
     try:
         # Of bytes, Python would guess the encoding.

@@ -105,8 +105,8 @@ class Use(ABC):
     def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
         """Squared Frobenius norm of each record's gradient."""
 
-    def scale(self) -> Tensor:
-        """Of `squared_norm`, ``(B,)``: what it would be had nothing cancelled."""
+    def bound(self) -> Tensor:
+        """The squared norm had nothing cancelled, ``(B,)``; as ``scale`` of `SquaredNorm`."""
         return self.squared_norm().scale
 
     @abstractmethod

@@ -56,10 +56,10 @@ class MatrixUse(Use):
         pairs = zip(self.left.split(chunk), self.right.split(chunk), strict=True)
         value = torch.cat([_per_example(x, y).square().sum((1, 2)) for x, y in pairs])
         # The sum is formed from a and g, in another order: what cancels here may not cancel there.
-        value = torch.maximum(value, floor(self.scale()))
+        value = torch.maximum(value, floor(self.bound()))
         return SquaredNorm(value, value)
 
-    def scale(self) -> Tensor:
+    def bound(self) -> Tensor:
         lengths = torch.linalg.vector_norm(self.a, dim=2) * torch.linalg.vector_norm(self.g, dim=2)
         return lengths.sum(1).square()
 
@@ -120,7 +120,7 @@ class EmbeddingUse(Use):
         gram = batched_gram(self.g)
         return SquaredNorm((gram * same).sum((1, 2)), uncancelled(gram))
 
-    def scale(self) -> Tensor:
+    def bound(self) -> Tensor:
         return torch.linalg.vector_norm(self.g, dim=2).sum(1).square()
 
     def rows(self, index: Tensor) -> EmbeddingUse:
