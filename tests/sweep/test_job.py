@@ -11,6 +11,7 @@ from dpft.config import parse
 from dpft.errors import DataError, DivergedError, TrainingError
 from dpft.paths import run_path
 from dpft.runs import RunLockedError, config_hash
+from dpft.runs.finished import marked
 from dpft.sweep import job
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.job import run_point
@@ -55,7 +56,7 @@ def finish(raw, bleu=0.25):
     settings = config(decode={"split": run.decode.split})
     record = whole(private=False, settings=settings, scores={run.decode.split: section})
     (path / "record.json").write_text(json.dumps(record))
-    (path / "DONE").write_text(json.dumps({"config_hash": config_hash(run.identity())}))
+    (path / "DONE").write_text(marked(path, config_hash(run.identity())).spelled())
 
 
 def told(folder):
@@ -64,6 +65,15 @@ def told(folder):
 
 def never(raw):
     raise AssertionError("a finished run was run again")
+
+
+def test_a_finished_point_whose_record_is_damaged_runs_again(hydra, folder, tmp_path):
+    point(typed(folder, "seed=1"), finish)
+    file = run_path(parse(compose_here(words(tmp_path, "seed=1")))) / "record.json"
+    whole = file.read_text()
+    file.write_text(whole.replace("0.25", "0.75"))
+    assert point(typed(folder, "seed=1"), lambda raw: file.write_text(whole)) == 0.25
+    assert told(folder) == ["started", "finished", "started", "finished"]
 
 
 def test_a_point_runs_once(hydra, folder, tmp_path):
