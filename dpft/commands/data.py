@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from dpft.compose import compose
 from dpft.config import parse
+from dpft.console import Console
 from dpft.errors import ConfigError, DataError, SplitError
 from dpft.terminal import echo
 
@@ -72,10 +72,10 @@ def _check(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
 @contextmanager
 def _counting() -> Iterator[Callable[[int], None]]:
     """Shows on a terminal how many rows were read; ten million take minutes."""
-    columns = (TextColumn("reading {task.completed:,.0f} rows"), TimeElapsedColumn())
+    words = TextColumn("reading {task.completed:,.0f} rows", markup=False)
     console = Console(stderr=True)
     with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
+        words, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
     ) as bar:
         rows = bar.add_task("")
         yield lambda count: bar.advance(rows, count)

@@ -1,19 +1,20 @@
 """Processes that encode pieces of the records, in order; ``python -m dpft.objectives.workers``.
 
-Not `multiprocessing`: its processes begin with the main module of this one, which may be anybody's
-script and begin a run of its own.
+Not processes of `multiprocessing`: those begin with the main module of this one, which may be
+anybody's script and begin a run of its own. What is sent is pickled, and goes to a child and back.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
 
 from dpft.errors import TrainingError
 from dpft.objectives.packed import pack
@@ -37,106 +38,101 @@ def in_processes(
     Raises:
         TrainingError: if a process ended by itself; else what a process raised.
     """
-    begin = pickle.dumps((objective, kind))
     starts = range(0, len(records), size)
-    workers = [_start() for _ in range(count)]
+    workers = [Worker() for _ in range(count)]
     try:
         for worker, start in zip(workers, starts, strict=False):
-            _send(worker, begin)
-            _send(worker, pickle.dumps(records[start : start + size]))
+            worker.send((objective, kind))
+            worker.send(records[start : start + size])
         for number in range(len(starts)):
             worker = workers[number % count]
-            packed = _receive(worker)
+            packed = worker.receive()
             if number + count < len(starts):
                 start = starts[number + count]
-                _send(worker, pickle.dumps(records[start : start + size]))
+                worker.send(records[start : start + size])
             yield packed
     finally:
         for worker in workers:
-            worker.kill()
-            for pipe in (worker.stdin, worker.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
-            worker.wait()
+            worker.close()
 
 
-def _start() -> subprocess.Popen[bytes]:
-    """A process that ends with this one: it waits for the other end of a pipe."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        "TOKENIZERS_PARALLELISM": "false",
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-    }
-    return subprocess.Popen(
-        [sys.executable, "-m", "dpft.objectives.workers"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-    )
+class Worker:
+    """A process that encodes; it ends with this one, which holds the other end of its pipe."""
+
+    def __init__(self) -> None:
+        self._pipe, other = Pipe()
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "TOKENIZERS_PARALLELISM": "false",
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+        }
+        with other:
+            self._process = subprocess.Popen(
+                self.command(other.fileno()), pass_fds=[other.fileno()], env=environment
+            )
+
+    @staticmethod
+    def command(pipe: int) -> list[str]:
+        """What is run, given the number of the pipe's end."""
+        return [sys.executable, "-m", "dpft.objectives.workers", str(pipe)]
+
+    def send(self, thing: Any) -> None:
+        """Pass something on that can be pickled.
+
+        Raises:
+            TrainingError: if the process has ended.
+        """
+        try:
+            self._pipe.send(thing)
+        except OSError as error:
+            raise self._ended() from error
+
+    def receive(self) -> Mapping[str, Array]:
+        """The next piece.
+
+        Raises:
+            TrainingError: if the process has ended; else what it raised.
+        """
+        try:
+            failed, result = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            raise self._ended() from error
+        if failed:
+            raise result
+        packed: Mapping[str, Array] = result
+        return packed
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+        self._pipe.close()
+
+    def _ended(self) -> TrainingError:
+        return TrainingError(
+            f"a process that encoded records ended with {self._process.wait()}; expected it to "
+            "stay: was it killed, or was there no memory left? threads=1 encodes in one process"
+        )
 
 
-def _send(worker: subprocess.Popen[bytes], data: bytes) -> None:
-    assert worker.stdin is not None
-    try:
-        worker.stdin.write(len(data).to_bytes(8, "big") + data)
-        worker.stdin.flush()
-    except BrokenPipeError as error:
-        raise _ended(worker) from error
-
-
-def _receive(worker: subprocess.Popen[bytes]) -> Mapping[str, Array]:
-    assert worker.stdout is not None
-    data = _read(worker.stdout)
-    if data is None:
-        raise _ended(worker)
-    failed, result = pickle.loads(data)
-    if failed:
-        raise result
-    packed: Mapping[str, Array] = result
-    return packed
-
-
-def _ended(worker: subprocess.Popen[bytes]) -> TrainingError:
-    return TrainingError(
-        f"a process that encoded records ended with {worker.wait()}; expected it to stay: was it "
-        "killed, or was there no memory left? threads=1 encodes in one process"
-    )
-
-
-def _read(pipe: IO[bytes]) -> bytes | None:
-    """The next message; None at the end."""
-    size = pipe.read(8)
-    if len(size) < 8:
-        return None
-    data = pipe.read(int.from_bytes(size, "big"))
-    return data if len(data) == int.from_bytes(size, "big") else None
-
-
-def _serve() -> None:
+def _serve(pipe: Connection) -> None:
     """Encode what comes in until nothing does."""
     from dpft.objectives.encoding import encode_all
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks is told, and ends this one
-    # Whatever a library prints goes elsewhere.
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    begin = _read(sys.stdin.buffer)
-    if begin is None:
-        return
-    objective, kind = pickle.loads(begin)
-    while (data := _read(sys.stdin.buffer)) is not None:
+    objective, kind = pipe.recv()
+    while True:
+        records = pipe.recv()
         try:
-            records = pickle.loads(data)
-            result = pickle.dumps((False, pack(encode_all(objective, list(records)), kind)))
+            result: Any = pack(encode_all(objective, list(records)), kind)
         except Exception as error:
-            result = pickle.dumps((True, error))
-        with contextlib.suppress(BrokenPipeError):
-            out.write(len(result).to_bytes(8, "big") + result)
-            out.flush()
+            pipe.send((True, error))
+        else:
+            pipe.send((False, result))
 
 
 if __name__ == "__main__":
-    _serve()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks is told, and ends this one
+    with contextlib.suppress(EOFError, OSError):
+        _serve(Connection(int(sys.argv[1])))

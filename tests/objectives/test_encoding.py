@@ -2,7 +2,6 @@
 
 import errno
 import os
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -135,11 +134,8 @@ def test_other_processes_encode_with_the_models_tokenizer(causal, monkeypatch):
 
 
 def test_a_process_that_ends_by_itself_is_told(causal, monkeypatch):
-    def ends():
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(9)"], **pipes)
-
-    monkeypatch.setattr(workers, "_start", ends)
+    ends = [sys.executable, "-c", "raise SystemExit(9)"]
+    monkeypatch.setattr(workers.Worker, "command", staticmethod(lambda pipe: ends))
     with pytest.raises(TrainingError, match=r"ended with 9; .*threads=1"):
         list(workers.in_processes(causal, records(5), "uint16", 2, 2))
 
