@@ -60,8 +60,9 @@ class MatrixUse(Use):
         return SquaredNorm(value, value)
 
     def bound(self) -> Tensor:
-        lengths = torch.linalg.vector_norm(self.a, dim=2) * torch.linalg.vector_norm(self.g, dim=2)
-        return lengths.sum(1).square()
+        a, g = torch.linalg.vector_norm(self.a, dim=2), torch.linalg.vector_norm(self.g, dim=2)
+        terms: Tensor = (a * g).sum(1)
+        return terms.square()
 
     def rows(self, index: Tensor) -> MatrixUse:
         return replace(self, a=self.a[index], g=self.g[index])
@@ -121,7 +122,8 @@ class EmbeddingUse(Use):
         return SquaredNorm((gram * same).sum((1, 2)), uncancelled(gram))
 
     def bound(self) -> Tensor:
-        return torch.linalg.vector_norm(self.g, dim=2).sum(1).square()
+        terms: Tensor = torch.linalg.vector_norm(self.g, dim=2).sum(1)
+        return terms.square()
 
     def rows(self, index: Tensor) -> EmbeddingUse:
         return replace(self, ids=self.ids[index], g=self.g[index])
