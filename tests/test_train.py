@@ -13,6 +13,7 @@ from dpft.objectives.causal import CausalExample, collate, token_nll
 from dpft.optim import lr_factor, make_optimizer
 from dpft.privacy import Mechanism, make_clipper
 from dpft.privacy.quantiles import Quantiles
+from dpft.privacy.shapes import FixedShapes
 from dpft.train import train
 from dpft.units import Records
 from tests.privacy.test_clipping import gpt2
@@ -462,3 +463,41 @@ def test_an_audit_sees_each_release_and_new_coordinates_move_once_it_is_counted(
             "weights",
         )
     ]
+
+
+class FixedObjective(TinyObjective):
+    def collate(self, examples, widths=None):
+        return collate(examples, widths)
+
+    def widths(self, example):
+        return 16, 8
+
+    def blank(self):
+        return CausalExample((1,), (1,))
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "per_layer"])
+def test_blanks_change_neither_the_weights_nor_the_count_of_records(style):
+    found, seen = [], []
+    for shapes in (None, FixedShapes(64)):
+        model = gpt2().float()
+        clipper = make_clipper(model, style, threshold=0.5)
+        thresholds = tuple(group.threshold for group in clipper.groups)
+        train(
+            model=model,
+            data=Records(FixedObjective(poison=math.inf), EXAMPLES, shapes),
+            clipper=clipper,
+            mechanism=Mechanism(len(EXAMPLES), len(EXAMPLES), 1, 0.0, thresholds, 1e-3),
+            optimizer=torch.optim.SGD(clipper.parameters.values(), lr=1.0),
+            settings=OPTIM,
+            key=b"key",
+            after_step=lambda step, statistics: seen.append(statistics),
+        )
+        found.append(weights(model))
+        clipper.close()
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+    bad = sum(7 in example.target for example in EXAMPLES)
+    assert 0 < bad < len(EXAMPLES)
+    assert [s.records for s in seen] == [len(EXAMPLES)] * 2
+    assert [s.dropped for s in seen] == [bad] * 2
+    assert [sum(map(len, s.norms)) for s in seen] == [len(EXAMPLES) - bad] * 2
