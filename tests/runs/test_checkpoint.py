@@ -65,6 +65,14 @@ def test_the_last_two_are_kept(run: RunDirectory) -> None:
     assert names(run) == ["step-00000008"]
 
 
+def test_one_too_many_that_a_kill_left_is_dropped_on_resuming(run: RunDirectory) -> None:
+    """Behind the last step no checkpoint is saved any more, which would drop it."""
+    for step in (2, 4, 6):
+        save(run, step, keep=3)
+    assert load(run).step == 6
+    assert names(run) == ["step-00000004", "step-00000006"]
+
+
 def test_tied_weights_are_saved_once_and_tied_again(run: RunDirectory) -> None:
     embedding = torch.randn(50, 8)
     flat = torch.randn(12)
