@@ -3,10 +3,10 @@
 In half precision a product is rounded to 8 bits, and how depends on the shapes it is computed in:
 how wide a sequence is padded, and on some devices how many rows a batch has. A long record that
 widens its microbatch moves the gradient of every other record in it by up to half a percent, and
-records that are alike move alike: a thousand of them moved a sum by three and a half thresholds. So every
-record is padded to a width that follows from the record alone, only records of one shape come
-together, and every microbatch of that shape has the same number of rows: those that no record
-needs are filled with blanks, which weigh nothing.
+records that are alike move alike: a thousand of them moved a sum by three and a half thresholds. So
+every record is padded to a width that follows from the record alone, only records of one shape come
+together, and every microbatch of that shape has the same number of rows: those that no record needs
+are filled with blanks, which weigh nothing.
 
 A blank is shorter than any width. One at least is in every microbatch, since libraries choose
 another kernel where nothing is padded.
