@@ -141,7 +141,7 @@ def _audited(run: Run, prepared: Prepared, progress: Progress) -> dict[str, Any]
     mechanism = prepared.parts.mechanism
     with progress.phase("auditing", None):
         result = prepared.auditor.result(
-            delta=mechanism.delta,
+            mechanism,
             confidence=run.audit.confidence,
             epsilon=stated(mechanism.epsilons()),
         )

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from dpft.audit.bound import lower_bound
 from dpft.audit.canaries import Canaries
+from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
+
+if TYPE_CHECKING:
+    from dpft.privacy import Mechanism
+
+_START = 1.0  # the noise multiplier that the search begins with
+# Where the profile is asked: close together where deltas are large, up to what guesses can refute.
+_EPSILONS = np.concatenate([np.linspace(0, 8, 81), np.geomspace(8.2, 80, 40)])
 
 
 class Auditor:
@@ -50,27 +61,42 @@ class Auditor:
         for name, part in self.parts.items():
             part.restore(state[name])
 
-    def result(self, *, delta: float, confidence: float, epsilon: float) -> dict[str, Any]:
+    def result(self, mechanism: Mechanism, *, confidence: float, epsilon: float) -> dict[str, Any]:
         """The record's section.
 
         Args:
-            delta: of the run.
+            mechanism: of the run: what it claims, and what it would claim with other noise.
             confidence: of all kinds' bounds together.
-            epsilon: the least upper bound that the run claims.
+            epsilon: the least upper bound that the run claims, at the mechanism's delta.
 
         Returns:
             ``epsilon_lower``: the largest bound of any kind; ``refuted``: whether it exceeds
-            ``epsilon``; ``parts``: each kind's `dpft.audit.bound.Bound`.
+            ``epsilon``; ``delta``: at which both hold; ``parts``: each kind's
+            `dpft.audit.bound.Bound`.
         """
         each = 1 - (1 - confidence) / len(self.parts)
+        claim = functools.cache(functools.partial(_claim, mechanism))
         bounds = {
-            name: lower_bound(part.scores, part.included, delta=delta, confidence=each)
+            name: lower_bound(part.scores, part.included, claim, start=_START, confidence=each)
             for name, part in self.parts.items()
         }
         lower = max(bound.epsilon for bound in bounds.values())
         return {
             "epsilon_lower": lower,
+            "delta": mechanism.delta,
             "confidence": confidence,
             "refuted": lower > epsilon,
             "parts": {name: bound.to_dict() for name, bound in bounds.items()},
         }
+
+
+def _claim(mechanism: Mechanism, noise_multiplier: float) -> tuple[float, PrivacyProfile]:
+    """What the run would claim if all that a step releases had this noise multiplier."""
+    if not mechanism.steps:
+        return 0.0, PrivacyProfile(np.zeros(1), np.zeros(1))
+    losses = LossDistribution(
+        sampling_rate=mechanism.sampling_rate,
+        noise_multiplier=noise_multiplier,
+        steps=mechanism.steps,
+    )
+    return losses.epsilon(mechanism.delta), losses.profile(_EPSILONS)

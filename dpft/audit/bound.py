@@ -1,27 +1,62 @@
-"""A lower bound on epsilon from one run: Steinke, Nasr & Jagielski (2023, arXiv:2305.08846).
+"""How many right guesses a claimed guarantee allows: auditing in one run.
 
 Each of ``m`` canaries is put into the training data or left out by a fair coin. Whoever sees what
 training released guesses the coins of some of them. Differential privacy bounds how many guesses
 can be right, for all canaries of one run together; more right guesses than that are evidence
-against it.
+against it. The game is that of Steinke, Nasr & Jagielski (2023, arXiv:2305.08846), the statistics
+those of Mahloujifar, Melis & Chaudhuri (2024, arXiv:2410.22235): what is put to the test is the
+whole curve of guarantees that a run claims, epsilon at every delta. At one delta alone, ``m`` times
+delta is lost, which on small data is all that a test has.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dpft.privacy.accounting.pld import PrivacyProfile
+
 Array = npt.NDArray[np.float64]
 
-# Shares of the canaries that are guessed, the surest first. Several are tried, and the confidence
-# is divided among them, since which is best depends on how much training gives away.
-SHARES = (0.02, 0.05, 0.1, 0.25, 1.0)
-_LARGEST = 50.0
+# Shares of the canaries that are guessed, the surest first: at both ends of the scores, and at the
+# top alone, since a canary that was in and seldom sampled looks like one outside. Several are
+# tried, and the confidence is divided among them, since which is best depends on the noise.
+BOTH_ENDS = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+TOP_ALONE = (0.05, 0.1, 0.2, 0.4)
+LARGEST = 50.0  # no larger epsilon is tried
+_SMALLEST = 0.02  # nor a smaller one
+_TOLERANCE = 1.01  # of the noise multiplier
+
+Claim = Callable[[float], tuple[float, PrivacyProfile]]
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """What was guessed of the coins by one rule.
+
+    Attributes:
+        score: the name of the scores that the guesses go by.
+        canaries: ``m``, in and out.
+        guesses: ``r``, how many coins were guessed.
+        correct: ``v``, how many of them rightly.
+    """
+
+    score: str
+    canaries: int
+    guesses: int
+    correct: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.correct <= self.guesses <= self.canaries or not self.guesses:
+            raise ValueError(
+                f"{self.correct} right of {self.guesses} guesses about {self.canaries} canaries; "
+                "expected v <= r <= m, r at least 1"
+            )
 
 
 @dataclass(frozen=True)
@@ -29,74 +64,49 @@ class Bound:
     """What guesses prove.
 
     Attributes:
-        score: the name of the scores that the guesses go by.
-        canaries: ``m``, in and out.
-        guesses: ``r``, how many coins were guessed.
-        correct: ``v``, how many of them rightly.
-        epsilon: lower bound.
+        guesses: that prove the most.
+        epsilon: lower bound, at the delta of the run.
         confidence: of the bound, over the coins and the noise.
-        delta: at which it holds.
     """
 
-    score: str
-    canaries: int
-    guesses: int
-    correct: int
+    guesses: Guesses
     epsilon: float
     confidence: float
-    delta: float
 
     def to_dict(self) -> dict[str, Any]:
         """For the record."""
-        return asdict(self)
+        return {**asdict(self.guesses), "epsilon": self.epsilon, "confidence": self.confidence}
 
 
-def lower_bound(
+def guess(
     scores: Mapping[str, Sequence[float] | Array],
     included: Sequence[bool] | npt.NDArray[np.bool_],
-    *,
-    delta: float,
-    confidence: float,
-) -> Bound:
-    """The best lower bound that the scores allow.
+) -> list[Guesses]:
+    """All attempts at guessing the coins.
 
     Args:
         scores: of each canary, by one or more rules; larger means rather included. Each of shape
             ``(m,)``.
         included: the coins, shape ``(m,)``.
-        delta: of the guarantee that is put to the test.
-        confidence: that the bound is no higher than the truth, for instance 0.95.
-
-    Guarantee: if training is (epsilon, delta)-DP for adding or removing one canary, and the coins
-    are fair and independent, then the bound exceeds epsilon with probability at most
-    ``1 - confidence``. It is a bound from below: it can refute a guarantee and prove none.
 
     Raises:
-        ValueError: for numbers outside their range, or scores that do not fit the coins.
+        ValueError: for scores that do not fit the coins.
     """
     coins = np.asarray(included, dtype=bool)
     if not scores:
         raise ValueError("got no scores; expected one rule or more")
-    if not 0 < confidence < 1 or not 0 <= delta < 1:
-        raise ValueError(f"got confidence={confidence}, delta={delta}; expected between 0 and 1")
-    # Ties broken by position, which tells nothing of the coins.
-    orders = {
-        name: np.argsort(_points(rule, coins), kind="stable") for name, rule in scores.items()
-    }
     m = coins.size
-    sizes = sorted({max(1, int(share * m / 2)) for share in SHARES})
-    # Both ends, or the top alone: a canary that was in and seldom sampled looks like one outside.
-    attempts = [(k, k) for k in sizes if 2 * k <= m] + [(k, 0) for k in sizes]
-    failure = (1 - confidence) / (len(attempts) * len(orders))
-    bounds = []
-    for name, order in orders.items():
-        for top, bottom in attempts:
-            low, high = order[:bottom], order[m - top :]
-            correct = int((~coins[low]).sum() + coins[high].sum())
-            guesses = top + bottom
-            epsilon = epsilon_from_guesses(m, guesses, correct, delta, failure)
-            bounds.append(Bound(name, m, guesses, correct, epsilon, confidence, delta))
-    return max(bounds, key=lambda bound: bound.epsilon)
+    attempts = {(round(share * m) // 2, round(share * m) // 2) for share in BOTH_ENDS}
+    attempts |= {(0, round(share * m)) for share in TOP_ALONE}
+    found = []
+    for name, rule in scores.items():
+        # Ties broken by position, which tells nothing of the coins.
+        right = coins[np.argsort(_points(rule, coins), kind="stable")]
+        for bottom, top in sorted(attempts):
+            if bottom + top:
+                correct = int((~right[:bottom]).sum() + right[m - top :].sum())
+                found.append(Guesses(name, m, bottom + top, correct))
+    return found
 
 
 def _points(scores: Sequence[float] | Array, coins: npt.NDArray[np.bool_]) -> Array:
@@ -110,46 +120,108 @@ def _points(scores: Sequence[float] | Array, coins: npt.NDArray[np.bool_]) -> Ar
     return points
 
 
-def epsilon_from_guesses(m: int, r: int, v: int, delta: float, failure: float) -> float:
-    """The largest epsilon that ``v`` right guesses of ``r`` refute at level ``failure``; else 0."""
-    if p_value(m, r, v, 0.0, delta) > failure:
-        return 0.0
-    low, high = 0.0, 1.0
-    while high < _LARGEST and p_value(m, r, v, high, delta) <= failure:
-        low, high = high, 2 * high
-    if high >= _LARGEST and p_value(m, r, v, _LARGEST, delta) <= failure:
-        return _LARGEST
-    for _ in range(40):
-        middle = (low + high) / 2
-        if p_value(m, r, v, middle, delta) <= failure:
-            low = middle
-        else:
-            high = middle
-    return low
+def refuted_by(
+    attempts: Sequence[Guesses], claim: PrivacyProfile, failure: float
+) -> Guesses | None:
+    """The first of `attempts` that refutes `claim`; None if they all may come of it.
+
+    Guarantee: if training satisfies `claim` for adding or removing one canary, and the coins are
+    fair and independent, then with probability at least ``1 - failure`` the answer is None,
+    whatever the attempts, as long as their sizes do not depend on the coins.
+    """
+    sure = unlikely(attempts, claim, failure / len(attempts))
+    return attempts[int(np.argmax(sure))] if sure.any() else None
 
 
-def p_value(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
-    """At most how likely ``v`` or more of ``r`` guesses are right under (epsilon, delta)-DP.
+def unlikely(
+    attempts: Sequence[Guesses], claim: PrivacyProfile, probability: float
+) -> npt.NDArray[np.bool_]:
+    """Whether so many right guesses have at most this `probability` under `claim`, for each.
 
-    Steinke et al. (2023), Theorem 5.2 with the simplification of their appendix D: with
-    ``W ~ Binomial(r, e^epsilon / (e^epsilon + 1))``,
-    ``P[W >= v] + 2 m delta max_i P[v > W >= v - i] / i`` over ``1 <= i <= v``.
+    As in Mahloujifar et al. 2024. Let ``p_i`` be the probability of exactly
+    ``i`` right guesses and ``f'(x)`` the largest probability, under the claim, of an event whose
+    probability without the canary (or with it) is ``x``: the least of ``delta + e^epsilon x`` and
+    ``1 - e^-epsilon (1 - delta - x)``. Turning one coin makes a right guess wrong and leaves what
+    the others see to the claim; summed over coins, by concavity, for every ``i``::
+
+        sum_{j > i} j p_j / m  <=  f'( sum_{j >= i} (r - j) p_j / m )
+
+    Suppose ``v`` or more are right with probability ``tau``; it costs least to have exactly ``v``.
+    From ``i = v - 1`` down the inequality says how much probability must lie at ``i`` and above. If
+    more than 1 is needed in the end, ``tau`` was too large.
+    """
+    m = np.array([a.canaries for a in attempts], dtype=np.float64)
+    r = np.array([a.guesses for a in attempts])
+    v = np.array([a.correct for a in attempts])
+    growth, shrink = np.exp(claim.epsilons), np.exp(-claim.epsilons)
+    right = probability * v / m  # sum_{j > i} j p_j / m
+    wrong = probability * (r - v) / m  # sum_{j > i} (r - j) p_j / m
+    for i in range(int(v.max()) - 1, -1, -1):
+        x = right[:, None]
+        least = np.maximum(
+            ((x - claim.deltas) * shrink).max(axis=1),
+            (1 - claim.deltas - growth * (1 - x)).max(axis=1),
+        )
+        added = np.where(i < v, np.maximum(least - wrong, 0.0), 0.0)
+        # Beyond 1 it is decided.
+        wrong = np.minimum(wrong + added, 2.0)
+        right = np.minimum(right + added * i / np.maximum(r - i, 1), 2.0)
+    decided: npt.NDArray[np.bool_] = right + wrong > r / m
+    return decided
+
+
+def lower_bound(
+    scores: Mapping[str, Sequence[float] | Array],
+    included: Sequence[bool] | npt.NDArray[np.bool_],
+    claim: Claim,
+    *,
+    start: float,
+    confidence: float,
+) -> Bound:
+    """The best lower bound that the scores allow.
 
     Args:
-        m: canaries.
-        r: guesses.
-        v: right ones.
-        epsilon: of the guarantee.
-        delta: of the guarantee.
-    """
-    from scipy import stats
+        scores: of each canary, by one or more rules, see `guess`.
+        included: the coins, shape ``(m,)``.
+        claim: what a run with a given noise multiplier claims: epsilon at the delta of the run, and
+            its profile. Both fall as the noise grows.
+        start: a noise multiplier to begin the search with.
+        confidence: that the bound is no higher than the truth, for instance 0.95.
 
-    if not 0 <= v <= r <= m:
-        raise ValueError(f"{v} right of {r} guesses about {m} canaries; expected v <= r <= m")
-    share = 1 / (1 + math.exp(-epsilon))
-    beta = float(stats.binom.sf(v - 1, r, share))
-    alpha = 0.0
-    if delta > 0 and v > 0:
-        below = np.cumsum(stats.binom.pmf(np.arange(v - 1, -1, -1), r, share))
-        alpha = float((below / np.arange(1, v + 1)).max())
-    return min(1.0, beta + 2 * m * delta * alpha)
+    Returns:
+        The largest epsilon of a claim of this form that the guesses refute; 0 if they refute none.
+
+    Guarantee: if training is as private as a run with some noise multiplier claims, and the coins
+    are fair and independent, the bound exceeds that run's epsilon with probability at most
+    ``1 - confidence``. It can refute a guarantee and prove none.
+
+    Raises:
+        ValueError: for numbers outside their range, or scores that do not fit the coins.
+    """
+    if not 0 < confidence < 1 or not start > 0:
+        raise ValueError(
+            f"got confidence={confidence}, start={start}; expected a confidence between 0 and 1 "
+            "and a noise multiplier above 0"
+        )
+    attempts = guess(scores, included)
+    best, why = 0.0, attempts[0]
+    least_refuted, most_allowed = math.inf, 0.0  # noise multipliers
+    noise = start
+    while most_allowed * _TOLERANCE < least_refuted:
+        epsilon, profile = claim(noise)
+        if epsilon < _SMALLEST:
+            break
+        found = refuted_by(attempts, profile, 1 - confidence)
+        if found is None:
+            most_allowed = noise
+        else:
+            least_refuted = noise
+            best, why = epsilon, found
+            if epsilon >= LARGEST:
+                best = LARGEST
+                break
+        if most_allowed and least_refuted < math.inf:
+            noise = math.sqrt(most_allowed * least_refuted)
+        else:
+            noise *= 2 if most_allowed else 0.5
+    return Bound(why, best, confidence)

@@ -54,9 +54,9 @@ class Canaries(ABC):
     def observe(self) -> None:
         """`add` what the step released, before the weights move."""
 
-    def add(self, values: Array) -> None:
-        """One step's value of each canary, shape (m,)."""
-        self.total += values
+    def add(self, values: Array, summands: Array | None = None) -> None:
+        """One step's value of each canary, shape (m,), and what of it is summed (default: all)."""
+        self.total += values if summands is None else summands
         self.lowest = np.minimum(self.lowest, values)
         self.highest = np.maximum(self.highest, values)
 

@@ -82,12 +82,16 @@ class GradientCanaries(Canaries):
 
     @torch.no_grad()
     def observe(self) -> None:
-        """Value what was released: ``sum_k <released_k - known_k, canary_k> C_k / std_k^2``.
+        """Value what was released, by the likelihood of a canary in it.
 
-        Up to a constant this is the log-likelihood ratio of a step that has the canary against one
-        that has not.
+        A step's value is ``sum_k <released_k - known_k, canary_k> C_k / std_k^2``: less half of
+        ``sum_k C_k^2 / std_k^2`` it is the log-likelihood ratio of a step that has the canary
+        against one that has not. Since a canary is in a step at the sampling rate ``q`` only, what
+        is summed is ``log(1 - q + q e^ratio)``: by Neyman and Pearson no score tells more. Without
+        noise there is no likelihood: the value is ``sum_k <released_k - known_k, canary_k>``.
         """
         total = np.zeros(len(self))
+        half, noisy = 0.0, True
         for (name, places), known, (threshold, std) in zip(
             self._places, self._before, self._scales, strict=True
         ):
@@ -96,7 +100,15 @@ class GradientCanaries(Canaries):
             released = grad.view(-1)[places.to(grad.device)].double() * self._mechanism.batch_size
             weight = threshold / std**2 if std > 0 else threshold
             total += weight * (released - known).cpu().numpy()
-        self.add(total)
+            half += weight * threshold / 2
+            noisy = noisy and std > 0
+        if not noisy:
+            self.add(total)
+            return
+        rate = self._mechanism.sampling_rate
+        with np.errstate(divide="ignore"):  # at rate 1 no step is without the canary
+            likelihood = np.logaddexp(np.log1p(-rate), np.log(rate) + total - half)
+        self.add(total, likelihood)
 
 
 def _places(generator: np.random.Generator, size: int, count: int) -> npt.NDArray[np.int64]:

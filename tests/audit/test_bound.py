@@ -1,15 +1,26 @@
-"""The lower bound: true on mechanisms whose epsilon is known, and not idle."""
+"""The lower bound: true on mechanisms whose guarantee is known, and not idle."""
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from dpft.audit.bound import Bound, epsilon_from_guesses, lower_bound, p_value
-from dpft.privacy import accounting
+from dpft.audit.bound import Bound, Guesses, guess, lower_bound, refuted_by, unlikely
+from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
+
+GRID = np.linspace(0, 20, 101)
+
+
+def pure(epsilon: float, delta: float = 0.0) -> PrivacyProfile:
+    return PrivacyProfile(np.array([epsilon]), np.array([delta]))
+
+
+def impossible(m: int, r: int, v: int, claim: PrivacyProfile, probability: float) -> bool:
+    return bool(unlikely([Guesses("one", m, r, v)], claim, probability)[0])
 
 
 def randomized_response(m: int, epsilon: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -19,46 +30,128 @@ def randomized_response(m: int, epsilon: float, seed: int) -> tuple[np.ndarray, 
     return np.where(honest, coins, ~coins) + 1e-9 * generator.random(m), coins
 
 
-def bound_of(scores: np.ndarray, coins: np.ndarray, delta: float) -> Bound:
-    return lower_bound({"one": scores}, coins, delta=delta, confidence=0.95)
+@functools.cache
+def gaussian(noise: float, rate: float = 1.0, steps: int = 1) -> LossDistribution:
+    return LossDistribution(sampling_rate=rate, noise_multiplier=noise, steps=steps)
 
 
-def test_p_value_of_pure_privacy_is_the_binomial_tail() -> None:
-    assert p_value(10, 10, 8, 0.0, 0.0) == pytest.approx((45 + 10 + 1) / 1024)
-    assert p_value(100, 1, 1, math.log(3), 0.0) == pytest.approx(0.75)
+def subsampled(
+    m: int, noise: float, rate: float, steps: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Likelihood ratios of canaries in that many Poisson-subsampled releases, and their coins."""
+    generator = np.random.default_rng(seed)
+    coins = generator.random(m) < 0.5
+    scores = np.zeros(m)
+    for _ in range(steps):
+        seen = coins * (generator.random(m) < rate) + noise * generator.normal(size=m)
+        with np.errstate(divide="ignore"):
+            scores += np.logaddexp(np.log1p(-rate), np.log(rate) + (seen - 0.5) / noise**2)
+    return scores, coins
 
 
-def test_delta_is_paid_for_by_hand() -> None:
-    """One canary, one guess, right: beta = 1/2 at epsilon 0, alpha = P[1 > W >= 0] = 1/2."""
-    assert p_value(1, 1, 1, 0.0, 0.01) == pytest.approx(0.5 + 2 * 0.01 * 0.5)
+def bound_of(
+    scores: np.ndarray, coins: np.ndarray, delta: float, rate: float = 1.0, steps: int = 1
+) -> Bound:
+    def claim(noise: float) -> tuple[float, PrivacyProfile]:
+        losses = gaussian(noise, rate, steps)
+        return losses.epsilon(delta), losses.profile(GRID)
+
+    return lower_bound({"one": scores}, coins, claim, start=1.0, confidence=0.95)
 
 
-def test_p_value_grows_with_epsilon_and_delta_and_falls_with_right_guesses() -> None:
-    by_epsilon = [p_value(500, 100, 80, e, 1e-5) for e in np.linspace(0, 4, 20)]
-    by_delta = [p_value(500, 100, 80, 0.5, d) for d in (0, 1e-6, 1e-4, 1e-2)]
-    by_correct = [p_value(500, 100, v, 0.5, 1e-5) for v in range(50, 101, 10)]
+def test_one_guess_is_right_as_often_as_the_claim_allows() -> None:
+    """Pure privacy: with probability 1 / (1 + e^-epsilon), no more."""
+    share = 1 / (1 + math.exp(-math.log(3)))
 
-    assert by_epsilon == sorted(by_epsilon)
-    assert by_delta == sorted(by_delta)
+    assert not impossible(1, 1, 1, pure(math.log(3)), share - 1e-9)
+    assert impossible(1, 1, 1, pure(math.log(3)), share + 1e-9)
+    # Of a hundred canaries one is guessed, the one that is surest: the same.
+    assert not impossible(100, 1, 1, pure(math.log(3)), share - 1e-9)
+    assert impossible(100, 1, 1, pure(math.log(3)), share + 1e-9)
+
+
+def test_delta_may_be_spent_on_all_coins_at_once() -> None:
+    """What shows everything with probability delta, and otherwise nothing, is (0, delta)-DP."""
+    delta, m = 0.01, 40
+    everything = delta + (1 - delta) / 2**m
+
+    assert not impossible(m, m, m, pure(0.0, delta), everything)
+    assert impossible(m, m, m, pure(0.0, delta), 1.1 * everything)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize(("m", "r"), [(30, 30), (200, 30), (500, 500)])
+def test_no_number_of_right_guesses_is_called_less_likely_than_it_is(
+    epsilon: float, m: int, r: int
+) -> None:
+    """Randomised response gives Binomial(r, e^epsilon / (1 + e^epsilon)) right guesses."""
+    right = stats.binom(r, 1 / (1 + math.exp(-epsilon)))
+    for v in range(1, r + 1):
+        truth = float(right.sf(v - 1))
+        if truth > 1e-12:
+            assert not impossible(m, r, v, pure(epsilon), truth * (1 - 1e-9)), v
+
+
+def test_more_right_guesses_are_less_likely_and_weaker_claims_allow_more() -> None:
+    def level(v: int, noise: float) -> float:
+        claim = gaussian(noise).profile(GRID)
+        levels = np.geomspace(1e-30, 1, 200)
+        return float(max(p for p in levels if not impossible(500, 100, v, claim, p)))
+
+    by_correct = [level(v, 1.0) for v in (80, 90, 95, 100)]
+    by_noise = [level(100, noise) for noise in (4.0, 2.0, 1.0, 0.5)]
+
     assert by_correct == sorted(by_correct, reverse=True)
+    assert by_noise == sorted(by_noise)
+    assert by_correct[0] > 10 * by_correct[-1]
+    assert by_noise[-1] > 100 * by_noise[0]
 
 
-def test_the_bound_is_where_the_p_value_meets_the_level() -> None:
-    epsilon = epsilon_from_guesses(1000, 200, 160, 1e-6, 0.05)
-
-    assert p_value(1000, 200, 160, epsilon, 1e-6) == pytest.approx(0.05, rel=1e-6)
-    assert epsilon_from_guesses(1000, 200, 100, 1e-6, 0.05) == 0
+@pytest.mark.parametrize("noise", [0.7, 2.0])
+def test_simulated_right_guesses_are_as_likely_as_they_are(noise: float) -> None:
+    """The shares of 4,000 runs that guessed so many: none beyond what the claim allows."""
+    claim = gaussian(noise).profile(GRID)
+    runs = [
+        guess({"one": s}, c) for s, c in (subsampled(60, noise, 1.0, 1, i) for i in range(4000))
+    ]
+    for attempts in zip(*runs, strict=True):
+        correct = np.array([attempt.correct for attempt in attempts])
+        for v in np.unique(correct):
+            often = int((correct >= v).sum())
+            if often >= 20:  # of the true share at least this much, almost surely
+                least = float(stats.beta.ppf(1e-5, often, len(correct) - often + 1))
+                assert not impossible(60, attempts[0].guesses, int(v), claim, least)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
-def test_randomized_response_is_bounded_from_below_and_nearly_tightly(epsilon: float) -> None:
-    bounds = [
-        bound_of(*randomized_response(2000, epsilon, seed), delta=0.0).epsilon
-        for seed in range(100)
+def test_randomized_response_is_seldom_refuted_and_its_half_often(epsilon: float) -> None:
+    games = (randomized_response(2000, epsilon, seed) for seed in range(100))
+    attempts = [guess({"one": scores}, coins) for scores, coins in games]
+
+    assert np.mean([refuted_by(a, pure(epsilon), 0.05) is not None for a in attempts]) <= 0.05
+    assert np.mean([refuted_by(a, pure(epsilon / 2), 0.05) is not None for a in attempts]) > 0.95
+
+
+# The rate, the steps and sigma of eps=3 at delta 1/(2N), for batches of 64 and 1,024.
+SETTINGS = {200: (64 / 200, 30, 1.865), 42_061: (1024 / 42_061, 410, 1.0127)}
+
+
+@pytest.mark.parametrize("size", SETTINGS)
+def test_a_right_run_stays_below_its_epsilon_and_a_quarter_of_the_noise_does_not(size: int) -> None:
+    rate, steps, noise = SETTINGS[size]
+    delta = 1 / (2 * size)
+    epsilon = gaussian(noise, rate, steps).epsilon(delta)
+    claim = gaussian(noise, rate, steps).profile(GRID)
+    games = (subsampled(1000, noise, rate, steps, seed) for seed in range(20))
+    right = [guess({"one": scores}, coins) for scores, coins in games]
+    wrong = [
+        bound_of(*subsampled(1000, noise / 4, rate, steps, seed), delta, rate, steps).epsilon
+        for seed in range(2)
     ]
 
-    assert np.mean([bound > epsilon for bound in bounds]) <= 0.05
-    assert np.median(bounds) > 0.7 * epsilon
+    assert epsilon == pytest.approx(3, abs=0.01)
+    assert sum(refuted_by(attempts, claim, 0.05) is not None for attempts in right) <= 2
+    assert min(wrong) > 1.2 * epsilon
 
 
 def test_canaries_that_were_never_sampled_hide_among_those_outside() -> None:
@@ -67,7 +160,7 @@ def test_canaries_that_were_never_sampled_hide_among_those_outside() -> None:
     shown = coins & (np.arange(1000) % 10 == 0)
     bound = bound_of(shown.astype(float), coins, delta=1e-6)
 
-    assert bound.guesses == bound.correct
+    assert bound.guesses.guesses == bound.guesses.correct == 100
     assert bound.epsilon > 2
 
 
@@ -81,34 +174,44 @@ def test_scores_that_tell_nothing_prove_nothing() -> None:
     assert np.mean([bound > 0 for bound in bounds]) <= 0.08
 
 
-def test_gaussian_noise_is_bounded_below_its_own_epsilon() -> None:
-    """One release with sensitivity 1 and noise 1: the bound stays below the exact epsilon."""
-    generator = np.random.default_rng(1)
-    delta = 1e-5
-    exact = next(
-        e
-        for e in np.arange(0.0, 8, 0.001)
-        if stats.norm.cdf(0.5 - e) - math.exp(e) * stats.norm.cdf(-0.5 - e) <= delta
-    )
-    bounds = []
-    for _ in range(40):
-        coins = generator.random(5000) < 0.5
-        scores = coins + generator.normal(size=5000)
-        bounds.append(bound_of(scores, coins, delta=delta).epsilon)
+def test_the_bound_is_the_largest_epsilon_that_is_refuted() -> None:
+    scores, coins = subsampled(1000, 0.5, 1.0, 1, seed=3)
+    bound = bound_of(scores, coins, delta=1e-5)
+    attempts = guess({"one": scores}, coins)
 
-    assert max(bounds) < exact
-    assert np.median(bounds) > 0.8
-    assert exact <= accounting.epsilon_rdp(
-        sampling_rate=1.0, noise_multiplier=1.0, steps=1, delta=delta
-    )
+    def refuted(noise: float) -> bool:
+        return refuted_by(attempts, gaussian(noise).profile(GRID), 0.05) is not None
+
+    noises = np.geomspace(0.45, 2, 50)
+    largest = max(gaussian(n).epsilon(1e-5) for n in noises if refuted(n))
+    assert bound.epsilon == pytest.approx(largest, rel=0.03)
+    assert bound.epsilon < gaussian(0.5).epsilon(1e-5)
 
 
 def test_coins_that_show_openly_prove_as_much_as_so_many_can() -> None:
     coins = np.arange(1000) % 2 == 0
     bound = bound_of(coins.astype(float), coins, delta=1e-6)
 
-    assert bound.correct == bound.guesses
-    assert bound.epsilon > 4
+    assert bound.guesses.correct == bound.guesses.guesses
+    assert bound.epsilon > 6
+
+
+def test_several_rules_share_the_confidence_and_the_best_one_counts() -> None:
+    coins = np.arange(1000) % 2 == 0
+    scores = {"useless": np.zeros(1000), "open": coins.astype(float)}
+    attempts = guess(scores, coins)
+    alone = guess({"open": coins.astype(float)}, coins)
+    found = refuted_by(attempts, gaussian(1.0).profile(GRID), 0.05)
+
+    assert len(attempts) == 2 * len(alone)
+    assert found is not None
+    assert found.score == "open"
+    # Each attempt of two rules is held to half the level of one.
+    claim = gaussian(0.5).profile(GRID)
+    levels = np.geomspace(0.5, 1e-6, 100)
+    least = min(p for p in levels if unlikely(alone, claim, p).any()) * len(alone)
+    assert refuted_by(alone, claim, 1.5 * least) is not None
+    assert refuted_by(attempts, claim, 1.5 * least) is None
 
 
 @pytest.mark.parametrize(
@@ -116,22 +219,9 @@ def test_coins_that_show_openly_prove_as_much_as_so_many_can() -> None:
 )
 def test_scores_that_do_not_fit_are_refused(scores: list[float], coins: list[bool]) -> None:
     with pytest.raises(ValueError, match="expected"):
-        lower_bound({"one": scores}, coins, delta=1e-5, confidence=0.95)
-
-
-def test_several_rules_share_the_confidence_and_the_best_one_counts() -> None:
-    coins = np.arange(1000) % 2 == 0
-    useless = np.zeros(1000)
-    alone = bound_of(coins.astype(float), coins, delta=1e-6)
-    scores = {"useless": useless, "open": coins.astype(float)}
-    both = lower_bound(scores, coins, delta=1e-6, confidence=0.95)
-
-    assert (both.score, both.correct) == ("open", alone.correct)
-    # Twenty attempts in place of ten: each is held to half the level.
-    fair = epsilon_from_guesses(1000, both.guesses, both.correct, 1e-6, 0.05 / 20)
-    assert both.epsilon == fair < alone.epsilon
+        guess({"one": scores}, coins)
 
 
 def test_no_rule_at_all_is_refused() -> None:
     with pytest.raises(ValueError, match="expected one rule"):
-        lower_bound({}, [True], delta=1e-5, confidence=0.95)
+        guess({}, [True])
