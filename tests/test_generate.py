@@ -372,11 +372,8 @@ def test_nothing_is_overwritten(made, private):
     assert "exists" in result.output
 
 
-def test_a_run_without_privacy_is_refused_or_said_to_have_none(private, one_source, tmp_path):
-    plain = shutil.copytree(private, tmp_path / "plain")
-    record = json.loads((plain / "record.json").read_text())
-    record["privacy"] = record["mechanism"] = None
-    (plain / "record.json").write_text(json.dumps(record))
+def test_a_run_without_privacy_is_refused_or_said_to_have_none(quick_scores, one_source, tmp_path):
+    plain = train(tmp_path, "clip=none", "name=plain").path
     wanted = [plain, "n=2", f"sources={one_source}", *QUICK]
     result = invoke(*wanted)
     assert result.exit_code == 2

@@ -15,9 +15,12 @@ from dpft import study
 from dpft.cli import app
 from dpft.errors import ConfigError, DataError
 from dpft.objectives.base import Prediction
+from dpft.predictions import write_predictions
+from dpft.runs import RunDirectory, read_record, write_record
 from dpft.study import System, design, read_key, read_ratings, summarise, write_study
 from dpft.study.sheet import cell
 from dpft.study.statistics import summary
+from tests.runs.example import example_record
 
 
 def system(name, count=8, reply="{name} answers {i}", **changes):
@@ -370,29 +373,23 @@ def invoke(*arguments):
     return CliRunner().invoke(app, ["study", *map(str, arguments)])
 
 
-def run_folder(path, name, reply, privacy=None):
-    folder = path / name
-    (folder / "generations").mkdir(parents=True)
-    lines = [
-        {"source": f"hello {i}", "prediction": reply, "references": [f"fine {i}"]} for i in range(6)
-    ]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (folder / "generations/dev.jsonl").write_text(text)
-    record = {
-        "schema_version": 1,
-        "config_hash": name,
-        "generations": {"dev": "generations/dev.jsonl"},
-        "privacy": privacy,
-        "labels": ["bundled tiny model"],
-    }
-    (folder / "record.json").write_text(json.dumps(record))
-    return folder
+def run_folder(path, name, reply, private):
+    """A finished run that answered six times the same."""
+    with RunDirectory.open(path / name, {"name": name}, f"name: {name}\n") as run:
+        predictions = [Prediction(f"hello {i}", reply, (f"fine {i}",)) for i in range(6)]
+        write_predictions(run.generations("dev"), predictions)
+        record = example_record(run.config_hash) | {"labels": ["bundled tiny model"]}
+        record["generations"] = {"dev": "generations/dev.jsonl"}
+        if not private:
+            record["mechanism"] = record["privacy"] = None
+        write_record(run, record)
+        run.mark_done()
+    return path / name
 
 
 @pytest.fixture
 def runs(tmp_path):
-    private = {"statement": "(3, 1e-05)-differential privacy", "caveats": ["a caveat"]}
-    return [run_folder(tmp_path, "one", "a", private), run_folder(tmp_path, "two", "b")]
+    return [run_folder(tmp_path, "one", "a", True), run_folder(tmp_path, "two", "b", False)]
 
 
 def test_from_runs_to_a_table(tmp_path, runs):
@@ -417,7 +414,9 @@ def test_from_runs_to_a_table(tmp_path, runs):
     assert (out / "study.svg").read_text().startswith("<?xml")
 
     shown = " ".join(invoke("read", done, "--key", out / "key.json").output.split())
-    for said in ("(3, 1e-05)", "a caveat", "no privacy guarantee", "bundled tiny model", "2.00"):
+    private = read_record(runs[0])["privacy"]
+    told = (private["statement"], *private["caveats"], "no privacy guarantee")
+    for said in (*told, "bundled tiny model", "2.00"):
         assert said in shown
 
 
