@@ -47,8 +47,18 @@ def entries(path: Path, expected: str) -> Iterator[tuple[str, Any]]:
         at = _skip(text, at + 1)
         if at < len(text):
             raise json.JSONDecodeError("Extra data", text, at)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {error.lineno}: {error.msg}; expected {expected}") from error
+    except (ValueError, RecursionError) as error:
+        line = error.lineno if isinstance(error, json.JSONDecodeError) else line
+        raise DataError(f"{path}, line {line}: {problem(error)}; expected {expected}") from error
+
+
+def problem(error: ValueError | RecursionError) -> str:
+    """What is wrong with a text that `json` refused, as a clause."""
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
+    return str(error).partition(":")[0]  # a number of thousands of digits
 
 
 def _skip(text: str, at: int) -> int:

@@ -14,6 +14,7 @@ from dpft.errors import ConfigError, DataError, SplitError
 from dpft.objectives.base import Prediction
 from dpft.objectives.records import TextRecord
 from dpft.tasks.generation import Generation, check_room
+from dpft.tasks.json_list import problem
 from dpft.tasks.sources import Dataset, Form, Hub, text_lines, well_formed
 
 if TYPE_CHECKING:
@@ -106,8 +107,9 @@ def read_json(path: Path, split: str) -> list[Reply]:
     """
     try:
         content = json.loads("\n".join(text_lines(path, _JSON)))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {error.lineno}: {error.msg}; expected {_JSON}") from error
+    except (ValueError, RecursionError) as error:
+        where = f"{path}, line {error.lineno}" if isinstance(error, json.JSONDecodeError) else path
+        raise DataError(f"{where}: {problem(error)}; expected {_JSON}") from error
     dialogues = content.get(split) if isinstance(content, dict) else None
     if not isinstance(dialogues, list):
         raise DataError(f"{path}, line 1: got no list {split!r}; expected {_JSON}")

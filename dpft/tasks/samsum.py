@@ -12,7 +12,7 @@ from dpft.errors import DataError
 from dpft.objectives.base import Prediction
 from dpft.objectives.records import TextRecord
 from dpft.tasks.generation import Generation, text_room
-from dpft.tasks.json_list import entries
+from dpft.tasks.json_list import entries, problem
 from dpft.tasks.sources import Dataset, Form, Hub, text_lines, well_formed
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def read_lines(path: Path) -> list[Row]:
             continue
         try:
             rows.append(_row(json.loads(line), where))
-        except json.JSONDecodeError as error:
-            raise DataError(f"{where}: {error.msg}; expected {_ENTRY}") from error
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{where}: {problem(error)}; expected {_ENTRY}") from error
     return rows
 
 

@@ -154,6 +154,8 @@ def _changed(change):
     ("content", "message"),
     [
         ('{"train":\n[}', "line 2: "),
+        ('{"train": ' + "[" * 20_000, "it is nested too deep; expected"),
+        ('{"train": ' + "9" * 5_000, "Exceeds the limit"),
         ({"valid": []}, "line 1: got no list 'train'"),
         ([], "line 1: got no list 'train'"),
         (_changed(lambda d: d.pop("personality")), "train, dialogue 2: got personality None"),

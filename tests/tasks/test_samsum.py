@@ -79,6 +79,8 @@ def test_a_copy_without_the_empty_dialogue_reads_the_same():
         (f"[{GOOD},\n" + GOOD.replace('"s"', '" "') + "]", "line 2, entry 2: .*summary not empty"),
         ("[" + GOOD.replace('"A: a"', "7") + "]", "line 1, entry 1: got dialogue '7'"),
         ("[" + GOOD.replace('"s"', '"\\ud83d"') + "]", "line 1, entry 1: got .* no valid Unicode"),
+        (f"[\n{GOOD},\n{'[' * 20_000}", "line 3: it is nested too deep; expected a JSON list"),
+        (f"[\n{GOOD},\n{'9' * 5_000}]", r"line 3: Exceeds the limit \(4300 digits\)"),
     ],
 )
 def test_a_malformed_list_is_refused_with_its_line(tmp_path, text, message):
@@ -92,6 +94,8 @@ def test_a_malformed_list_is_refused_with_its_line(tmp_path, text, message):
         (f"{GOOD}\n{{", "line 2: Expecting"),
         (f"{GOOD}\n\n[1]", "line 3: got"),
         (GOOD.replace("summary", "sum"), "line 1: got"),
+        (f"{GOOD}\n{'[' * 20_000}", "line 2: it is nested too deep"),
+        (f"{GOOD}\n{'9' * 5_000}", "line 2: Exceeds the limit"),
     ],
 )
 def test_malformed_lines_are_refused_with_their_number(tmp_path, text, message):
