@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from dpft.cli import app
 from dpft.commands.train import flags_first
 from dpft.commands.validate import shipped
+from dpft.compose import compose
 from tests.processes import dpft
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -148,6 +150,7 @@ def test_account_calls_no_figure_of_shuffled_batches_a_bound():
         ("account privacy.accountant=pvr", "'pvr'; expected one of rdp, gdp_clt, prv"),
         ("account eps=null", "neither privacy.epsilon nor privacy.noise_multiplier"),
         ("account seed=x", "seed is 'x'"),
+        ("account resume=runs/one", "type dpft compare runs/one"),
         ("validate task=sst2 sampling=shufle", "'shufle'; expected one of poisson, shuffle"),
         ("validate task.max_length=1", "task.max_length is 1"),
         ("validate device=gpu", "device is 'gpu'; expected auto, cpu or cuda"),
@@ -156,6 +159,8 @@ def test_account_calls_no_figure_of_shuffled_batches_a_bound():
             "name is 123 (int); expected str or null; as text, type \"name='123'\"",
         ),
         ("validate eps=nan", "privacy.epsilon is nan, which is not a number"),
+        ("validate resume=nowhere", "nowhere holds no config.yaml"),
+        ("validate resume=5", "5 holds no config.yaml"),
         ("score nowhere", "does not exist"),
         ("score task=e2e", "expected one, as in dpft score task=e2e predictions=FILE"),
         ("score task=e2e predictions=none.jsonl", "cannot read none.jsonl"),
@@ -401,6 +406,23 @@ def test_what_train_could_not_do_is_told_by_validate(word, told):
     result = invoke("validate", "task=e2e", "eps=3", word)
     assert result.exit_code == 2
     assert told in result.stderr
+
+
+def test_validate_checks_the_run_that_is_resumed(tmp_path):
+    file = tmp_path / "config.yaml"
+    stored = compose(["task=text2text", "task.train_file=mine.jsonl"])
+    file.write_text(yaml.safe_dump(stored))
+    asked = ["validate", f"resume={tmp_path}"]
+    # Its size is not known here, but was when it began.
+    result = invoke(*asked, "device=cpu", "hydra.verbose=true")
+    assert result.output == f"ok: resume={tmp_path} device=cpu hydra.verbose=true\n"
+    result = invoke(*asked, "eps=5")
+    assert result.exit_code == 2
+    assert f"got eps=5 beside resume={tmp_path}" in result.stderr
+    file.write_text(yaml.safe_dump({**stored, "seed": -1}))
+    result = invoke(*asked)
+    assert result.exit_code == 2
+    assert "seed is -1" in result.stderr
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])

@@ -18,8 +18,12 @@ from dpft.terminal import echo, secho
 
 def main(overrides: Sequence[str], as_json: bool) -> None:
     """Print what a budget means, as a table or as JSON."""
-    raw = compose(overrides)
-    run = parse(raw)
+    run = parse(compose(overrides))
+    if run.resume is not None:
+        raise ConfigError(
+            f"got resume={run.resume}, but what a run spends follows from its own settings and "
+            f"data: type dpft compare {run.resume}, or give the settings themselves"
+        )
     if not run.clip.private:
         raise ConfigError("clip=none is not private: there is nothing to account for")
     from dpft.tasks import load_task

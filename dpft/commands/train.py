@@ -130,7 +130,7 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     from dpft.runs.hidden import check_no_trial
     from dpft.runs.stored import stored_config
 
-    path = Path(raw["resume"])
+    path = Path(str(raw["resume"]))  # checked by `parse`
     given = ["resume"]
     for override in overrides:
         key = override.lstrip("+~").split("=")[0]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+from dpft.commands.train import resumed
 from dpft.compose import compose
 from dpft.config import conf_dir, parse
 from dpft.errors import NotInstalledError
 from dpft.presets import PRESETS
 from dpft.terminal import echo
 
+# Settings of Hydra itself, which are none of a run.
+_HYDRAS = re.compile(r"[+~]*hydra[./]")
 _NO_SIZE = (
     " (the number of records is not known, so batch size and noise were not checked; type "
     "task.train_size=N)"
@@ -41,13 +45,21 @@ def shipped() -> list[list[str]]:
 def check(overrides: Sequence[str]) -> bool:
     """Whether the size of the training data was known, and what follows from it checked too.
 
+    Of a run that is resumed it was known, and checked, when the run began.
+
     Raises:
         ConfigError: unless a run of these overrides could start, as far as can be told.
     """
-    run = parse(compose(overrides))
+    raw = compose(overrides)
+    resumes = raw.get("resume") is not None
+    if resumes:
+        raw = resumed(raw, [word for word in overrides if not _HYDRAS.match(word)])
+    run = parse(raw)
     from dpft.tasks import load_task
 
     load_task(run.task)  # before torch is imported, which takes seconds
+    if resumes:
+        return True
     from dpft.mechanisms import make_mechanism, published_size
 
     if run.task.get("train_size") is None:  # data of one's own
