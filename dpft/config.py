@@ -60,6 +60,7 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
     Raises:
         ConfigError: naming the key as the user would type it.
     """
+    _check_group(mapping, where)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     hints = typing.get_type_hints(cls)
     values = {}
@@ -70,7 +71,20 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
                 f"{', '.join(f'{where}.{name}' for name in fields)}"
             )
         values[key] = _checked(value, hints[key], f"{where}.{key}")
+    for name, field in fields.items():
+        needed = field.init and field.default is field.default_factory is dataclasses.MISSING
+        if needed and name not in values:
+            raise ConfigError(
+                f"{where}.{name} is not set; expected a value: type {where}.{name}=VALUE"
+            )
     return cls(**values)
+
+
+def _check_group(value: Any, name: str) -> None:
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            f"{name} is {str(value)[:60]!r}; expected a group of settings, as in conf/config.yaml"
+        )
 
 
 def _checked(value: Any, hint: Any, name: str) -> Any:
@@ -438,6 +452,12 @@ def parse(raw: Mapping[str, Any]) -> Run:
     for key in raw:
         if key not in known:
             raise ConfigError(f"unknown setting {key}{suggestion(key, known)}")
+    for key in (*_PLAIN, *_GROUPS, "task"):
+        if key not in raw:
+            raise ConfigError(f"{key} is not set; expected every setting of conf/config.yaml")
+    _check_group(raw["task"], "task")
+    if "name" not in raw["task"]:
+        raise ConfigError("task.name is not set; expected a task: type task=e2e")
     groups: dict[str, Any] = {name: build(cls, raw[name], name) for name, cls in _GROUPS.items()}
     hints = typing.get_type_hints(Run)
     plain: dict[str, Any] = {name: _checked(raw[name], hints[name], name) for name in _PLAIN}

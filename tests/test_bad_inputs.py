@@ -89,6 +89,45 @@ def test_a_wrong_value_is_refused_by_name(shipped, key):
         assert "\n" not in said
 
 
+def leaves(value, path=()):
+    yield path
+    for name in value if isinstance(value, dict) else ():
+        yield from leaves(value[name], (*path, name))
+
+
+def refusal(raw):
+    """What is said of settings that make no run; None if nothing is."""
+    try:
+        load_task(parse(raw).task)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def test_what_is_left_out_has_a_default_or_is_named(shipped):
+    named = set()
+    for *groups, leaf in filter(None, leaves(shipped)):
+        raw = copy.deepcopy(shipped)
+        inner = raw
+        for group in groups:
+            inner = inner[group]
+        del inner[leaf]
+        key, said = ".".join([*groups, leaf]), refusal(raw)
+        assert said is None or key in said
+        if said is not None:
+            named.add(key)
+    groups = {"task", "model", "adapt", "clip", "privacy", "optim", "decode"}
+    within = {"task.name", "model.path", "adapt.name", "clip.style", "optim.lr"}
+    assert named >= {*groups, *within, "seed", "name", "resume", "force"}
+
+
+@pytest.mark.parametrize("group", ["task", "model", "clip", "decode", "audit", "sweep"])
+def test_a_group_that_is_none_is_refused_by_name(shipped, group):
+    for value in (TEXT, 5, LIST):
+        with pytest.raises(ConfigError, match=f"^{group} is .*expected a group of settings"):
+            parse({**shipped, group: value})
+
+
 COMMANDS = {
     "train =3": "expected NAME=VALUE",
     "train --epsilon 3": "did you mean 'eps'",
@@ -99,6 +138,8 @@ COMMANDS = {
     "validate privacy.noise_multiplier=1e300 eps=null": "at most 1e+30",
     "validate =3": "expected NAME=VALUE",
     "validate +eps=3": "without +",
+    "validate ~model": "model is not set",
+    "validate ~optim.lr": "optim.lr is not set",
     "account eps=null privacy.noise_multiplier=1e300": "at most 1e+30",
     "sweep =3,4": "expected",
     "sweep --watch nowhere": "there is no sweep",
