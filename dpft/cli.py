@@ -116,7 +116,7 @@ def decode(
     """Decode again with other settings, without training: dpft decode RUN decode.beams=1"""
     from dpft.commands import decode as verb
 
-    _run(lambda: verb.main(run, overrides or []), hub=True)
+    _run(lambda: verb.main(run, overrides or []))
 
 
 @app.command()
@@ -380,7 +380,7 @@ def generate(
     """
     from dpft.commands import generate as verb
 
-    _run(lambda: verb.main(run, overrides or [], not_private), hub=True)
+    _run(lambda: verb.main(run, overrides or [], not_private))
 
 
 @study_app.command("make")

@@ -1,23 +1,26 @@
-"""A run that was trained, as the verbs that use its model find it again."""
+"""A run that was trained, as the verbs that use its model find it again.
+
+Torch is imported with the model: what is wrong with a folder is told before.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from dpft import runs
 from dpft.config import Run, parse
 from dpft.errors import ConfigError
-from dpft.models import LoadedModel
-from dpft.models.save import load_saved
 from dpft.runs.hidden import check_no_trial
 from dpft.runs.stored import stored_config
 from dpft.tasks import load_task
 from dpft.tasks.base import Task
+
+if TYPE_CHECKING:
+    from dpft.models import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,10 @@ class TrainedRun:
                 "the last checkpoint has the weights"
             )
         runs.check_whole(self.path, ("model/",))
+        import torch
+
+        from dpft.models.save import load_saved
+
         loaded = load_saved(self.run.model, self.task.needs, self.run.seed, folder)
         if torch.cuda.is_available() and self.run.device != "cpu":
             loaded.model.to("cuda")  # type: ignore[arg-type]
@@ -73,4 +80,22 @@ def loaded_run(path: Path) -> TrainedRun:
     record = runs.read_record(path)
     text, content = stored_config(path)
     runs.check_whole(path, ("record.json", "ledger.jsonl", "config.yaml"))
-    return TrainedRun(path, text, parse(content), record)
+    return TrainedRun(path, text, parse_stored(path, content), record)
+
+
+def parse_stored(path: Path, content: Mapping[str, Any]) -> Run:
+    """The settings that a run was begun with.
+
+    Args:
+        path: its folder.
+        content: of ``config.yaml``, see `dpft.runs.stored.stored_config`.
+
+    Raises:
+        ConfigError: if they are not those of a run, or not of one of this version.
+    """
+    try:
+        return parse(content)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{path / 'config.yaml'}: {error}. Restore the file, or use the dpft that wrote it"
+        ) from error

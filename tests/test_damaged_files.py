@@ -24,6 +24,7 @@ from dpft.sweep.journal import BEGUN, Event, Journal
 from dpft.sweep.words import read_list
 from dpft.tasks import load_task
 from tests.pages.example import record
+from tests.processes import dpft
 
 CONFIG = {"task": "e2e"}
 
@@ -239,6 +240,25 @@ def test_comparing_damaged_runs_is_one_message(copied, kind):
     assert isinstance(result.exception, SystemExit)
     assert result.exit_code == 2
     assert "record.json" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [("{}", "seed is not set"), ("seed: []", "name is not set")]
+)
+def test_settings_of_no_run_are_one_message(tmp_path, content, told):
+    """A run without the list of files of a finished one, so that nothing else can tell."""
+    (tmp_path / "record.json").write_text(json.dumps(record()))
+    file = tmp_path / "config.yaml"
+    file.write_text(content)
+    typed = [["decode", tmp_path], ["score", tmp_path], ["generate", tmp_path, "n=2"]]
+    for line in [*typed, ["validate", f"resume={tmp_path}"]]:
+        result = CliRunner().invoke(app, list(map(str, line)))
+        assert isinstance(result.exception, SystemExit)
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"dpft: {file}: {told}")
+    result = dpft("train", f"resume={tmp_path}", cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"dpft: {file}: {told}")
 
 
 def test_what_vanishes_while_it_is_read_is_named(copied, monkeypatch):

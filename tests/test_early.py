@@ -1,4 +1,4 @@
-"""What answers before torch is imported: the help of `dpft train`, and wrong settings of tasks."""
+"""What answers before torch is imported: help, wrong settings of tasks, and runs that are none."""
 
 import subprocess
 import sys
@@ -109,3 +109,20 @@ def test_account_and_validate_refuse_them_too():
         "    print(result.exit_code, result.stderr.partition(';')[0])"
     )
     assert said.splitlines() == ["2 dpft: unknown setting task.foo"] * 2
+
+
+def test_a_run_that_is_not_there_is_told_before_the_hub_is_asked():
+    said = python(
+        """
+import dpft.offline
+from typer.testing import CliRunner
+from dpft.cli import app
+
+dpft.offline.stay_offline_if_unreachable = lambda: print("asked")
+lines = ("decode nowhere", "score nowhere", "generate nowhere n=2", "study make nowhere --out x")
+for line in (*lines, "compare nowhere", "report nowhere", "validate resume=nowhere"):
+    result = CliRunner().invoke(app, line.split())
+    print(result.exit_code, "nowhere" in result.stderr, result.stdout)
+"""
+    )
+    assert said.split("\n") == ["2 True "] * 7

@@ -15,8 +15,6 @@ from dpft.terminal import echo
 def main(path: Path, overrides: Sequence[str]) -> None:
     """Decode a trained run again and record where the texts lie."""
     from dpft import runs
-    from dpft.predictions import predict, spelled, write_predictions
-    from dpft.progress import Progress
     from dpft.trained import loaded_run
 
     trained = loaded_run(path)
@@ -29,6 +27,12 @@ def main(path: Path, overrides: Sequence[str]) -> None:
         and getattr(settings, field.name) != getattr(run.decode, field.name)
     )
     name = "-".join(part for part in (settings.split, changed) if part)
+    from dpft.offline import stay_offline_if_unreachable
+
+    stay_offline_if_unreachable()  # what can be told without the hub and torch was told
+    from dpft.predictions import predict, spelled, write_predictions
+    from dpft.progress import Progress
+
     with (
         runs.RunDirectory.open(path, run.identity(), trained.text) as directory,
         Progress() as progress,

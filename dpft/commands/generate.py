@@ -49,23 +49,26 @@ class Settings:
 
 def main(path: Path, overrides: Sequence[str], not_private: bool) -> None:
     """Sample records and write them, with ``.guarantee.json`` and ``.guarantee.md`` beside."""
-    from dpft import runs
-    from dpft.commands.again import training_command
-    from dpft.synthesis import find_sources, is_private, keep, sample
-    from dpft.tasks.base import Task
     from dpft.trained import loaded_run
 
     plain, decoding = _split(overrides)
     if "n" not in plain:
         raise ConfigError("no n given; type dpft generate RUN n=1000 sources=dev")
     settings = build(Settings, plain, "generate")
-    if not is_private(runs.read_record(path)) and not not_private:
+    trained = loaded_run(path)
+    from dpft.offline import stay_offline_if_unreachable
+
+    stay_offline_if_unreachable()  # what can be told without the hub and torch was told
+    from dpft.commands.again import training_command
+    from dpft.synthesis import find_sources, is_private, keep, sample
+    from dpft.tasks.base import Task
+
+    if not is_private(trained.record) and not not_private:
         raise ConfigError(
             f"{path} was trained without privacy: what its model writes may repeat training "
             "records word for word. Train with eps=3 first, or type --not-private if the records "
             "are public or the texts stay where the records are"
         )
-    trained = loaded_run(path)
     task, how = trained.task, _decode(trained, decoding)
     out = Path(settings.out) if settings.out else path / "synthetic" / task.written_as
     sources = find_sources(

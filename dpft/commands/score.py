@@ -69,18 +69,20 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
 def score_run(path: Path) -> dict[str, Any]:
     """Score every generations file of a run again and update its record."""
     from dpft import runs
-    from dpft.predictions import score_file
     from dpft.runs.generations import generations_files
     from dpft.runs.hidden import check_no_trial
     from dpft.runs.stored import stored_config
     from dpft.tasks import load_task
+    from dpft.trained import parse_stored
 
     check_no_trial(path)
     files = generations_files(path, runs.read_record(path))
     text, content = stored_config(path)
     runs.check_whole(path, ("record.json", "ledger.jsonl", "config.yaml", "generations/"))
-    run = parse(content)
+    run = parse_stored(path, content)
     task = load_task(run.task)
+    from dpft.predictions import score_file  # and torch, which takes seconds
+
     results = {split: score_file(task, file) for split, file in files.items()}
     if not results:
         raise ConfigError(f"{path} has no generations yet; type dpft decode {path}")

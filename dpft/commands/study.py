@@ -83,13 +83,14 @@ def _titles(paths: Sequence[Path]) -> list[str]:
 
 def _system(path: Path, title: str, name: str) -> System:
     from dpft import runs
-    from dpft.predictions import read_predictions
     from dpft.runs.generations import generations_files
     from dpft.runs.hidden import check_no_trial
     from dpft.study import System
 
     check_no_trial(path)
     if path.suffix == ".jsonl":
+        from dpft.predictions import read_predictions
+
         return System(title, read_predictions(path), {"guarantee": "not known: a file, no run"})
     record = runs.read_record(path)
     known = generations_files(path, record)
@@ -98,6 +99,8 @@ def _system(path: Path, title: str, name: str) -> System:
             f"{path} has no generations {name!r}; it has {', '.join(known) or 'none'}: type "
             f"dpft decode {path} decode.split=dev, or choose with --split or --generations"
         )
+    from dpft.predictions import read_predictions  # and torch, which takes seconds
+
     privacy = record["privacy"]
     about = {
         "config_hash": record["config_hash"],

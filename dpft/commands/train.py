@@ -129,6 +129,7 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """
     from dpft.runs.hidden import check_no_trial
     from dpft.runs.stored import stored_config
+    from dpft.trained import parse_stored
 
     path = Path(str(raw["resume"]))  # checked by `parse`
     given = ["resume"]
@@ -142,5 +143,6 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
             )
     check_no_trial(path)
     _, stored = stored_config(path)
+    parse_stored(path, stored)
     # Earlier versions kept in config.yaml that the run was begun by force.
     return stored | {"force": False} | {key: raw[key] for key in (*given, "sweep")}
