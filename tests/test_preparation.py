@@ -7,6 +7,7 @@ import torch
 
 from dpft import runs
 from dpft.errors import ConfigError, ModelError
+from dpft.experiment import run_experiment
 from dpft.objectives.base import cut_in_encoding
 from dpft.objectives.causal import CausalExample
 from dpft.objectives.classifier import Classifier
@@ -119,3 +120,25 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
     assert device_of("auto") == device_of("cpu") == torch.device("cpu")
     with pytest.raises(ConfigError, match="there is no GPU here; type device=cpu"):
         device_of("cuda")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["precision=bfloat16", "device=cuda"], "Old GPU has no arithmetic for"),
+        (
+            ["task=cifar10", "model=wrn16-4", "audit=bound", "audit.records=10"],
+            "audit.records is 10, and such a canary is two records that are clipped as one",
+        ),
+    ],
+)
+def test_what_device_or_layers_cannot_do_is_refused_before_a_step(
+    tmp_path, monkeypatch, words, message
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: "device=cuda" in words)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Old GPU")
+    run = settings(tmp_path, *words)
+    with pytest.raises(ConfigError, match=message):
+        run_experiment(run)
+    assert not run_path(run).exists()
