@@ -169,7 +169,9 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
         instances=instances,
         planted=planted,
         auditor=audits.make_auditor(
-            run, task, objective, loaded, records[0], clipper, mechanism, key
+            *(run, task, objective, loaded, records[0], clipper, mechanism, key),
+            trained=trained,
+            shapes=shapes,
         ),
     )
 

@@ -22,11 +22,13 @@ from dpft.evaluation import evaluating
 from dpft.objectives.images import LabelledImage
 from dpft.objectives.records import LabelledText, Record, TextRecord
 from dpft.privacy import keys, microbatches
+from dpft.privacy.precision import full_precision
+from dpft.privacy.shapes import BLANK, FixedShapes, Shape
 from dpft.units import UnitBatch, finite_losses
 
 if TYPE_CHECKING:
     from dpft.models import LoadedModel
-    from dpft.objectives.base import Objective
+    from dpft.objectives.base import Losses, Objective
     from dpft.privacy import Clipper
     from dpft.tasks.base import Task
 
@@ -46,7 +48,10 @@ class RecordCanaries(Canaries):
 
     Args:
         records: from `canary_records`, two for each canary.
-        objective: of the task, for this model.
+        objective: of the task, for this model. Slopes are taken of its losses: in half precision
+            the difference of two would drown in rounding.
+        trained: gives the losses that the run trains on: those of ``objective``, in its precision.
+        shapes: as of the run's own records, see `dpft.units.Records`.
         model: that is trained.
         clipper: which clips them.
         batch_size: expected, by which a release is divided.
@@ -54,8 +59,9 @@ class RecordCanaries(Canaries):
         token_budget: of a microbatch.
         key: decides the coins; secret.
 
-    Guarantee: an included canary is a unit of the run like any other: its loss depends on nothing
-    else, and its gradient is clipped by the run's own clipper.
+    Guarantee: an included canary is a unit of the run like any other: its loss is computed in the
+    run's precision and in shapes that follow from it alone where the run's are fixed, depends on
+    nothing else, and its gradient is clipped by the run's own clipper.
     """
 
     def __init__(
@@ -65,14 +71,17 @@ class RecordCanaries(Canaries):
         model: nn.Module,
         clipper: Clipper,
         *,
+        trained: Losses,
+        shapes: FixedShapes | None,
         batch_size: int,
         weight: float,
         token_budget: int,
         key: bytes,
     ) -> None:
         examples = [objective.encode(record) for record in records]
-        self._data = Pairs(objective, examples, weight)
-        super().__init__(len(self._data), keys.generator(key, "audit", "records"))
+        self._trained = Pairs(trained, examples, weight, shapes)
+        self._scored = Pairs(objective, examples, weight)
+        super().__init__(len(self._scored), keys.generator(key, "audit", "records"))
         self._model = model
         self._clipper = clipper
         self._batch_size = batch_size
@@ -87,10 +96,11 @@ class RecordCanaries(Canaries):
             for name, p in self._clipper.parameters.items()
         }
         chosen = [slot for slot in slots if self.included[slot]]
-        for piece in self._data.microbatches(chosen, self._token_budget):
-            batch = self._data.batch(piece, 0).to(self._device)
-            losses, batch = finite_losses(self._data, self._model, batch)
-            self._clipper.backward(losses, rows=batch.rows_per_unit)
+        for piece in self._trained.microbatches(chosen, self._token_budget):
+            batch = self._trained.batch(piece, 0).to(self._device)
+            with full_precision():
+                losses, batch = finite_losses(self._trained, self._model, batch)
+                self._clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
 
     @torch.no_grad()
     def observe(self) -> None:
@@ -119,37 +129,63 @@ class RecordCanaries(Canaries):
     def _losses(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         out = np.zeros(len(self))
         with self._clipper.paused(), evaluating(self._model):
-            for piece in self._data.microbatches(range(len(self)), self._token_budget):
-                batch = self._data.batch(piece, 0).to(self._device)
-                out[piece] = self._data.losses(self._model, batch).double().cpu().numpy()
+            for piece in self._scored.microbatches(range(len(self)), self._token_budget):
+                batch = self._scored.batch(piece, 0).to(self._device)
+                out[piece] = self._scored.losses(self._model, batch).double().cpu().numpy()
         return out
 
 
 class Pairs:
-    """Units of two records each; a unit's loss is ``weight`` times the difference of theirs."""
+    """Units of two records each; a unit's loss is ``weight`` times the difference of theirs.
 
-    shapes = None
+    Args:
+        objective: gives the losses of records.
+        examples: encoded records, two for each unit.
+        weight: of the difference.
+        shapes: where a unit's shapes may not depend on its company; None: where they may.
+    """
 
-    def __init__(self, objective: Objective, examples: Sequence[Any], weight: float) -> None:
+    def __init__(
+        self,
+        objective: Losses,
+        examples: Sequence[Any],
+        weight: float,
+        shapes: FixedShapes | None = None,
+    ) -> None:
         self._objective = objective
         self._pairs = [tuple(examples[i : i + 2]) for i in range(0, len(examples), 2)]
         self.lengths = np.array([2 * max(a.length, b.length) for a, b in self._pairs], np.int64)
         self._weight = weight
+        self.shapes = shapes
 
     def __len__(self) -> int:
         return len(self._pairs)
 
     def microbatches(self, indices: Sequence[int], token_budget: int) -> list[list[int]]:
-        return microbatches(indices, self.lengths, token_budget)
+        if self.shapes is None:
+            return microbatches(indices, self.lengths, token_budget)
+        return self.shapes.microbatches(indices, self._shape, token_budget)
 
     def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
-        rows = self._objective.collate([row for i in indices for row in self._pairs[i]])
         signs = torch.tensor([1.0, -1.0], dtype=torch.float64)
-        return UnitBatch(rows, (self._weight * signs).expand(len(indices), 2))
+        weights = (self._weight * signs).repeat(len(indices), 1)
+        if self.shapes is None:
+            rows = [row for i in indices for row in self._pairs[i]]
+            return UnitBatch(self._objective.collate(rows), weights)
+        # All units of a microbatch have one shape.
+        _, *widths = next(self._shape(i) for i in indices if i != BLANK)
+        blank = (self._objective.blank(),) * 2
+        rows = [row for i in indices for row in (blank if i == BLANK else self._pairs[i])]
+        real = torch.tensor([i != BLANK for i in indices])
+        return UnitBatch(self._objective.collate(rows, widths), weights, real)
 
     def losses(self, model: nn.Module, batch: UnitBatch) -> Tensor:
         rows = self._objective.losses(model, batch.batch).view_as(batch.weights)
         return (rows * batch.weights.to(rows.dtype)).sum(1)
+
+    def _shape(self, unit: int) -> Shape:
+        one, other = (self._objective.widths(example) for example in self._pairs[unit])
+        return (2, *map(max, one, other))
 
 
 def canary_records(

@@ -18,9 +18,10 @@ from dpft.privacy import UnsupportedLayerError
 if TYPE_CHECKING:
     from dpft.config import Run
     from dpft.models import LoadedModel
-    from dpft.objectives.base import Objective
+    from dpft.objectives.base import Losses, Objective
     from dpft.objectives.records import Record
     from dpft.privacy import Clipper, Mechanism
+    from dpft.privacy.shapes import FixedShapes
     from dpft.tasks.base import Task
 
 
@@ -123,8 +124,24 @@ def make_auditor(
     clipper: Clipper,
     mechanism: Mechanism,
     key: bytes,
+    *,
+    trained: Losses,
+    shapes: FixedShapes | None,
 ) -> Auditor | None:
-    """The canaries in slots of their own, if the run is to have any; `like` shows their form."""
+    """The canaries in slots of their own, if the run is to have any.
+
+    Args:
+        run: the settings.
+        task: of the run.
+        objective: of the task, for this model.
+        loaded: the model.
+        like: a record, which shows the form of canaries.
+        clipper: of the run.
+        mechanism: of the run.
+        key: decides coins and canaries; secret.
+        trained: gives the losses that the run trains on, in its precision.
+        shapes: of the run's own records where they are fixed, else None.
+    """
     audit = run.audit
     parts: dict[str, Canaries] = {}
     if audit.gradients:
@@ -135,6 +152,8 @@ def make_auditor(
             objective,
             loaded.model,
             clipper,
+            trained=trained,
+            shapes=shapes,
             batch_size=mechanism.batch_size,
             weight=audit.weight,
             token_budget=run.optim.microbatch_tokens,
