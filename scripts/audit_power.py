@@ -3,7 +3,7 @@
     python scripts/audit_power.py --out results/audit-power
 
 Trains a small linear model with dpft's own sampler, clipper, noise and gradient canaries, as
-`dpft.train` does: as claimed, and broken (less noise, a larger rate, one
+`dpft.training.loop` does: as claimed, and broken (less noise, a larger rate, one
 noise for all steps). Each run is audited against what it claims. Rows that stand in
 runs.csv are not run again. Time: half an hour on one core.
 """

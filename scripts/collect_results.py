@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from dpft import runs
-from dpft.report import as_markdown, row
+from dpft.report.comparison import as_markdown, row
 
 BEGIN, END = "<!-- table of the records: begin -->", "<!-- table of the records: end -->"
 FILES = ("record.json", "ledger.jsonl")

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import collect_results
 
-from dpft import papers
+from dpft.reproduce import papers
+from dpft.reproduce.tables.cells import Filled, chosen, fill
+from dpft.reproduce.tables.composition import Composer
+from dpft.reproduce.tables.epsilons import epsilons
+from dpft.reproduce.tables.found import make_index
+from dpft.reproduce.tables.plan import Plan, make_plan
+from dpft.reproduce.tables.render import FORMATS
 from dpft.sweep.points import labels
-from dpft.tables.cells import Filled, chosen, fill
-from dpft.tables.composition import Composer
-from dpft.tables.epsilons import epsilons
-from dpft.tables.found import make_index
-from dpft.tables.plan import Plan, make_plan
-from dpft.tables.render import FORMATS
 
 RESULTS = Path("results")
 

@@ -1,7 +1,7 @@
 """Mutation testing: put small bugs into dpft, one at a time, and see whether a test notices.
 
     python scripts/mutate.py                             # every module of TARGETS, in its order
-    python scripts/mutate.py --most 25 dpft/train.py     # 25 mutants of one module
+    python scripts/mutate.py --most 25 dpft/training/loop.py     # 25 mutants of one module
     python scripts/mutate.py --again                     # those that survived, after new tests
     python scripts/mutate.py --report                    # scores by module, and what survived
 
@@ -69,12 +69,12 @@ TARGETS: dict[str, str] = {
     "dpft/privacy/accounting/__init__.py": "privacy/test_accounting privacy/test_mechanism",
     "dpft/runs/ledger.py": "runs/test_ledger",
     "dpft/runs/noise_key.py": "runs/test_noise_key runs/test_directory",
-    "dpft/train.py": "test_train test_session test_units privacy/test_users models/test_adapt_rgp "
+    "dpft/training/loop.py": "test_train test_session test_units privacy/test_users models/test_adapt_rgp "
     "audit/test_audited_runs",
-    "dpft/session.py": "test_session test_experiment audit/test_audited_runs",
-    "dpft/preparation.py": "test_preparation test_experiment audit/test_audited_runs",
-    "dpft/pages/guarantee.py": "pages/test_guarantee pages/test_one",
-    "dpft/units.py": "test_units privacy/test_users",
+    "dpft/training/session.py": "test_session test_experiment audit/test_audited_runs",
+    "dpft/training/setup.py": "test_preparation test_experiment audit/test_audited_runs",
+    "dpft/report/pages/guarantee.py": "pages/test_guarantee pages/test_one",
+    "dpft/tasks/units.py": "test_units privacy/test_users",
 }
 
 
@@ -112,7 +112,9 @@ def warm_up() -> None:
 
 
 def _imported() -> dict[str, Any]:
-    tested(["tests/test_train.py", "tests/privacy/test_accounting.py"], object(), "-k", "moves")
+    tested(
+        ["tests/training/test_loop.py", "tests/privacy/test_accounting.py"], object(), "-k", "moves"
+    )
     own = (
         "dpft",
         "tests",

@@ -4,7 +4,7 @@
     python scripts/pretrain_tiny.py --check    # scores it, before and after plain fine-tuning
 
 Hardware and time: two threads of an Intel Xeon (--threads 2), 6.5 CPU minutes, dev loss 0.562.
-The text is the public part of ``dpft.tasks.e2e_sample``; nothing is downloaded.
+The text is the public part of ``dpft.tasks.samples.e2e``; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from transformers import (
 )
 
 from dpft.tasks.e2e import linearise
-from dpft.tasks.e2e_sample import generate
+from dpft.tasks.samples.e2e import generate
 
 FOLDER = Path(__file__).parents[1] / "dpft" / "models" / "tiny"
 END = "<|endoftext|>"

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.tasks.e2e import linearise
-from dpft.tasks.e2e_sample import generate
+from dpft.tasks.samples.e2e import generate
 
 LONGEST = 3000  # characters of a document: longer texts are cut between sentences
 SHORTEST = 40

@@ -82,12 +82,12 @@ def prepare(overrides: Sequence[str]) -> None:
     from omegaconf import OmegaConf
 
     from dpft import runs
-    from dpft.compose import compose
-    from dpft.config import parse
-    from dpft.paths import run_path
-    from dpft.preparation import prepare as prepared
-    from dpft.progress import Progress
+    from dpft.config.compose import compose
+    from dpft.config.schema import parse
+    from dpft.runs.paths import run_path
     from dpft.tasks import load_task
+    from dpft.training.progress import Progress
+    from dpft.training.setup import prepare as prepared
 
     run = parse(compose(list(overrides)))
     text = OmegaConf.to_yaml(OmegaConf.create(dict(run.raw)))
@@ -117,7 +117,7 @@ def measure(arguments: argparse.Namespace) -> None:
             if (arguments.version, rows, stage) in done or stage not in arguments.stages:
                 continue
             generate(data, rows)
-            command = [sys.executable, "-m", "dpft.cli", "data", "check", "text2text"]
+            command = [sys.executable, "-m", "dpft.cli.app", "data", "check", "text2text"]
             command += [f"task.train_file={data}", HOLD_OUT]
             if stage != "check":
                 if stage == "prepare":

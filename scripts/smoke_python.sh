@@ -19,7 +19,7 @@ fi
 # make_run INTERPRETER NAME: sixteen steps, a minute; one thread, since rounding depends on their number.
 make_run() {
     echo "== $("$1" -VV | head -n 1)"
-    PYTHONPATH=$root OMP_NUM_THREADS=1 "$1" -P -m dpft.cli train +experiment=demo optim.batch_size=64 \
+    PYTHONPATH=$root OMP_NUM_THREADS=1 "$1" -P -m dpft.cli.app train +experiment=demo optim.batch_size=64 \
         optim.steps=16 decode.beams=1 task.limit_eval=16 threads=1 device=cpu force=true \
         runs_dir="$folder" name="$2" >"$folder/$2.log" 2>&1 || { cat "$folder/$2.log"; exit 1; }
 }

@@ -19,9 +19,14 @@ from typing import Any, Self
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
-        *("dpft.cli", "hydra", "dpft.commands.train", "dpft.experiment"),
+        *("dpft.cli.app", "hydra", "dpft.cli.train", "dpft.training.run"),
         # What a run imports on its way.
-        *("prv_accountant", "dpft.metrics.bleu", "dpft.metrics.rouge", "dpft.metrics.e2e"),
+        *(
+            "prv_accountant",
+            "dpft.tasks.metrics.bleu",
+            "dpft.tasks.metrics.rouge",
+            "dpft.tasks.metrics.e2e",
+        ),
         "transformers.models.gpt2.modeling_gpt2",
     ]
 )
@@ -117,6 +122,6 @@ def _call(
 def _dpft(arguments: list[str], cwd: Path) -> None:
     os.chdir(cwd)
     sys.argv = ["dpft", *arguments]
-    from dpft.cli import main
+    from dpft.cli.app import main
 
     main()

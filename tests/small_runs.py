@@ -5,13 +5,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dpft import runs
-from dpft.compose import compose
-from dpft.config import Run, parse
-from dpft.paths import run_path
-from dpft.preparation import Prepared, prepare
-from dpft.progress import Progress
-from dpft.session import Session
+from dpft.config.compose import compose
+from dpft.config.schema import Run, parse
+from dpft.runs.paths import run_path
 from dpft.tasks import load_task
+from dpft.training.progress import Progress
+from dpft.training.session import Session
+from dpft.training.setup import Prepared, prepare
 
 WORDS = [
     "task=sst2",

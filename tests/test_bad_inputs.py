@@ -5,10 +5,10 @@ import copy
 import pytest
 from typer.testing import CliRunner
 
-from dpft.cli import app
-from dpft.compose import compose
-from dpft.config import parse
-from dpft.errors import ConfigError
+from dpft.cli.app import app
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
+from dpft.config.schema import parse
 from dpft.tasks import load_task
 
 INF, NAN = float("inf"), float("nan")
@@ -171,7 +171,7 @@ COMMANDS = {
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_wrong_command_is_one_message(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dpft.offline.stay_offline_if_unreachable", lambda: None)
+    monkeypatch.setattr("dpft.config.offline.stay_offline_if_unreachable", lambda: None)
     result = CliRunner().invoke(app, line.split())
     assert isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code == 2

@@ -8,23 +8,23 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from dpft.cli import app
-from dpft.errors import DpftError
-from dpft.out_of_memory import Budget
-from dpft.pages.gather import Options, gather
-from dpft.predictions import read_predictions
-from dpft.report import show
+from dpft.cli.app import app
+from dpft.config.errors import DpftError
+from dpft.report.card import model_card
+from dpft.report.comparison import show
+from dpft.report.pages.gather import Options, gather
+from dpft.reproduce.study.sheet import read_key
 from dpft.runs import Ledger, RunDirectory, checkpoint, is_finished, read_ledger, read_record
-from dpft.runs.card import model_card
 from dpft.runs.norms import NormsLog, read_norms
 from dpft.runs.stored import stored_config
-from dpft.study.sheet import read_key
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import BEGUN, Event, Journal
 from dpft.sweep.words import read_list
 from dpft.tasks import load_task
-from tests.pages.example import record
+from dpft.training.out_of_memory import Budget
+from dpft.training.predictions import read_predictions
 from tests.processes import dpft
+from tests.report.pages.example import record
 
 CONFIG = {"task": "e2e"}
 
@@ -266,7 +266,7 @@ def test_what_vanishes_while_it_is_read_is_named(copied, monkeypatch):
         shutil.rmtree(copied)
         copied.stat()
 
-    monkeypatch.setattr("dpft.commands.compare.show", vanish)
+    monkeypatch.setattr("dpft.cli.compare.show", vanish)
     result = CliRunner().invoke(app, ["compare", str(copied)], standalone_mode=False)
     assert isinstance(result.exception, SystemExit)
     assert f"{copied}: No such file or directory" in result.stderr

@@ -57,7 +57,11 @@ def make(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
 
 def test_wheel_holds_configs_and_tiny_model(wheel: Path) -> None:
     held = set(contents(wheel))
-    assert {"dpft/cli.py", "dpft/conf/config.yaml", "dpft/models/tiny/model.safetensors"} <= held
+    assert {
+        "dpft/cli/app.py",
+        "dpft/conf/config.yaml",
+        "dpft/models/tiny/model.safetensors",
+    } <= held
     assert {f"dpft/{file.relative_to(ROOT)}" for file in (ROOT / "conf").rglob("*.yaml")} <= held
 
 

@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dpft import runs
-from dpft.cli import app
-from dpft.report import as_markdown, row
+from dpft.cli.app import app
+from dpft.report.comparison import as_markdown, row
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = sorted((ROOT / "results").rglob("record.json"))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 import dpft
-from dpft.cli import app
+from dpft.cli.app import app
 
 PACKAGE = Path(dpft.__file__).parent
 LOADERS = ("from_pretrained", "from_config", "load_dataset", "pipeline")
@@ -43,7 +43,7 @@ def test_no_loader_is_called_without_saying_that_code_is_not_trusted():
 
 def test_everything_is_printed_by_functions_that_show_no_escape_sequences():
     # The worker of a benchmark speaks to its parent, not to a terminal.
-    own = ("dpft/terminal.py", "dpft/console.py", "dpft/bench/worker.py")
+    own = ("dpft/report/terminal.py", "dpft/report/console.py", "dpft/reproduce/bench/worker.py")
     found = []
     for file, tree in _trees():
         for node in () if file in own else ast.walk(tree):

@@ -29,7 +29,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dpft import runs
-from dpft.compose import compose
+from dpft.config.compose import compose
 from tests.processes import Forked
 
 _SMALL = (
@@ -115,9 +115,9 @@ class Result:
 
 def live(raw: dict[str, Any], operations: int | None) -> None:
     """One life of a run; ended by SIGKILL at that many operations on its files, if ever."""
-    from dpft.config import parse
-    from dpft.experiment import run_experiment
-    from dpft.metrics import coco, java
+    from dpft.config.schema import parse
+    from dpft.tasks.metrics import coco, java
+    from dpft.training.run import run_experiment
 
     # Java takes a second and has no part in what is tested.
     coco.ptb_tokenize = lambda texts: [text.lower() for text in texts]  # type: ignore

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpft.errors import ConfigError
-from dpft.objectives.base import Instance
-from dpft.objectives.records import TextRecord
+from dpft.config.errors import ConfigError
 from dpft.privacy import keys
+from dpft.tasks.objectives.base import Instance
+from dpft.tasks.objectives.records import TextRecord
 
 Array = npt.NDArray[np.float64]
 
@@ -111,7 +111,7 @@ def measure(
     Args:
         secrets: from `make_secrets`.
         words: that they are made of.
-        objective: `dpft.objectives.causal.Causal` of the task.
+        objective: `dpft.tasks.objectives.causal.Causal` of the task.
         model: trained.
         candidates: other texts that each is compared with.
         batch_size: texts at a time.

@@ -17,20 +17,20 @@ import torch
 from torch import Tensor, nn
 
 from dpft.audit.canaries import Canaries
-from dpft.errors import ConfigError
-from dpft.evaluation import evaluating
-from dpft.objectives.images import LabelledImage
-from dpft.objectives.records import LabelledText, Record, TextRecord
+from dpft.config.errors import ConfigError
 from dpft.privacy import keys, microbatches
 from dpft.privacy.precision import full_precision
 from dpft.privacy.shapes import BLANK, FixedShapes, Shape
-from dpft.units import UnitBatch, finite_losses
+from dpft.tasks.objectives.evaluation import evaluating
+from dpft.tasks.objectives.images import LabelledImage
+from dpft.tasks.objectives.records import LabelledText, Record, TextRecord
+from dpft.tasks.units import UnitBatch, finite_losses
 
 if TYPE_CHECKING:
     from dpft.models import LoadedModel
-    from dpft.objectives.base import Losses, Objective
     from dpft.privacy import Clipper
     from dpft.tasks.base import Task
+    from dpft.tasks.objectives.base import Losses, Objective
 
 
 # Of the weights' norm: how far to either side a slope is taken. Smaller ones drown in rounding.
@@ -51,7 +51,7 @@ class RecordCanaries(Canaries):
         objective: of the task, for this model. Slopes are taken of its losses: in half precision
             the difference of two would drown in rounding.
         trained: gives the losses that the run trains on: those of ``objective``, in its precision.
-        shapes: as of the run's own records, see `dpft.units.Records`.
+        shapes: as of the run's own records, see `dpft.tasks.units.Records`.
         model: that is trained.
         clipper: which clips them.
         batch_size: expected, by which a release is divided.

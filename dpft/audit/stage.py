@@ -11,18 +11,18 @@ from dpft.audit.auditor import Auditor
 from dpft.audit.canaries import Canaries
 from dpft.audit.gradients import GradientCanaries
 from dpft.audit.records import RecordCanaries, canary_records
-from dpft.audit.settings import Audit
-from dpft.errors import ConfigError
+from dpft.config.audit import Audit
+from dpft.config.errors import ConfigError
 from dpft.privacy import UnsupportedLayerError
 
 if TYPE_CHECKING:
-    from dpft.config import Run
+    from dpft.config.schema import Run
     from dpft.models import LoadedModel
-    from dpft.objectives.base import Losses, Objective
-    from dpft.objectives.records import Record
     from dpft.privacy import Clipper, Mechanism
     from dpft.privacy.shapes import FixedShapes
     from dpft.tasks.base import Task
+    from dpft.tasks.objectives.base import Losses, Objective
+    from dpft.tasks.objectives.records import Record
 
 
 def check(run: Run, task: Task) -> None:

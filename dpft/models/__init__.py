@@ -2,8 +2,8 @@
 
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model, load_tokenizer
+from dpft.models.needs import Needs
 from dpft.models.save import load_saved, save_model
-from dpft.needs import Needs
 
 __all__ = [
     "LoadedModel",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dpft.config import Adapt
-from dpft.errors import ModelError
+from dpft.config.errors import ModelError
+from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
+from dpft.models.needs import Needs
 from dpft.models.select import select
-from dpft.needs import Needs
 
 
 def adapt(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> LoadedModel:

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
 
-from dpft.errors import ModelError
+from dpft.config.errors import ModelError
 
 # What readers raise on a file that was cut, is another format's, or has tensors of other shapes.
 _DAMAGED = (

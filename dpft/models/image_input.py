@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpft.errors import ModelError
+from dpft.config.errors import ModelError
 
 
 @dataclass(frozen=True)

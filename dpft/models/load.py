@@ -21,18 +21,18 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from dpft.ancestry import FILE as ANCESTRY
-from dpft.ancestry import ancestry
-from dpft.config import Model
-from dpft.errors import ModelError
+from dpft.config.errors import ModelError
+from dpft.config.schema import Model
 from dpft.models import packaged, standins, wrn
 from dpft.models.files import Files, Origin
 from dpft.models.head import draw_head, in_head, of_classes
 from dpft.models.image_input import ImageInput, image_input
+from dpft.models.needs import Needs
 from dpft.models.tying import is_tied, settle_bias, untie
-from dpft.needs import Needs
 from dpft.runs.finished import check_whole
 from dpft.runs.hidden import check_no_trial
+from dpft.runs.lineage import FILE as ANCESTRY
+from dpft.runs.lineage import ancestry
 
 # Its bars for loading and writing a few files would break into those of the run.
 disable_progress_bar()

@@ -10,12 +10,12 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from dpft.config import Adapt
-from dpft.errors import ModelError
+from dpft.config.errors import ModelError
+from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
+from dpft.models.needs import Needs
 from dpft.models.select import attention_modules, has_new_head, head_modules
 from dpft.models.wrap import wrapped
-from dpft.needs import Needs
 
 # What families call the projections to queries and values; GPT-2 has one for all three.
 _PROJECTIONS = (

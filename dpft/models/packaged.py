@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
-from dpft.errors import ModelError, suggestion
+from dpft.config.errors import ModelError, suggestion
 from dpft.models.files import Files
 
 PREFIX = "package:"

@@ -20,11 +20,11 @@ from peft import (
 )
 from torch import Tensor
 
-from dpft.config import Adapt
-from dpft.errors import ModelError
+from dpft.config.errors import ModelError
+from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
+from dpft.models.needs import Needs
 from dpft.models.wrap import wrapped
-from dpft.needs import Needs
 
 
 class PrefixModel(PeftModelForCausalLM):

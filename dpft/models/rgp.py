@@ -25,11 +25,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from dpft.config import Adapt
-from dpft.errors import ModelError
+from dpft.config.errors import ModelError
+from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
+from dpft.models.needs import Needs
 from dpft.models.select import has_new_head, own_head_parameters, transformer_blocks
-from dpft.needs import Needs
 from dpft.privacy import keys
 
 

@@ -13,10 +13,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dpft.config import Model
-from dpft.errors import ModelError
+from dpft.config.errors import ModelError
+from dpft.config.schema import Model
 from dpft.models.load import ADAPTER, ADAPTER_CONFIG, LoadedModel, has_prefix, load_model
-from dpft.needs import Needs
+from dpft.models.needs import Needs
 from dpft.runs.shown import base_model
 
 _CARD = """# Adapter

@@ -7,9 +7,9 @@ from types import MappingProxyType
 
 from torch import nn
 
-from dpft.config import Adapt
-from dpft.errors import ModelError
-from dpft.needs import Needs
+from dpft.config.errors import ModelError
+from dpft.config.schema import Adapt
+from dpft.models.needs import Needs
 from dpft.privacy.groups import find_blocks
 
 _FULL = "type adapt=full"

@@ -30,7 +30,7 @@ from transformers import (
     ViTConfig,
 )
 
-from dpft.errors import ModelError, suggestion
+from dpft.config.errors import ModelError, suggestion
 from dpft.models.wrn import WideResNetConfig
 
 PREFIX = "random:"

@@ -4,9 +4,9 @@ A run may be killed at any moment and continued by the same command, to the same
 same ledger, bit for bit. ``docs/runs.md`` tells the layout and what may be published.
 """
 
+from dpft.report.card import model_card, write_card, write_descent
 from dpft.runs import checkpoint
 from dpft.runs.atomic import fsync_tree
-from dpft.runs.card import model_card, write_card, write_descent
 from dpft.runs.checkpoint import Checkpoint
 from dpft.runs.directory import RunDirectory
 from dpft.runs.environment import CodeVersion, code_version, environment

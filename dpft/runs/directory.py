@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpft.closing import Closing
 from dpft.runs.atomic import fsync_directory, owners_folder, temporary_of, write_atomic
+from dpft.runs.closing import Closing
 from dpft.runs.errors import START_OVER, RunError, RunMismatchError, disk_report
 from dpft.runs.evidence import steps_evident
 from dpft.runs.finished import (

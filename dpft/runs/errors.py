@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from dpft.errors import DpftError
+from dpft.config.errors import DpftError
 
 START_OVER = (
     "start over with `force=true` (it moves this run aside and deletes nothing; what the old "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpft.errors import ConfigError
+from dpft.config.errors import ConfigError
 
 PRIVATE = "private"
 # Beside a selection's private folder, and in it; either tells that it is one.

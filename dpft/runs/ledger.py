@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpft.closing import Closing
 from dpft.runs.atomic import fsync_directory, write_atomic
+from dpft.runs.closing import Closing
 from dpft.runs.errors import START_OVER, LedgerError, LedgerMismatchError, disk_report
 from dpft.runs.guard import noiseless_names
 from dpft.runs.identity import canonical, canonical_json, differences

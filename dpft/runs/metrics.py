@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpft.closing import Closing
 from dpft.runs.atomic import write_atomic
+from dpft.runs.closing import Closing
 from dpft.runs.errors import RunError, disk_report
 from dpft.runs.wellformed import parse_json
 

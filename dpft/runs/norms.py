@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpft.closing import Closing
+from dpft.runs.closing import Closing
 from dpft.runs.errors import RunError
 from dpft.runs.metrics import MetricsLog
 

@@ -109,7 +109,7 @@ class Decoding(TypedDict):
 
 
 class ConfigRecord(TypedDict):
-    """The settings that readers ask for, among all others; see `dpft.config.Run`."""
+    """The settings that readers ask for, among all others; see `dpft.config.schema.Run`."""
 
     task: Named
     clip: Clipping

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from dpft.errors import ConfigError
+from dpft.config.errors import ConfigError
 
 _VALUES = 100_000
 

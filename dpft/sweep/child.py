@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpft.closing import Closing
+from dpft.runs.closing import Closing
 from dpft.sweep.lifeline import VARIABLE
 
 # Seconds that a run has to end by itself after Ctrl-C.
@@ -79,7 +79,7 @@ class Child(Closing):
 
 def _main() -> None:
     """The child: the command that stands on standard input."""
-    from dpft.cli import main
+    from dpft.cli.app import main
 
     sys.argv[1:] = json.load(sys.stdin)
     main()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpft.errors import ConfigError
+from dpft.config.errors import ConfigError
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import RunError, RunLockedError, disk_report
 from dpft.runs.identity import config_hash

@@ -13,20 +13,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dpft.compose import compose_here
-from dpft.config import Run, Sweep, build, parse
-from dpft.errors import DivergedError, DpftError, TrainingError
-from dpft.paths import run_path
+from dpft.config.compose import compose_here
+from dpft.config.errors import DivergedError, DpftError, TrainingError
+from dpft.config.schema import Run, Sweep, build, parse
+from dpft.report.terminal import echo
 from dpft.runs.errors import RunLockedError
 from dpft.runs.finished import LEDGER, RECORD, damages, is_finished
 from dpft.runs.identity import config_hash
+from dpft.runs.paths import run_path
 from dpft.runs.record import read_record
 from dpft.sweep import journal as events
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import Event, Journal
 from dpft.sweep.scores import score
 from dpft.sweep.words import read_list
-from dpft.terminal import echo
 
 # Seconds to wait for a run that is in use: a process that was killed may still be dying.
 _WAIT = 10.0

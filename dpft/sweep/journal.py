@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dpft.errors import ConfigError, DpftError
+from dpft.config.errors import ConfigError, DpftError
 from dpft.runs.errors import disk_report
 from dpft.runs.wellformed import parse_json
 

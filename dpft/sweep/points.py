@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpft.compose import compose_here, initialised
-from dpft.config import Run, Sweep, build, parse
-from dpft.errors import ConfigError, DpftError
-from dpft.overrides import refusals_told
-from dpft.paths import run_path
+from dpft.config.compose import compose_here, initialised
+from dpft.config.errors import ConfigError, DpftError
+from dpft.config.overrides import refusals_told
+from dpft.config.schema import Run, Sweep, build, parse
 from dpft.runs.identity import config_hash
+from dpft.runs.paths import run_path
 from dpft.sweep.words import Words, refused
 
 _BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from dpft.privacy.accounting import Trials
-from dpft.runs.card import write_card, write_descent
+from dpft.report.card import write_card, write_descent
 from dpft.runs.finished import DONE, marked, read_marker
 from dpft.runs.shown import delta as shown_delta
 from dpft.runs.shown import up

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dpft.errors import ConfigError, suggestion
+from dpft.config.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
     from dpft.tasks.base import Task
@@ -55,7 +55,7 @@ def check_metric(metric: str, task: Task, split: str) -> None:
         ConfigError: if it is not among them, or can have no number here.
         DataError: if the split cannot be read.
     """
-    from dpft.objectives.base import Prediction
+    from dpft.tasks.objectives.base import Prediction
 
     firsts = {instance.subset: instance for instance in reversed(task.instances(split))}
     right = [

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dpft.config import Run
-from dpft.errors import ConfigError
+from dpft.config.errors import ConfigError
+from dpft.config.schema import Run
 from dpft.privacy import accounting, keys
 from dpft.privacy.accounting import Trials
 from dpft.runs.atomic import owners_folder, write_atomic

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dpft.runs.identity import leaves
 
 if TYPE_CHECKING:
-    from dpft.config import Run
+    from dpft.config.schema import Run
 
 # Settings that one tunes. Seeds, budgets, models and tasks are compared, not chosen among.
 _TUNED = ("adapt", "clip", "optim", "decode")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpft.errors import DpftError
+from dpft.config.errors import DpftError
 from dpft.runs.finished import is_finished
 from dpft.runs.record import read_record
 from dpft.runs.wellformed import parse_json

@@ -10,8 +10,8 @@ from rich import box
 from rich.live import Live
 from rich.table import Table
 
-from dpft.closing import Closing
-from dpft.console import Console
+from dpft.report.console import Console
+from dpft.runs.closing import Closing
 from dpft.runs.shown import up
 from dpft.sweep import state
 from dpft.sweep.state import Row

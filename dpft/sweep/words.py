@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpft.errors import ConfigError
-from dpft.overrides import check_flags
+from dpft.config.errors import ConfigError
+from dpft.config.overrides import check_flags
 
 _CONFIG_DIR = ("--config-dir", "-cd")
 _MULTIRUN = ("-m", "--multirun")

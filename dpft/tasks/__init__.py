@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from dpft.errors import ConfigError, suggestion
+from dpft.config.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
     from dpft.tasks.base import Task
@@ -45,7 +45,7 @@ def load_task(config: Mapping[str, Any]) -> Task:
     Raises:
         ConfigError: for a task that does not exist, or an unknown setting.
     """
-    from dpft.config import build
+    from dpft.config.schema import build
 
     name = str(config["name"])
     place = TASKS.get(name, name)

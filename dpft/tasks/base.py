@@ -2,7 +2,7 @@
 
 A record is the unit of privacy unless a task says otherwise: two datasets are neighbours if one has
 one record more. How records become losses and predictions is the matter of an *objective*
-(`dpft.objectives`), which a task chooses: a task knows its data and its metric, and no tensors.
+(`dpft.tasks.objectives`), which a task chooses: a task knows its data and its metric, and no tensors.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpft.errors import ConfigError, DataError
-from dpft.needs import Needs
-from dpft.objectives.base import Instance, Objective, Prediction
-from dpft.objectives.records import Record, TextRecord
+from dpft.config.errors import ConfigError, DataError
+from dpft.models.needs import Needs
+from dpft.tasks.objectives.base import Instance, Objective, Prediction
+from dpft.tasks.objectives.records import Record, TextRecord
 from dpft.tasks.sources import Dataset, locate, read
-from dpft.views import blocks
+from dpft.tasks.views import blocks
 
 if TYPE_CHECKING:  # a task's settings are checked before torch is loaded, which takes seconds
-    from dpft.keeping import Keeping
     from dpft.models import LoadedModel
+    from dpft.tasks.keeping import Keeping
 
 SPLITS = ("train", "dev", "test")
 

@@ -12,11 +12,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from dpft.errors import DataError
-from dpft.objectives.images import LabelledImage
+from dpft.config.errors import DataError
 from dpft.tasks import unpickle
 from dpft.tasks.images import Images, Rows, hub_images, names
 from dpft.tasks.limits import Gunzipped
+from dpft.tasks.objectives.images import LabelledImage
 from dpft.tasks.sources import Dataset, Form, Hub
 
 SIDE = 32
@@ -176,7 +176,7 @@ HUNDRED = Layout(
 
 
 def _write_sample(layout: Layout, folder: Path, seed: int) -> None:
-    from dpft.tasks.images_sample import write_cifar
+    from dpft.tasks.samples.images import write_cifar
 
     write_cifar(layout, folder, seed)
 

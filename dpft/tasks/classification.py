@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from dpft.checks import one_of
-from dpft.errors import ConfigError, DataError
-from dpft.metrics import classification
-from dpft.needs import Needs
-from dpft.objectives.base import Instance, Prediction
-from dpft.objectives.records import LabelledText
-from dpft.objectives.template import check_words, parse_template
+from dpft.config.checks import one_of
+from dpft.config.errors import ConfigError, DataError
+from dpft.models.needs import Needs
 from dpft.tasks.base import Task
+from dpft.tasks.metrics import classification
+from dpft.tasks.objectives.base import Instance, Prediction
+from dpft.tasks.objectives.records import LabelledText
+from dpft.tasks.objectives.template import check_words, parse_template
 
 if TYPE_CHECKING:
     from dpft.models import LoadedModel
-    from dpft.objectives.classifier import Classifier
-    from dpft.objectives.infill import Infilling
+    from dpft.tasks.objectives.classifier import Classifier
+    from dpft.tasks.objectives.infill import Infilling
 
 
 class Row(NamedTuple):
@@ -68,8 +68,8 @@ class Classification(Task):
         return Needs("classifier", self.classes) if self.mode == "head" else Needs("masked")
 
     def objective(self, loaded: LoadedModel) -> Classifier | Infilling:
-        from dpft.objectives.classifier import Classifier, check_positions
-        from dpft.objectives.infill import Infilling
+        from dpft.tasks.objectives.classifier import Classifier, check_positions
+        from dpft.tasks.objectives.infill import Infilling
 
         check_positions(loaded.model, self.max_length)
         tokenizer = loaded.text_tokenizer

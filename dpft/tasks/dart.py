@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.parsers import expat
 
-from dpft.checks import one_of
-from dpft.errors import DataError, SplitError
-from dpft.objectives.base import Instance, Prediction
-from dpft.objectives.records import TextRecord
+from dpft.config.checks import one_of
+from dpft.config.errors import DataError, SplitError
 from dpft.tasks.generation import Generation
 from dpft.tasks.json_list import entries
+from dpft.tasks.objectives.base import Instance, Prediction
+from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.sources import Dataset, Form, Hub, well_formed
 
 _JSON = 'a JSON list of {"tripleset": [[subject, relation, object], ...], "annotations": [...]}'
@@ -177,7 +177,7 @@ def linearise(triples: Iterable[Triple]) -> str:
 
 
 def _write_sample(folder: Path, seed: int) -> None:
-    from dpft.tasks.dart_sample import write_files
+    from dpft.tasks.samples.dart import write_files
 
     write_files(folder, seed=seed)
 
@@ -275,7 +275,7 @@ class DART(Generation):
         return lines
 
     def score(self, predictions: Sequence[Prediction]) -> dict[str, float | None]:
-        from dpft.metrics import gem
+        from dpft.tasks.metrics import gem
 
         return gem.score(
             [p.prediction for p in predictions],
@@ -285,7 +285,7 @@ class DART(Generation):
         )
 
     def signature(self) -> str:
-        from dpft.metrics import gem
+        from dpft.tasks.metrics import gem
 
         return gem.signature(self.bertscore, self.bleurt)
 

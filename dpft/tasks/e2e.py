@@ -10,10 +10,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from dpft.errors import DataError
-from dpft.objectives.base import Instance, Prediction
-from dpft.objectives.records import TextRecord
+from dpft.config.errors import DataError
 from dpft.tasks.generation import Generation
+from dpft.tasks.objectives.base import Instance, Prediction
+from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.sources import Dataset, Form, Hub, well_formed
 
 _SLOT = re.compile(r"\s*([^\[\],][^\[\]]*?)\[([^\]]*)\]\s*(?:,|$)")
@@ -103,7 +103,7 @@ def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
 
 
 def _write_sample(folder: Path, seed: int) -> None:
-    from dpft.tasks.e2e_sample import write_csvs
+    from dpft.tasks.samples.e2e import write_csvs
 
     write_csvs(folder, seed=seed)
 
@@ -154,11 +154,11 @@ class E2E(Generation):
         ]
 
     def score(self, predictions: Sequence[Prediction]) -> dict[str, float]:
-        from dpft.metrics import e2e
+        from dpft.tasks.metrics import e2e
 
         return e2e.score([p.prediction for p in predictions], [p.references for p in predictions])
 
     def signature(self) -> str:
-        from dpft.metrics import e2e
+        from dpft.tasks.metrics import e2e
 
         return e2e.signature()

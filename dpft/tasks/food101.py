@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpft.errors import DataError, suggestion
-from dpft.objectives.images import LabelledImage
+from dpft.config.errors import DataError, suggestion
 from dpft.tasks.images import Images, Rows, hub_images, image_file, names
+from dpft.tasks.objectives.images import LabelledImage
 from dpft.tasks.sources import Dataset, Form, Hub, text_lines
 
 # In the order of the authors' classes.txt, which is the hub's; sorting would swap two.
@@ -64,7 +64,7 @@ def read_list(path: Path) -> Rows:
 
 
 def _write_sample(folder: Path, seed: int) -> None:
-    from dpft.tasks.images_sample import write_food101
+    from dpft.tasks.samples.images import write_food101
 
     write_food101(folder, seed)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dpft.checks import one_of
-from dpft.errors import ConfigError
-from dpft.needs import Needs
+from dpft.config.checks import one_of
+from dpft.config.errors import ConfigError
+from dpft.models.needs import Needs
 from dpft.tasks.base import Task
 
 if TYPE_CHECKING:
     from dpft.models import LoadedModel
-    from dpft.objectives.causal import Causal
+    from dpft.tasks.objectives.causal import Causal
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Generation(Task):
         return Needs("causal")
 
     def objective(self, loaded: LoadedModel) -> Causal:
-        from dpft.objectives.causal import Causal
+        from dpft.tasks.objectives.causal import Causal
 
         check_room(loaded.model, self.max_length)
         return Causal(loaded.text_tokenizer, self.max_length, self.loss)

@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dpft.errors import DataError, SplitError
-from dpft.metrics import classification
-from dpft.objectives.base import Prediction
+from dpft.config.errors import DataError, SplitError
 from dpft.tasks.classification import Classification, Row, answers
+from dpft.tasks.metrics import classification
+from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.sources import Dataset, Form, Hub, parquet, parquet_form
 
 # A file with more broken lines than this share is another file than GLUE's.
@@ -167,7 +167,7 @@ def _subset(path: Path) -> str:
 
 def _writer(name: str) -> Callable[[Path, int], None]:
     def write(folder: Path, seed: int) -> None:
-        from dpft.tasks import glue_sample
+        from dpft.tasks.samples import glue as glue_sample
 
         glue_sample.write(name, folder, seed)
 

@@ -6,9 +6,9 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpft.errors import DataError
-from dpft.objectives.images import LabelledImage
+from dpft.config.errors import DataError
 from dpft.tasks.images import Images, Rows, hub_images, image_file
+from dpft.tasks.objectives.images import LabelledImage
 from dpft.tasks.sources import Dataset, Form, Hub, text_lines
 
 _EXPECTED = "expected columns Filename;...;ClassId, separated by semicolons"
@@ -103,7 +103,7 @@ def read_csv(path: Path) -> Rows:
 
 
 def _write_sample(folder: Path, seed: int) -> None:
-    from dpft.tasks.images_sample import write_gtsrb
+    from dpft.tasks.samples.images import write_gtsrb
 
     write_gtsrb(folder, seed)
 

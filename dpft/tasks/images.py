@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpft.checks import positive
-from dpft.errors import ConfigError, DataError, ModelError, SplitError
-from dpft.needs import Needs
-from dpft.objectives.base import Instance, Prediction
-from dpft.objectives.images import LabelledImage
+from dpft.config.checks import positive
+from dpft.config.errors import ConfigError, DataError, ModelError, SplitError
+from dpft.models.needs import Needs
 from dpft.tasks.base import Task
+from dpft.tasks.objectives.base import Instance, Prediction
+from dpft.tasks.objectives.images import LabelledImage
 
 if TYPE_CHECKING:
     from torch import nn
 
     from dpft.models import LoadedModel
-    from dpft.objectives.image import ImageClassifier
+    from dpft.tasks.objectives.image import ImageClassifier
 
 Rows = list[LabelledImage]
 
@@ -62,7 +62,7 @@ class Images(Task):
         return Needs("image", self.classes)
 
     def objective(self, loaded: LoadedModel) -> ImageClassifier:
-        from dpft.objectives.image import ImageClassifier
+        from dpft.tasks.objectives.image import ImageClassifier
 
         image = loaded.image
         if image is None:
@@ -79,8 +79,8 @@ class Images(Task):
         return Instance(record, (self.classes[record.label],))
 
     def score(self, predictions: Sequence[Prediction]) -> dict[str, float]:
-        from dpft.metrics import classification
         from dpft.tasks.classification import answers
+        from dpft.tasks.metrics import classification
 
         return {"accuracy": classification.accuracy(*answers(predictions, self.classes))}
 

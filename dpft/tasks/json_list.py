@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dpft.errors import DataError
+from dpft.config.errors import DataError
 from dpft.tasks.sources import text_lines
 
 _SPACE = re.compile(r"[ \t\r\n]*")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from dpft.owners import Owners
+from dpft.tasks.owners import Owners
 from dpft.tasks.reading import How, Reading, read_splits
 from dpft.tasks.table_files import Rows, TableFile
 
 if TYPE_CHECKING:
-    from dpft.keeping import Keeping
     from dpft.runs.array_store import Arrays, ArrayWriter
+    from dpft.tasks.keeping import Keeping
 
 LARGE = 16 << 20
 """Bytes of a file from which on this is worth while."""
@@ -55,7 +55,7 @@ def read_or_kept(
 
 
 def _code() -> str:
-    from dpft.keeping import code
+    from dpft.tasks.keeping import code
 
     return code()
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dpft.errors import DataError
+from dpft.config.errors import DataError
 
 # Of a table: so many bytes, or so many times the file's size, whichever is more.
 _TABLE = 1 << 30

@@ -20,24 +20,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpft.checks import one_of
-from dpft.errors import ConfigError, DataError, SplitError
-from dpft.keeping import is_ours, settings
-from dpft.objectives.base import Instance
-from dpft.objectives.records import Record
-from dpft.owners import Owners
-from dpft.tasks import own_sample
+from dpft.config.checks import one_of
+from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.tasks.base import SPLITS, Task
+from dpft.tasks.keeping import is_ours, settings
 from dpft.tasks.kept_readings import read_or_kept
+from dpft.tasks.objectives.base import Instance
+from dpft.tasks.objectives.records import Record
+from dpft.tasks.owners import Owners
 from dpft.tasks.reading import How, Reading, read_splits
+from dpft.tasks.samples import own as own_sample
 from dpft.tasks.sources import Dataset, Form, Hub, Location, locate, read
 from dpft.tasks.table_files import SUFFIXES, Listed, TableFile, read_table, table_file
 from dpft.tasks.tables import Mappings, TableRow
 from dpft.tasks.user_names import check_names
-from dpft.views import Mapped
+from dpft.tasks.views import Mapped
 
 if TYPE_CHECKING:
-    from dpft.keeping import Keeping
+    from dpft.tasks.keeping import Keeping
 
 
 def own_dataset(kind: str, hub: Hub | None = None) -> Dataset:

@@ -8,26 +8,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpft.checks import one_of
-from dpft.errors import ConfigError, DataError
-from dpft.metrics import classification
-from dpft.metrics.perplexity import SIGNATURE as PERPLEXITY
-from dpft.metrics.perplexity import token_perplexity
-from dpft.needs import Needs
-from dpft.objectives.base import Instance, Prediction
-from dpft.objectives.records import LabelledText, TextRecord
-from dpft.tasks import own_sample
+from dpft.config.checks import one_of
+from dpft.config.errors import ConfigError, DataError
+from dpft.models.needs import Needs
 from dpft.tasks.base import fingerprint
 from dpft.tasks.classification import answers
 from dpft.tasks.generation import Generation, check_room
+from dpft.tasks.metrics import classification
+from dpft.tasks.metrics.perplexity import SIGNATURE as PERPLEXITY
+from dpft.tasks.metrics.perplexity import token_perplexity
+from dpft.tasks.objectives.base import Instance, Prediction
+from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.own import OwnData, own_dataset
+from dpft.tasks.samples import own as own_sample
 from dpft.tasks.tables import TableRow, write_lines
 
 if TYPE_CHECKING:
     from dpft.models import LoadedModel
-    from dpft.objectives.causal import Causal
-    from dpft.objectives.classifier import Classifier
-    from dpft.objectives.language_model import LanguageModel
+    from dpft.tasks.objectives.causal import Causal
+    from dpft.tasks.objectives.classifier import Classifier
+    from dpft.tasks.objectives.language_model import LanguageModel
 
 FROM_DATA = "from_data"
 
@@ -52,7 +52,7 @@ class TextToText(Generation, OwnData):
         one_of("task.cut", self.cut, ("source", "target"))
 
     def objective(self, loaded: LoadedModel) -> Causal:
-        from dpft.objectives.causal import Causal
+        from dpft.tasks.objectives.causal import Causal
 
         check_room(loaded.model, self.max_length)
         frame = loaded.text_tokenizer.encode(self.before + self.after, add_special_tokens=False)
@@ -107,7 +107,7 @@ class TextToText(Generation, OwnData):
         )
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
-        from dpft.metrics import bleu, rouge
+        from dpft.tasks.metrics import bleu, rouge
 
         written = [p.prediction for p in predictions]
         references = [p.references for p in predictions]
@@ -118,7 +118,7 @@ class TextToText(Generation, OwnData):
         }
 
     def signature(self) -> str:
-        from dpft.metrics import bleu, rouge
+        from dpft.tasks.metrics import bleu, rouge
 
         return f"{bleu.SIGNATURE}; {rouge.SIGNATURE}; {PERPLEXITY}"
 
@@ -188,7 +188,7 @@ class TextClassification(OwnData):
         return Needs("classifier", self.class_names)
 
     def objective(self, loaded: LoadedModel) -> Classifier:
-        from dpft.objectives.classifier import Classifier, check_positions
+        from dpft.tasks.objectives.classifier import Classifier, check_positions
 
         check_positions(loaded.model, self.max_length)
         return Classifier(loaded.text_tokenizer, self.max_length, self.class_names)
@@ -247,7 +247,7 @@ class LanguageModeling(Generation, OwnData):
     record_is = "one row of the training data: a text, cut to task.max_length tokens"
 
     def objective(self, loaded: LoadedModel) -> LanguageModel:
-        from dpft.objectives.language_model import LanguageModel
+        from dpft.tasks.objectives.language_model import LanguageModel
 
         check_room(loaded.model, self.max_length)
         return LanguageModel(loaded.text_tokenizer, self.max_length, self.loss)

@@ -10,16 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpft.errors import ConfigError, DataError, SplitError
-from dpft.objectives.base import Prediction
-from dpft.objectives.records import TextRecord
+from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.tasks.generation import Generation, check_room
 from dpft.tasks.json_list import problem
+from dpft.tasks.objectives.base import Prediction
+from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.sources import Dataset, Form, Hub, text_lines, well_formed
 
 if TYPE_CHECKING:
     from dpft.models import LoadedModel
-    from dpft.objectives.causal import Causal
+    from dpft.tasks.objectives.causal import Causal
 
 _PERSONA = "your persona:"
 _TEXT = "Persona-Chat in ParlAI's text format"
@@ -161,7 +161,7 @@ def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Reply]:
 
 
 def _write_sample(folder: Path, seed: int) -> None:
-    from dpft.tasks.personachat_sample import write_files
+    from dpft.tasks.samples.personachat import write_files
 
     write_files(folder, seed=seed)
 
@@ -267,7 +267,7 @@ class PersonaChat(Generation):
         return TextRecord((" ".join(row.persona), *row.history), row.text)
 
     def objective(self, loaded: LoadedModel) -> Causal:
-        from dpft.objectives.causal import Causal
+        from dpft.tasks.objectives.causal import Causal
 
         check_room(loaded.model, self.max_length)
         return Causal(
@@ -281,8 +281,8 @@ class PersonaChat(Generation):
         )
 
     def score(self, predictions: Sequence[Prediction]) -> dict[str, float | None]:
-        from dpft.metrics import parlai
-        from dpft.metrics.perplexity import token_perplexity
+        from dpft.tasks.metrics import parlai
+        from dpft.tasks.metrics.perplexity import token_perplexity
 
         f1 = parlai.corpus_f1(
             [p.prediction for p in predictions], [p.references for p in predictions]
@@ -291,7 +291,7 @@ class PersonaChat(Generation):
         return {"F1": f1, "token_perplexity": perplexity}
 
     def signature(self) -> str:
-        from dpft.metrics import parlai, perplexity
+        from dpft.tasks.metrics import parlai, perplexity
 
         return f"{parlai.SIGNATURE}+{perplexity.SIGNATURE}"
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dpft.objectives.records import LabelledText, Record
-from dpft.owners import IntArray, Owners
 from dpft.tasks.base import framed
+from dpft.tasks.objectives.records import LabelledText, Record
+from dpft.tasks.owners import IntArray, Owners
 from dpft.tasks.table_files import Rows, TableFile
 from dpft.tasks.tables import TableRow, may_hold_rows
 from dpft.tasks.user_names import check_names
-from dpft.views import Mapped, blocks
+from dpft.tasks.views import Mapped, blocks
 
 _BLOCK = 1 << 12
 

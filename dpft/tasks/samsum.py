@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpft.errors import DataError
-from dpft.objectives.base import Prediction
-from dpft.objectives.records import TextRecord
+from dpft.config.errors import DataError
 from dpft.tasks.generation import Generation, text_room
 from dpft.tasks.json_list import entries, problem
+from dpft.tasks.objectives.base import Prediction
+from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.sources import Dataset, Form, Hub, text_lines, well_formed
 
 if TYPE_CHECKING:
     from dpft.models import LoadedModel
-    from dpft.objectives.causal import Causal
+    from dpft.tasks.objectives.causal import Causal
 
 # The prompt of He et al. 2022, appendix C.2. Where lines end is not printed there.
 INSTRUCTION = "Summarize the following dialogue\n"
@@ -80,7 +80,7 @@ def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
 
 
 def _write_sample(folder: Path, seed: int) -> None:
-    from dpft.tasks.samsum_sample import write_files
+    from dpft.tasks.samples.samsum import write_files
 
     write_files(folder, seed=seed)
 
@@ -125,7 +125,7 @@ class SAMSum(Generation):
             json.dump(entries, file, ensure_ascii=False, indent=1)
 
     def objective(self, loaded: LoadedModel) -> Causal:
-        from dpft.objectives.causal import Causal
+        from dpft.tasks.objectives.causal import Causal
 
         # A small model may have fewer positions than the task allows tokens.
         room = text_room(loaded.model)
@@ -140,11 +140,11 @@ class SAMSum(Generation):
         )
 
     def score(self, predictions: Sequence[Prediction]) -> dict[str, float]:
-        from dpft.metrics import rouge
+        from dpft.tasks.metrics import rouge
 
         return rouge.score([p.prediction for p in predictions], [p.references for p in predictions])
 
     def signature(self) -> str:
-        from dpft.metrics import rouge
+        from dpft.tasks.metrics import rouge
 
         return rouge.SIGNATURE

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from dpft.errors import DataError, SplitError
+from dpft.config.errors import DataError, SplitError
 from dpft.tasks.limits import table_rows
 
 Rows = list[Any]
@@ -207,7 +207,7 @@ def _read_hub(dataset: Dataset, name: str, split: str) -> Sequence[Any]:
 
 
 def _load_hub(hub: Hub, name: str, split: str, advice: str) -> Any:
-    from dpft.offline import stay_offline_if_unreachable
+    from dpft.config.offline import stay_offline_if_unreachable
 
     stay_offline_if_unreachable()
     from datasets import load_dataset

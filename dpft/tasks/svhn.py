@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dpft.errors import DataError
-from dpft.objectives.images import LabelledImage
+from dpft.config.errors import DataError
 from dpft.tasks.images import Images, Rows, hub_images
 from dpft.tasks.limits import check_mat
+from dpft.tasks.objectives.images import LabelledImage
 from dpft.tasks.sources import Dataset, Form, Hub
 
 # Bytes of 100,000 images; the larger file, train_32x32.mat, has 73,257.
@@ -56,7 +56,7 @@ def read_mat(path: Path) -> Rows:
 
 
 def _write_sample(folder: Path, seed: int) -> None:
-    from dpft.tasks.images_sample import write_svhn
+    from dpft.tasks.samples.images import write_svhn
 
     write_svhn(folder, seed)
 

@@ -19,12 +19,12 @@ from typing import Any, BinaryIO, ClassVar, overload
 
 import numpy as np
 
-from dpft.errors import DataError
-from dpft.owners import IntArray
+from dpft.config.errors import DataError
 from dpft.tasks.limits import limited_rows
+from dpft.tasks.owners import IntArray
 from dpft.tasks.sources import text_lines
 from dpft.tasks.tables import TableRow, brief
-from dpft.views import View
+from dpft.tasks.views import View
 
 _BOM = b"\xef\xbb\xbf"
 _BUFFER = 1 << 20

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
-from dpft.errors import DataError
+from dpft.config.errors import DataError
 from dpft.tasks.sources import well_formed
-from dpft.views import View
+from dpft.tasks.views import View
 
 
 @dataclass(frozen=True)

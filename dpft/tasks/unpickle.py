@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from dpft.errors import DataError
+from dpft.config.errors import DataError
 from dpft.tasks.limits import too_large
 
 # Instructions of a pickle: of the 50,000 images of CIFAR-100, each with two labels and a file name,

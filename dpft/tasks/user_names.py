@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpft.errors import DataError
-from dpft.owners import Owners
+from dpft.config.errors import DataError
+from dpft.tasks.owners import Owners
 from dpft.tasks.tables import TableRow
 
 

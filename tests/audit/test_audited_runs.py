@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from dpft.audit.auditor import Auditor
-from dpft.commands.train import execute
-from dpft.compose import compose
-from dpft.config import parse
-from dpft.errors import AuditError, ConfigError
-from dpft.experiment import run_experiment
+from dpft.cli.train import execute
+from dpft.config.compose import compose
+from dpft.config.errors import AuditError, ConfigError
+from dpft.config.schema import parse
 from dpft.privacy import Clipper, Mechanism, keys
 from dpft.runs import CheckpointError
+from dpft.training.run import run_experiment
 
 SMALL = [
     "task.source=sample",
@@ -37,8 +37,10 @@ def config(tmp_path, *overrides):
 
 @pytest.fixture(autouse=True)
 def quick_scores(monkeypatch):
-    monkeypatch.setattr("dpft.metrics.e2e.score", lambda predictions, references: {"BLEU": 0.5})
-    monkeypatch.setattr("dpft.metrics.e2e.signature", lambda: "quick")
+    monkeypatch.setattr(
+        "dpft.tasks.metrics.e2e.score", lambda predictions, references: {"BLEU": 0.5}
+    )
+    monkeypatch.setattr("dpft.tasks.metrics.e2e.signature", lambda: "quick")
 
 
 @pytest.mark.parametrize("style", ["bk", "per_layer_adaptive"])

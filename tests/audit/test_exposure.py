@@ -19,7 +19,7 @@ from dpft.audit.exposure import (
     make_secrets,
     section,
 )
-from dpft.errors import ConfigError
+from dpft.config.errors import ConfigError
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import yaml
 
-from dpft.config import Adapt, build, conf_dir
+from dpft.config.schema import Adapt, build, conf_dir
 from dpft.models import LoadedModel, Needs, adapt
 from tests.privacy.small_models import build as build_case
 

@@ -11,8 +11,8 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
-from dpft.config import ADAPTATIONS, Adapt, build, conf_dir
-from dpft.errors import ConfigError, ModelError
+from dpft.config.errors import ConfigError, ModelError
+from dpft.config.schema import ADAPTATIONS, Adapt, build, conf_dir
 from dpft.models import LoadedModel, Needs, adapt, load_model
 from dpft.models.select import has_new_head, own_head_parameters
 from dpft.privacy import make_clipper
@@ -124,7 +124,7 @@ def test_impossible_settings_are_refused(settings, message):
 
 
 def test_scratch_refuses_pretrained_weights():
-    from dpft.config import Model
+    from dpft.config.schema import Model
 
     loaded = load_model(Model("tiny", "bundled:tiny"), Needs("causal"), 0)
     with pytest.raises(ModelError, match=r"model\.init=scratch"):

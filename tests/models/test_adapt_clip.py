@@ -4,11 +4,11 @@ import pytest
 import torch
 import yaml
 
-from dpft.clip import Clip
-from dpft.config import build, conf_dir
-from dpft.errors import ConfigError
-from dpft.mechanisms import attach_clipper
+from dpft.config.clip import Clip
+from dpft.config.errors import ConfigError
+from dpft.config.schema import build, conf_dir
 from dpft.privacy import make_clipper
+from dpft.training.mechanisms import attach_clipper
 from tests.models.adapted import SMALL, adapted
 from tests.privacy.reference import clear, clip_records, grads_of, record_gradients
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from dpft.config import Adapt, Model
-from dpft.errors import ModelError
+from dpft.config.errors import ModelError
+from dpft.config.schema import Adapt, Model
 from dpft.models import Needs, adapt, load_model, load_saved, save_model
 from dpft.models.lora import targets_of
 from tests.models.adapted import adapted, trained

@@ -4,12 +4,12 @@ import pytest
 import torch
 from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel
 
-from dpft.config import Adapt, Decode
-from dpft.decode import decode
-from dpft.errors import ConfigError, ModelError
+from dpft.config.errors import ConfigError, ModelError
+from dpft.config.schema import Adapt, Decode
 from dpft.models import LoadedModel, Needs, adapt, load_model
-from dpft.objectives.causal import CausalExample, collate, token_nll
 from dpft.tasks.e2e import E2E
+from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
+from dpft.tasks.objectives.decode import decode
 from dpft.tasks.own_texts import LanguageModeling, TextToText
 from dpft.tasks.personachat import PersonaChat
 from dpft.tasks.samsum import SAMSum
@@ -25,7 +25,7 @@ EXAMPLES = [
 
 @pytest.fixture(scope="module")
 def tiny():
-    from dpft.config import Model
+    from dpft.config.schema import Model
 
     loaded = load_model(Model("tiny", "bundled:tiny"), CAUSAL, 0)
     prefixed = adapt(loaded, Adapt("prefix", length=4, hidden=16), CAUSAL, 0)

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from dpft.config import Adapt, Optim
+from dpft.config.schema import Adapt, Optim
 from dpft.models.rgp import CarriedLinear
-from dpft.objectives.causal import CausalExample, collate, token_nll
-from dpft.optim import make_optimizer
 from dpft.privacy import Mechanism, make_clipper
-from dpft.train import train
-from dpft.units import Records
+from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
+from dpft.tasks.units import Records
+from dpft.training.loop import train
+from dpft.training.optim import make_optimizer
 from tests.models.adapted import adapted, trained
 from tests.privacy.small_models import build
 

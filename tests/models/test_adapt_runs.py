@@ -7,15 +7,15 @@ import pytest
 import torch
 import yaml
 
-from dpft import experiment
-from dpft.ancestry import descent
-from dpft.commands.decode import main as decode_again
-from dpft.compose import compose
-from dpft.config import Model, parse
-from dpft.errors import ConfigError, ModelError
-from dpft.experiment import run_experiment
+from dpft.cli.decode import main as decode_again
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError, ModelError
+from dpft.config.schema import Model, parse
 from dpft.models import Needs, load_model
-from dpft.trained import loaded_run
+from dpft.runs.lineage import descent
+from dpft.training import run as experiment
+from dpft.training.run import run_experiment
+from dpft.training.trained import loaded_run
 
 SMALL = [
     "task.source=sample",
@@ -33,8 +33,10 @@ SMALL = [
 
 @pytest.fixture(autouse=True)
 def _quick_scores(monkeypatch):
-    monkeypatch.setattr("dpft.metrics.e2e.score", lambda predictions, references: {"BLEU": 0.5})
-    monkeypatch.setattr("dpft.metrics.e2e.signature", lambda: "quick")
+    monkeypatch.setattr(
+        "dpft.tasks.metrics.e2e.score", lambda predictions, references: {"BLEU": 0.5}
+    )
+    monkeypatch.setattr("dpft.tasks.metrics.e2e.signature", lambda: "quick")
 
 
 def settings(tmp_path, *overrides):
@@ -60,7 +62,7 @@ def test_a_run_is_continued_bit_for_bit_and_decoded_again(tmp_path, monkeypatch,
 
     broken = settings(tmp_path, "name=broken", f"adapt={name}")
     with monkeypatch.context() as patch:
-        patch.setattr("dpft.experiment._decode_stage", stop)
+        patch.setattr("dpft.training.run._decode_stage", stop)
         with pytest.raises(KeyboardInterrupt):
             run_experiment(broken)
     newest = sorted((tmp_path / "broken/checkpoints").iterdir())[-1]

@@ -12,9 +12,9 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
-from dpft.config import Adapt, Model
+from dpft.config.schema import Adapt, Model
 from dpft.models import LoadedModel, Needs, adapt, load_model, load_saved, save_model
-from dpft.objectives.causal import CausalExample, collate, token_nll
+from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
 
 CAUSAL = Needs("causal")
 TINY = Model("tiny", "bundled:tiny")

@@ -9,11 +9,11 @@ import sys
 import pytest
 import torch
 
-from dpft.config import Model
-from dpft.errors import ModelError
-from dpft.metrics import neural
+from dpft.config.errors import ModelError
+from dpft.config.schema import Model
 from dpft.models import Needs, load_model, load_tokenizer
 from dpft.models.load import BUNDLED
+from dpft.tasks.metrics import neural
 
 CAUSAL = Needs("causal")
 CODE = """

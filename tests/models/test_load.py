@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, GPT2TokenizerFast, RobertaForMaskedLM
 
-from dpft.config import Model
-from dpft.errors import ModelError
+from dpft.config.errors import ModelError
+from dpft.config.schema import Model
 from dpft.models import Needs, load_model, load_saved, save_model
 from dpft.models import load as load_module
 from dpft.models.image_input import ImageInput

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 import dpft.models.packaged as packaged
-from dpft.config import Decode, Model
-from dpft.decode import decode
-from dpft.errors import ModelError
+from dpft.config.errors import ModelError
+from dpft.config.schema import Decode, Model
 from dpft.models import Needs, load_model, save_model
 from dpft.models.load import is_tied
 from dpft.privacy import make_clipper
+from dpft.tasks.objectives.decode import decode
 
 CAUSAL = Needs("causal")
 CLASSES = Needs("classifier", ("one", "two", "three"))

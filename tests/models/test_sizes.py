@@ -21,7 +21,7 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from dpft.config import Model
+from dpft.config.schema import Model
 from dpft.models import Needs, load_model
 from dpft.models.standins import FAMILIES
 

@@ -5,14 +5,14 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoTokenizer
 
-from dpft.config import Decode, Model
-from dpft.decode import decode
-from dpft.errors import ModelError
+from dpft.config.errors import ModelError
+from dpft.config.schema import Decode, Model
 from dpft.models import Needs, load_model, load_tokenizer, save_model
 from dpft.models.standins import FAMILIES
-from dpft.objectives.causal import Causal, token_nll
-from dpft.objectives.records import TextRecord
 from dpft.privacy import make_clipper
+from dpft.tasks.objectives.causal import Causal, token_nll
+from dpft.tasks.objectives.decode import decode
+from dpft.tasks.objectives.records import TextRecord
 
 CLASSES = ("one", "two", "three")
 NEEDS = {

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from dpft.config import Model
-from dpft.errors import ModelError
+from dpft.config.errors import ModelError
+from dpft.config.schema import Model
 from dpft.models import Needs, load_model, save_model
 from dpft.models.image_input import ImageInput
 from dpft.models.wrn import (

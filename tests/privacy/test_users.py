@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from dpft.config import Optim
-from dpft.objectives.base import Batch
-from dpft.objectives.causal import CausalExample
-from dpft.objectives.classifier import pad_right
+from dpft.config.schema import Optim
 from dpft.privacy import Mechanism, UnsupportedLayerError, make_clipper
-from dpft.train import train
-from dpft.units import Users
+from dpft.tasks.objectives.base import Batch
+from dpft.tasks.objectives.causal import CausalExample
+from dpft.tasks.objectives.classifier import pad_right
+from dpft.tasks.units import Users
+from dpft.training.loop import train
 from tests.privacy.reference import same_grads
 from tests.privacy.small_models import build, class_losses
 from tests.privacy.test_clipping import gpt2

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
-from dpft.objectives.causal import CausalExample, collate, token_nll
 from dpft.privacy import make_clipper
-from dpft.units import Users
+from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
+from dpft.tasks.units import Users
 from tests.privacy.reference import clear, clip_records, record_gradients, same_grads
 
 KEY = b"key"

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dpft.cli import app
-from dpft.pages.find import find
-from dpft.pages.gather import Options, gather
+from dpft.cli.app import app
+from dpft.report.pages.find import find
+from dpft.report.pages.gather import Options, gather
 from dpft.runs.errors import RecordError
 from dpft.runs.generations import generations_file, generations_files
-from tests.pages.example import a_run, record
+from tests.report.pages.example import a_run, record
 
 SECRET = '{"source": "s", "prediction": "secret", "references": ["secret"]}\n'
 

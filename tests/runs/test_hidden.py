@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dpft.cli import app
-from dpft.commands.train import resumed
-from dpft.config import Model
-from dpft.errors import ConfigError
+from dpft.cli.app import app
+from dpft.cli.train import resumed
+from dpft.config.errors import ConfigError
+from dpft.config.schema import Model
 from dpft.models import Needs, load_model
 from dpft.runs.hidden import below_private, check_no_trial
-from tests.pages.example import a_selection
+from tests.report.pages.example import a_selection
 
 
 def test_only_folders_below_the_search_count(tmp_path):

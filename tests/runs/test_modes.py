@@ -5,10 +5,10 @@ import stat
 
 import pytest
 
-from dpft.commands.select import _unread_by_others
-from dpft.objectives.base import Prediction
-from dpft.predictions import write_predictions
+from dpft.cli.select import _unread_by_others
 from dpft.runs import Ledger, MetricsLog, RunDirectory, RunError, save_private_state
+from dpft.tasks.objectives.base import Prediction
+from dpft.training.predictions import write_predictions
 from tests.runs.conftest import CONFIG
 
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from dpft.compose import compose
-from dpft.config import parse
-from dpft.errors import ConfigError
-from dpft.experiment import run_experiment
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
+from dpft.config.schema import parse
 from dpft.runs import NORMS, NormsLog, RunError, config_hash, read_ledger, read_norms
+from dpft.training.run import run_experiment
 
 SMALL = [
     *("task.source=sample", "task.limit_train=48", "task.limit_eval=2", "optim.batch_size=16"),
@@ -48,8 +48,10 @@ def test_damage_is_named_by_its_line(tmp_path, line):
 
 
 def test_recording_changes_nothing_that_is_computed(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpft.metrics.e2e.score", lambda predictions, references: {"BLEU": 0.5})
-    monkeypatch.setattr("dpft.metrics.e2e.signature", lambda: "quick")
+    monkeypatch.setattr(
+        "dpft.tasks.metrics.e2e.score", lambda predictions, references: {"BLEU": 0.5}
+    )
+    monkeypatch.setattr("dpft.tasks.metrics.e2e.signature", lambda: "quick")
     plain, recording = (
         parse(compose([*SMALL, f"runs_dir={tmp_path}", f"name={name}", *more]))
         for name, more in (("plain", []), ("recording", ["record_norms=2"]))

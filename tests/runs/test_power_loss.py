@@ -19,11 +19,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from dpft import runs
-from dpft.compose import compose
-from dpft.config import parse
-from dpft.errors import DpftError
-from dpft.experiment import run_experiment
+from dpft.config.compose import compose
+from dpft.config.errors import DpftError
+from dpft.config.schema import parse
 from dpft.runs.atomic import write_atomic
+from dpft.training.run import run_experiment
 from tests.runs.disk import Disk, Recorder
 
 STEPS = 4

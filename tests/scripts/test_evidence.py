@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dpft.cli import app
+from dpft.cli.app import app
 
 FILE = Path(__file__).parents[2] / "scripts" / "evidence.py"
 

@@ -6,18 +6,18 @@ import sys
 
 import pytest
 
-from dpft.compose import compose_here, initialised
-from dpft.config import parse
-from dpft.errors import DataError, DivergedError, TrainingError
-from dpft.paths import run_path
+from dpft.config.compose import compose_here, initialised
+from dpft.config.errors import DataError, DivergedError, TrainingError
+from dpft.config.schema import parse
 from dpft.runs import RunLockedError, config_hash
 from dpft.runs.finished import marked
+from dpft.runs.paths import run_path
 from dpft.sweep import job
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.job import run_point
 from dpft.sweep.journal import BEGUN, Event, Journal
-from tests.pages.example import config
-from tests.pages.example import record as whole
+from tests.report.pages.example import config
+from tests.report.pages.example import record as whole
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_finished_points_are_passed_over_before_torch_is_imported(hydra, folder)
         finish(compose_here(typed(folder, f"seed={seed}")))
     arguments = ["-m", *typed(folder, "seed=1,2"), f"hydra.sweep.dir={folder.path / 'hydra'}"]
     code = (
-        f"import sys; from dpft.commands.train import main; main({arguments!r}); "
+        f"import sys; from dpft.cli.train import main; main({arguments!r}); "
         "print('torch' in sys.modules, 'transformers' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpft.errors import ConfigError, DpftError
+from dpft.config.errors import ConfigError, DpftError
 from dpft.sweep.journal import BEGUN, FAILED, FINISHED, STARTED, Event, Journal
 
 

@@ -3,11 +3,11 @@
 import pytest
 import yaml
 
-from dpft.compose import compose
-from dpft.config import conf_dir, parse
-from dpft.errors import ConfigError, NotInstalledError
-from dpft.paths import run_path
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError, NotInstalledError
+from dpft.config.schema import conf_dir, parse
 from dpft.runs import config_hash
+from dpft.runs.paths import run_path
 from dpft.sweep.points import labels, make_plan
 from dpft.sweep.words import Words
 

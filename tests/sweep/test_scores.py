@@ -2,9 +2,9 @@
 
 import pytest
 
-from dpft.compose import compose
-from dpft.config import parse
-from dpft.errors import ConfigError
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
+from dpft.config.schema import parse
 from dpft.sweep.scores import check_metric
 from dpft.tasks import load_task
 

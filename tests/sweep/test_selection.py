@@ -12,23 +12,23 @@ import pytest
 import typer
 import yaml
 
-from dpft.commands import select, sweep
-from dpft.commands.score import score_run
-from dpft.compose import compose
-from dpft.config import parse
-from dpft.errors import ConfigError
-from dpft.pages.find import find
+from dpft.cli import select, sweep
+from dpft.cli.score import score_run
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
+from dpft.config.schema import parse
 from dpft.privacy import accounting
 from dpft.privacy.accounting import Trials
+from dpft.report.pages.find import find
 from dpft.runs import config_hash
 from dpft.sweep.cost import composed
 from dpft.sweep.points import make_plan
 from dpft.sweep.release import _copy
 from dpft.sweep.selection import Candidate, Selection, draw, price
 from dpft.sweep.words import read_list, read_words
-from dpft.trained import loaded_run
-from tests.pages.example import config as settings_of
-from tests.pages.example import mechanism, record
+from dpft.training.trained import loaded_run
+from tests.report.pages.example import config as settings_of
+from tests.report.pages.example import mechanism, record
 
 SMALL = [
     "task=sst2",

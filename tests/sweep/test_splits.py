@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from dpft.cli import app
-from dpft.commands import sweep
-from dpft.compose import compose
-from dpft.config import parse
+from dpft.cli import sweep
+from dpft.cli.app import app
+from dpft.config.compose import compose
+from dpft.config.schema import parse
 from dpft.sweep.splits import remark
 
 

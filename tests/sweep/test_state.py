@@ -8,8 +8,8 @@ import pytest
 import typer
 from rich.console import Console
 
-from dpft.commands import sweep
-from dpft.errors import ConfigError
+from dpft.cli import sweep
+from dpft.config.errors import ConfigError
 from dpft.runs import RunLockedError
 from dpft.sweep import journal as events
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
@@ -18,7 +18,7 @@ from dpft.sweep.points import Plan, Point
 from dpft.sweep.state import States
 from dpft.sweep.table import Display, as_table, cells, clock, shortened, summary
 from dpft.sweep.words import Words
-from tests.pages.example import record as whole
+from tests.report.pages.example import record as whole
 
 NOBODY = 2**22 + 1  # no process has so high a number
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dpft.cli import app
-from dpft.compose import compose
-from dpft.config import parse
+from dpft.cli.app import app
+from dpft.config.compose import compose
+from dpft.config.schema import parse
 from dpft.runs import read_ledger, read_record
 from dpft.sweep import journal as events
 from dpft.sweep.folder import SweepFolder
@@ -30,7 +30,7 @@ SMALL = [
 
 
 def command(*words):
-    return [sys.executable, "-m", "dpft.cli", "sweep", *words]
+    return [sys.executable, "-m", "dpft.cli.app", "sweep", *words]
 
 
 def start(cwd, *words):
@@ -119,7 +119,7 @@ def check_complete(cwd, name, runs, stops):
 @pytest.mark.slow
 def test_a_sweep_killed_and_interrupted_ends_complete(tmp_path):
     """Killed in the first run, stopped by Ctrl-C in the second, killed in the third."""
-    from dpft.experiment import run_experiment
+    from dpft.training.run import run_experiment
 
     words = [*SMALL, "seed=1,2,3"]
     kill(*started(tmp_path, "three", words, STEPS // 3))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpft.errors import ConfigError
+from dpft.config.errors import ConfigError
 from dpft.sweep.words import read_list, read_words
 
 

@@ -3,12 +3,12 @@
 import pytest
 from typer.testing import CliRunner
 
-from dpft.cli import app
-from dpft.errors import ConfigError, DataError
-from dpft.objectives.records import LabelledText, TextRecord
+from dpft.cli.app import app
+from dpft.config.errors import ConfigError, DataError
 from dpft.tasks import load_task
 from dpft.tasks.base import fingerprint
 from dpft.tasks.e2e import E2E
+from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.sources import hub_rows
 
 
@@ -39,7 +39,7 @@ def test_what_is_no_module_is_refused(name):
         load_task({"name": name})
 
 
-@pytest.mark.parametrize("name", ["os:system", "subprocess:Popen", "dpft.config:Sweep"])
+@pytest.mark.parametrize("name", ["os:system", "subprocess:Popen", "dpft.config.schema:Sweep"])
 def test_only_a_task_is_made_of_what_a_config_names(name, monkeypatch):
     monkeypatch.setattr("os.system", lambda *_: pytest.fail("called"))
     with pytest.raises(ConfigError, match="which is no task; expected a subclass"):

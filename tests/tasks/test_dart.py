@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 
-from dpft.config import Decode, Model
-from dpft.errors import ConfigError, DataError
+from dpft.config.errors import ConfigError, DataError
+from dpft.config.schema import Decode, Model
 from dpft.models import load_model
 from dpft.tasks import load_task
 from dpft.tasks.dart import DART, Row, linearise, read_json, read_xml
-from dpft.tasks.dart_sample import generate, write_files
 from dpft.tasks.json_list import entries
+from dpft.tasks.samples.dart import generate, write_files
 from dpft.tasks.sources import hub_rows
 
 TRIPLES = (("Aromi", "AREA_CODE", "9"), ("Aromi", "food", "Thai"))

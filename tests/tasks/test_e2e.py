@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpft.errors import ConfigError, DataError
+from dpft.config.errors import ConfigError, DataError
 from dpft.tasks import load_task
 from dpft.tasks.e2e import E2E, linearise, read_csv, slots
 from dpft.tasks.sources import hub_rows

@@ -12,7 +12,7 @@ from typing import get_args
 
 import pytest
 
-from dpft.tasks.e2e_sample import (
+from dpft.tasks.samples.e2e import (
     ATTRIBUTES,
     VALUES,
     Part,
@@ -48,7 +48,7 @@ def test_same_seed_same_rows_and_another_seed_other_rows(part: Part, split: Spli
 
 
 def test_rows_do_not_depend_on_the_hash_seed_of_the_process() -> None:
-    code = "from dpft.tasks.e2e_sample import generate; print(generate('public', 'train', 50))"
+    code = "from dpft.tasks.samples.e2e import generate; print(generate('public', 'train', 50))"
     printed = {
         subprocess.run(
             [sys.executable, "-c", code],

@@ -8,12 +8,10 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from dpft.compose import compose
-from dpft.config import Decode
-from dpft.errors import ConfigError, DataError
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError, DataError
+from dpft.config.schema import Decode
 from dpft.models import LoadedModel, Needs
-from dpft.objectives.base import Prediction
-from dpft.objectives.records import LabelledText
 from dpft.tasks import load_task
 from dpft.tasks.glue import (
     MNLI,
@@ -25,9 +23,11 @@ from dpft.tasks.glue import (
     read_hub,
     read_tsv,
 )
-from dpft.tasks.glue_sample import write
+from dpft.tasks.objectives.base import Prediction
+from dpft.tasks.objectives.records import LabelledText
+from dpft.tasks.samples.glue import write
 from dpft.tasks.sources import hub_rows
-from tests.objectives.encoders import build
+from tests.tasks.objectives.encoders import build
 
 TASKS = {"sst2": SST2, "qnli": QNLI, "qqp": QQP, "mnli": MNLI}
 SENTENCE = Columns(("sentence",), "label", ("0", "1"))
@@ -266,7 +266,7 @@ def test_the_sample_is_complete_balanced_and_shares_no_record(name):
 def test_the_sample_is_the_same_in_another_process(tmp_path):
     for seed in (0, 1):
         command = (
-            "from dpft.tasks.glue_sample import write; from pathlib import Path; import sys; "
+            "from dpft.tasks.samples.glue import write; from pathlib import Path; import sys; "
             "write('mnli', Path(sys.argv[1]), 3, train=50, dev=5)"
         )
         subprocess.run(

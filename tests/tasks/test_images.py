@@ -15,12 +15,10 @@ from PIL import Image
 from scipy.io import savemat
 from torch import nn
 
-from dpft.config import conf_dir
-from dpft.errors import ConfigError, DataError, ModelError
+from dpft.config.errors import ConfigError, DataError, ModelError
+from dpft.config.schema import conf_dir
 from dpft.models import LoadedModel
 from dpft.models.image_input import ImageInput
-from dpft.objectives.base import Prediction
-from dpft.objectives.images import LabelledImage
 from dpft.tasks import load_task
 from dpft.tasks.base import fingerprint
 from dpft.tasks.cifar import CIFAR10, CIFAR100, HUNDRED, TEN
@@ -29,6 +27,8 @@ from dpft.tasks.food101 import read_list as read_food
 from dpft.tasks.gtsrb import GTSRB
 from dpft.tasks.gtsrb import read_csv as read_signs
 from dpft.tasks.images import KEPT, hub_images
+from dpft.tasks.objectives.base import Prediction
+from dpft.tasks.objectives.images import LabelledImage
 from dpft.tasks.sources import parquet
 from dpft.tasks.svhn import SVHN, read_mat
 

@@ -16,13 +16,13 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from dpft.errors import ConfigError, DataError
-from dpft.objectives.images import LabelledImage
+from dpft.config.errors import ConfigError, DataError
 from dpft.runs.stored import stored_config
 from dpft.tasks import limits, sources, unpickle
 from dpft.tasks.cifar import CIFAR10, TEN
 from dpft.tasks.dart import read_xml
 from dpft.tasks.images import hub_images
+from dpft.tasks.objectives.images import LabelledImage
 from dpft.tasks.svhn import read_mat
 from dpft.tasks.table_files import table_file
 

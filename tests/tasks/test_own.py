@@ -10,19 +10,19 @@ import torch
 from typer.testing import CliRunner
 
 from dpft import runs
-from dpft.cli import app
-from dpft.compose import compose
-from dpft.config import Decode, Model, parse
-from dpft.errors import ConfigError, DataError
-from dpft.experiment import run_experiment
+from dpft.cli.app import app
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError, DataError
+from dpft.config.schema import Decode, Model, parse
 from dpft.models import LoadedModel, Needs, load_model
-from dpft.objectives.base import Prediction
-from dpft.objectives.records import LabelledText, TextRecord
 from dpft.privacy import accounting
 from dpft.tasks import load_task
 from dpft.tasks.base import SPLITS, fingerprint
+from dpft.tasks.objectives.base import Prediction
+from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.own_texts import LanguageModeling, TextClassification, TextToText
 from dpft.tasks.table_files import read_table
+from dpft.training.run import run_experiment
 
 ROWS = [
     {"user": "ann", "source": "one", "target": "eins"},
@@ -679,7 +679,7 @@ def test_other_owners_do_not_continue_a_run(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpft.experiment._decode_stage", stop)
+        patch.setattr("dpft.training.run._decode_stage", stop)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path, *overrides)
     task = LanguageModeling(

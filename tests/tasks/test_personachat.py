@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dpft.config import Decode, Model
-from dpft.decode import Written
-from dpft.errors import ConfigError, DataError
+from dpft.config.errors import ConfigError, DataError
+from dpft.config.schema import Decode, Model
 from dpft.models import Needs, load_model
-from dpft.objectives.base import Prediction
 from dpft.tasks import load_task
+from dpft.tasks.objectives.base import Prediction
+from dpft.tasks.objectives.decode import Written
 from dpft.tasks.personachat import LONGEST_REPLY, PersonaChat, Reply, read_json, read_text
-from dpft.tasks.personachat_sample import SILENCE, TOPICS, dialogues, write_files
+from dpft.tasks.samples.personachat import SILENCE, TOPICS, dialogues, write_files
 from dpft.tasks.sources import hub_rows
 
 CANDIDATES = (
@@ -294,7 +294,7 @@ def test_a_prompt_to_answer_leaves_room_for_a_reply_not_for_all_that_decoding_ma
         prompts.extend(given)
         return [Written("", finished=True)] * len(given)
 
-    monkeypatch.setattr("dpft.objectives.causal.decode", fake)
+    monkeypatch.setattr("dpft.tasks.objectives.causal.decode", fake)
     instances = [PersonaChat().instance(long)]
     objective.predict(None, instances, Decode(max_new_tokens=90), 0, lambda count: None)
     assert len(prompts[0]) == 100 - LONGEST_REPLY

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from dpft.errors import DataError, SplitError
-from dpft.keeping import Keeping
+from dpft.config.errors import DataError, SplitError
 from dpft.runs.array_store import ArrayStore
 from dpft.tasks import kept_readings
 from dpft.tasks.base import SPLITS, fingerprint
+from dpft.tasks.keeping import Keeping
 from dpft.tasks.own_texts import LanguageModeling, TextClassification, TextToText
 from dpft.tasks.table_files import JsonLines
 

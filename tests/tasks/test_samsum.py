@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dpft.config import Decode, Model
-from dpft.errors import DataError
+from dpft.config.errors import DataError
+from dpft.config.schema import Decode, Model
 from dpft.models import Needs, load_model
-from dpft.objectives.base import Prediction
-from dpft.objectives.records import TextRecord
+from dpft.tasks.objectives.base import Prediction
+from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.samples.samsum import chats, write_files
 from dpft.tasks.samsum import DELIMITER, INSTRUCTION, SAMSum, read_json, read_lines
-from dpft.tasks.samsum_sample import chats, write_files
 from dpft.tasks.sources import hub_rows
 
 ENTRIES = [

@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from dpft.errors import DataError
+from dpft.config.errors import DataError
 from dpft.tasks.own_texts import LanguageModeling
 from dpft.tasks.table_files import Rows, read_table, table_file
 

@@ -1,0 +1,117 @@
+"""``dpft account``: what a budget means for a task, with neither data nor GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+
+from dpft.config.clip import Clip
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
+from dpft.config.schema import parse
+from dpft.report.terminal import echo, secho
+
+
+def main(overrides: Sequence[str], as_json: bool) -> None:
+    """Print what a budget means, as a table or as JSON."""
+    run = parse(compose(overrides))
+    if run.resume is not None:
+        raise ConfigError(
+            f"got resume={run.resume}, but what a run spends follows from its own settings and "
+            f"data: type dpft compare {run.resume}, or give the settings themselves"
+        )
+    if not run.clip.private:
+        raise ConfigError("clip=none is not private: there is nothing to account for")
+    from dpft.tasks import load_task
+
+    load_task(run.task)  # refuses wrong settings; the rest of what it offers is not needed here
+    from dpft.training.mechanisms import make_mechanism, published_size
+
+    size = published_size(run)
+    mechanism = make_mechanism(run, size)
+    sigma = mechanism.noise_multiplier
+    answer: dict[str, Any] = {
+        "task": run.task["name"],
+        "dataset_size": size,
+        "batch_size": mechanism.batch_size,
+        "noise_multiplier": sigma,
+        **({"quantiles": counts} if (counts := _counts(run.clip, sigma)) else {}),
+        "sampling_rate": mechanism.sampling_rate,
+        "steps": mechanism.steps,
+        "sampling": mechanism.sampling,
+        "delta": mechanism.delta,
+        "target_epsilon": mechanism.target_epsilon,
+        "accountant": mechanism.accountant,
+        "epsilon": mechanism.epsilons(),
+    }
+    if as_json:
+        echo(json.dumps(answer, indent=2))
+        return
+    from dpft.report.comparison import print_pairs
+    from dpft.runs.shown import SHUFFLED, down, kind, up, weakness
+
+    epsilon = answer["epsilon"]
+    prv = epsilon["prv"]
+    shuffled = mechanism.sampling == "shuffle"
+    between = f"estimate {prv['estimate']:.4f}, at least {down(prv['lower'])}"
+    calibrated = f"calibrated to epsilon {mechanism.target_epsilon} by {mechanism.accountant}"
+    if mechanism.target_epsilon is None:
+        calibrated = "as given"
+    print_pairs(
+        f"{run.task['name']}: {size:,} {run.task.get('unit', 'record')}s, "
+        f"batches of {mechanism.batch_size:,}",
+        [
+            ("noise multiplier", f"{sigma:.6g}", calibrated),
+            *_rows(counts),
+            ("sampling rate", f"{mechanism.sampling_rate:.6g}", mechanism.sampling),
+            ("steps", f"{mechanism.steps:,}", ""),
+            ("delta", f"{mechanism.delta:.4g}", "" if run.privacy.delta else "1/(2N)"),
+            ("epsilon, RDP", up(epsilon["rdp"]), kind("rdp", shuffled)),
+            ("epsilon, PRV", up(prv["upper"]), f"{kind('prv', shuffled)}; {between}"),
+            ("epsilon, GDP-CLT", f"{epsilon['gdp_clt']:.4f}", "approximation, may be too low"),
+        ],
+    )
+    notes = [*([SHUFFLED] if shuffled else []), *weakness(epsilon["rdp"])]
+    for note in notes:
+        secho(f"note: {note}", fg=typer.colors.YELLOW)
+
+
+def _counts(clip: Clip, sigma: float) -> dict[str, Any]:
+    """How adaptive thresholds split ``sigma``, as far as that is known before a model is.
+
+    The number of groups ``K`` follows from the model. With a share ``r`` of the budget, the noise
+    on gradients does not depend on it, and that on counts grows as its root (He et al. 2022,
+    Proposition 3.1). With ``sigma_b`` given, it is the other way round.
+    """
+    if not clip.adaptive:
+        return {}
+    from dpft.privacy.quantiles import split_noise
+
+    if clip.quantile_budget is not None:
+        gradients, counts = split_noise(sigma, 1, budget=clip.quantile_budget)
+        return {
+            "budget": clip.quantile_budget,
+            "gradient_noise_multiplier": gradients,
+            "count_noise_over_root_groups": counts,
+        }
+    assert clip.quantile_noise is not None
+    most = math.ceil((2 * clip.quantile_noise / sigma) ** 2) - 1 if sigma else None
+    return {"count_noise": clip.quantile_noise, "most_groups": most}
+
+
+def _rows(counts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    if "budget" in counts:
+        share = f"{counts['budget']:.3g} of the budget moves the thresholds"
+        root = f"{counts['count_noise_over_root_groups']:.4g} sqrt(K)"
+        return [
+            ("  on gradients", f"{counts['gradient_noise_multiplier']:.6g}", share),
+            ("  on each count", root, "standard deviation; K groups follow from the model"),
+        ]
+    if counts:
+        note = f"standard deviation; leaves noise for at most {counts['most_groups']} groups"
+        return [("  on each count", f"{counts['count_noise']:.4g}", note)]
+    return []

@@ -1,0 +1,98 @@
+"""The command that trains on synthetic records, for the terminal."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpft.config.checks import fitting_batch
+from dpft.config.schema import Run, conf_dir
+
+# Of the training records and of whose they are: synthetic ones are others, and nobody's. The column
+# of users stays, which decides who is held out of the real ones.
+_NOT_REPEATED = (
+    *("name", "synthetic", "train_size", "limit_train"),
+    *("unit", "records_per_user"),
+)
+
+
+def training_command(run: Run, own_form: bool, file: Path, records: int) -> str:
+    """``dpft train ...`` on the records of ``file``, as a shell reads it.
+
+    Args:
+        run: whose model wrote them; its data are what the new model is evaluated on.
+        own_form: whether the file is in the form of the run's task, or JSON lines of source and
+            target.
+        file: the synthetic records.
+        records: how many there are.
+    """
+    if own_form:
+        name = str(run.task["name"])
+        words = [f"task={name}", *_changed("task", run.task, name, _NOT_REPEATED)]
+        words.append(override("task.synthetic", str(file)))
+    else:
+        words = ["task=text2text", override("task.train_file", str(file)), "task.test_share=0.1"]
+        records = round(0.9 * records)
+    if run.model.name != _default("model"):
+        words.append(f"model={run.model.name}")
+    words += _changed("model", run.raw["model"], run.model.name, ("name",))
+    usual = _shipped("optim", "adam").get("batch_size") or 0
+    if records < usual:
+        words.append(f"optim.batch_size={fitting_batch(records)}")
+    return shlex.join(["dpft", "train", *words, "clip=none"])
+
+
+def override(key: str, value: Any) -> str:
+    """``key=value`` in Hydra's grammar."""
+    return f"{key}={_value(value)}"
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_value, value))}]"
+    if not isinstance(value, str):
+        return str(value)
+    # A word that reads as a number, a truth value or null is quoted to stay a word.
+    if re.fullmatch(r"[\w./-]+", value, re.ASCII) and yaml.safe_load(value) == value:
+        return value if not re.fullmatch(r"[-+.\d].*|nan|inf", value.lower()) else _quoted(value)
+    return _quoted(value)
+
+
+def _quoted(value: str) -> str:
+    # Backslashes are themselves but before a quotation mark.
+    escaped = re.sub(r'(\\*)("|$)', lambda m: m[1] * 2 + (r"\"" if m[2] else ""), value)
+    return f'"{escaped}"'.replace("${", r"\${")
+
+
+def _changed(
+    group: str, settings: Mapping[str, Any], name: str, without: tuple[str, ...]
+) -> list[str]:
+    """The settings that differ from those of the group's shipped file."""
+    shipped = _shipped(group, name)
+    return [
+        override(f"{group}.{key}", value)
+        for key, value in settings.items()
+        if key not in without and (key not in shipped or shipped[key] != value)
+    ]
+
+
+def _shipped(group: str, name: str) -> dict[str, Any]:
+    file = conf_dir() / group / f"{name}.yaml"
+    if not file.is_file():
+        return {}
+    content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    return content
+
+
+def _default(group: str) -> str:
+    main = yaml.safe_load((conf_dir() / "config.yaml").read_text(encoding="utf-8"))
+    return next(str(entry[group]) for entry in main["defaults"] if group in entry)

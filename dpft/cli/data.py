@@ -1,0 +1,122 @@
+"""``dpft data``: where a task's data is, whether it reads, and how to get some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError, DataError, SplitError
+from dpft.config.schema import parse
+from dpft.report.console import Console
+from dpft.report.terminal import echo
+
+
+def main(action: str, task_name: str, overrides: Sequence[str], to: Path | None) -> None:
+    """Run one of the actions: where, check, get, sample."""
+    actions = {"where": _where, "check": _check, "get": _get, "sample": _sample}
+    if action not in actions:
+        raise ConfigError(f"got dpft data {action}; expected one of {', '.join(actions)}")
+    if "=" in task_name:
+        raise ConfigError(
+            f"got dpft data {action} {task_name}; expected the task first, as in dpft data "
+            f"{action} text2text {task_name}"
+        )
+    actions[action](task_name, overrides, to)
+
+
+def _where(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
+    kind, folder = _task(task_name, overrides).location
+    told = {
+        "hub": "no files here; the hub would be asked. Type task.data_dir=FOLDER, or set DPFT_DATA",
+        "sample": "generated records (task.source=sample)",
+    }
+    echo(f"{task_name}: {folder if folder is not None else told.get(kind, kind)}")
+
+
+def _check(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
+    """Read every split, and count.
+
+    Raises:
+        DataError: at the end, if there are no training records to be had, or a split that is there
+            cannot be read.
+    """
+    from dpft.tasks.base import SPLITS
+
+    task = _task(task_name, overrides)
+    unusable = None
+    told = []
+    with _counting() as advance:
+        task.keep_in(None, advance)
+        for split in SPLITS:
+            try:
+                records, instances = task.records(split), task.instances(split)
+                details = task.details(split)
+            except DataError as error:
+                if split == "train" or not isinstance(error, SplitError):
+                    unusable = unusable or error
+                else:
+                    told.append(f"{task_name} {split}: {error}")
+                continue
+            told += [f"{task_name} {split}: {len(records):,} records, {len(instances):,} instances"]
+            told += [f"  {line}" for line in details]
+    for line in told:
+        echo(line)
+    if unusable is not None:
+        raise unusable
+
+
+@contextmanager
+def _counting() -> Iterator[Callable[[int], None]]:
+    """Shows on a terminal how many rows were read; ten million take minutes."""
+    words = TextColumn("reading {task.completed:,.0f} rows", markup=False)
+    console = Console(stderr=True)
+    with Progress(
+        words, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        rows = bar.add_task("")
+        yield lambda count: bar.advance(rows, count)
+
+
+def _get(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
+    """Fetch the hub's copy and keep it as parquet, a form that the task reads."""
+    from dpft.tasks.sources import save_hub
+
+    folder = _folder(task_name, to)
+    task = _task(task_name, [*overrides, "task.source=hub"])
+    for file, rows in save_hub(task.dataset, task_name, folder):
+        echo(f"{file}: {rows:,} rows")
+    _advise(task_name, folder)
+
+
+def _sample(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
+    """Write the generated sample in the published form."""
+    task, folder = _task(task_name, [*overrides, "task.source=sample"]), _folder(task_name, to)
+    try:
+        task.dataset.write_sample(folder, task.sample_seed)
+    except OSError as error:
+        raise DataError(f"cannot write to {folder}: {error.strerror}") from error
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            echo(f"{file}: {file.stat().st_size:,} bytes")
+    _advise(task_name, folder)
+
+
+def _folder(task_name: str, to: Path | None) -> Path:
+    if to is None:
+        raise ConfigError(f"no folder given; type dpft data ... {task_name} --to FOLDER")
+    to.mkdir(parents=True, exist_ok=True)
+    return to
+
+
+def _advise(task_name: str, folder: Path) -> None:
+    echo(f"use it with: dpft train task={task_name} task.data_dir={folder}")
+
+
+def _task(name: str, overrides: Sequence[str]):  # type: ignore[no-untyped-def]
+    from dpft.tasks import load_task
+
+    return load_task(parse(compose([f"task={name}", *overrides])).task)

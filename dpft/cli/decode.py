@@ -1,0 +1,62 @@
+"""``dpft decode RUN``: decode again with other settings, without training."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dpft.config.errors import ConfigError
+from dpft.config.schema import Decode, build
+from dpft.report.terminal import echo
+
+
+def main(path: Path, overrides: Sequence[str]) -> None:
+    """Decode a trained run again and record where the texts lie."""
+    from dpft import runs
+    from dpft.training.trained import loaded_run
+
+    trained = loaded_run(path)
+    run = trained.run
+    settings = build(Decode, {**dataclasses.asdict(run.decode), **_parsed(overrides)}, "decode")
+    changed = "-".join(
+        f"{field.name}={getattr(settings, field.name)}"
+        for field in dataclasses.fields(Decode)
+        if field.name != "split"
+        and getattr(settings, field.name) != getattr(run.decode, field.name)
+    )
+    name = "-".join(part for part in (settings.split, changed) if part)
+    from dpft.config.offline import stay_offline_if_unreachable
+
+    stay_offline_if_unreachable()  # what can be told without the hub and torch was told
+    from dpft.training.predictions import predict, spelled, write_predictions
+    from dpft.training.progress import Progress
+
+    with (
+        runs.RunDirectory.open(path, run.identity(), trained.text) as directory,
+        Progress() as progress,
+    ):
+        file = directory.generations(name)
+        instances = trained.task.instances(settings.split)
+        predictions = predict(trained.task, trained.loaded, instances, settings, run.seed, progress)
+        with runs.replacing(directory.path, file, spelled(predictions)):
+            write_predictions(file, predictions)
+        relative = str(file.relative_to(directory.path))
+        runs.update_record(directory, generations={name: relative})
+    echo(f"{file}\nscore it with: dpft score {path}")
+
+
+def _parsed(overrides: Sequence[str]) -> dict[str, Any]:
+    import yaml
+
+    values = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not key.startswith("decode.") or not equals:
+            raise ConfigError(
+                f"got {override!r}; only decoding can be changed after training: expected "
+                "decode.NAME=VALUE, for instance decode.beams=1"
+            )
+        values[key.removeprefix("decode.")] = yaml.safe_load(value)
+    return values

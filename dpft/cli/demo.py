@@ -1,0 +1,30 @@
+"""``dpft demo``: the main job three times on the embedded default, and one table of the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dpft.config.compose import compose
+from dpft.config.schema import parse
+from dpft.report.terminal import echo, secho
+
+RUNS = {
+    "pretrained": ["clip=none", "optim.steps=0"],
+    "private": [],
+    # What one would choose with nothing to hide: small batches, and one epoch is enough.
+    "non-private": ["clip=none", "optim.batch_size=64", "optim.epochs=1", "optim.lr=1.0e-3"],
+}
+
+
+def main(folder: Path) -> None:
+    """Run the three runs, or show them if they are there already."""
+    from dpft.report.comparison import show
+    from dpft.training.run import run_experiment
+
+    outcomes = []
+    for name, overrides in RUNS.items():
+        secho(f"\n{name}", bold=True, err=True)
+        settings = ["+experiment=demo", *overrides, f"runs_dir={folder}", f"name={name}"]
+        outcomes.append(run_experiment(parse(compose(settings))))
+    echo()
+    show([(outcome.path, outcome.record) for outcome in outcomes])

@@ -1,0 +1,228 @@
+"""``dpft generate``: synthetic records from a trained run, with their guarantee beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from dpft.config.checks import check_seed, positive
+from dpft.config.errors import ConfigError, DataError, suggestion
+from dpft.config.schema import Decode, build
+from dpft.report.terminal import echo, secho
+
+if TYPE_CHECKING:
+    from dpft.training.synthesis import Sources, Synthetic
+    from dpft.training.trained import TrainedRun
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked for.
+
+    Attributes:
+        n: how many texts to sample.
+        sources: what to write targets for, see `dpft.training.synthesis.find_sources`.
+        out: the file; None: ``synthetic/`` in the run's folder.
+        seed: of sources and sampling.
+        unique: leave out records that repeat another.
+        check_sources: refuse sources that are those of the training records.
+    """
+
+    n: int
+    sources: str | None = None
+    out: str | None = None
+    seed: int = 0
+    unique: bool = False
+    check_sources: bool = True
+
+    def __post_init__(self) -> None:
+        positive("n", self.n)
+        check_seed("seed", self.seed)
+
+
+def main(path: Path, overrides: Sequence[str], not_private: bool) -> None:
+    """Sample records and write them, with ``.guarantee.json`` and ``.guarantee.md`` beside."""
+    from dpft.training.trained import loaded_run
+
+    plain, decoding = _split(overrides)
+    if "n" not in plain:
+        raise ConfigError("no n given; type dpft generate RUN n=1000 sources=dev")
+    settings = build(Settings, plain, "generate")
+    trained = loaded_run(path)
+    from dpft.config.offline import stay_offline_if_unreachable
+
+    stay_offline_if_unreachable()  # what can be told without the hub and torch was told
+    from dpft.cli.again import training_command
+    from dpft.tasks.base import Task
+    from dpft.training.synthesis import find_sources, is_private, keep, sample
+
+    if not is_private(trained.record) and not not_private:
+        raise ConfigError(
+            f"{path} was trained without privacy: what its model writes may repeat training "
+            "records word for word. Train with eps=3 first, or type --not-private if the records "
+            "are public or the texts stay where the records are"
+        )
+    task, how = trained.task, _decode(trained, decoding)
+    out = Path(settings.out) if settings.out else path / "synthetic" / task.written_as
+    sources = find_sources(
+        task, settings.sources, settings.n, settings.seed, settings.check_sources
+    )
+    if not how.sample and settings.n > max(1, sources.distinct):
+        raise ConfigError(
+            f"decode.sample=false writes the same text for the same source, and there are "
+            f"{max(1, sources.distinct)} sources for n={settings.n}; lower n, or leave it out"
+        )
+    _check_place(out, task.written_as)
+    from dpft.training.progress import Progress
+
+    with Progress() as progress:
+        # A figure of the training records: to be looked at, but not to land in a log file.
+        if sources.in_training and progress.console.is_terminal:
+            progress.warn(
+                f"{sources.in_training:,} of {sources.distinct:,} sources are sources of training "
+                "records too; mind whether they are public"
+            )
+        with progress.phase("sampling", settings.n) as advance:
+            written, cut = sample(
+                task, trained.loaded, sources.rows, settings.n, how, settings.seed, advance
+            )
+    synthetic = keep(task, sources.rows, written, cut, settings.unique)
+    if not synthetic.targets:
+        raise DataError(
+            f"all {settings.n} texts are empty; expected some: is the model trained at all?"
+        )
+    sampling = {
+        **{k: v for k, v in dataclasses.asdict(how).items() if k not in ("split", "batch_size")},
+        **{"seed": settings.seed, "unique": settings.unique},
+    }
+    content = _write(trained, path, synthetic, sources, sampling, out)
+    _say(content, out)
+    # What a task writes by itself it also reads.
+    own = type(task).write_records is not Task.write_records
+    again = training_command(trained.run, own, out, len(synthetic.targets))
+    echo(f"train on it with: {again}")
+    if task.unit_noun == "user":
+        secho(
+            "note: synthetic records belong to no user, so this command leaves task.unit=user out",
+            fg=typer.colors.YELLOW,
+        )
+
+
+def _beside(out: Path) -> list[Path]:
+    return [out.with_name(f"{out.name}.guarantee.{kind}") for kind in ("json", "md")]
+
+
+def _check_place(out: Path, usual: str) -> None:
+    """Refuse a file that could not be written, or read again, before anything is sampled."""
+    if out.suffix != Path(usual).suffix:
+        raise ConfigError(
+            f"out={out} ends in {out.suffix or 'nothing'}; expected {Path(usual).suffix}, which is "
+            "the form that this task writes"
+        )
+    for file in (out, *_beside(out)):
+        if file.exists():
+            raise ConfigError(f"{file} exists; give another file with out=FILE")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot write to {out.parent}: {error.strerror}") from error
+
+
+def _write(
+    trained: TrainedRun,
+    path: Path,
+    synthetic: Synthetic,
+    sources: Sources,
+    sampling: Mapping[str, Any],
+    out: Path,
+) -> dict[str, Any]:
+    """Records with their guarantee: the records get their name last, and never without it."""
+    from dpft.runs.atomic import write_atomic
+    from dpft.runs.errors import disk_report
+    from dpft.training.synthesis import as_markdown, guarantee
+
+    unnamed = out.with_name(f".{out.name}.tmp")
+    written: list[Path] = []
+    try:
+        trained.task.write_records(synthetic.rows, synthetic.targets, unnamed)
+        digest = hashlib.sha256(unnamed.read_bytes()).hexdigest()
+        content = guarantee(
+            trained.record, path.resolve().name, synthetic, sources, sampling, out.name, digest
+        )
+        texts = (json.dumps(content, indent=2, ensure_ascii=False) + "\n", as_markdown(content))
+        for file, text in zip(_beside(out), texts, strict=True):
+            write_atomic(file, text)
+            written.append(file)
+        unnamed.replace(out)
+    except OSError as error:
+        for file in (unnamed, *written):
+            file.unlink(missing_ok=True)
+        raise DataError(f"cannot write {out}: {disk_report(out.parent, error)}") from error
+    return content
+
+
+def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of this verb, and those of decode."""
+    import yaml
+
+    known = [field.name for field in dataclasses.fields(Settings)]
+    plain: dict[str, Any] = {}
+    decoding: dict[str, Any] = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if equals and key.startswith("decode."):
+            decoding[key.removeprefix("decode.")] = yaml.safe_load(value)
+        elif equals and key in known:
+            # File names are not to become numbers or dates.
+            plain[key] = value if key in ("sources", "out") else yaml.safe_load(value)
+        else:
+            raise ConfigError(
+                f"got {override!r}{suggestion(key, known)}; expected "
+                f"{', '.join(f'{name}=...' for name in known)} or decode.NAME=VALUE"
+            )
+    return plain, decoding
+
+
+def _decode(trained: TrainedRun, overrides: Mapping[str, Any]) -> Decode:
+    """Nucleus sampling with p = 0.9; texts as long as the run's answers, or as its records."""
+    nucleus = dataclasses.asdict(trained.run.decode) | {"beams": 1, "sample": True, "top_p": 0.9}
+    if trained.task.unconditional:
+        nucleus["max_new_tokens"] = getattr(trained.task, "max_length", nucleus["max_new_tokens"])
+    return build(Decode, nucleus | dict(overrides), "decode")
+
+
+def _say(content: Mapping[str, Any], out: Path) -> None:
+    beside, records = _beside(out), content["records"]
+    left_out = ", ".join(
+        f"{records[key]} {word}"
+        for key, word in (("empty_left_out", "empty"), ("duplicates_left_out", "repeated"))
+        if records[key]
+    )
+    echo(f"{out}: {records['written']} records" + (f" ({left_out})" if left_out else ""))
+    if stopped := records["stopped_before_their_end"]:
+        secho(
+            f"note: {stopped} of them were stopped before their end; "
+            f"decode.max_new_tokens={2 * content['sampling']['max_new_tokens']} leaves more room",
+            fg=typer.colors.YELLOW,
+        )
+    if cut := records["sources_cut_for_the_model"]:
+        secho(
+            f"note: {cut} of their sources were too long for the model, which saw a part of each",
+            fg=typer.colors.YELLOW,
+        )
+    echo(f"{beside[1]}: the guarantee, also as {beside[0].name}")
+    if content["private"]:
+        echo(content["privacy"]["statement"])
+        for caveat in content["privacy"]["caveats"]:
+            secho(f"note: {caveat}", fg=typer.colors.YELLOW)
+    else:
+        secho("no privacy guarantee", fg=typer.colors.YELLOW)
+    if content["sources"]["distinct"]:
+        echo(f"sources: {content['sources']['origin']}; {content['sources']['privacy']}")

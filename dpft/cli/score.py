@@ -1,0 +1,92 @@
+"""``dpft score``: official scores of a run's generations or of any predictions file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
+from dpft.config.schema import parse
+from dpft.report.terminal import echo, secho
+
+
+def main(arguments: Sequence[str], as_json: bool) -> None:
+    """Print official scores, as a table or as JSON."""
+    run = Path(arguments[0]) if len(arguments) == 1 and "=" not in arguments[0] else None
+    results = score_run(run) if run is not None else score_predictions(arguments)
+    if as_json:
+        only = next(iter(results.values())) if len(results) == 1 else results
+        echo(json.dumps(only, indent=2))
+        return
+    from dpft import runs
+    from dpft.report.comparison import print_pairs, print_remarks
+
+    for name, section in results.items():
+        pairs = [
+            (metric, "-" if value is None else f"{value:.4f}", "")
+            for metric, value in section["metrics"].items()
+        ]
+        stopped = section.get("unfinished")
+        ends = f", {stopped} of them stopped before their end" if stopped else ""
+        print_pairs(f"{name}: {section['examples']} instances{ends}", pairs)
+    if run is not None:
+        print_remarks(run, runs.read_record(run))
+
+
+def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
+    """Score ``predictions=FILE`` with the pipeline of ``task=NAME``."""
+    files = [word for word in arguments if word.startswith("predictions=")]
+    if len(files) != 1:
+        raise ConfigError(
+            f"got {len(files)} predictions=FILE; expected one, as in dpft score task=e2e "
+            "predictions=FILE, or a run directory alone"
+        )
+    file = Path(files[0].removeprefix("predictions="))
+    run = parse(compose([word for word in arguments if word not in files]))
+    from dpft.tasks import load_task
+    from dpft.training.predictions import read_predictions, score_file
+
+    again = sum(
+        bool(one.source) and (one.source, one.prediction) == (other.source, other.prediction)
+        for one, other in pairwise(read_predictions(file))
+    )
+    if again:
+        secho(
+            f"note: {again} lines repeat source and prediction of the line before; if they are one "
+            "instance with several references, put these into one line, as official scorers do",
+            fg=typer.colors.YELLOW,
+            err=True,
+        )
+    return {file.name: score_file(load_task(run.task), file)}
+
+
+def score_run(path: Path) -> dict[str, Any]:
+    """Score every generations file of a run again and update its record."""
+    from dpft import runs
+    from dpft.runs.generations import generations_files
+    from dpft.runs.hidden import check_no_trial
+    from dpft.runs.stored import stored_config
+    from dpft.tasks import load_task
+    from dpft.training.trained import parse_stored
+
+    check_no_trial(path)
+    files = generations_files(path, runs.read_record(path))
+    text, content = stored_config(path)
+    runs.check_whole(path, ("record.json", "ledger.jsonl", "config.yaml", "generations/"))
+    run = parse_stored(path, content)
+    task = load_task(run.task)
+    from dpft.training.predictions import score_file  # and torch, which takes seconds
+
+    results = {split: score_file(task, file) for split, file in files.items()}
+    if not results:
+        raise ConfigError(f"{path} has no generations yet; type dpft decode {path}")
+    with runs.RunDirectory.open(path, run.identity(), text) as d:
+        runs.update_record(d, scores=results)
+        runs.write_card(d.model, runs.read_record(path))
+    return results

@@ -1,0 +1,176 @@
+"""``dpft select``: hyperparameters chosen on private data, with the choice accounted for."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from dpft.cli import sweep
+from dpft.cli.again import override
+from dpft.config.errors import ConfigError
+from dpft.report.terminal import echo, secho
+from dpft.runs.ledger import read_ledger
+from dpft.sweep.folder import checked_name, default_name
+from dpft.sweep.points import make_plan
+from dpft.sweep.words import read_words
+
+if TYPE_CHECKING:
+    from dpft.sweep.selection import Selection
+
+
+def main(
+    arguments: Sequence[str],
+    *,
+    metric: str,
+    mean: float,
+    shape: float,
+    lowest: bool = False,
+    name: str | None = None,
+) -> None:
+    """Run a random number of trials, and release the best.
+
+    Args:
+        arguments: the candidates, as for ``dpft sweep``.
+        metric: the score that decides.
+        mean: of the number of trials.
+        shape: of its distribution, see `dpft.privacy.accounting.Trials`.
+        lowest: whether the lowest score is the best.
+        name: of the folder below ``runs_dir/selections``.
+
+    Raises:
+        ConfigError: before anything runs, if a candidate could not, or no price would hold for it.
+        typer.Exit: with status 1, if not every trial is done: the same command goes on.
+    """
+    from dpft.privacy.accounting import Trials
+    from dpft.runs.atomic import write_atomic
+    from dpft.runs.record import read_record
+    from dpft.runs.shown import up
+    from dpft.sweep.release import release
+    from dpft.sweep.scores import check_metric, lower_is_better, score
+    from dpft.sweep.selection import Candidate, Selection, check, draw, price
+    from dpft.sweep.splits import remark
+    from dpft.tasks import load_task
+    from dpft.training.mechanisms import make_mechanism
+
+    try:
+        trials = Trials(mean, shape)
+    except ValueError as error:
+        raise ConfigError(f"{error}: --trials and --shape") from error
+    if lower_is_better(metric) is not lowest:
+        better, released, advice = "lower", "highest", "type --lowest"
+        if lowest:
+            better, released, advice = "higher", "lowest", "leave --lowest out"
+        raise ConfigError(
+            f"{metric} is better the {better} it is, and the {released} would be released: {advice}"
+        )
+    words = read_words(arguments)
+    plan = make_plan(words)
+    if plan.points is None:
+        raise ConfigError("a sweeper that chooses by scores is no private selection; give values")
+    found = [
+        Candidate(point.overrides, run) for point, run in zip(plan.points, plan.runs, strict=True)
+    ]
+    check(found)
+    first = plan.runs[0]
+    check_metric(metric, load_task(first.task), first.decode.split)
+    warning = remark(plan.runs)
+    if warning is not None:
+        secho(warning, fg=typer.colors.YELLOW, err=True)
+    folder = plan.runs_dir / "selections" / checked_name(name or default_name(words, ()))
+    selection = Selection(folder)
+    selection.describe(found, trials, metric, lowest)
+    lines = draw(selection.key(), found, trials)
+    if selection.chosen.exists():
+        echo("this selection has released its run before; nothing is run again", err=True)
+        _tell(selection, read_record(selection.chosen), metric)
+        return
+    if not lines:
+        echo(
+            f"{folder}: the number of trials was drawn as zero, and nothing is released. The same "
+            "command draws the same; the same candidates under another --name are a second "
+            "selection, whose price adds to the price of this one"
+        )
+        return
+    file = selection.private / "trials.txt"
+    write_atomic(file, "".join(f"{shlex.join(line)}\n" for line in lines), mode=0o600)
+    own = [word for word in words.overrides if word.startswith(("hydra/", "hydra."))]
+    typed = [*own, override("runs_dir", str(selection.trials)), override("sweep.metric", metric)]
+    if words.config_dir is not None:
+        typed += ["--config-dir", str(words.config_dir)]
+    secho("The number of trials is secret, and so is every trial but the best", err=True)
+    with _unread_by_others():
+        sweep.main(typed, file=file, name="trials", secret=True)
+
+    made = make_plan(read_words(typed), lines)
+    assert made.points is not None
+    assert all(selection.trials in point.path.parents for point in made.points)
+    # One without a record diverged: its ledger tells on how many records.
+    paths = [point.path for point in made.points]
+    records = [read_record(p) if (p / "record.json").exists() else None for p in paths]
+    sizes = {_size(path, record) for path, record in zip(paths, records, strict=True)}
+    if len(sizes) > 1:
+        raise ConfigError(
+            f"{selection.trials}: trials were trained on {_listed(sizes)} records; expected as "
+            "many for all: the data changed meanwhile, and no price holds. Put the data back, and "
+            "give another --name, whose price adds to what was spent here"
+        )
+    # No number is the worst score: that follows from what the trial releases, as any score does.
+    scored = [(i, record, score(record, metric)[1]) for i, record in enumerate(records) if record]
+    ranked = [(value, i, record) for i, record, value in scored if value is not None]
+    if not ranked:
+        raise ConfigError(f"no trial has a finite {metric}; nothing is released")
+    _, best, record = (min if lowest else max)(ranked, key=lambda trial: trial[:2])
+    (size,) = sizes
+    mechanisms = [make_mechanism(candidate.run, size) for candidate in found]
+    chosen = release(
+        selection,
+        paths[best],
+        record,
+        metric=metric,
+        lowest=lowest,
+        trials=trials,
+        mechanisms=mechanisms,
+    )
+    _tell(selection, chosen, metric)
+    each, total, _ = price(mechanisms, trials)
+    secho(
+        f"  each trial spent at most epsilon {up(each)}; the choice makes it {up(total)}",
+        fg=typer.colors.YELLOW,
+    )
+
+
+@contextmanager
+def _unread_by_others() -> Iterator[None]:
+    """What is written meanwhile, by the processes that are started too, is its owner's alone."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _tell(selection: Selection, chosen: Mapping[str, Any], metric: str) -> None:
+    """What was released, at which price, and what the price leaves out."""
+    from dpft.sweep.scores import score
+
+    echo(f"{selection.chosen}: {metric} {score(chosen, metric)[1]:.4f}")
+    echo(f"  {chosen['privacy']['statement']}")
+    for caveat in chosen["privacy"]["caveats"]:
+        secho(f"  note: {caveat}", fg=typer.colors.YELLOW)
+
+
+def _size(path: Path, record: Mapping[str, Any] | None) -> int:
+    """On how many records a trial was trained."""
+    if record is not None:
+        return int(record["mechanism"]["dataset_size"])
+    return int(read_ledger(path / "ledger.jsonl").header["mechanism"]["dataset_size"])
+
+
+def _listed(sizes: set[int]) -> str:
+    return " and ".join(f"{size:,}" for size in sorted(sizes))

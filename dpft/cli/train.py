@@ -1,0 +1,148 @@
+"""``dpft train``: Hydra composes the config, `run_experiment` does the work."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from dpft.config.errors import AuditError, ConfigError, DpftError
+from dpft.config.overrides import check_flags, explained, refusals_told
+from dpft.config.schema import conf_dir, parse
+from dpft.report.terminal import secho
+from dpft.sweep import lifeline
+
+# Hydra's flags that take a value, and --info, whose value is optional.
+_WITH_VALUE = (
+    *("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn"),
+    *("--config-dir", "-cd"),
+)
+_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+# What may accompany resume=RUN: settings that decide where and how, not what is computed.
+_BESIDE_RESUME = (
+    *("resume", "device", "threads", "force", "checkpoint_every"),
+    *("record_norms", "out_of_memory", "cache"),
+)
+
+
+def flags_first(arguments: Sequence[str]) -> list[str]:
+    """Sort flags to the front: Hydra 1.3 refuses overrides that a flag separates."""
+    flags: list[str] = []
+    overrides: list[str] = []
+    pending = list(arguments)
+    while pending:
+        word = pending.pop(0)
+        if not word.startswith("-") or word == "-":
+            overrides.append(word)
+            continue
+        flags.append(word)
+        if (word in _WITH_VALUE and pending) or (
+            word in ("--info", "-i") and pending and pending[0] in _INFO
+        ):
+            flags.append(pending.pop(0))
+    if flags and flags[-1] in ("--info", "-i"):
+        # An optional value must not swallow the first override.
+        flags.append("all")
+    return [*flags, *overrides]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Hand the arguments to Hydra, which calls the job once, or once per point of a sweep."""
+    words = flags_first(arguments)
+    check_flags(words)
+    lifeline.follow()
+    import hydra
+    from omegaconf import DictConfig, OmegaConf
+
+    @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
+    def job(config: DictConfig) -> float | None:
+        from hydra.core.hydra_config import HydraConfig
+
+        typed = HydraConfig.get().overrides
+        if OmegaConf.select(config, "sweep.folder") is not None:
+            from dpft.sweep.job import run_point
+
+            search = [word for word in typed.hydra if word.startswith("hydra.searchpath=")]
+            return run_point(_resolved(config), list(typed.task), search, execute)
+        try:
+            raw: Any = _resolved(config)
+            if raw.get("resume") is not None:
+                raw = resumed(raw, list(typed.task))
+            execute(raw)
+        except DpftError as error:
+            # SystemExit, since Hydra would wrap any other exception in a traceback of its own.
+            secho(f"dpft: {error}", fg=typer.colors.RED, err=True)
+            raise SystemExit(2) from error
+        return None
+
+    sys.argv = ["dpft train", *words]
+    with refusals_told():
+        job()
+
+
+def _resolved(config: Any) -> Any:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        return OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:  # here, since Hydra would add a line of its own
+        raise ConfigError(explained(error)) from error
+
+
+def execute(raw: dict[str, Any]) -> None:
+    """Run one composed config and show what came of it."""
+    run = parse(raw)
+    from dpft.tasks import load_task
+
+    load_task(run.task)  # a wrong setting is told at once: what follows takes seconds
+    from dpft.report.console import Console
+
+    with Console(stderr=True).status("importing torch and transformers"):
+        from dpft.training.run import run_experiment
+    from dpft.report.comparison import show
+
+    outcome = run_experiment(run)
+    if outcome.already_done:
+        secho(
+            f"this configuration has already run: {outcome.path}. Type force=true to run it again "
+            "(the old run is kept beside it; both spend privacy)",
+            fg=typer.colors.YELLOW,
+            err=True,
+        )
+    show([(outcome.path, outcome.record)])
+    if outcome.record.get("audit", {}).get("refuted"):
+        raise AuditError(
+            f"the audit refutes the guarantee of {outcome.path}; expected its lower bound below "
+            "epsilon. Do not release the model; please report this with the record"
+        )
+
+
+def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The config of the run that ``resume=RUN`` names, which decides everything.
+
+    Raises:
+        ConfigError: if there is no run there, or settings are given that would be ignored.
+    """
+    from dpft.runs.hidden import check_no_trial
+    from dpft.runs.stored import stored_config
+    from dpft.training.trained import parse_stored
+
+    path = Path(str(raw["resume"]))  # checked by `parse`
+    given = ["resume"]
+    for override in overrides:
+        key = override.lstrip("+~").split("=")[0]
+        given.append(key)
+        if key not in _BESIDE_RESUME:
+            raise ConfigError(
+                f"got {override} beside resume={path}; a resumed run keeps its own settings: leave "
+                "it out, or start another run"
+            )
+    check_no_trial(path)
+    _, stored = stored_config(path)
+    parse_stored(path, stored)
+    # Earlier versions kept in config.yaml that the run was begun by force.
+    return stored | {"force": False} | {key: raw[key] for key in (*given, "sweep")}

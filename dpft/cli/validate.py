@@ -1,0 +1,68 @@
+"""``dpft validate``: compose and check configurations without running them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from dpft.cli.train import resumed
+from dpft.config.compose import compose
+from dpft.config.errors import NotInstalledError
+from dpft.config.presets import PRESETS
+from dpft.config.schema import conf_dir, parse
+from dpft.report.terminal import echo
+
+# Settings of Hydra itself, which are none of a run.
+_HYDRAS = re.compile(r"[+~]*hydra[./]")
+_NO_SIZE = (
+    " (the number of records is not known, so batch size and noise were not checked; type "
+    "task.train_size=N)"
+)
+
+
+def main(overrides: Sequence[str]) -> None:
+    """Check one configuration, or every shipped one."""
+    for choice in [list(overrides)] if overrides else shipped():
+        try:
+            sized = check(choice)
+        except NotInstalledError as error:
+            if overrides:
+                raise
+            echo(f"not checked: {' '.join(choice)} ({error})")
+            continue
+        echo(f"ok: {' '.join(choice) or 'the defaults'}{'' if sized else _NO_SIZE}")
+
+
+def shipped() -> list[list[str]]:
+    """Every choice of every shipped config group, one at a time."""
+    choices: list[list[str]] = [[]]
+    for group in sorted(path for path in conf_dir().iterdir() if path.is_dir()):
+        prefix = "+" if group.name in PRESETS else ""
+        choices += [[f"{prefix}{group.name}={file.stem}"] for file in sorted(group.glob("*.yaml"))]
+    return choices
+
+
+def check(overrides: Sequence[str]) -> bool:
+    """Whether the size of the training data was known, and what follows from it checked too.
+
+    Of a run that is resumed it was known, and checked, when the run began.
+
+    Raises:
+        ConfigError: unless a run of these overrides could start, as far as can be told.
+    """
+    raw = compose(overrides)
+    resumes = raw.get("resume") is not None
+    if resumes:
+        raw = resumed(raw, [word for word in overrides if not _HYDRAS.match(word)])
+    run = parse(raw)
+    from dpft.tasks import load_task
+
+    load_task(run.task)  # before torch is imported, which takes seconds
+    if resumes:
+        return True
+    from dpft.training.mechanisms import make_mechanism, published_size
+
+    if run.task.get("train_size") is None:  # data of one's own
+        return False
+    make_mechanism(run, published_size(run))
+    return True

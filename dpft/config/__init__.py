@@ -1,0 +1,1 @@
+"""Settings: one typed schema, and how a config is composed from conf/."""

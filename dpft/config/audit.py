@@ -1,0 +1,73 @@
+"""``conf/audit``: which canaries a run carries. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpft.config.checks import positive
+from dpft.config.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Canaries of a run; all numbers zero: none.
+
+    Attributes:
+        gradients: canaries that are gradients, see `dpft.audit.gradients`.
+        records: canaries that are pairs of records, see `dpft.audit.records`.
+        weight: their losses are multiplied by it, so that clipping has something to do.
+        confidence: of the lower bound on epsilon.
+        secrets: texts whose exposure is measured, see `dpft.audit.exposure`.
+        repetitions: how often each of them is put into the training data.
+        candidates: other texts that each secret's likelihood is compared with.
+    """
+
+    gradients: int = 0
+    records: int = 0
+    weight: float = 1000.0
+    confidence: float = 0.95
+    secrets: int = 0
+    repetitions: int = 1
+    candidates: int = 1000
+
+    def __post_init__(self) -> None:
+        for name in ("gradients", "records", "secrets"):
+            value = getattr(self, name)
+            if value < 0:
+                raise ConfigError(f"audit.{name} is {value}; expected 0 (none) or more")
+        for name in ("weight", "repetitions"):
+            positive(f"audit.{name}", getattr(self, name))
+        if self.candidates < 100:
+            raise ConfigError(
+                f"audit.candidates is {self.candidates}; expected at least 100, since a "
+                "distribution is fitted to them"
+            )
+        if not 0 < self.confidence < 1:
+            raise ConfigError(
+                f"audit.confidence is {self.confidence}; expected between 0 and 1, as in 0.95"
+            )
+
+    @property
+    def slots(self) -> int:
+        """Places beside the real records that a canary is in or not."""
+        return self.gradients + self.records
+
+    @property
+    def planted(self) -> int:
+        """How many records the secrets add to the training data."""
+        return self.secrets * self.repetitions
+
+    @property
+    def active(self) -> bool:
+        """Whether the run carries any canary."""
+        return bool(self.slots or self.secrets)
+
+    def labels(self) -> list[str]:
+        """What must be said with every number of the run."""
+        labels = []
+        if self.slots:
+            labels.append(f"{self.slots} canaries, each in or out by a coin, for an audit")
+        if self.secrets:
+            times = "once" if self.repetitions == 1 else f"{self.repetitions} times"
+            labels.append(f"{self.secrets} canary texts in the training data, {times} each")
+        return labels

@@ -1,0 +1,172 @@
+"""What Hydra refuses to compose, in one sentence each, with what to type instead."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from dpft.config.errors import ConfigError, NotInstalledError, suggestion
+from dpft.config.presets import PRESETS
+from dpft.config.schema import conf_dir
+
+# Hydra's own flags, but for --experimental-rerun, which runs whatever is in a pickle. The long ones
+# may be abbreviated; a value may follow a short one at once.
+_LONG = (
+    *("--help", "--hydra-help", "--version", "--cfg", "--resolve", "--package", "--run"),
+    *("--multirun", "--shell-completion", "--config-path", "--config-name", "--config-dir"),
+    "--info",
+)
+_SHORT = ("-h", "-c", "-p", "-r", "-m", "-s", "-i")
+# Choices of Hydra's own groups that optional packages bring, and the extra that installs them.
+_EXTRAS = {
+    "hydra/sweeper/optuna": "sweep",
+    "hydra/launcher/joblib": "joblib",
+    "hydra/launcher/submitit_local": "submitit",
+    "hydra/launcher/submitit_slurm": "submitit",
+    "hydra/launcher/ray": "ray",
+}
+# What people call a setting that has a shorter name here.
+_SHORTHAND = {"epsilon": "eps"}
+
+
+def check_flags(flags: Sequence[str]) -> None:
+    """Refuse settings that are typed as flags, such as ``--epsilon 3``.
+
+    Raises:
+        ConfigError: naming the setting that was meant, if one is like it.
+    """
+    for word in flags:
+        name = word.partition("=")[0]
+        if word.startswith("="):
+            raise ConfigError(f"got {word!r}; expected NAME=VALUE, as in eps=3")
+        if not word.startswith("-") or word == "-":
+            continue  # the value of a flag
+        if word.startswith("--"):
+            known = any(flag.startswith(name) for flag in _LONG)
+        else:
+            known = word.startswith(_SHORT)
+        if not known:
+            key = name.strip("-").replace("-", "_")
+            raise ConfigError(
+                f"there is no flag {name}{_meant(key)}; settings are typed as NAME=VALUE, as in "
+                "eps=3"
+            )
+
+
+@contextmanager
+def refusals_told() -> Iterator[None]:
+    """What Hydra raises inside becomes a ConfigError of one sentence.
+
+    Hydra would print its exceptions and leave. With HYDRA_FULL_ERROR=1 it raises them; who has set
+    that gets them as they are.
+    """
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        yield
+        return
+    before = os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        absent = getattr(error, "missing_cfg_file", None) in _EXTRAS
+        raise (NotInstalledError if absent else ConfigError)(explained(error)) from error
+    finally:
+        if before is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = before
+
+
+def explained(error: Exception) -> str:
+    """Hydra's refusal in one sentence: what was got, what was expected, what to type."""
+    text = str(error)
+    override = getattr(error, "override", None)
+    if override is not None:
+        return _unreadable(override, text)
+    missing = getattr(error, "missing_cfg_file", None)
+    if missing is not None:
+        group, _, name = missing.rpartition("/")
+        if missing in _EXTRAS:
+            return f"{group}={name} is not installed; type pip install 'dpft[{_EXTRAS[missing]}]'"
+        choices = sorted(getattr(error, "options", None) or ())
+        if not group or not choices:
+            return f"there is no config {missing!r}; expected one that `dpft ls` shows"
+        return (
+            f"{group} is {name!r}{suggestion(name, choices)}; expected one of {', '.join(choices)}"
+        )
+    if got := re.match(r"Could not override '(.+?)'", text):
+        key = got[1]
+        if "No match in the defaults list" in text and key in _groups():
+            return f"{key} has no choice by default; type +{key}=NAME, one that `dpft ls` shows"
+        if key in settings():
+            group = key.partition(".")[0]
+            return f"the {group} that was chosen has no setting {key}; type dpft train --cfg job"
+        return f"unknown setting {key}{_meant(key)}; `dpft train --cfg job` shows all"
+    if got := re.search(r"An item is already at '(.+?)'", text):
+        return f"{got[1]} is a setting already; type {got[1]}=VALUE, without +"
+    if got := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
+        key, _, value = got[1].partition("=")
+        return (
+            f"got several values in {got[1]}; for a run of each type dpft train -m {got[1]}, for a "
+            f"list type '{key}=[{value}]'"
+        )
+    return _one_line(error)
+
+
+def settings() -> list[str]:
+    """Every setting as it is typed: those of the main config, groups, and keys of their files."""
+    import yaml
+
+    def keys(path: Any) -> list[str]:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        return [key for key in content if key not in ("defaults", "hydra")]
+
+    known = dict.fromkeys([*keys(conf_dir() / "config.yaml"), *_groups()])
+    for group in _groups():
+        for file in sorted((conf_dir() / group).glob("*.yaml")):
+            if group not in PRESETS:
+                known |= dict.fromkeys(f"{group}.{key}" for key in keys(file))
+    return list(known)
+
+
+def _groups() -> list[str]:
+    return sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
+
+
+def _meant(key: str) -> str:
+    """``; did you mean 'x'?``, also where the name is right and its group is wrong or missing."""
+    leaf = key.rpartition(".")[2]
+    if leaf in _SHORTHAND:
+        return f"; did you mean {_SHORTHAND[leaf]!r}?"
+    known = settings()
+    same = [name for name in known if name.rpartition(".")[2] == leaf]
+    return suggestion(same[0], same) if len(same) == 1 else suggestion(key, known)
+
+
+def _unreadable(override: str, text: str) -> str:
+    if "=" not in override:
+        known = settings()
+        if override in known:
+            example = "3" if override == "eps" else "VALUE"
+            return f"got {override!r} without a value; type {override}={example}"
+        return f"got {override!r}{_meant(override)}; expected NAME=VALUE, as in eps=3"
+    reason = text.partition("\nSee ")[0]
+    reason = " ".join(reason.removeprefix(f"Error parsing override '{override}'").split())
+    return (
+        f"cannot read {override!r} ({reason}); quote a value with blanks, commas or "
+        "brackets twice: 'NAME=\"VALUE\"'"
+    )
+
+
+def _one_line(error: BaseException) -> str:
+    said = f"{error}"
+    cause = error.__cause__
+    if cause is not None and f"{cause}" not in said:
+        said = f"{said}: {cause}" if said else f"{cause}"
+    return " ".join(said.split()) or type(error).__name__

@@ -1,0 +1,129 @@
+"""Tables of run records, on the terminal or as Markdown. Reads records and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from dpft.report.console import Console
+from dpft.report.terminal import echo
+from dpft.runs.shown import down, up
+
+Row = dict[str, str]
+
+
+def print_pairs(title: str, rows: Sequence[tuple[str, str, str]]) -> None:
+    """A table of name, value and remark."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def show(records: Sequence[tuple[Path, Mapping[str, Any]]], markdown: bool = False) -> None:
+    """Print runs side by side: one row each, scores, epsilon by three accountants, labels."""
+    rows = [row(path, record) for path, record in records]
+    if markdown:
+        echo("\n".join([as_markdown(rows), *map(_footnote, records)]))
+    else:
+        _print(rows, records)
+
+
+def row(path: Path, record: Mapping[str, Any]) -> Row:
+    """One run as column names and cells; what the run lacks is left out."""
+    cells = {"run": path.name, "clip": str(record["config"]["clip"]["style"])}
+    cells["steps"] = f"{record['training']['steps']}"
+    scores = record.get("scores", {})
+    split = record["config"]["decode"]["split"]
+    if split in scores:
+        section = scores[split]
+        cells["instances"] = str(section["examples"])
+        for metric, value in section["metrics"].items():
+            cells[metric] = "-" if value is None else f"{value:.4f}"
+    privacy = record.get("privacy")
+    for column, key in (("eps RDP", "rdp"), ("eps PRV", "prv"), ("eps GDP-CLT", "gdp_clt")):
+        if privacy is None:
+            cells[column] = "none"
+        else:
+            cells[column] = _epsilon(privacy["epsilon"], key)
+    if privacy is None and record["training"]["steps"] == 0:
+        for column in ("eps RDP", "eps PRV", "eps GDP-CLT"):
+            cells[column] = "0"
+    if "audit" in record:
+        cells["eps at least (audit)"] = down(record["audit"]["epsilon_lower"])
+    if "canaries" in scores:
+        value = scores["canaries"]["metrics"]["exposure"]
+        cells["exposure, bits"] = "-" if value is None else f"{value:.2f}"
+    cells["seconds"] = f"{record['training']['seconds']:.0f}"
+    return cells
+
+
+def _epsilon(epsilon: Mapping[str, Any], accountant: str) -> str:
+    """Bounds are rounded up; that of PRV is its upper one, since its estimate promises nothing."""
+    value = epsilon[accountant]
+    if isinstance(value, Mapping):
+        value = value["upper"]
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if accountant == "gdp_clt" else up(value)
+
+
+def as_markdown(rows: Sequence[Row]) -> str:
+    """A Markdown table of all columns that any row has."""
+    columns = _columns(rows)
+    lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
+    lines += [" | ".join(r.get(column, "-") for column in columns) for r in rows]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def _footnote(entry: tuple[Path, Mapping[str, Any]]) -> str:
+    path, record = entry
+    parts = [*record.get("labels", [])]
+    if record["privacy"] is not None:
+        parts += [record["privacy"]["statement"], *record["privacy"]["caveats"]]
+    elif record["training"]["steps"] > 0:
+        parts.append("no privacy guarantee")
+    return f"\n`{path.name}`: {'; '.join(parts)}."
+
+
+def _columns(rows: Sequence[Row]) -> list[str]:
+    seen: dict[str, None] = {}
+    for r in rows:
+        seen.update(dict.fromkeys(r))
+    return list(seen)
+
+
+def _print(rows: Sequence[Row], records: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
+    """One column a run: few runs with many figures each fit a terminal best so."""
+    console = Console()
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("")
+    for r in rows:
+        table.add_column(r["run"], justify="right", overflow="fold")
+    for name in _columns(rows)[1:]:
+        table.add_row(name, *(r.get(name, "-") for r in rows))
+    console.print(table)
+    for path, record in records:
+        print_remarks(path, record)
+
+
+def print_remarks(path: Path, record: Mapping[str, Any]) -> None:
+    """What must stand below a run's figures: its labels, and its guarantee with caveats."""
+    console = Console()
+    labels = ", ".join(record.get("labels", []))
+    guarantee = record["privacy"]
+    console.print(Text.assemble((str(path), "bold"), f"  ({labels})" if labels else ""))
+    if guarantee is not None:
+        console.print(f"  {guarantee['statement']}", highlight=False, markup=False)
+        for caveat in guarantee["caveats"]:
+            console.print(f"  note: {caveat}", highlight=False, markup=False, style="yellow")
+    elif record["training"]["steps"] > 0:
+        console.print("  no privacy guarantee", highlight=False)

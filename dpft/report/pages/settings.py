@@ -1,0 +1,182 @@
+"""Configurations: what differs from what is shipped, and between runs."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpft.config.schema import conf_dir
+from dpft.report.pages.frame import Html, facts, folded, joined, paragraph, table, text
+from dpft.report.pages.gather import Gathered
+
+# Groups whose file is told by a setting of theirs; of the others the default choice is taken.
+_CHOICES = {
+    "task": "name",
+    "model": "name",
+    "adapt": "name",
+    "clip": "style",
+    "optim": "name",
+    "privacy": None,
+    "decode": None,
+}
+_USUAL = {"privacy": "default", "decode": "beam"}
+# Said in privacy.epsilon and privacy.sampling, or without effect on what is computed.
+_BESIDE = (
+    *("eps", "sampling", "sweep", "name", "runs_dir", "resume", "force"),
+    *("device", "threads", "checkpoint_every", "record_norms", "out_of_memory"),
+)
+_ABSENT = object()
+_SEPARATOR = re.compile(r"[/\\]")
+_ROOTED = re.compile(r"(?:~|/|[A-Za-z]:\\)[^/\\]*[/\\]")
+# A blank within a path is followed by a further separator before the next setting, quotation mark
+# or list item, and by no path of its own.
+_PATH = re.compile(
+    r"(?<![\w.:/…])(?:~|/|[A-Za-z]:\\)"
+    r"(?:[^\s'\",\]]|(?<![:;]) +(?=[^\s/\\~'\",\]=](?:(?! [/~])[^'\",\]=\n])*[/\\]))*"
+    r"[/\\]([^\s/\\'\",\]]*)"
+)
+
+
+def configuration(run: Gathered) -> Html:
+    """What differs from the shipped choices first, then everything."""
+    if not run.config:
+        return paragraph("The settings are not here: neither record.json nor identity.json.")
+    said = [paragraph(Html(f"<code>{text(' '.join(map(told, choices(run.config))))}</code>"))]
+    changed = changes(run.config)
+    if changed:
+        rows = [(key, shown(value), shown(usual)) for key, value, usual in changed]
+        said.append(table(("differs from what is shipped", "here", "shipped"), rows, labels=3))
+    else:
+        said.append(paragraph("Nothing else differs from what is shipped."))
+    everything = [(key, shown(value)) for key, value in flat(run.config).items()]
+    said.append(folded("All settings", facts(everything)))
+    said.append(
+        paragraph(
+            "“Shipped” is what the dpft that made this page ships. Of folders only the last "
+            "part is shown.",
+            "quiet",
+        )
+    )
+    return joined(said)
+
+
+def choices(config: Mapping[str, Any]) -> list[str]:
+    """``task=e2e``, ``model=tiny`` and so on: what was chosen in each group."""
+    return [
+        f"{group}={config[group][key]}"
+        for group, key in _CHOICES.items()
+        if key is not None and isinstance(config.get(group), Mapping) and key in config[group]
+    ]
+
+
+def changes(config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Settings that differ from those of the files that were chosen: key, value, shipped value.
+
+    Settings that the run does not know were not there when it was made.
+    """
+    usual = flat(_shipped(tuple(choices(config))))
+    return [
+        (key, value, usual.get(key, _ABSENT))
+        for key, value in compared(config).items()
+        if _json(usual.get(key)) != _json(value)
+    ]
+
+
+def differing(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Settings in which runs differ: key to the value of each run, as shown.
+
+    A setting that a run does not have counts as null; the budget of a run without privacy does not
+    count at all, and is shown as a dash.
+    """
+    each = [compared(config) for config in configs]
+    found: dict[str, list[str]] = {}
+    for key in dict.fromkeys(key for settings in each for key in settings):
+        asked = [s for s in each if s] if not key.startswith("privacy.") else _with_privacy(each)
+        if len({_json(settings.get(key)) for settings in asked}) > 1:
+            found[key] = [shown(settings.get(key, _ABSENT)) for settings in each]
+    return found
+
+
+def compared(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by which runs are told apart, by dotted key."""
+    private = _is_private(config)
+    return {
+        key: value
+        for key, value in flat(config).items()
+        if key.partition(".")[0] not in _BESIDE and (private or not key.startswith("privacy."))
+    }
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def shown(value: Any) -> str:
+    """A setting's value as text, without the folders of a machine."""
+    if value is _ABSENT:
+        return "–"
+    if isinstance(value, str):
+        # All of it is one path, commas and quotation marks included.
+        return f"…/{_SEPARATOR.split(value)[-1]}" if _ROOTED.match(value) else told(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(shown, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def told(words: str) -> str:
+    """Text in which of every absolute path only the last part is left.
+
+    Where it cannot be told whether a blank belongs to a path or ends it, it belongs to it as long
+    as a later part follows: too much is left out rather than too little.
+    """
+    return _PATH.sub(r"…/\1", words)
+
+
+def _is_private(config: Mapping[str, Any]) -> bool:
+    clip = config.get("clip")
+    return not (isinstance(clip, Mapping) and clip.get("style") == "none")
+
+
+def _with_privacy(each: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [s for s in each if any(key.startswith("privacy.") for key in s)]
+
+
+def _json(value: Any) -> str:
+    # 3 and 3.0 are one number, as in a configuration's hash.
+    whole = isinstance(value, float) and value.is_integer()
+    return json.dumps(int(value) if whole else value, sort_keys=True, default=str)
+
+
+@functools.cache
+def _shipped(chosen: tuple[str, ...]) -> Mapping[str, Any]:
+    """The config of the chosen files, as Hydra would compose it."""
+    from omegaconf import OmegaConf
+
+    names = _USUAL | dict(choice.split("=", 1) for choice in chosen)
+    main = _read(conf_dir() / "config.yaml")
+    whole = {key: value for key, value in main.items() if key not in ("defaults", "hydra")}
+    for group in _CHOICES:
+        # A choice of the user's own, or one of a later version, has no file here.
+        name = names.get(group, "")
+        file = conf_dir() / group / f"{name}.yaml"
+        whole[group] = _read(file) if name == Path(name).name and file.is_file() else {}
+    resolved: Any = OmegaConf.to_container(OmegaConf.create(whole), resolve=True)
+    return {str(key): value for key, value in resolved.items()}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    return content

@@ -1,0 +1,1 @@
+"""The papers again: tables, figures, claims and benchmarks beside printed numbers."""

@@ -1,0 +1,239 @@
+"""The benchmark's models, random weights, with random inputs and per-record losses.
+
+Built offline from configurations. Dropout is off, attention is what transformers chooses (scaled
+dot product), and no key-value cache is kept: all as one would train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dpft.reproduce.bench.catalog import MODELS
+
+CLASSES = 10
+IGNORED = -100
+# Share of positions that the masked language model predicts.
+_MASKED = 0.15
+_GPT2_SIZES = {
+    "gpt2": (768, 12, 12),
+    "gpt2-medium": (1024, 24, 16),
+    "gpt2-large": (1280, 36, 20),
+    "gpt2-xl": (1600, 48, 25),
+}
+
+Inputs = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model in training mode with everything that a step needs.
+
+    Attributes:
+        model: the module.
+        inputs: ``inputs(B)`` draws a batch, the same one every time.
+        losses: ``losses(model, inputs)`` of shape ``(B,)``; takes the model since peers wrap it.
+        blocks: number of repeated blocks, for styles that divide them.
+    """
+
+    model: nn.Module
+    inputs: Callable[[int], Inputs]
+    losses: Callable[[nn.Module, Inputs], Tensor]
+    blocks: int
+
+
+def build(
+    name: str, *, length: int | None, untied: bool, seed: int, device: str, dtype: torch.dtype
+) -> Workload:
+    """Build a model of `dpft.reproduce.bench.catalog.MODELS`.
+
+    Args:
+        name: of the model.
+        length: tokens per record; None for images.
+        untied: whether head and embedding are separate parameters.
+        seed: of weights and inputs.
+        device: where they lie.
+        dtype: of the weights.
+    """
+    torch.manual_seed(seed)
+    with torch.device(device):
+        model, blocks = _BUILDERS[name](name, untied)
+    model = model.to(device=device, dtype=dtype).train()
+    draw, losses = _work(name, length)
+
+    def inputs(batch: int) -> Inputs:
+        generator = torch.Generator().manual_seed(seed)
+        drawn = draw(model, batch, generator)
+        return {
+            key: value.to(device, dtype if value.is_floating_point() else value.dtype)
+            for key, value in drawn.items()
+        }
+
+    return Workload(model, inputs, losses, blocks)
+
+
+def _gpt2(name: str, untied: bool) -> tuple[nn.Module, int]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    if name == "tiny":
+        from dpft.models.load import BUNDLED
+
+        config = GPT2Config.from_pretrained(str(BUNDLED / name), trust_remote_code=False)
+        config.tie_word_embeddings = not untied
+    else:
+        d, layers, heads = _GPT2_SIZES[name]
+        config = GPT2Config(n_embd=d, n_layer=layers, n_head=heads, tie_word_embeddings=not untied)
+    for dropout in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
+        setattr(config, dropout, 0.0)
+    return GPT2LMHeadModel(config), config.n_layer
+
+
+def _llama(name: str, untied: bool) -> tuple[nn.Module, int]:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=49152,
+        hidden_size=576,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        intermediate_size=1536,
+        max_position_embeddings=8192,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=not untied,
+        # The vocabulary's special tokens do not matter to random tokens.
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return LlamaForCausalLM(config), config.num_hidden_layers
+
+
+def _roberta(name: str, untied: bool) -> tuple[nn.Module, int]:
+    from transformers import RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification
+
+    config = RobertaConfig(
+        vocab_size=50265,
+        max_position_embeddings=514,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        tie_word_embeddings=not untied,
+    )
+    config.num_labels = 2
+    masked = name.endswith("-mlm")
+    model = RobertaForMaskedLM(config) if masked else RobertaForSequenceClassification(config)
+    return model, config.num_hidden_layers
+
+
+def _vit(name: str, untied: bool) -> tuple[nn.Module, int]:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    d, heads = (384, 6) if name == "vit-small" else (768, 12)
+    config = ViTConfig(hidden_size=d, num_attention_heads=heads, intermediate_size=4 * d)
+    config.num_labels = CLASSES
+    return ViTForImageClassification(config), config.num_hidden_layers
+
+
+def _wrn(name: str, untied: bool) -> tuple[nn.Module, int]:
+    from dpft.models.wrn import wrn16_4
+
+    # Three stages of two blocks each: 16 = 6 * 2 + 4 layers.
+    return wrn16_4(), 6
+
+
+_BUILDERS: Mapping[str, Callable[[str, bool], tuple[nn.Module, int]]] = MappingProxyType(
+    {
+        **dict.fromkeys(("tiny", *_GPT2_SIZES), _gpt2),
+        "smollm2-135m": _llama,
+        **dict.fromkeys(("roberta-base", "roberta-base-mlm"), _roberta),
+        **dict.fromkeys(("vit-small", "vit-base"), _vit),
+        "wrn16-4": _wrn,
+    }
+)
+
+
+def _work(name: str, length: int | None) -> tuple[Callable[..., Any], Callable[..., Tensor]]:
+    """How a model's inputs are drawn and its losses computed."""
+    if name.startswith("roberta"):
+        draw = _masked_tokens if name.endswith("-mlm") else _labelled_tokens
+        return _of_length(draw, length), _masked if name.endswith("-mlm") else _classified
+    if MODELS[name].length is None:
+        side = 32 if name.startswith("wrn") else 224
+        return _of_length(_images, side), _images_classified
+    return _of_length(_tokens, length), _next_token
+
+
+def _of_length(draw: Callable[..., dict[str, Tensor]], length: int | None) -> Callable[..., Any]:
+    return lambda model, batch, generator: draw(model, batch, length, generator)
+
+
+def _tokens(model: Any, batch: int, length: int, generator: torch.Generator) -> dict[str, Tensor]:
+    ids = torch.randint(5, model.config.vocab_size, (batch, length), generator=generator)
+    # The last token predicts nothing.
+    labels = torch.cat([ids[:, 1:], torch.full((batch, 1), IGNORED)], dim=1)
+    # One row per record: positions that are broadcast over the batch hide whose gradient is whose.
+    positions = torch.arange(length).repeat(batch, 1)
+    return {"input_ids": ids, "position_ids": positions, "labels": labels}
+
+
+def _masked_tokens(
+    model: Any, batch: int, length: int, generator: torch.Generator
+) -> dict[str, Tensor]:
+    ids = torch.randint(5, model.config.vocab_size, (batch, length), generator=generator)
+    labels = torch.full_like(ids, IGNORED)
+    count = max(1, round(_MASKED * length))
+    labels[:, :count] = torch.randint(
+        5, model.config.vocab_size, (batch, count), generator=generator
+    )
+    return {"input_ids": ids, "labels": labels}
+
+
+def _labelled_tokens(
+    model: Any, batch: int, length: int, generator: torch.Generator
+) -> dict[str, Tensor]:
+    ids = torch.randint(5, model.config.vocab_size, (batch, length), generator=generator)
+    labels = torch.randint(model.config.num_labels, (batch,), generator=generator)
+    return {"input_ids": ids, "labels": labels}
+
+
+def _images(model: Any, batch: int, side: int, generator: torch.Generator) -> dict[str, Tensor]:
+    return {
+        "images": torch.randn(batch, 3, side, side, generator=generator),
+        "labels": torch.randint(CLASSES, (batch,), generator=generator),
+    }
+
+
+def _per_token(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross entropy over each record's labelled tokens, ``(B, T, V)`` to ``(B,)``."""
+    entropy = F.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=IGNORED
+    ).view_as(labels)
+    return entropy.sum(1) / (labels != IGNORED).sum(1)
+
+
+def _next_token(model: nn.Module, inputs: Inputs) -> Tensor:
+    logits = model(
+        input_ids=inputs["input_ids"], position_ids=inputs["position_ids"], use_cache=False
+    ).logits
+    return _per_token(logits, inputs["labels"])
+
+
+def _masked(model: nn.Module, inputs: Inputs) -> Tensor:
+    return _per_token(model(input_ids=inputs["input_ids"]).logits, inputs["labels"])
+
+
+def _classified(model: nn.Module, inputs: Inputs) -> Tensor:
+    logits = model(input_ids=inputs["input_ids"]).logits
+    return F.cross_entropy(logits, inputs["labels"], reduction="none")
+
+
+def _images_classified(model: nn.Module, inputs: Inputs) -> Tensor:
+    out = model(inputs["images"])
+    return F.cross_entropy(getattr(out, "logits", out), inputs["labels"], reduction="none")

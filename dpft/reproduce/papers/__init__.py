@@ -1,0 +1,18 @@
+"""Tables of the papers as data: one YAML file a table, `dpft/reproduce/papers/<paper>/<number>.yaml`.
+
+The files hold what a paper prints and the settings that repeat it; `dpft.reproduce.tables` puts runs beside
+them. ``docs/tables.md`` says how to add one.
+"""
+
+from dpft.reproduce.papers.schema import (
+    Column,
+    Laptop,
+    PaperError,
+    PaperTable,
+    Row,
+    load,
+    names,
+    read,
+)
+
+__all__ = ["Column", "Laptop", "PaperError", "PaperTable", "Row", "load", "names", "read"]

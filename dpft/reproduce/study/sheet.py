@@ -1,0 +1,165 @@
+"""The sheet and the form that raters get, and the key that they do not."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpft.config.errors import ConfigError, DataError
+from dpft.reproduce.study.design import Study
+from dpft.runs.atomic import write_atomic
+from dpft.runs.errors import disk_report
+from dpft.runs.wellformed import parse_json
+
+QUESTION = (
+    "How good is this reply, given what came before it? Think of how well it fits, how much it "
+    "makes sense, and how well it is written."
+)
+SCALE = {1: "very poor", 2: "poor", 3: "fair", 4: "good", 5: "very good"}
+COLUMNS = ("study", "rater", "entry", "item", "context", "reply", "rating")
+_SCHEMA_VERSION = 1
+_FORM = Path(__file__).with_name("form.html")
+_PLACE = "@STUDY@"
+# A spreadsheet runs a cell that begins so as a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+@dataclass(frozen=True)
+class Key:
+    """What the codes stand for.
+
+    Attributes:
+        study: which study it is, as every row of a sheet repeats it.
+        items: by code, who wrote the reply.
+        raters: by rater, the codes that the rater was given.
+        systems: names in the order of the table, with what is said of each.
+    """
+
+    study: str
+    items: Mapping[str, tuple[str, ...]]
+    raters: Mapping[str, tuple[str, ...]]
+    systems: Mapping[str, Mapping[str, Any]]
+
+
+def write_study(study: Study, folder: Path) -> list[Path]:
+    """Write ``sheet.csv``, ``form.html`` and ``key.json``.
+
+    Raises:
+        ConfigError: if a study is there already: its key is needed to read its ratings.
+        DataError: if the folder cannot be written.
+    """
+    sheet, form, key = (folder / name for name in ("sheet.csv", "form.html", "key.json"))
+    for file in (sheet, form, key):
+        if file.exists():
+            raise ConfigError(
+                f"{file} exists: a study is there, whose ratings need its key. Give another folder "
+                "with --out"
+            )
+    rows = _rows(study)
+    digest = hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
+    # Begins with a letter: no spreadsheet takes it for a number.
+    name = f"s{digest[:11]}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(key, json.dumps(_key(name, digest, study), indent=2) + "\n", mode=0o600)
+        # The mark at the start tells spreadsheets that it is UTF-8.
+        write_atomic(sheet, _csv(name, rows).encode("utf-8-sig"))
+        write_atomic(form, _form(name, study))
+    except OSError as error:
+        for file in (sheet, form, key):
+            file.unlink(missing_ok=True)
+        raise DataError(f"cannot write to {folder}: {disk_report(folder, error)}") from error
+    return [sheet, form, key]
+
+
+def read_key(path: Path) -> Key:
+    """The key of a study.
+
+    Raises:
+        DataError: if it is not one.
+    """
+    try:
+        raw = parse_json(path.read_bytes())
+        if raw["schema_version"] != _SCHEMA_VERSION:
+            raise DataError(
+                f"{path} has schema version {raw['schema_version']}; this dpft reads "
+                f"{_SCHEMA_VERSION}"
+            )
+        return Key(
+            raw["study"],
+            {code: tuple(item["systems"]) for code, item in raw["items"].items()},
+            {rater: tuple(codes) for rater, codes in raw["raters"].items()},
+            raw["systems"],
+        )
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; expected key.json") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path} is not a key ({error!r}); expected key.json of dpft study make"
+        ) from error
+
+
+def cell(text: str) -> str:
+    """A text that no spreadsheet runs: an apostrophe goes before what could be a formula."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def _rows(study: Study) -> list[tuple[str, str, str, str, str]]:
+    rows = []
+    for number, codes in enumerate(study.raters, 1):
+        entries: dict[int, int] = {}
+        for code in codes:
+            item = study.items[code]
+            place = entries.setdefault(item.entry, len(entries) + 1)
+            rows.append((str(number), str(place), code, item.context, item.reply))
+    return rows
+
+
+def _csv(name: str, rows: Sequence[tuple[str, ...]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(COLUMNS)
+    writer.writerows([name, *map(cell, row), ""] for row in rows)
+    return text.getvalue()
+
+
+def _form(name: str, study: Study) -> str:
+    data = {
+        "study": name,
+        "question": QUESTION,
+        "scale": {str(value): words for value, words in SCALE.items()},
+        "items": {
+            code: {"entry": item.entry, "context": item.context, "reply": item.reply}
+            # In order of code: that of the systems would give them away.
+            for code, item in sorted(study.items.items())
+        },
+        "raters": study.raters,
+    }
+    text = json.dumps(data, ensure_ascii=False)
+    for character in "<>&":
+        # Inside a script element, "</script>" and "<!--" would end or change it.
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return _FORM.read_text(encoding="utf-8").replace(_PLACE, text)
+
+
+def _key(name: str, digest: str, study: Study) -> dict[str, Any]:
+    return {
+        "schema_version": _SCHEMA_VERSION,
+        "mind": "not for raters: it says which system wrote which reply",
+        "study": name,
+        "sheet_sha256": digest,
+        "question": QUESTION,
+        "seed": study.seed,
+        "systems": {system: dict(study.about.get(system, {})) for system in study.systems},
+        "items": {
+            code: {"entry": item.entry, "systems": list(item.systems)}
+            for code, item in study.items.items()
+        },
+        "raters": {str(i): list(codes) for i, codes in enumerate(study.raters, 1)},
+    }

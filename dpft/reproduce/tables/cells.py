@@ -1,0 +1,277 @@
+"""A table beside its runs, as one structure that every output is rendered from."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dpft.reproduce.papers.schema import Column, PaperTable, Row
+from dpft.reproduce.tables.agreement import Agreement, agreement
+from dpft.reproduce.tables.epsilons import EpsilonCell
+from dpft.reproduce.tables.found import Found, Index, finished, sampling_error, score
+from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark, marks_of
+from dpft.reproduce.tables.matching import scored_with
+from dpft.reproduce.tables.plan import Plan, PlannedRun
+from dpft.reproduce.tables.verdicts import Verdict, bounded, compare, too_wide
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A printed number and ours.
+
+    Attributes:
+        printed: None for a dash.
+        std: the printed standard deviation.
+        ci95: the printed interval.
+        unexplained: printed behind a plus-minus sign that the paper does not explain.
+        ours: mean over seeds.
+        deviation: of ours over seeds, ``n - 1`` in the denominator; None for fewer than two.
+        found: seeds with a number.
+        wanted: seeds asked for.
+        verdict: see `dpft.reproduce.tables.verdicts`.
+        marks: in the order of `Mark`.
+        paths: run directories behind ours, by seed.
+        hashes: their configs' hashes.
+        sampling: the standard error that the number of scored records leaves to ours, see
+            `dpft.reproduce.tables.found.sampling_error`; more seeds on the same records do not lessen it.
+    """
+
+    printed: float | None
+    std: float | None
+    ci95: tuple[float, float] | None
+    ours: float | None
+    deviation: float | None
+    found: int
+    wanted: int
+    verdict: Verdict
+    unexplained: float | None = None
+    marks: tuple[Mark, ...] = ()
+    paths: tuple[Path, ...] = ()
+    hashes: tuple[str, ...] = ()
+    sampling: float = 0.0
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less printed."""
+        if self.ours is None or self.printed is None:
+            return None
+        return self.ours - self.printed
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation that the verdict rests on; None where neither side states one.
+
+        The printed one, else ours within the bounds of `dpft.reproduce.tables.verdicts.bounded`.
+        """
+        if self.printed_spread is not None or self.deviation is None or self.printed is None:
+            return self.printed_spread
+        return bounded(self.deviation, self.printed)
+
+    @property
+    def printed_spread(self) -> float | None:
+        """The printed deviation; of an interval of 95% a quarter of its width."""
+        if self.std is not None:
+            return self.std
+        return None if self.ci95 is None else (self.ci95[1] - self.ci95[0]) / 4
+
+
+@dataclass(frozen=True)
+class FilledRow:
+    """A row: ``cells`` by column, and the epsilons that the paper prints for it."""
+
+    row: Row
+    cells: tuple[Cell, ...]
+    epsilons: tuple[EpsilonCell, ...] = ()
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A table with all that is known of it.
+
+    Attributes:
+        table: the printed one.
+        scale: ``paper`` or ``laptop``.
+        seeds: asked for.
+        columns: of this scale.
+        rows: of this scale.
+        agreement: of rows' order, for each column that allows it.
+        skipped: rows that this scale leaves out.
+        extra: the user's overrides of every run.
+        remarks: what is wrong with records.
+        unlike: cells whose seeds were not made or scored alike.
+    """
+
+    table: PaperTable
+    scale: str
+    seeds: tuple[int, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[FilledRow, ...]
+    agreement: tuple[Agreement, ...]
+    skipped: tuple[Row, ...]
+    extra: tuple[str, ...]
+    remarks: tuple[str, ...]
+    unlike: tuple[str, ...] = ()
+
+    @property
+    def cells(self) -> list[tuple[FilledRow, Column, Cell]]:
+        """Every cell with its place."""
+        return [
+            (row, column, cell)
+            for row in self.rows
+            for column, cell in zip(self.columns, row.cells, strict=True)
+        ]
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Cells that have a number of ours, and cells that a run could give one."""
+        runnable = [c for _, _, c in self.cells if c.verdict not in _NEVER_RUN]
+        return sum(c.ours is not None for c in runnable), len(runnable)
+
+
+_NEVER_RUN = (Verdict.COPIED, Verdict.CANNOT_RUN, Verdict.NOT_PRINTED)
+
+
+def fill(
+    plan: Plan, index: Index, epsilons: Sequence[tuple[EpsilonCell, ...]] | None = None
+) -> Filled:
+    """Put what was found into the plan's cells.
+
+    Args:
+        plan: the table at a scale.
+        index: the records.
+        epsilons: of each row of the plan, see `dpft.reproduce.tables.epsilons`; None: none are shown.
+    """
+    rows = []
+    for i, row in enumerate(plan.rows):
+        cells = tuple(_cell(plan, i, j, index) for j in range(len(plan.columns)))
+        rows.append(FilledRow(row, cells, () if epsilons is None else epsilons[i]))
+    compared = [
+        agreement(column, [(r.row.name, r.cells[j]) for r in rows])
+        for j, column in enumerate(plan.columns)
+    ]
+    return Filled(
+        table=plan.table,
+        scale=plan.scale,
+        seeds=plan.seeds,
+        columns=plan.columns,
+        rows=tuple(rows),
+        agreement=tuple(a for a in compared if a is not None),
+        skipped=plan.skipped,
+        extra=plan.extra,
+        remarks=(*index.damaged, *_without_metric(plan, index)),
+        unlike=tuple(_unlike(plan, index)),
+    )
+
+
+def chosen(planned: PlannedRun, plan: Plan, index: Index, column: Column) -> dict[int, Found]:
+    """One record for each seed that has the column's score.
+
+    Of several one of the paper's own data and model, then the one of exactly these settings, then
+    the first by path: never by its score.
+    """
+    by_seed: dict[int, list[Found]] = {}
+    for found in index.of(planned.key):
+        if score(found, column) is None or not _same_weights(found, planned, column):
+            continue
+        if plan.any_seed or found.seed in plan.seeds:
+            by_seed.setdefault(found.seed, []).append(found)
+
+    def rank(found: Found) -> tuple[bool, bool]:
+        marked = bool(marks_of([found], planned, column.split) & NOT_THE_PAPERS)
+        return marked, found.config_hash != planned.config_hash(found.seed)
+
+    return {seed: min(by_seed[seed], key=rank) for seed in sorted(by_seed)}
+
+
+def _same_weights(found: Found, planned: PlannedRun, column: Column) -> bool:
+    """Whether a metric that a model computes is computed by the one that is asked for."""
+    task = found.record["config"]["task"]
+    return all(
+        scored_with(name, task) == scored_with(name, planned.run.task) for name in column.metrics
+    )
+
+
+def _cell(plan: Plan, i: int, j: int, index: Index) -> Cell:
+    row, column = plan.rows[i], plan.columns[j]
+    printed = row.printed.get(column.key)
+    planned = plan.runs.get((i, j))
+    chosen_ones = {} if planned is None else chosen(planned, plan, index, column)
+    numbers = [score(found, column) for found in chosen_ones.values()]
+    values = [value for value in numbers if value is not None]
+    errors = (sampling_error(found, column) for found in chosen_ones.values())
+    cell = Cell(
+        printed=printed,
+        std=row.std.get(column.key),
+        ci95=row.ci95.get(column.key),
+        ours=statistics.fmean(values) if values else None,
+        deviation=statistics.stdev(values) if len(values) > 1 else None,
+        found=len(values),
+        wanted=len(plan.seeds) if planned is not None else 0,
+        verdict=_without_run(plan, row, column, printed),
+        unexplained=row.unexplained.get(column.key),
+        paths=tuple(found.path for found in chosen_ones.values()),
+        hashes=tuple(found.config_hash for found in chosen_ones.values()),
+        sampling=max(errors, default=0.0),
+    )
+    if planned is None or cell.ours is None or printed is None:
+        return cell
+    marks = marks_of(chosen_ones.values(), planned, column.split)
+    if plan.scale == "laptop":
+        marks.add(Mark.LAPTOP)
+    if cell.found < cell.wanted:
+        marks.add(Mark.FEWER)
+    # Of some figures no number came down to us.
+    number = cell.ours if math.isnan(printed) else printed
+    if cell.deviation is not None and too_wide(
+        cell.deviation, number, cell.printed_spread, column.decimals
+    ):
+        marks.add(Mark.WIDE)
+    verdict = Verdict.TREND
+    if not marks & NOT_THE_PAPERS:
+        verdict = compare(printed, cell.ours, cell.spread, column.decimals)
+        if cell.spread is None:
+            marks.add(Mark.NO_SPREAD)
+    return replace(cell, verdict=verdict, marks=tuple(mark for mark in Mark if mark in marks))
+
+
+def _without_run(plan: Plan, row: Row, column: Column, printed: float | None) -> Verdict:
+    if printed is None:
+        return Verdict.NOT_PRINTED
+    if plan.table.run_of(row, plan.scale) is None:
+        return Verdict.CANNOT_RUN if row.taken_from is None else Verdict.COPIED
+    return Verdict.NOT_RUN if column.metrics else Verdict.CANNOT_RUN
+
+
+def _unlike(plan: Plan, index: Index) -> list[str]:
+    """Cells whose seeds were not made or scored alike: their mean is of different things."""
+    told: dict[str, None] = {}
+    for (i, j), planned in plan.runs.items():
+        column = plan.columns[j]
+        records = [found.record for found in chosen(planned, plan, index, column).values()]
+        values: dict[str, set[str]] = {"data": set(), "signature of scores": set(), "commit": set()}
+        for record in records:
+            values["data"].add(str((record.get("dataset") or {}).get("fingerprint")))
+            scored = (record.get("scores") or {}).get(column.split) or {}
+            values["signature of scores"].add(str(scored.get("signature")))
+            values["commit"].add(str((record.get("dpft") or {}).get("commit")))
+        if apart := [name for name, found in values.items() if len(found) > 1]:
+            row = plan.rows[i].name
+            told[f"{row}: seeds of {column.split} differ in {', '.join(apart)}"] = None
+    return list(told)
+
+
+def _without_metric(plan: Plan, index: Index) -> list[str]:
+    """Finished runs that lack a column's metric: training them again would not help."""
+    told: dict[str, None] = {}
+    for (_, j), planned in plan.runs.items():
+        column = plan.columns[j]
+        for found in index.of(planned.key):
+            if finished(found, column.split) and score(found, column) is None:
+                told[
+                    f"{found.path} has no {' or '.join(column.metrics)} of {column.split}; "
+                    f"type dpft score {found.path}"
+                ] = None
+    return list(told)

@@ -1,0 +1,146 @@
+"""Which records lie in some folders, by what they are records of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dpft.config.errors import ConfigError, DpftError
+from dpft.reproduce.papers.schema import Column
+from dpft.reproduce.tables.matching import match_key
+from dpft.reproduce.tables.verdicts import share_error
+from dpft.runs.hidden import below_private, check_no_trial
+from dpft.runs.record import read_record
+
+FOLDERS = ("runs", "results")
+# Metrics that count records: the share of those answered rightly.
+SHARES = ("accuracy",)
+_SET_ASIDE = re.compile(r"\.old-\d+$")
+_SELECTED = (
+    "dpft select chose it by its score, at a price for the whole selection: no run of a table, "
+    "whose seeds and epsilons are given beforehand"
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A record and where it lies.
+
+    Attributes:
+        path: of the run directory, as it was come upon.
+        record: see `dpft.runs.RunRecord`.
+        seed: of the run.
+        config_hash: of all its settings.
+    """
+
+    path: Path
+    record: Mapping[str, Any]
+    seed: int
+    config_hash: str
+
+
+@dataclass(frozen=True)
+class Index:
+    """Records by `match_key`, each list in the order of the paths.
+
+    Attributes:
+        records: what was found.
+        damaged: a line for each record that cannot be read, or is no run of a table.
+    """
+
+    records: Mapping[str, Sequence[Found]] = field(default_factory=dict)
+    damaged: tuple[str, ...] = ()
+
+    def of(self, key: str) -> Sequence[Found]:
+        """The records of a run, of whatever seed."""
+        return self.records.get(key, ())
+
+    @property
+    def tasks(self) -> set[str]:
+        """Names of the tasks that any record is of."""
+        return {str(f.record["config"]["task"]["name"]) for fs in self.records.values() for f in fs}
+
+
+def make_index(folders: Iterable[Path] | None = None) -> Index:
+    """Read every ``record.json`` below the folders; damaged ones are named and left out.
+
+    Runs that ``force=true`` set aside do not count, nor does what lies under ``private/``: those
+    are secret trials. Runs that ``dpft select`` chose are named and left out.
+
+    Args:
+        folders: None: those of `FOLDERS` that exist.
+
+    Raises:
+        ConfigError: if a folder that was asked for is not there, or holds secret trials.
+    """
+    if folders is None:
+        folders = [Path(name) for name in FOLDERS if Path(name).is_dir()]
+    records: dict[str, list[Found]] = {}
+    damaged = []
+    seen: set[Path] = set()
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"--runs {folder} is no folder; expected one that holds runs")
+        check_no_trial(folder)
+        for file in sorted(folder.rglob("record.json")):
+            path = file.parent
+            if file.resolve() in seen or any(_SET_ASIDE.search(part) for part in path.parts):
+                continue
+            if below_private(path, folder):
+                continue
+            seen.add(file.resolve())
+            try:
+                record = read_record(file)
+                found = Found(
+                    path, record, int(record["config"]["seed"]), str(record["config_hash"])
+                )
+                if record.get("selection"):
+                    damaged.append(f"{path}: {_SELECTED}")
+                    continue
+                records.setdefault(match_key(record["config"]), []).append(found)
+            except DpftError as error:
+                damaged.append(f"{path}: {error}")
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                damaged.append(f"{path}: the record has no usable config ({error!r})")
+    return Index(records, tuple(damaged))
+
+
+def finished(found: Found, split: str) -> bool:
+    """Whether a record holds scores of a split at all."""
+    return isinstance(found.record.get("scores", {}).get(split), Mapping)
+
+
+def score(found: Found, column: Column) -> float | None:
+    """The column's metric as it is printed, ``factor`` times the record's; None if it is not there.
+
+    Of several names the first that the record has counts.
+    """
+    measured = _measured(found, column)
+    return None if measured is None else column.factor * measured[1]
+
+
+def sampling_error(found: Found, column: Column) -> float:
+    """What the number of scored records leaves open of a share of them, as it is printed.
+
+    0 where the metric is no share of records. Subsets that are scored by themselves are taken
+    to be the whole split, so that theirs is rather too small.
+    """
+    measured = _measured(found, column)
+    if measured is None or measured[0].partition("_")[0] not in SHARES:
+        return 0.0
+    records = found.record["scores"][column.split].get("examples")
+    return column.factor * share_error(measured[1], records) if records else 0.0
+
+
+def _measured(found: Found, column: Column) -> tuple[str, float] | None:
+    """The metric's name in the record, and its value there."""
+    section = found.record.get("scores", {}).get(column.split)
+    metrics = section.get("metrics", {}) if isinstance(section, Mapping) else {}
+    for name in column.metrics:
+        value = metrics.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return name, value
+    return None

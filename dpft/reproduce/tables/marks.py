@@ -1,0 +1,89 @@
+"""Marks: what must stand beside a number so that nobody takes it for more than it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from pathlib import PurePosixPath
+
+from dpft.config.checks import is_other_size
+from dpft.config.schema import audit_of
+from dpft.reproduce.tables.found import Found
+from dpft.reproduce.tables.plan import PlannedRun
+from dpft.reproduce.tables.sizes import is_part
+from dpft.runs.lineage import is_trained_before
+
+# As in dpft.tasks and dpft.models, which are not imported here: they take seconds.
+_GENERATED = ("generated sample data", "synthetic training records")
+_STAND_INS = ("bundled", "random stand-in model", "weights from a 4-bit file")
+
+
+class Mark(Enum):
+    """A letter for the cell, and what the legend says of it."""
+
+    LAPTOP = ("L", "laptop scale: not the paper's setting")
+    SUBSET = ("S", "trained or scored on a part of the data, or on other data")
+    GENERATED = ("G", "generated or synthetic data")
+    MODEL = ("M", "another model stands in for the paper's")
+    OTHER = ("O", "overrides beside the table change its setting")
+    SHUFFLED = ("H", "shuffled batches; epsilon computed for Poisson sampling")
+    FEWER = ("F", "fewer seeds than asked for")
+    NO_SPREAD = ("D", "no deviation known, on either side: judged by 1%")
+    WIDE = ("W", "seeds far apart: ours deviates more than twice the printed, or 5%")
+
+    @property
+    def letter(self) -> str:
+        """For the cell."""
+        return self.value[0]
+
+    @property
+    def meaning(self) -> str:
+        """For the legend."""
+        return self.value[1]
+
+
+# A number with one of these is not of the paper's own setting.
+NOT_THE_PAPERS = frozenset({Mark.LAPTOP, Mark.SUBSET, Mark.GENERATED, Mark.MODEL, Mark.OTHER})
+
+
+def marks_of(found: Iterable[Found], planned: PlannedRun, split: str) -> set[Mark]:
+    """The marks that records call for, by their labels, settings and counts.
+
+    Args:
+        found: the records.
+        planned: what they are to be runs of.
+        split: that their scores are of.
+    """
+    marks = {Mark.OTHER} if planned.altered else set()
+    for one in found:
+        config, labels = one.record["config"], [str(x) for x in one.record.get("labels", [])]
+        task = config["task"]
+        limits = (task.get("limit_train"), task.get("limit_eval"))
+        if any(x is not None for x in limits) or any(x.startswith("first ") for x in labels):
+            marks.add(Mark.SUBSET)
+        if _is_other_size(one, planned) or is_part(one.record, split):
+            marks.add(Mark.SUBSET)
+        if any(label in _GENERATED for label in labels) or task.get("source") == "sample":
+            marks.add(Mark.GENERATED)
+        base = (one.record.get("model") or {}).get("base_model") or config["model"]["path"]
+        other = _leaf(base) != _leaf(planned.model_path)
+        if other or any(x.startswith(_STAND_INS) or is_trained_before(x) for x in labels):
+            marks.add(Mark.MODEL)
+        private = config["clip"]["style"] != "none"
+        if private and config["privacy"].get("sampling") == "shuffle":
+            marks.add(Mark.SHUFFLED)
+    return marks
+
+
+def _is_other_size(one: Found, planned: PlannedRun) -> bool:
+    """Whether the training records are not as many as the published set has."""
+    config = one.record["config"]
+    count = ((one.record.get("dataset") or {}).get("counts") or {}).get("train")
+    if count is None or planned.train_size is None or config["task"].get("limit_train") is not None:
+        return False
+    return is_other_size(count - audit_of(config).planted, planned.train_size)
+
+
+def _leaf(path: str) -> str:
+    # A copy in a folder has the name of the model on the hub.
+    return PurePosixPath(path.rstrip("/")).name

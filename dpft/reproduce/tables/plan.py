@@ -1,0 +1,276 @@
+"""From a table to its cells and the distinct runs behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dpft.config.errors import ConfigError
+from dpft.config.schema import Run, parse
+from dpft.reproduce.papers.schema import Column, PaperError, PaperTable, Row
+from dpft.reproduce.tables.composition import Composer
+from dpft.reproduce.tables.matching import match_key
+from dpft.runs.identity import config_hash
+
+SCALES = ("paper", "laptop")
+# Two names of one setting: the later one must win under either.
+_SHORTHANDS = {"privacy.epsilon": "eps", "privacy.sampling": "sampling"}
+_DECODED = ("dev", "test")
+# Settings that the table decides, or that would send all its runs into one folder.
+_DECIDED = {
+    "seed": "--seeds 0,1,2",
+    "resume": "nothing: runs of a table continue by themselves",
+    "name": "runs_dir=FOLDER",
+    "force": "dpft train ... force=true for the one run that is meant",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRun:
+    """One configuration, to be run with each seed.
+
+    Attributes:
+        words: its overrides, without the seed.
+        run: the settings, with seed 0.
+        key: see `match_key`.
+        model_path: of the model that the table asks for, whatever the user's overrides chose.
+        train_size: records of the published training set, whatever the user's overrides say.
+        altered: whether overrides of the user make another experiment of it than the table's.
+    """
+
+    words: tuple[str, ...]
+    run: Run
+    key: str
+    model_path: str
+    train_size: int | None
+    altered: bool
+
+    def config_hash(self, seed: int) -> str:
+        """The hash of the run with this seed, as its run directory has it."""
+        return config_hash({**self.run.identity(), "seed": seed})
+
+    def overrides(self, seed: int) -> tuple[str, ...]:
+        """What is typed after ``dpft train``."""
+        return (*self.words, f"seed={seed}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a table asks for.
+
+    Attributes:
+        table: the printed table.
+        scale: ``paper`` or ``laptop``.
+        seeds: those of each run.
+        any_seed: whether records of other seeds count too.
+        columns: those of this scale.
+        rows: those of this scale.
+        runs: by place (row, column); a printed dash and what is not run have none.
+        skipped: rows that this scale leaves out.
+        extra: the user's overrides.
+    """
+
+    table: PaperTable
+    scale: str
+    seeds: tuple[int, ...]
+    any_seed: bool
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    runs: dict[tuple[int, int], PlannedRun]
+    skipped: tuple[Row, ...]
+    extra: tuple[str, ...]
+
+    @property
+    def distinct(self) -> tuple[PlannedRun, ...]:
+        """Every run once, in the order of the rows."""
+        first: dict[tuple[str, ...], PlannedRun] = {}
+        for run in self.runs.values():
+            first.setdefault(run.words, run)
+        return tuple(first.values())
+
+
+def key_of(word: str) -> str:
+    """What an override sets: ``optim.lr`` of ``++optim.lr=1``."""
+    key = word.lstrip("+~").partition("=")[0]
+    return _SHORTHANDS.get(key, key)
+
+
+def merged(*lists: Sequence[str]) -> tuple[str, ...]:
+    """Overrides in order; of several that set the same, the last."""
+    last: dict[str, str] = {}
+    for word in (word for words in lists for word in words):
+        last.pop(key_of(word), None)
+        last[key_of(word)] = word
+    return tuple(last.values())
+
+
+def words_at(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[str, ...]:
+    """The overrides of a cell's run at a scale, without a seed."""
+    own = own_words(table, column, row, scale)
+    if scale == "paper":
+        return merged(table.setting, own)
+    assert table.laptop is not None
+    return merged(table.laptop.setting, own)
+
+
+def own_words(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[str, ...]:
+    """Those overrides of a cell's run that its column and row set themselves."""
+    own = (*column.run, *(table.run_of(row, scale) or ()))
+    if scale == "paper" or table.laptop is None:
+        return own
+    swap = table.laptop.swap
+    return tuple(w for word in own for w in swap.get(word, (word,)))
+
+
+def make_plan(
+    table: PaperTable,
+    composer: Composer,
+    scale: str = "paper",
+    seeds: Sequence[int] | None = None,
+    extra: Sequence[str] = (),
+) -> Plan:
+    """Compose and check what a table needs.
+
+    Args:
+        table: what is printed.
+        composer: within its ``with``.
+        scale: one of `SCALES`.
+        seeds: None: as many as the paper averages over (one, where it does not say, and at the
+            laptop's scale), and records of any seed count.
+        extra: the user's overrides of every run, over those of the table.
+
+    Raises:
+        ConfigError: for a scale that the table does not have, or an override that cannot be.
+        PaperError: for a cell whose run does not compose; names table and row.
+    """
+    if scale not in SCALES:
+        raise ConfigError(f"scale is {scale!r}; expected {' or '.join(SCALES)}: type scale=laptop")
+    if scale == "laptop" and table.laptop is None:
+        raise ConfigError(
+            f"{table.name} has no runs that fit a laptop; type dpft table {table.name} scale=paper"
+        )
+    for word in extra:
+        if key_of(word) in _DECIDED:
+            raise ConfigError(f"got {word}, which a table decides; type {_DECIDED[key_of(word)]}")
+    laptop = table.laptop if scale == "laptop" else None
+    rows = tuple(r for r in table.rows if laptop is None or not laptop.skips(r))
+    columns = tuple(c for c in table.columns if laptop is None or c.at_laptop)
+    known: dict[tuple[str, ...], PlannedRun] = {}
+    runs: dict[tuple[int, int], PlannedRun] = {}
+    for i, row in enumerate(rows):
+        for j, column in enumerate(columns):
+            if table.run_of(row, scale) is None or not column.metrics:
+                continue
+            if row.printed.get(column.key) is None:
+                continue
+            words = words_at(table, column, row, scale)
+            own = set(map(key_of, own_words(table, column, row, scale)))
+            free = [word for word in extra if _is_free(word, table.unknown, own)]
+            try:
+                runs[i, j] = planned(words, column.split, composer, extra, free, known)
+            except ConfigError as error:
+                where = f"{table.name}, row {row.name!r}, column {column.key}, scale={scale}"
+                if extra:  # the user's words may be what is wrong
+                    raise ConfigError(f"{where}: {error}") from error
+                raise PaperError(f"{where}: {error}") from error
+    count = (table.seeds or 1) if scale == "paper" else 1
+    return Plan(
+        table=table,
+        scale=scale,
+        seeds=tuple(range(count)) if seeds is None else tuple(seeds),
+        any_seed=seeds is None,
+        columns=columns,
+        rows=rows,
+        runs=runs,
+        skipped=tuple(row for row in table.rows if row not in rows),
+        extra=tuple(extra),
+    )
+
+
+def planned(
+    words: Sequence[str],
+    split: str,
+    composer: Composer,
+    extra: Sequence[str] = (),
+    free: Sequence[str] = (),
+    known: dict[tuple[str, ...], PlannedRun] | None = None,
+) -> PlannedRun:
+    """A run whose decoded split is ``split``: `decode.split` is added where it must be.
+
+    Args:
+        words: overrides of the table.
+        split: which the cell's score is of.
+        composer: within its ``with``.
+        extra: overrides of the user.
+        free: those of ``extra`` that alter nothing, see `_is_free`.
+        known: earlier ones of the same table, by their words; added to.
+
+    Raises:
+        ConfigError: if the run does not compose, or ``words`` decode another split.
+    """
+    known = {} if known is None else known
+    plain = _composed(merged(words, extra), split, composer, known)
+    if len(free) == len(extra):
+        return plain
+    # Cells whose settings differ may become one run by an override that alters only some of them.
+    fixed = merged(words, free)
+    name = (*plain.words, "", *fixed)
+    if name not in known:
+        own = composer.compose(fixed)
+        known[name] = replace(
+            plain,
+            model_path=str(own["model"]["path"]),
+            train_size=own["task"].get("train_size"),
+            altered=match_key(own) != plain.key,
+        )
+    return known[name]
+
+
+def _is_free(word: str, unknown: Sequence[str], own: Container[str]) -> bool:
+    """Whether an override leaves a cell the paper's own setting, as far as that is printed.
+
+    Args:
+        word: of the user.
+        unknown: of the table: settings that the paper does not print, or single values of them.
+        own: settings of the cell's row and column. By them cells are told apart, printed or not.
+    """
+    key = key_of(word)
+    # Shuffled batches have a mark of their own; the papers' code shuffles too.
+    if key == "sampling":
+        return True
+    values = [one for one in unknown if "=" in one]
+    keys = [key_of(one) for one in unknown if one not in values]
+    return word in values or (key in keys and key not in own)
+
+
+def _composed(
+    together: tuple[str, ...],
+    split: str,
+    composer: Composer,
+    known: dict[tuple[str, ...], PlannedRun],
+) -> PlannedRun:
+    decoded = split in _DECODED  # others, such as canaries, are asked for whatever is decoded
+    if together in known and (not decoded or known[together].run.decode.split == split):
+        return known[together]
+    raw = composer.compose(together)
+    if decoded and raw["decode"]["split"] != split:
+        if any(key_of(word) == "decode.split" for word in together):
+            raise ConfigError(
+                f"decode.split is {raw['decode']['split']}; expected {split}, the split of the "
+                "column: leave it out"
+            )
+        together = (*together, f"decode.split={split}")
+        if together in known:
+            return known[together]
+        raw = composer.compose(together)
+    run = _seeded(raw, 0)
+    known[together] = PlannedRun(
+        together, run, match_key(run.raw), run.model.path, run.task.get("train_size"), False
+    )
+    return known[together]
+
+
+def _seeded(raw: dict[str, Any], seed: int) -> Run:
+    # No setting is interpolated from the seed; a test holds the hash against composing with it.
+    return parse({**raw, "seed": seed})

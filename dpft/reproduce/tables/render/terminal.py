@@ -1,0 +1,131 @@
+"""A filled table on the terminal."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from rich import box
+from rich.cells import cell_len
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from dpft.report.console import Console
+from dpft.reproduce.papers.schema import Column
+from dpft.reproduce.tables.cells import Cell, Filled
+from dpft.reproduce.tables.shown import (
+    EPSILON_SIGNS,
+    accountants,
+    epsilon_lines,
+    footnotes,
+    headings,
+    labels,
+    lines,
+    title,
+)
+from dpft.reproduce.tables.verdicts import Verdict
+
+WIDTH = 140
+# What the box and its padding take beside each column's text; once more at the right end.
+_GAP = 3
+
+
+def show(filled: Filled, console: Console) -> None:
+    """Print the table, its footnotes, and what is wrong with records."""
+    _print(filled, console)
+    for remark in filled.remarks:
+        _note("Record", remark, console)
+
+
+def _print(filled: Filled, console: Console) -> None:
+    count, names = len(filled.table.label_names), headings(filled)
+    console.print(Text(title(filled), style="bold"))
+    rows = []
+    for row in filled.rows:
+        cells = [_cell(c, column) for column, c in zip(filled.columns, row.cells, strict=True)]
+        epsilons = [_epsilons(epsilon_lines(row, a)) for a in accountants(filled)]
+        rows.append([*map(Text, labels(row)), *cells, *epsilons])
+    columns = [[Text(name), *(row[place] for row in rows)] for place, name in enumerate(names)]
+    for block in _blocks(columns[:count], columns[count:], console.width):
+        console.print(_table(columns[:count], block))
+    for heading, text in footnotes(filled):
+        _note(heading, text, console)
+
+
+def _table(labels: Sequence[Sequence[Text]], numbers: Sequence[Sequence[Text]]) -> Table:
+    """Columns, heading first. Headings and labels wrap between words, numbers never."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading, *texts in labels:
+        table.add_column(heading, min_width=_words([heading, *texts]))
+    for column in numbers:
+        table.add_column(column[0], justify="right", min_width=_width(column))
+    for row in zip(*(column[1:] for column in (*labels, *numbers)), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _blocks(
+    labels: Sequence[Sequence[Text]], numbers: Sequence[Sequence[Text]], width: int
+) -> list[list[Sequence[Text]]]:
+    """The columns of numbers in as many blocks as fit into ``width``, each behind the labels."""
+    used = sum(_words(column) + _GAP for column in labels) + _GAP
+    blocks: list[list[Sequence[Text]]] = [[]]
+    left = width - used
+    for column in numbers:
+        needed = _width(column) + _GAP
+        if blocks[-1] and needed > left:
+            blocks.append([])
+            left = width - used
+        blocks[-1].append(column)
+        left -= needed
+    return blocks
+
+
+def _width(numbers: Sequence[Text]) -> int:
+    """What a column of numbers needs: its heading may wrap between words, its lines may not."""
+    return max(_words(numbers[:1]), _lines(numbers[1:]))
+
+
+def _words(texts: Sequence[Text]) -> int:
+    """Width of the longest word."""
+    return max((cell_len(word) for text in texts for word in text.plain.split()), default=0)
+
+
+def _lines(texts: Sequence[Text]) -> int:
+    """Width of the longest line."""
+    return max((cell_len(line) for text in texts for line in text.plain.splitlines()), default=0)
+
+
+def _note(heading: str, text: str, console: Console) -> None:
+    line = Text.assemble((f"{heading}: ", "bold"), text)
+    console.print(Padding(line, (0, 0, 0, 1)), highlight=False)
+
+
+def as_text(filled: Filled) -> str:
+    """Table and footnotes as plain text, `WIDTH` characters wide."""
+    stream = io.StringIO()
+    _print(filled, Console(file=stream, width=WIDTH, color_system=None))
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+
+
+def _cell(cell: Cell, column: Column) -> Text:
+    styles = ["dim", "bold", _style(cell, column)]
+    return Text("\n").join(
+        Text(line, style=style) for line, style in zip(lines(cell, column), styles, strict=False)
+    )
+
+
+def _style(cell: Cell, column: Column) -> str:
+    if cell.verdict is Verdict.MATCHES:
+        return "green"
+    if cell.verdict in (Verdict.ABOVE, Verdict.BELOW):
+        better = (cell.verdict is Verdict.ABOVE) == column.higher_is_better
+        return "cyan" if better else "red"
+    return "yellow" if cell.verdict is Verdict.TREND else "dim"
+
+
+def _epsilons(lines: list[str]) -> Text:
+    return Text("\n").join(
+        Text(line, style="red" if line.endswith(EPSILON_SIGNS[False]) else "") for line in lines
+    )

@@ -1,0 +1,180 @@
+"""The caption scorers of MS COCO: PTB tokenisation, METEOR 1.5, ROUGE-L and CIDEr.
+
+`pycocoevalcap` carries the Java programs and the Python scorers. Its ROUGE-L and CIDEr are used as
+they are. Its wrappers of the Java programs are not: they need `java` on `PATH`, and one writes next
+to its own installed files.
+
+Source: Chen et al., 2015, "Microsoft COCO Captions: Data Collection and Evaluation Server".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pycocoevalcap.cider.cider import Cider
+from pycocoevalcap.rouge import rouge
+
+from dpft.tasks.metrics import java
+
+PTB_VERSION = "3.4.1"
+METEOR_VERSION = "1.5"
+
+# A namespace package has no file of its own, but its modules do.
+_CARRIER = Path(rouge.__file__).parents[1]
+_PTB_JAR = _CARRIER / "tokenizer" / f"stanford-corenlp-{PTB_VERSION}.jar"
+_METEOR_JAR = _CARRIER / "meteor" / f"meteor-{METEOR_VERSION}.jar"
+_PARAPHRASES = _CARRIER / "meteor" / "data" / "paraphrase-en.gz"
+
+# Tokens that the COCO evaluation drops. Other marks ("&", "/", "%") stay.
+_PUNCTUATION = frozenset([
+    "''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-",
+    ".", "?", "!", ",", ":", "-", "--", "...", ";",
+])  # fmt: skip
+
+
+def ptb_tokenize(texts: Sequence[str]) -> list[str]:
+    """Tokenises as the COCO evaluation does: Stanford PTB, lowercase, its punctuation dropped.
+
+    The tokenizer looks ahead over line ends ("Inc." before a capital), so a text can depend on the
+    one after it. Tokenise a corpus in one call and in order to get the official tokens.
+
+    Args:
+        texts: One text each. Line breaks inside a text count as spaces.
+
+    Returns:
+        Tokens joined by single spaces, one string per text; "" where nothing is left. Brackets stay
+        (as "-lrb-" and so on): the official list has their uppercase names, after lowercasing.
+
+    Raises:
+        JavaError: If Java is missing or fails.
+    """
+    if not texts:
+        return []
+    args = ["-cp", str(_existing(_PTB_JAR)), "edu.stanford.nlp.process.PTBTokenizer"]
+    args += ["-preserveLines", "-lowerCase", "-encoding", "UTF-8"]
+    lines = java.run(
+        args,
+        "\n".join(_one_line(text) for text in texts),
+        max_heap_mb=1024,
+        timeout_s=120 + 0.01 * len(texts),
+    ).split("\n")
+    # The tokenizer ends its last line, and prints nothing for blank lines at the end.
+    lines += [""] * (len(texts) - len(lines))
+    if any(lines[len(texts) :]):
+        raise java.JavaError(
+            f"the PTB tokenizer printed {len(lines)} lines, expected {len(texts)}: a text contains "
+            "a line break that this code does not know. Please report the text."
+        )
+    return [
+        " ".join(word for word in line.rstrip().split(" ") if word not in _PUNCTUATION)
+        for line in lines[: len(texts)]
+    ]
+
+
+def meteor(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """METEOR 1.5 of a corpus, English, with `-norm`.
+
+    The corpus score comes from the summed statistics of all segments. It is not the mean of segment
+    scores. Texts are taken as given: the E2E pipeline passes PTB tokens, DART's passes raw text.
+
+    Args:
+        predictions: One per item, may be "".
+        references: One or more per item.
+
+    Returns:
+        The score, in [0, 1].
+
+    Raises:
+        ValueError: If there are no items, or the lengths differ.
+        JavaError: If Java is missing, fails or takes too long.
+
+    Source: Denkowski and Lavie, 2014, "Meteor Universal".
+    """
+    if not predictions:
+        raise ValueError("METEOR needs one prediction or more, got none")
+    # The path of the paraphrases is given, as the program does not find them by itself when the
+    # path of its jar contains a space.
+    args = ["-jar", str(_existing(_METEOR_JAR)), "-", "-", "-stdio", "-l", "en", "-norm"]
+    args += ["-a", str(_existing(_PARAPHRASES))]
+    timeout_s = 300 + 0.5 * len(predictions)
+    with java.Conversation(args, max_heap_mb=2048, timeout_s=timeout_s) as program:
+        statistics = []
+        for prediction, refs in zip(predictions, references, strict=True):
+            hypothesis = prediction.replace("|||", "").replace("  ", " ")
+            fields = ["SCORE", *refs, hypothesis]
+            program.send(" ||| ".join(_one_line(field) for field in fields))
+            statistics.append(program.receive())
+        program.send(" ||| ".join(["EVAL", *statistics]))
+        for _ in statistics:
+            program.receive()  # a segment's own score
+        return float(program.receive())
+
+
+def rouge_l(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """ROUGE-L: the mean over items of an F-measure of longest common subsequences, beta = 1.2.
+
+    Precision and recall are each the best over an item's references, and may come from different
+    ones.
+
+    Args:
+        predictions: PTB tokens joined by spaces, one string per item.
+        references: The same, one or more per item.
+
+    Returns:
+        The score, in [0, 1].
+
+    Source: Lin, 2004, "ROUGE: A Package for Automatic Evaluation of Summaries".
+    """
+    score, _ = rouge.Rouge().compute_score(*_captions(predictions, references))
+    return float(score)
+
+
+def cider(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """CIDEr (the variant called CIDEr-D: clipped counts, length penalty with sigma = 6).
+
+    Document frequencies come from `references`, so scores of different corpora do not compare, and
+    a corpus of one item scores 0.
+
+    Args:
+        predictions: PTB tokens joined by spaces, one string per item.
+        references: The same, one or more per item.
+
+    Returns:
+        The score, in [0, 10].
+
+    Raises:
+        ValueError: If no reference has a word.
+
+    Source: Vedantam et al., CVPR 2015, "CIDEr: Consensus-based Image Description Evaluation".
+    """
+    if not any(ref.split() for refs in references for ref in refs):
+        raise ValueError(
+            "CIDEr needs a reference with a word in it; after tokenisation, which drops "
+            "punctuation, all references are empty"
+        )
+    score, _ = Cider().compute_score(*_captions(predictions, references))
+    return float(score)
+
+
+def _captions(
+    predictions: Sequence[str], references: Sequence[Sequence[str]]
+) -> tuple[dict[int, list[str]], dict[int, list[str]]]:
+    pairs = list(zip(references, predictions, strict=True))
+    return (
+        {i: list(refs) for i, (refs, _) in enumerate(pairs)},
+        {i: [prediction] for i, (_, prediction) in enumerate(pairs)},
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())
+
+
+def _existing(file: Path) -> Path:
+    if not file.is_file():
+        raise java.JavaError(
+            f"expected {file}, a part of pycocoevalcap, and it is not there. "
+            "Type `pip install --force-reinstall pycocoevalcap`."
+        )
+    return file

@@ -1,0 +1,128 @@
+"""The scores of DART as the GEM benchmark's `gem-metrics` computes them.
+
+Nothing is cleaned: BLEU and METEOR read the texts as they are. ROUGE reads words of NLTK, and
+several references are jackknifed. BERTScore and BLEURT need weights, and are None without them. How
+each was checked against `gem-metrics` stands in `docs/metrics.md`.
+
+Source: Gehrmann et al., 2021, "The GEM Benchmark: Natural Language Generation, its Evaluation and
+Metrics".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from itertools import zip_longest
+
+import sacrebleu
+from nltk.tokenize import word_tokenize
+from rouge_score.rouge_scorer import RougeScorer
+
+from dpft.tasks.metrics import coco, java
+from dpft.tasks.metrics.inputs import check_texts
+
+SIGNATURE = (
+    f"bleu:nrefs:var|case:lc|eff:no|tok:13a|smooth:exp|sacrebleu:{version('sacrebleu')}"
+    f"+meteor:{coco.METEOR_VERSION}|norm|raw text|pycocoevalcap:{version('pycocoevalcap')}"
+    f"+rouge:F1|stemmer:porter|tok:treebank, whole text|nltk:{version('nltk')}"
+    f"|refs:jackknife|mean over items|rouge_score:{version('rouge_score')}"
+)
+"""What decides the numbers that need no weights; `signature` adds Java and the weights in use."""
+
+_MEASURES = {"rouge1": "ROUGE_1", "rouge2": "ROUGE_2", "rougeL": "ROUGE_L"}
+
+
+def signature(bertscore: str | None = None, bleurt: str | None = None) -> str:
+    """`SIGNATURE`, the Java in use, and which weights were used or why none were.
+
+    Args:
+        bertscore: as in `score`.
+        bleurt: as in `score`.
+
+    Raises:
+        JavaError: if there is no Java.
+    """
+    from dpft.tasks.metrics import neural
+
+    return (
+        f"{SIGNATURE}|java:{java.java_version()}"
+        f"+bertscore:{neural.load_bertscore(bertscore).signature}"
+        f"+bleurt:{neural.load_bleurt(bleurt).signature}"
+    )
+
+
+def score(
+    predictions: Sequence[str],
+    references: Sequence[Sequence[str]],
+    bertscore: str | None = None,
+    bleurt: str | None = None,
+) -> dict[str, float | None]:
+    """Scores a corpus on the scales that papers print for DART.
+
+    Args:
+        predictions: raw text, one per item (one per triple set), may be "".
+        references: raw texts, one or more per item; empty ones are left out.
+        bertscore: folder or hub id of the weights of BERTScore; None: not computed.
+        bleurt: the same for BLEURT.
+
+    Returns:
+        "BLEU" in [0, 100], "METEOR" in [0, 1], "ROUGE_1", "ROUGE_2", "ROUGE_L" in [0, 100],
+        "BERTScore" (F1) up to 1 and "BLEURT", mostly between -2 and 1. The last two are None where
+        they cannot be computed; `signature` says why. Higher is better.
+
+    Raises:
+        ValueError, TypeError: as `dpft.tasks.metrics.inputs.check_texts`.
+        JavaError: if Java is missing or fails.
+    """
+    check_texts(predictions, references)
+    kept = [[ref for ref in refs if ref.strip()] for refs in references]
+    from dpft.tasks.metrics import neural
+
+    return {
+        "BLEU": bleu(predictions, kept),
+        "METEOR": coco.meteor(predictions, kept),
+        **rouge(predictions, kept),
+        "BERTScore": neural.load_bertscore(bertscore).score(predictions, kept),
+        "BLEURT": neural.load_bleurt(bleurt).score(predictions, kept),
+    }
+
+
+def bleu(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """BLEU-4 of a corpus by sacrebleu, lowercase, in [0, 100].
+
+    Every letter is lowercased, where E2E's scorer lowercases A to Z only.
+    """
+    streams = list(zip_longest(*references))  # padded with None
+    counted = sacrebleu.corpus_bleu(predictions, streams, lowercase=True, force=True)
+    return float(counted.score)
+
+
+def rouge(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """ROUGE-1, -2 and -L: mean over items of jackknifed F1, stemmed, each in [0, 100]."""
+    scorer = RougeScorer(list(_MEASURES), use_stemmer=True)
+    sums = dict.fromkeys(_MEASURES, 0.0)
+    for prediction, refs in zip(predictions, references, strict=True):
+        words = _spaced(prediction)
+        scores = [scorer.score(_spaced(ref), words) for ref in refs]
+        for name in _MEASURES:
+            sums[name] += jackknife([found[name].fmeasure for found in scores])
+    return {_MEASURES[name]: 100 * total / len(predictions) for name, total in sums.items()}
+
+
+def jackknife(scores: Sequence[float]) -> float:
+    """The mean, over the references, of the best score when that reference is left out.
+
+    The best is lost once, when it is itself left out, and the second best counts then. A single
+    reference is not left out.
+
+    Source: Lin, 2004, "ROUGE: A Package for Automatic Evaluation of Summaries", section 2.1.
+    """
+    best, *others = sorted(scores, reverse=True)
+    if not others:
+        return best
+    return (len(others) * best + others[0]) / len(scores)
+
+
+def _spaced(text: str) -> str:
+    # Without sentences being split first, which would need a downloaded model.
+    return " ".join(word_tokenize(text, preserve_line=True))

@@ -1,0 +1,153 @@
+"""What an objective is: it turns records into examples, losses and predictions.
+
+The loss of a record may depend on that record alone, whatever else is in its batch: padding,
+positions and averages included. The guarantee rests on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from dpft.config.schema import Decode
+from dpft.tasks.objectives.packed import values
+
+if TYPE_CHECKING:  # tasks import this module, and their settings are checked before torch is loaded
+    import torch
+    from torch import Tensor, nn
+
+
+class Example(Protocol):
+    """An encoded record."""
+
+    @property
+    def length(self) -> int:
+        """Positions that it takes in memory: tokens of a text, patches of an image."""
+        ...
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One question of an evaluation.
+
+    Attributes:
+        record: what the model is given; its target is not shown to it.
+        references: every right answer.
+        subset: the part of the split that it belongs to, where parts are scored by themselves.
+    """
+
+    record: Any
+    references: tuple[str, ...]
+    subset: str = ""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The model's answer to an `Instance`.
+
+    Attributes:
+        source: the question, as text.
+        prediction: the answer: a generated text, or the name of a class.
+        references: every right answer.
+        subset: as in the instance.
+        nll: negative log-likelihood of the first reference; None where it was not computed.
+        tokens: how many tokens ``nll`` is a sum over.
+        finished: whether a generated text came to its end, or was stopped; None: no such text.
+        cut: whether the question was too long for the model and lost a part; None: not known.
+    """
+
+    source: str
+    prediction: str
+    references: tuple[str, ...]
+    subset: str = ""
+    nll: float | None = None
+    tokens: int | None = None
+    finished: bool | None = None
+    cut: bool | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Model inputs for ``B`` records; every tensor has ``B`` rows."""
+
+    tensors: Mapping[str, Tensor]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+    def to(self, device: torch.device) -> Batch:
+        return Batch({name: tensor.to(device) for name, tensor in self.tensors.items()})
+
+    def rows(self, index: Tensor) -> Batch:
+        """The rows that ``index`` picks (int64, or bool of shape ``(B,)``)."""
+        return Batch({name: tensor[index] for name, tensor in self.tensors.items()})
+
+
+class Losses(Protocol):
+    """What training asks of an objective once records are encoded."""
+
+    def collate(self, examples: Sequence[Any], widths: Sequence[int] | None = None) -> Batch:
+        """Examples as a batch, padded to ``widths``; None: to the widest among them."""
+        ...
+
+    def widths(self, example: Any) -> tuple[int, ...]:
+        """What an example is padded to where its company may not decide that.
+
+        Positions come first. No example with a loss is narrower than `blank`.
+        """
+        ...
+
+    def blank(self) -> Any:
+        """A short example with a finite loss, which is no record's."""
+        ...
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """One loss per row, ``(B,)``, nothing summed or averaged across rows."""
+        ...
+
+
+class Objective(Losses, Protocol):
+    """Made by a task for one model; see `dpft.tasks.objectives.causal.Causal`.
+
+    It may have ``encode_all(records)``, which does the same as ``encode`` for several at once.
+    """
+
+    def encode(self, record: Any) -> Example: ...
+
+    def predict(
+        self,
+        model: Any,
+        instances: Sequence[Instance],
+        settings: Decode,
+        seed: int,
+        advance: Callable[[int], None],
+    ) -> list[Prediction]:
+        """Answer every instance, in order.
+
+        Args:
+            model: the trained model; left in training mode if it was.
+            instances: the questions.
+            settings: ``conf/decode``.
+            seed: for sampling.
+            advance: told how many more instances are done.
+        """
+        ...
+
+
+def cut_in_encoding(examples: Sequence[Any]) -> str:
+    """How many records were too long and lost a part, in words; empty if none did.
+
+    A function of the records: of private ones it may be looked at, and not be kept.
+    """
+    sources, targets = (
+        np.count_nonzero(values(examples, name) > 0) for name in ("cut_source", "cut_target")
+    )
+    if not sources and not targets:
+        return ""
+    return (
+        f"of {len(examples):,} training records, {sources:,} lost a part of their source and "
+        f"{targets:,} the end of their target: longer than task.max_length, or than the model reads"
+    )

@@ -1,0 +1,296 @@
+"""Conditional generation with a causal language model: the loss is on the target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from dpft.config.schema import Decode
+from dpft.privacy.shapes import padded
+from dpft.tasks.objectives.base import Batch, Instance, Prediction
+from dpft.tasks.objectives.decode import decode
+from dpft.tasks.objectives.evaluation import evaluating, longest_first
+from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.objectives.tokens import token_ids
+
+
+@dataclass(frozen=True)
+class CausalExample:
+    """An encoded record: the loss is taken on ``target`` given ``prompt``.
+
+    Attributes:
+        prompt: what is given.
+        target: what is written.
+        cut_source: how many tokens the source lost, since the record is too long.
+        cut_target: how many the end of the target lost; its end token is the first.
+    """
+
+    prompt: tuple[int, ...]
+    target: tuple[int, ...]
+    cut_source: int = field(default=0, compare=False)
+    cut_target: int = field(default=0, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.prompt or not self.target:
+            raise ValueError(
+                f"{len(self.prompt)} tokens before {len(self.target)}; expected at least one of "
+                "each: a first token that follows nothing but padding has a loss that depends on "
+                "the batch"
+            )
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt) + len(self.target)
+
+
+@dataclass(frozen=True)
+class Causal:
+    """Write the target after the source.
+
+    A prompt is ``before``, the segments of the source, and ``after``; with ``ends``, each segment
+    is followed by the end token. The target begins with a space, where no text that ends in one
+    stands right before it, and ends with the end token.
+
+    Args:
+        tokenizer: the model's, with an end token.
+        max_length: tokens of prompt and target together.
+        loss: ``mean`` or ``sum`` over a record's own target tokens.
+        before: an instruction, which is never cut.
+        after: a delimiter, which is never cut.
+        ends: whether the end token follows each segment.
+        cut: what is cut first where a record is too long: the end of the ``target``, or the start
+            of the ``source``, of a long dialogue.
+        keep: how many of the first segments stay when the source is cut: a persona before a
+            dialogue. They get at most half of ``max_length``, and lose their end beyond that.
+        room: tokens left for the answer where a prompt is cut; None: all that decoding may write.
+        perplexity: whether predictions carry the likelihood of their first reference.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+    loss: str = "mean"
+    before: str = ""
+    after: str = ""
+    ends: bool = True
+    cut: str = "target"
+    keep: int = 0
+    room: int | None = None
+    perplexity: bool = False
+
+    def encode(self, record: TextRecord) -> CausalExample:
+        return self.encode_all([record])[0]
+
+    def encode_all(self, records: Sequence[TextRecord]) -> list[CausalExample]:
+        texts = []
+        for record in records:
+            space = "" if self._last_text(record)[-1:].isspace() else " "
+            texts += [*record.segments, space + record.target]
+        ids = iter(token_ids(self.tokenizer, texts))
+        return [
+            self._example([next(ids) for _ in record.segments], next(ids)) for record in records
+        ]
+
+    def _example(self, segments: Sequence[list[int]], written: list[int]) -> CausalExample:
+        """An example of tokens: of each segment of the source, and of the target."""
+        before, source, after, lost = self._pieces(segments)
+        whole = [*written, self.tokenizer.eos_token_id]
+        fixed = len(before) + len(after)
+        if self.cut == "target":
+            # At least one target token is kept, so that every record has a loss.
+            target = whole[: max(1, self.max_length - fixed - len(source))]
+        else:
+            # At least one token is kept before it.
+            target = whole[: max(1, self.max_length - max(1, fixed))]
+        kept = self._cut(source, fixed, len(target))
+        return CausalExample(
+            (*before, *kept, *after),
+            tuple(target),
+            lost + len(source) - len(kept),
+            len(whole) - len(target),
+        )
+
+    def encode_prompt(self, record: TextRecord, room: int = 0) -> tuple[int, ...]:
+        """The source as the model sees it when it writes, with ``room`` tokens left to write."""
+        return self._prompt(record, room)[0]
+
+    def prompts(
+        self, records: Sequence[TextRecord], settings: Decode
+    ) -> list[tuple[tuple[int, ...], int]]:
+        """What to decode from, with room left for the answer; and how many tokens each lost."""
+        room = self._room(settings)
+        return [self._prompt(record, room) for record in records]
+
+    def collate(
+        self, examples: Sequence[CausalExample], widths: Sequence[int] | None = None
+    ) -> Batch:
+        return collate(examples, widths)
+
+    def widths(self, example: CausalExample) -> tuple[int, int]:
+        """Of prompt and target together, and of the target."""
+        width = padded(example.length, self.max_length)
+        return width, min(padded(len(example.target), self.max_length), width - 1)
+
+    def blank(self) -> CausalExample:
+        end = self.tokenizer.eos_token_id
+        return CausalExample((end,), (end,))
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        nll = token_nll(model, batch)
+        total = nll.sum(1)
+        if self.loss == "sum":
+            return total
+        # Over the record's own tokens: an average over the batch's would couple records.
+        return total / (batch.tensors["targets"] != -100).sum(1)
+
+    def predict(
+        self,
+        model: Any,
+        instances: Sequence[Instance],
+        settings: Decode,
+        seed: int,
+        advance: Callable[[int], None],
+    ) -> list[Prediction]:
+        prompts = self.prompts([instance.record for instance in instances], settings)
+        ids = [prompt for prompt, _ in prompts]
+        texts = decode(model, self.tokenizer, ids, settings, seed, advance)
+        likelihoods: list[tuple[float | None, int | None]] = [(None, None)] * len(instances)
+        if self.perplexity:
+            likelihoods = [*self.likelihoods(model, instances, settings.batch_size)]
+        return [
+            Prediction(
+                instance.record.source,
+                written.text,
+                instance.references,
+                instance.subset,
+                nll,
+                tokens,
+                written.finished,
+                lost > 0,
+            )
+            for instance, (_, lost), written, (nll, tokens) in zip(
+                instances, prompts, texts, likelihoods, strict=True
+            )
+        ]
+
+    @torch.no_grad()
+    def likelihoods(
+        self, model: nn.Module, instances: Sequence[Instance], batch_size: int
+    ) -> list[tuple[float, int]]:
+        """Negative log-likelihood of each first reference, and its number of tokens."""
+        device = next(model.parameters()).device
+        records = [TextRecord(i.record.segments, i.references[0]) for i in instances]
+        examples = self.encode_all(records)
+        out: list[tuple[float, int]] = [(math.nan, 0)] * len(examples)
+        with evaluating(model):
+            for chosen in longest_first(examples, batch_size):
+                batch = self.collate([examples[i] for i in chosen]).to(device)
+                sums = token_nll(model, batch).double().sum(1).tolist()
+                for i, nll in zip(chosen, sums, strict=True):
+                    out[i] = nll, len(examples[i].target)
+        return out
+
+    def _pieces(self, segments: Sequence[list[int]]) -> tuple[list[int], list[int], list[int], int]:
+        """What precedes the part that may be cut, that part, and what follows it.
+
+        And how many tokens the first has lost already.
+        """
+        end = [self.tokenizer.eos_token_id] if self.ends else []
+        ended = [[*segment, *end] for segment in segments]
+        whole = [*chain.from_iterable(ended[: self.keep])]
+        kept = whole[: self.max_length // 2]
+        source = [*chain.from_iterable(ended[self.keep :])]
+        first, after = self._frame
+        before = [*first, *kept]
+        if not (before or source or after):
+            source = [self.tokenizer.eos_token_id]
+        return before, source, after, len(whole) - len(kept)
+
+    @cached_property
+    def _frame(self) -> list[list[int]]:
+        """Tokens of ``before`` and ``after``."""
+        return token_ids(self.tokenizer, (self.before, self.after))
+
+    def _last_text(self, record: TextRecord) -> str:
+        """What stands right before the target; nothing where that is an end token."""
+        if self.after or self.ends:
+            return self.after
+        return next(filter(None, (*reversed(record.segments), self.before)), "")
+
+    def _room(self, settings: Decode) -> int:
+        room = settings.max_new_tokens if self.room is None else self.room
+        return min(room, self.max_length // 2)
+
+    def _prompt(self, record: TextRecord, room: int) -> tuple[tuple[int, ...], int]:
+        """A prompt, and how many tokens its source lost."""
+        segments = token_ids(self.tokenizer, record.segments)
+        before, source, after, lost = self._pieces(segments)
+        # Where targets are cut, training shows the source up to the last position but one.
+        kept = self._cut(source, len(before) + len(after), room if self.cut == "source" else 1)
+        return (*before, *kept, *after), lost + len(source) - len(kept)
+
+    def _cut(self, source: list[int], fixed: int, written: int) -> list[int]:
+        excess = fixed + len(source) + written - self.max_length
+        return source[max(0, excess) :]
+
+
+def collate(examples: Sequence[CausalExample], widths: Sequence[int] | None = None) -> Batch:
+    """Pad on the left, so that all targets end in the last column.
+
+    The model then needs logits for the last ``K`` positions only, where ``K`` is the longest
+    target: prompts pass no output head, which for a small model is much of the cost.
+
+    Args:
+        examples: one or more.
+        widths: ``L`` and ``K``; None: those of the longest example and the longest target.
+
+    Returns:
+        ``input_ids``, ``attention_mask``, ``position_ids``: ``(B, L - 1)``, without the last token,
+        which predicts nothing; ``targets``: ``(B, K)``, with -100 where a record has no target.
+    """
+    width, longest_target = widths or (
+        max(example.length for example in examples),
+        max(len(example.target) for example in examples),
+    )
+    ids = torch.zeros(len(examples), width, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    targets = torch.full((len(examples), longest_target), -100, dtype=torch.long)
+    for row, example in enumerate(examples):
+        ids[row, width - example.length :] = torch.tensor(example.prompt + example.target)
+        mask[row, width - example.length :] = 1
+        targets[row, longest_target - len(example.target) :] = torch.tensor(example.target)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    return Batch(
+        {
+            "input_ids": ids[:, :-1],
+            "attention_mask": mask[:, :-1],
+            "position_ids": positions[:, :-1],
+            "targets": targets,
+        }
+    )
+
+
+def token_nll(model: nn.Module, batch: Batch) -> Tensor:
+    """Negative log-likelihood of each target token: ``(B, K)``, zero where there is none."""
+    tensors = batch.tensors
+    targets = tensors["targets"]
+    logits = model(
+        input_ids=tensors["input_ids"],
+        attention_mask=tensors["attention_mask"],
+        position_ids=tensors["position_ids"],
+        use_cache=False,
+        logits_to_keep=targets.shape[1],
+    ).logits
+    if logits.shape[1] > targets.shape[1]:  # some models do not do as they are asked
+        logits = logits[:, -targets.shape[1] :]
+    return F.cross_entropy(
+        logits.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-100
+    ).view_as(targets)

@@ -1,0 +1,87 @@
+"""Classification, whatever is classified: what an objective does once it has a score a class."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dpft.config.schema import Decode
+from dpft.tasks.objectives.base import Batch, Instance, Prediction
+from dpft.tasks.objectives.evaluation import evaluating, longest_first
+
+
+class Choice(ABC):
+    """One of ``K`` classes for each record.
+
+    Attributes:
+        classes: their names, in the order of the scores.
+    """
+
+    classes: tuple[str, ...]
+
+    @abstractmethod
+    def encode(self, record: Any) -> Any:
+        """A record as an `dpft.tasks.objectives.base.Example`."""
+
+    @abstractmethod
+    def collate(self, examples: Sequence[Any], widths: Sequence[int] | None = None) -> Batch:
+        """Examples as a batch, with ``labels`` of shape ``(B,)`` in int64."""
+
+    @abstractmethod
+    def widths(self, example: Any) -> tuple[int, ...]:
+        """See `dpft.tasks.objectives.base.Losses`."""
+
+    @abstractmethod
+    def blank(self) -> Any:
+        """See `dpft.tasks.objectives.base.Losses`."""
+
+    @abstractmethod
+    def scores(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Logits of the classes, ``(B, K)``; a row depends on its own record alone."""
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        labels = batch.tensors["labels"]
+        return F.cross_entropy(self.scores(model, batch), labels, reduction="none")
+
+    @torch.no_grad()
+    def predict(
+        self,
+        model: Any,
+        instances: Sequence[Instance],
+        settings: Decode,
+        seed: int,
+        advance: Callable[[int], None],
+    ) -> list[Prediction]:
+        """The most likely class of each instance, in order; of equal ones the first.
+
+        Returns:
+            Predictions whose ``nll`` is that of the true class, in nats, and whose ``tokens`` is 1.
+        """
+        device = next(model.parameters()).device
+        examples = [self.encode(instance.record) for instance in instances]
+        found: list[tuple[str, float]] = [("", math.nan)] * len(examples)
+        with evaluating(model):
+            for chosen in longest_first(examples, settings.batch_size):
+                batch = self.collate([examples[i] for i in chosen]).to(device)
+                logits = self.scores(model, batch).double()
+                nll = F.cross_entropy(logits, batch.tensors["labels"], reduction="none")
+                best = logits.argmax(1)
+                for i, index, value in zip(chosen, best.tolist(), nll.tolist(), strict=True):
+                    found[i] = self.classes[index], value
+                advance(len(chosen))
+        return [
+            Prediction(i.record.source, name, i.references, i.subset, value, 1, cut=_cut(example))
+            for i, (name, value), example in zip(instances, found, examples, strict=True)
+        ]
+
+
+def _cut(example: Any) -> bool | None:
+    """Whether an encoded text lost a part; None of what is no text."""
+    lost = getattr(example, "cut_source", None)
+    return None if lost is None else lost > 0

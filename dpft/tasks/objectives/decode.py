@@ -1,0 +1,129 @@
+"""Decoding: beam search or sampling over a task's prompts, batched and sorted by length."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from dpft.config.schema import Decode
+from dpft.tasks.objectives.evaluation import evaluating
+
+# Prompts end in the end token, which is the padding token too; where a batch needs no padding,
+# transformers takes that for a forgotten attention mask. The mask is always passed.
+logging.getLogger("transformers.modeling_utils").addFilter(
+    lambda record: "recommend passing in an `attention_mask`" not in record.getMessage()
+)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A generated text, and whether it came to its end: false where it was stopped before."""
+
+    text: str
+    finished: bool
+
+
+@torch.no_grad()
+def decode(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[tuple[int, ...]],
+    settings: Decode,
+    seed: int,
+    advance: Callable[[int], None] = lambda count: None,
+) -> list[Written]:
+    """One generated text for each prompt, in the prompts' order.
+
+    Equal prompts are decoded once. Longest first, so that a batch that does not fit in memory
+    fails at once and not after an hour. Unless texts are sampled, how many prompts share a batch
+    does not matter: those of one batch may all write equally much.
+
+    Args:
+        model: a causal language model; left in training mode if it was.
+        tokenizer: the model's.
+        prompts: token ids, ending in whatever the model was trained to continue from.
+        settings: ``conf/decode``; what the model's own files say about decoding is not read.
+        seed: for sampling.
+        advance: told how many more prompts are done.
+    """
+    times = Counter(prompts)
+    texts: dict[tuple[int, ...], Written] = {}
+    torch.manual_seed(seed)
+    end = tokenizer.eos_token_id
+    with evaluating(model), _own_settings(model, end):
+        for new, batch in _batches(model, list(times), settings):
+            width = len(batch[0])
+            ids = torch.full((len(batch), width), end, dtype=torch.long)
+            mask = torch.zeros_like(ids)
+            for row, prompt in enumerate(batch):
+                ids[row, width - len(prompt) :] = torch.tensor(prompt)
+                mask[row, width - len(prompt) :] = 1
+            output = model.generate(  # type: ignore[operator]
+                input_ids=ids.to(model.device),
+                attention_mask=mask.to(model.device),
+                num_beams=settings.beams,
+                do_sample=settings.sample,
+                top_p=settings.top_p if settings.sample else None,
+                top_k=0 if settings.sample else None,
+                length_penalty=settings.length_penalty if settings.beams > 1 else None,
+                max_new_tokens=new,
+                eos_token_id=end,
+                pad_token_id=end,
+            )[:, width:]
+            # What is short is padded with end tokens too: a row without any is one that had none.
+            finished = (output == end).any(1).tolist()
+            replies = tokenizer.batch_decode(output, skip_special_tokens=True)
+            for prompt, reply, done in zip(batch, replies, finished, strict=True):
+                texts[prompt] = Written(reply.strip(), done)
+            advance(sum(times[prompt] for prompt in batch))
+    return [texts[prompt] for prompt in prompts]
+
+
+def _batches(
+    model: PreTrainedModel, prompts: Sequence[tuple[int, ...]], settings: Decode
+) -> Iterator[tuple[int, list[tuple[int, ...]]]]:
+    """How many tokens may be written, and the prompts for which that is so, the longest first.
+
+    The longest prompt of a batch decides for all: one that leaves the model little room would
+    else stop the texts beside it.
+    """
+    positions: int | None = getattr(model.config, "max_position_embeddings", None)
+
+    def room(prompt: tuple[int, ...]) -> int:
+        if positions is None:
+            return settings.max_new_tokens
+        left = positions - getattr(model, "prefix_length", 0) - len(prompt)
+        return max(1, min(settings.max_new_tokens, left))
+
+    ordered = sorted(prompts, key=lambda prompt: (-len(prompt), prompt))
+    for new, group in groupby(ordered, room):
+        alike = list(group)
+        for start in range(0, len(alike), settings.batch_size):
+            yield new, alike[start : start + settings.batch_size]
+
+
+@contextmanager
+def _own_settings(model: nn.Module, end: int) -> Iterator[None]:
+    """Hide what a model's ``generation_config`` says: a temperature, a ban of repeated words.
+
+    Transformers fills in from there whatever a caller leaves open, even in a config that the
+    caller passes. An adapted model has a second one, in the model that it wraps.
+    """
+    holders: list[Any] = [m for m in model.modules() if "generation_config" in vars(m)]
+    theirs = [holder.generation_config for holder in holders]
+    try:
+        for holder in holders:
+            holder.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=end)
+        yield
+    finally:
+        for holder, old in zip(holders, theirs, strict=True):
+            holder.generation_config = old

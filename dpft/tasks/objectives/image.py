@@ -1,0 +1,81 @@
+"""Image classification: the loss is the cross entropy of the record's class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpft.tasks.objectives.base import Batch
+from dpft.tasks.objectives.choice import Choice
+from dpft.tasks.objectives.images import LabelledImage
+
+
+@dataclass(frozen=True, eq=False)
+class ImageExample:
+    """A record on its way into a batch; pixels are made when the batch is.
+
+    Attributes:
+        record: the image and its class.
+        length: patches of the image, and one for the class token.
+    """
+
+    record: LabelledImage
+    length: int
+
+
+@dataclass(frozen=True)
+class ImageClassifier(Choice):
+    """An image in, a class out.
+
+    Args:
+        size: of the model's input, ``size`` by ``size`` pixels; images are resized to it.
+        mean: subtracted from each channel of values between 0 and 1. A constant of the model: the
+            mean of the private images would be a release of its own.
+        std: divides each channel after that.
+        patch: side of a patch in pixels; with ``size`` it says how much memory an image takes.
+        classes: their names, in the order of the model's outputs.
+
+    Guarantee: a row of a batch is a function of its own image. Images are decoded, resized and
+    normalised one by one, and nothing is cropped, flipped or mixed at random.
+    """
+
+    size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    patch: int
+    classes: tuple[str, ...]
+
+    def encode(self, record: LabelledImage) -> ImageExample:
+        return ImageExample(record, (self.size // self.patch) ** 2 + 1)
+
+    def widths(self, example: ImageExample) -> tuple[int]:
+        return (example.length,)
+
+    def blank(self) -> ImageExample:
+        black = np.zeros((self.size, self.size, 3), dtype=np.uint8)
+        return self.encode(LabelledImage(black, 0, ""))
+
+    def collate(
+        self, examples: Sequence[ImageExample], widths: Sequence[int] | None = None
+    ) -> Batch:
+        """``pixels``: ``(B, 3, size, size)`` in float32; ``labels``: ``(B,)`` in int64."""
+        stacked = np.stack([example.record.pixels(self.size) for example in examples])
+        # Planes first, while a number is still one byte.
+        pixels = torch.from_numpy(stacked.transpose(0, 3, 1, 2).copy()).float()
+        mean, std = (torch.tensor(c).view(-1, 1, 1) for c in (self.mean, self.std))
+        return Batch(
+            {
+                "pixels": pixels.div_(255).sub_(mean).div_(std),
+                "labels": torch.tensor([example.record.label for example in examples]),
+            }
+        )
+
+    def scores(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Logits of the classes, ``(B, K)``."""
+        output = model(batch.tensors["pixels"])
+        logits: Tensor = output if isinstance(output, Tensor) else output.logits
+        return logits

@@ -1,0 +1,93 @@
+"""Images as records: pixels where they are small, else an encoded image or the file that holds it.
+
+Pixels come out as 8-bit RGB of the model's size. Each image is decoded and resized by itself, so
+that what a model sees of a record depends on no other record, on no device and on no thread count.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from dpft.config.errors import DataError
+
+Pixels = npt.NDArray[np.uint8]
+
+# Other formats that Pillow knows start programs or keep several images.
+_FORMATS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")
+# A few kilobytes may be decoded to gigabytes of one colour; the largest of Food-101 has 512 by 512.
+_PIXELS = 1 << 24
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledImage:
+    """An image, and the class it belongs to.
+
+    Attributes:
+        image: RGB pixels ``(H, W, 3)`` in uint8; an encoded image; or the file of one, which is
+            read when it is needed.
+        label: index into the task's class names.
+        source: what the image is called, for people; no part of the contents.
+    """
+
+    image: Pixels | bytes | Path
+    label: int
+    source: str
+
+    def parts(self) -> Iterator[bytes]:
+        yield self.label.to_bytes(8, "big", signed=True)
+        if isinstance(self.image, np.ndarray):
+            yield b"pixels"
+            for length in self.image.shape:
+                yield length.to_bytes(8, "big")
+            yield self.image.tobytes()
+        else:
+            yield b"encoded"
+            yield _contents(self.image)
+
+    def pixels(self, size: int | None = None) -> Pixels:
+        """The image as ``(size, size, 3)``, or in its own size ``(H, W, 3)``.
+
+        Resizing is bilinear, over all pixels that an output pixel covers, whatever the image's
+        proportions: as torchvision's ``Resize((size, size))`` does it.
+
+        Raises:
+            DataError: if it cannot be read or decoded.
+        """
+        if isinstance(self.image, np.ndarray):
+            if size is None or self.image.shape[:2] == (size, size):
+                return self.image
+            image = Image.fromarray(self.image)
+        else:
+            image = self._decoded(_contents(self.image))
+        if size is not None and image.size != (size, size):
+            image = image.resize((size, size), Image.Resampling.BILINEAR)
+        return np.asarray(image)
+
+    def _decoded(self, data: bytes) -> Image.Image:
+        try:
+            with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+                if image.width * image.height > _PIXELS:
+                    raise ValueError("too large")
+                return image.convert("RGB")
+        # Pillow's parsers raise more than one type on broken files.
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            raise DataError(
+                f"{self.source} is not an image that can be read ({type(error).__name__}); "
+                f"expected one of {', '.join(_FORMATS)}, of at most {_PIXELS:,} pixels"
+            ) from error
+
+
+def _contents(image: bytes | Path) -> bytes:
+    if isinstance(image, bytes):
+        return image
+    try:
+        return image.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {image}: {error.strerror}; expected an image") from error

@@ -1,0 +1,161 @@
+"""A check that what a record adds does not depend on what else is in its batch.
+
+The guarantee rests on it, and no check of gradients can see it: a model that ignores the attention
+mask, counts positions from the padding, or changes its rotary scaling with the longest text of a
+batch has gradients that are exact and sums whose sensitivity is unbounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpft.config.errors import ModelError
+from dpft.privacy.precision import full_precision
+from dpft.privacy.shapes import BLANK
+from dpft.tasks.objectives.evaluation import training_without_dropout
+
+if TYPE_CHECKING:
+    from dpft.privacy import Clipper
+    from dpft.tasks.units import TrainingSet, UnitBatch
+
+# What rounding explains, since kernels differ with the shape of a batch. Of losses, and of clipped
+# sums as a share of the threshold; where shapes are fixed, next to nothing.
+_RELATIVE, _ABSOLUTE = 1e-3, 1e-5
+_SHARE, _FIXED = 3e-4, 3e-5
+
+# A batch, and the same units each in one of its own.
+Comparison = tuple["UnitBatch", list["UnitBatch"]]
+
+
+def check_independence(
+    data: TrainingSet,
+    model: Any,
+    clipper: Clipper | None = None,
+    token_budget: int | None = None,
+) -> None:
+    """Compare losses of training units alone, among others, and alone again.
+
+    The shortest and a middle one are put beside the longest, since what a model does may change
+    with the length; where shapes are fixed, each among those of its own shape. The third time tells
+    whether a batch left something behind in the model. It is done as in training, with gradients,
+    with a clipper's hooks, and in training mode: a model may do other things in it. Dropout alone
+    is off, whose masks are other random numbers for other batches.
+
+    With a clipper the sum of their clipped gradients is compared with those of each alone: that is
+    what noise is scaled to, and it tells what losses hide while a new head's weights are small.
+
+    Args:
+        data: the units, with the losses that are trained on.
+        model: on its device; left in training mode if it was.
+        clipper: attached to the model; left as after `reset`, and the model without gradients.
+        token_budget: of microbatches, where ``data`` gives them fixed shapes; None: it does not.
+
+    Raises:
+        ModelError: if a loss, a buffer or a clipped sum differs. The message has no number of the
+            data.
+        UnsupportedLayerError: what the clipper says of these batches.
+    """
+    device = next(model.parameters()).device
+    comparisons = [
+        (data.batch(together, 0).to(device), [data.batch(one, 0).to(device) for one in apart])
+        for together, apart in _chosen(data, token_budget)
+    ]
+
+    def losses(batch: UnitBatch) -> Tensor:
+        found = _losses(data, model, batch)
+        if clipper is not None:
+            clipper.reset()
+        return batch.of_units(found).detach().double()
+
+    what = ""
+    share = _SHARE if token_budget is None else _FIXED
+    with training_without_dropout(model), full_precision():  # else kernels round by thousandths
+        buffers = {name: b.clone() for name, b in model.named_buffers()}
+        for together, apart in comparisons:
+            alone = torch.cat([losses(batch) for batch in apart])
+            among = losses(together)
+            again = torch.cat([losses(batch) for batch in apart])
+            if _differ(alone, among) or _differ(alone, again):
+                what = "losses differ"
+        for name, buffer in model.named_buffers():
+            if name in buffers and _differ(buffer, buffers[name]):
+                what = f"its buffer {name} changes with the batch"
+        if not what and clipper is not None:
+            sums = (_sums_differ(data, model, pair, clipper, share) for pair in comparisons)
+            what = "gradients differ" if any(sums) else ""
+    if what:
+        raise ModelError(
+            f"with {type(model).__name__} the loss of a record depends on what else is in its "
+            f"batch ({what}), so that no clipping bounds what one record adds; expected a model "
+            "that heeds the attention mask and the positions it is given, and that draws no random "
+            "numbers but dropout. Use another model, or a shorter task.max_length where it changes "
+            "with the length; clip=none trains without privacy"
+        )
+
+
+def _chosen(data: TrainingSet, token_budget: int | None) -> list[tuple[list[int], list[list[int]]]]:
+    """Indices of units to compare: of a batch, and of each of its units alone."""
+    order = np.argsort(data.lengths, kind="stable").tolist()
+    places = (0, len(order) // 2, len(order) - 1)
+    if token_budget is None:
+        together = [*dict.fromkeys(order[place] for place in places)]
+        return [(together, [[i] for i in together])]
+    near = {order[k] for place in places for k in (max(0, place - 1), place)}
+    pieces = data.microbatches(sorted(near), token_budget)
+    return [
+        # Alone each is in the last row but one: among others most are in another.
+        (piece, [[BLANK] * (len(piece) - 2) + [i, BLANK] for i in piece if i != BLANK])
+        for piece in pieces
+    ]
+
+
+def _losses(data: TrainingSet, model: Any, batch: UnitBatch) -> Tensor:
+    # What a model draws for all records together is the same then.
+    torch.manual_seed(0)
+    with torch.enable_grad():
+        return data.losses(model, batch)
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors differ by more than rounding; equal infinities and NaNs do not."""
+    if one.shape != other.shape:
+        return True
+    one, other = one.double(), other.double()
+    return not torch.allclose(one, other, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True)
+
+
+def _sums_differ(
+    data: TrainingSet, model: Any, pair: Comparison, clipper: Clipper, share: float
+) -> bool:
+    """Whether the clipped sum of one batch is not that of some others together."""
+
+    def summed(batches: Sequence[UnitBatch]) -> dict[str, Tensor]:
+        for batch in batches:
+            found = _losses(data, model, batch)
+            clipper.backward(found, rows=batch.rows_per_unit, real=batch.real)
+        sums = {}
+        for name, parameter in clipper.parameters.items():
+            assert parameter.grad is not None
+            sums[name], parameter.grad = parameter.grad, None
+        return sums
+
+    together, apart = pair
+    try:
+        one, other = summed([together]), summed(apart)
+    finally:
+        for parameter in clipper.parameters.values():
+            parameter.grad = None
+        clipper.reset()
+    for group, threshold in zip(clipper.groups, clipper.thresholds, strict=True):
+        difference = math.hypot(
+            *(float((one[name] - other[name]).norm()) for name in group.parameters)
+        )
+        if not difference <= share * threshold:
+            return True
+    return False

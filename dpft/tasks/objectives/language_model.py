@@ -1,0 +1,49 @@
+"""Language modelling: every token of a text is predicted, and nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpft.config.schema import Decode
+from dpft.tasks.objectives.base import Instance, Prediction
+from dpft.tasks.objectives.causal import Causal, CausalExample
+from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.objectives.tokens import token_ids
+
+
+@dataclass(frozen=True)
+class LanguageModel(Causal):
+    """Write a whole text, given the end token alone.
+
+    A text that is longer than ``max_length`` is cut, and the end token with it. Predictions hold no
+    text: only how likely the reference is, over the tokens that were kept.
+    """
+
+    def encode_all(self, records: Sequence[TextRecord]) -> list[CausalExample]:
+        end = self.tokenizer.eos_token_id
+        targets = [[*ids, end] for ids in token_ids(self.tokenizer, [r.target for r in records])]
+        kept = [tuple(target[: self.max_length - 1]) for target in targets]
+        return [
+            CausalExample((end,), some, cut_target=len(target) - len(some))
+            for target, some in zip(targets, kept, strict=True)
+        ]
+
+    def _prompt(self, record: TextRecord, room: int) -> tuple[tuple[int, ...], int]:
+        return (self.tokenizer.eos_token_id,), 0
+
+    def predict(
+        self,
+        model: Any,
+        instances: Sequence[Instance],
+        settings: Decode,
+        seed: int,
+        advance: Callable[[int], None],
+    ) -> list[Prediction]:
+        likelihoods = self.likelihoods(model, instances, settings.batch_size)
+        advance(len(instances))
+        return [
+            Prediction("", "", instance.references, instance.subset, nll, tokens)
+            for instance, (nll, tokens) in zip(instances, likelihoods, strict=True)
+        ]

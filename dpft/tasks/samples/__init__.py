@@ -1,0 +1,1 @@
+"""Generated samples of the tasks' data, in their real file forms."""

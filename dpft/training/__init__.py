@@ -1,0 +1,1 @@
+"""One run: set-up, the loop, the session around it, decoding and scoring."""

@@ -1,0 +1,198 @@
+"""The training loop: one noisy step per logical batch, whatever the clipping style."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpft.audit.auditor import Auditor
+from dpft.config.errors import DivergedError, TrainingError
+from dpft.config.schema import Optim
+from dpft.models.load import Reparametrisation
+from dpft.privacy import Clipper, Mechanism, keys
+from dpft.privacy.noise import Released
+from dpft.privacy.precision import full_precision
+from dpft.privacy.shapes import BLANK
+from dpft.tasks.units import TrainingSet, finite_losses
+from dpft.training.optim import lr_factor
+from dpft.training.out_of_memory import Budget, Pieces
+
+
+@dataclass
+class StepStatistics:
+    """What one step saw. Noiseless figures of private records: never to be published."""
+
+    records: int = 0
+    dropped: int = 0
+    microbatches: int = 0
+    losses: list[Tensor] = field(default_factory=list)
+    norms: list[Tensor] = field(default_factory=list)
+    factors: list[Tensor] = field(default_factory=list)
+    released: Released = field(default_factory=Released)
+    seconds: float = 0.0
+
+    def summary(self) -> dict[str, Any]:
+        """Plain numbers for the private metrics log; None where the batch was empty."""
+        losses = torch.cat(self.losses) if self.losses else torch.empty(0)
+        out: dict[str, Any] = {
+            "records": self.records,
+            "dropped": self.dropped,
+            "microbatches": self.microbatches,
+            "loss": losses.mean().item() if len(losses) else None,
+            "seconds": self.seconds,
+        }
+        if self.norms:
+            norms, factors = torch.cat(self.norms), torch.cat(self.factors)
+            if len(norms):
+                out["norm_mean"] = norms.mean(0).tolist()
+                out["norm_max"] = norms.amax(0).tolist()
+                out["clipped"] = (factors < 1).float().mean(0).tolist()
+        if self.released.thresholds:
+            out["clip_thresholds"] = list(self.released.thresholds)
+        return out
+
+
+def train(
+    *,
+    model: nn.Module,
+    data: TrainingSet,
+    clipper: Clipper,
+    mechanism: Mechanism,
+    optimizer: torch.optim.Optimizer,
+    settings: Optim,
+    key: bytes,
+    start: int = 0,
+    reparametrisation: Reparametrisation | None = None,
+    audit: Auditor | None = None,
+    budget: Budget | None = None,
+    spend: Callable[[int, Released], None] = lambda step, released: None,
+    after_step: Callable[[int, StepStatistics], None] = lambda step, statistics: None,
+) -> None:
+    """Run steps ``start`` to ``mechanism.steps - 1``.
+
+    Everything random in a step follows from ``(key, step)``, so a run that continues from a
+    checkpoint repeats what an unbroken one would have done; where thresholds adapt, the clipper
+    must have the checkpoint's estimates.
+
+    Args:
+        model: on its device, in training mode; only what ``clipper.parameters`` names is moved.
+        data: the units of privacy, with one loss each; their number is the mechanism's ``N``.
+        clipper: made on ``model``; its groups and thresholds must be the mechanism's.
+        mechanism: the source of sampling, noise and expected batch size.
+        optimizer: any torch optimizer over the clipper's parameters, or over those that a
+            reparametrisation moves.
+        settings: learning-rate schedule, and microbatch size unless ``budget`` says otherwise.
+        key: decides batches, noise and dropout; secret unless the run is for research.
+        start: first step to run.
+        reparametrisation: tells the clipper's parameters from those that the optimizer moves.
+        audit: canaries in slots behind the last unit, which are sampled as units are.
+        budget: the microbatch size of each step, and what is done where memory runs out.
+        spend: told each step, and what it released, before the weights move: the ledger.
+        after_step: told each step when it is done: metrics, progress, checkpoints.
+
+    Raises:
+        TrainingError: without privacy, if the gradient is not finite; with it, a DivergedError if
+            the weights are not. They are released, so that to stop for their sake gives nothing
+            away.
+    """
+    slots = len(data) + (len(audit) if audit is not None else 0)
+    if slots != mechanism.dataset_size:
+        raise TrainingError(
+            f"{slots} units for a mechanism over {mechanism.dataset_size}; expected "
+            "the same number, since the sampling rate rests on it"
+        )
+    device = next(model.parameters()).device
+    sampler = mechanism.sampler(key)
+    noise = mechanism.noise(key, clipper)
+    # TF32 rounds to 11 bits, in ways that depend on the batch's shape: records would be coupled.
+    exact = full_precision if clipper.private else nullcontext
+    budget = budget or Budget(settings.microbatch_tokens)
+
+    def summed(step: int, pieces: Pieces) -> StepStatistics:
+        """The sum of the clipped gradients; nothing is released yet, so it may be formed anew."""
+        # Dropout masks fall to rows, and one more record shifts the rows. Masks that an observer
+        # knew would break the sensitivity; secret ones can be thought of as each record's own.
+        torch.manual_seed(keys.derive(key, "dropout", step) % 2**63)
+        statistics = StepStatistics()
+        for micro in pieces:
+            batch = data.batch(micro, step).to(device)
+            with exact():
+                losses, batch = finite_losses(data, model, batch)
+                clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
+            _observe(statistics, clipper, batch.of_units(losses), len(micro) - micro.count(BLANK))
+        return statistics
+
+    for step in range(start, mechanism.steps):
+        began = time.perf_counter()
+        for group in optimizer.param_groups:
+            group["lr"] = settings.lr * lr_factor(settings, step, mechanism.steps)
+        optimizer.zero_grad()
+        if reparametrisation is not None:
+            reparametrisation.begin(step)
+        drawn = sampler.batch(step)
+        real = [index for index in drawn if index < len(data)]
+        statistics = budget.attempt(
+            step,
+            cut=partial(data.microbatches, real),
+            run=partial(summed, step),
+            forget=partial(_forget, clipper),
+        )
+        if audit is not None:
+            audit.insert([index - len(data) for index in drawn if index >= len(data)])
+        statistics.released = noise.privatise_(step)
+        if audit is not None:
+            audit.observe()
+        if not mechanism.noise_multiplier:
+            _check_finite(clipper, step)
+        spend(step, statistics.released)
+        if reparametrisation is not None:
+            reparametrisation.transfer()
+        optimizer.step()
+        if mechanism.noise_multiplier:
+            _check_weights(optimizer, step)
+        statistics.seconds = time.perf_counter() - began
+        after_step(step, statistics)
+
+
+def _observe(statistics: StepStatistics, clipper: Clipper, losses: Tensor, records: int) -> None:
+    statistics.records += records
+    statistics.microbatches += 1
+    statistics.losses.append(losses.detach())
+    statistics.dropped += records - len(losses)
+    if clipper.private:
+        statistics.dropped += int((clipper.factors == 0).any(1).sum())
+        statistics.norms.append(clipper.norms)
+        statistics.factors.append(clipper.factors)
+
+
+def _forget(clipper: Clipper) -> None:
+    """Undo a sum that broke off."""
+    clipper.reset()
+    for parameter in clipper.parameters.values():
+        parameter.grad = None
+
+
+def _check_weights(optimizer: torch.optim.Optimizer, step: int) -> None:
+    moved = [p for group in optimizer.param_groups for p in group["params"]]
+    # One answer for all: each by itself would make a GPU wait for each.
+    if not bool(torch.stack([torch.isfinite(parameter).all() for parameter in moved]).all()):
+        raise DivergedError(
+            f"the weights are not finite after step {step}; expected finite numbers. Type a "
+            "smaller optim.lr, which is another run; what this one spent stays in its ledger"
+        )
+
+
+def _check_finite(clipper: Clipper, step: int) -> None:
+    for name, parameter in clipper.parameters.items():
+        if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
+            raise TrainingError(
+                f"the gradient of {name} is not finite at step {step}; expected finite numbers. "
+                "Type a smaller optim.lr; the last checkpoint is kept"
+            )

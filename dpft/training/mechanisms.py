@@ -1,0 +1,166 @@
+"""From a run's settings to its clipper and `Mechanism`; ``dpft account`` uses it with no data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from torch import nn
+
+from dpft.config.clip import Clip
+from dpft.config.errors import ConfigError
+from dpft.config.schema import Optim, Run, conf_dir
+from dpft.privacy import Clipper, Mechanism, accounting, make_clipper
+from dpft.privacy.groups import Partition
+from dpft.privacy.quantiles import Quantiles
+
+
+def published_size(run: Run) -> int:
+    """Training records of the task as published, for what is computed without the data.
+
+    Raises:
+        ConfigError: for data of the user's own, whose size nobody has told.
+    """
+    size, limit = run.task.get("train_size"), run.task.get("limit_train")
+    if size is None:
+        raise ConfigError(
+            f"task.train_size is not set: how large the data of task={run.task['name']} is cannot "
+            "be told without reading it. Type task.train_size=N, the number of training records "
+            "(of users, with task.unit=user); dpft data check counts them"
+        )
+    return int(size) if limit is None else min(int(size), int(limit))
+
+
+def expected_batch_size(optim: Optim, dataset_size: int) -> int:
+    """Records in a logical batch on average: ``batch_size``, or what makes the sampling rate.
+
+    Rounded to a whole number, from which the sampling rate of the run then follows.
+
+    Raises:
+        ConfigError: if ``rate_like`` is no task, or one of unknown size.
+    """
+    if optim.sampling_rate is not None:
+        return max(1, round(optim.sampling_rate * dataset_size))
+    assert optim.batch_size is not None
+    if optim.rate_like is None:
+        return optim.batch_size
+    return max(1, round(optim.batch_size * dataset_size / _size_of_task(optim.rate_like)))
+
+
+def _size_of_task(name: str) -> int:
+    sizes: dict[str, Any] = {
+        file.stem: yaml.safe_load(file.read_text(encoding="utf-8")).get("train_size")
+        for file in sorted((conf_dir() / "task").glob("*.yaml"))
+    }
+    known = [task for task, size in sizes.items() if size]
+    if name not in known:
+        raise ConfigError(
+            f"optim.rate_like is {name!r}; expected a task of known size: {', '.join(known)}"
+        )
+    return int(sizes[name])
+
+
+def quantiles_of(clip: Clip) -> Quantiles | None:
+    """How the thresholds adapt; None where they are fixed."""
+    if not clip.adaptive:
+        return None
+    assert clip.quantile is not None
+    assert clip.quantile_lr is not None
+    return Quantiles(clip.quantile, clip.quantile_lr, clip.rescale)
+
+
+def attach_clipper(clip: Clip, model: nn.Module) -> Clipper:
+    """The clipper that the settings describe, attached to ``model``.
+
+    Raises:
+        ConfigError: if the model cannot be grouped like that, or not be clipped exactly.
+    """
+    try:
+        if not clip.private:
+            return make_clipper(model, "none")
+        return make_clipper(
+            model,
+            "flat",  # every part of a style is given below; this one is without defaults
+            threshold=clip.threshold,
+            thresholds=clip.thresholds,
+            groups=Partition(str(clip.groups), clip.count, clip.boundary, clip.patterns),
+            plan=clip.plan,
+            clip_function=clip.clip_function,
+            adaptive=quantiles_of(clip),
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def make_mechanism(run: Run, dataset_size: int, clipper: Clipper | None = None) -> Mechanism:
+    """The mechanism of a run over ``dataset_size`` training records.
+
+    ``privacy.delta`` defaults to ``1/(2N)`` (Li et al. 2022); the number of steps follows from
+    epochs unless ``optim.steps`` gives it; the noise follows from the budget unless
+    ``privacy.noise_multiplier`` gives it, as the noise multiplier of all that a step releases.
+
+    Args:
+        run: the settings.
+        dataset_size: ``N``.
+        clipper: decides the groups, over which the noise is then spread. Without one, before any
+            model is loaded, the mechanism has a single group and fixed thresholds: its guarantee
+            is that of the run, its noise on the gradients that of adaptive thresholds is not.
+
+    Raises:
+        ConfigError: for settings that admit no mechanism, such as an unreachable budget.
+    """
+    privacy, optim, clip = run.privacy, run.optim, run.clip
+    delta = 1 / (2 * dataset_size) if privacy.delta is None else privacy.delta
+    batch_size = expected_batch_size(optim, dataset_size)
+    thresholds = _any_thresholds(clip)
+    try:
+        # Checked before the steps are counted, in the words of the settings.
+        Mechanism(dataset_size, batch_size, 0, 0.0, (), delta, privacy.sampling)
+        steps = optim.steps
+        if steps is None:
+            steps = accounting.steps_for(
+                dataset_size=dataset_size, batch_size=batch_size, epochs=optim.epochs
+            )
+        if clip.private and privacy.noise_multiplier is None:
+            assert privacy.epsilon is not None
+            mechanism = Mechanism.calibrate(
+                dataset_size=dataset_size,
+                batch_size=batch_size,
+                steps=steps,
+                thresholds=thresholds,
+                delta=delta,
+                target_epsilon=privacy.epsilon,
+                accountant=privacy.accountant,
+                sampling=privacy.sampling,
+            )
+        else:
+            sigma = (privacy.noise_multiplier or 0.0) if clip.private else 0.0
+            mechanism = Mechanism(
+                dataset_size, batch_size, steps, sigma, thresholds, delta, privacy.sampling
+            )
+        return mechanism if clipper is None else _over_groups(mechanism, clip, clipper)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _any_thresholds(clip: Clip) -> tuple[float, ...]:
+    """Thresholds of the same joint norm, where the number of groups is not known yet."""
+    if not clip.private:
+        return ()
+    return clip.thresholds or (clip.threshold or 0.0,)
+
+
+def _over_groups(mechanism: Mechanism, clip: Clip, clipper: Clipper) -> Mechanism:
+    if not clip.private:
+        return mechanism
+    return mechanism.over(
+        tuple(group.threshold for group in clipper.groups),
+        allocation=clip.allocation,
+        dimensions=tuple(
+            sum(clipper.parameters[name].numel() for name in group.parameters)
+            for group in clipper.groups
+        ),
+        quantiles=quantiles_of(clip),
+        quantile_budget=clip.quantile_budget,
+        count_noise=clip.quantile_noise,
+    )

@@ -1,0 +1,243 @@
+"""Where memory runs out: one message that says what to type, or the same again in smaller pieces.
+
+A step that ran out of memory has released nothing: noise comes after the sum. It may be begun
+again with a smaller microbatch, under the same draw and the same noise. But sums of other pieces
+round differently, and one noise on two slightly different sums would be two releases of which one
+is accounted for. So a step that was released once keeps its microbatch, also in a replay: `Budget`
+writes down from which step on which size holds, before any step is released with it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from dpft.config.errors import TrainingError
+from dpft.runs.atomic import write_atomic
+from dpft.runs.errors import START_OVER, RunError, disk_report
+
+T = TypeVar("T")
+Pieces = Sequence[Sequence[int]]
+
+STOP, HALVE = "stop", "halve"
+CHOICES = (STOP, HALVE)
+# How allocators say it: torch's on the CPU, CUDA's, and those of its libraries.
+_SAID = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory ran out, of the machine or of the GPU."""
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(said in str(error) for said in _SAID)
+
+
+def in_smaller_batches(size: int, halve: bool, run: Callable[[int], T]) -> T:
+    """Decode, in smaller batches if it must be and may be.
+
+    Args:
+        size: ``decode.batch_size``.
+        halve: whether to begin again with half of it where memory runs out; else it is an error.
+        run: decodes everything in batches of so many prompts.
+
+    Raises:
+        TrainingError: if memory ran out and batches are not to be halved, or cannot be.
+    """
+    while True:
+        try:
+            return run(size)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if size == 1 or not halve:
+                advice = (
+                    "run the same command again with out_of_memory=halve (dpft decode: with "
+                    f"decode.batch_size={size // 2}); what was trained is kept"
+                    if size > 1
+                    else "type fewer decode.beams or decode.max_new_tokens, or take a machine with "
+                    "more"
+                )
+                raise _refused(f"decoding with decode.batch_size={size}", error, advice) from error
+        free()
+        size //= 2
+
+
+@contextmanager
+def explained(doing: str) -> Iterator[None]:
+    """Within this context running out of memory is a TrainingError, whatever ran out of it."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise _refused(
+            doing, error, "free some, or take a machine with more, and run the same command again"
+        ) from error
+
+
+def _refused(doing: str, error: BaseException, advice: str) -> TrainingError:
+    said = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    return TrainingError(f"out of memory in {doing} ({said}); expected room for it: {advice}")
+
+
+def free() -> None:
+    """Give back what a broken-off attempt held; call it when its exception is gone."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+class Budget:
+    """Padded tokens that a microbatch may have, step by step.
+
+    Args:
+        tokens: as set.
+        halve: whether a step that runs out of memory is begun again with half of them, which then
+            holds for all later steps; else it is an error.
+        file: where halvings are kept, under ``private/``: which step ran out of memory depends on
+            the records that it drew. None: nowhere.
+        released: steps that were released before this process; they keep what they had.
+        warn: told of each halving.
+        fixed: whether the shapes that a record is computed in may depend on nobody else
+            (`dpft.privacy.shapes`): which step runs out of memory does, so nothing is halved then.
+
+    Raises:
+        RunError: if the file is damaged.
+    """
+
+    def __init__(
+        self,
+        tokens: int,
+        halve: bool = False,
+        file: Path | None = None,
+        released: int = 0,
+        warn: Callable[[str], None] = lambda said: None,
+        fixed: bool = False,
+    ) -> None:
+        self._halve = halve
+        self._fixed = fixed
+        self._file = file
+        self._released = released
+        self._warn = warn
+        self._from: list[tuple[int, int]] = [(0, tokens)]
+        self._from += _read(file) if file is not None and file.exists() else ()
+
+    def at(self, step: int) -> int:
+        """The tokens that a microbatch of this step may have."""
+        return next(tokens for first, tokens in reversed(self._from) if first <= step)
+
+    def attempt(
+        self,
+        step: int,
+        cut: Callable[[int], Pieces],
+        run: Callable[[Pieces], T],
+        forget: Callable[[], None],
+    ) -> T:
+        """Sum up one step, in smaller pieces if it must be and may be.
+
+        Args:
+            step: its number.
+            cut: microbatches of at most so many tokens.
+            run: forms the whole sum from these, from the start; releases nothing.
+            forget: undoes what a broken-off ``run`` left behind.
+        """
+        while True:
+            tokens = self.at(step)
+            pieces = cut(tokens)
+            try:
+                return run(pieces)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                smaller = self._smaller(step, tokens, pieces, cut, error)
+            # Outside of the clause: the exception's frames hold the tensors that filled memory.
+            forget()
+            free()
+            self._from.append((step, smaller))
+            self._write()
+            self._warn(
+                f"out of memory in step {step} with microbatches of {tokens} tokens; the step is "
+                f"begun again with {smaller}, which holds from here on"
+            )
+
+    def _smaller(
+        self,
+        step: int,
+        tokens: int,
+        pieces: Pieces,
+        cut: Callable[[int], Pieces],
+        error: Exception,
+    ) -> int:
+        """The largest halving that cuts the step otherwise.
+
+        Raises:
+            TrainingError: if the microbatch is not to be halved, or cannot be.
+        """
+        smaller = tokens
+        while smaller > 1:
+            smaller //= 2
+            if cut(smaller) != pieces:
+                break
+        else:
+            raise _refused(
+                f"step {step} with one unit of privacy at a time",
+                error,
+                "shorten the records (task.max_length), train fewer weights (adapt=lora), or take "
+                "a machine with more",
+            )
+        what = f"step {step} with optim.microbatch_tokens={tokens}"
+        if step < self._released:
+            raise _refused(
+                f"{what}, with which it was released before",
+                error,
+                "free some, or take a machine with more, and run the same command again. Other "
+                "microbatches would round the sum differently: a second release of the step, under "
+                "the same noise",
+            )
+        if self._fixed:
+            raise _refused(
+                what,
+                error,
+                "free some, or take a machine with more, and run the same command again. In half "
+                "precision nothing is halved: no record's shapes may depend on who is drawn with "
+                f"it. optim.microbatch_tokens={smaller} begins another run, which spends privacy "
+                "anew",
+            )
+        if not self._halve:
+            raise _refused(
+                what,
+                error,
+                "run the same command again with out_of_memory=halve, which goes on with this run; "
+                f"optim.microbatch_tokens={smaller} begins another run, which spends privacy anew",
+            )
+        return smaller
+
+    def _write(self) -> None:
+        if self._file is None:
+            return
+        try:
+            write_atomic(self._file, json.dumps(self._from[1:]) + "\n", mode=0o600)
+        except OSError as error:
+            raise RunError(
+                f"could not write {self._file}: {disk_report(self._file.parent, error)}. Nothing "
+                "is lost: free some space and run the same command again"
+            ) from error
+
+
+def _read(file: Path) -> list[tuple[int, int]]:
+    try:
+        held = [(step, tokens) for step, tokens in json.loads(file.read_text(encoding="utf-8"))]
+        if any(type(n) is not int or n < 0 for entry in held for n in entry):
+            raise ValueError("numbers of steps and tokens expected")
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise RunError(
+            f"{file} cannot be read ({error}); expected from which step on microbatches had how "
+            f"many tokens, without which no step can be repeated. Put it back, or {START_OVER}"
+        ) from error
+    return held

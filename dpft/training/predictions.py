@@ -1,0 +1,188 @@
+"""Predictions of a split: made with live progress, written, read back and scored."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dpft.config.errors import DataError
+from dpft.config.schema import Decode
+from dpft.models import LoadedModel
+from dpft.runs.atomic import write_atomic
+from dpft.runs.errors import disk_report
+from dpft.tasks.base import Task
+from dpft.tasks.objectives.base import Instance, Prediction
+from dpft.training.out_of_memory import in_smaller_batches
+from dpft.training.progress import Progress
+
+_EXPECTED = 'expected {"prediction": "...", "references": ["...", ...]} on each line'
+_OPTIONAL = ("subset", "nll", "tokens", "finished", "cut")
+
+
+def predict(
+    task: Task,
+    loaded: LoadedModel,
+    instances: Sequence[Instance],
+    settings: Decode,
+    seed: int,
+    progress: Progress,
+    *,
+    halve: bool = False,
+) -> list[Prediction]:
+    """Answer every instance, of ``settings.split``, with live progress.
+
+    With a warning if prompts were cut, or if texts were stopped before they ended: they are scored
+    as they are. With ``halve`` it begins again in smaller batches where memory runs out.
+    """
+    objective = task.objective(loaded)
+
+    def attempt(size: int) -> list[Prediction]:
+        sized = replace(settings, batch_size=size)
+        with progress.phase("predicting", len(instances)) as advance:
+            return objective.predict(loaded.model, instances, sized, seed, advance)
+
+    predictions = in_smaller_batches(settings.batch_size, halve, attempt)
+    stopped = sum(prediction.finished is False for prediction in predictions)
+    if stopped:
+        progress.warn(
+            f"{stopped:,} of {len(predictions):,} texts were stopped at "
+            f"decode.max_new_tokens={settings.max_new_tokens}, or at the model's last position, "
+            "before they came to an end; they are scored as they are"
+        )
+    cut = sum(prediction.cut is True for prediction in predictions)
+    if cut:
+        progress.warn(
+            f"{cut:,} of {len(predictions):,} prompts were longer than the model or "
+            "task.max_length allows, and lost a part of their source"
+        )
+    return predictions
+
+
+def write_predictions(file: Path, predictions: Sequence[Prediction]) -> None:
+    """JSON lines of ``source``, ``prediction``, ``references`` and what else is known of them.
+
+    The file is there whole or not at all, and its owner's alone: prompts and references may be
+    records that no guarantee covers.
+
+    Raises:
+        DataError: if it cannot be written.
+    """
+    try:
+        write_atomic(file, spelled(predictions), mode=0o600)
+    except OSError as error:
+        raise DataError(f"cannot write {file}: {disk_report(file.parent, error)}") from error
+
+
+def spelled(predictions: Sequence[Prediction]) -> str:
+    """What `write_predictions` writes."""
+    return "".join(json.dumps(_item(p), ensure_ascii=False) + "\n" for p in predictions)
+
+
+def read_predictions(file: Path) -> list[Prediction]:
+    """Predictions of a JSON-lines file; what `write_predictions` wrote, or another program.
+
+    Raises:
+        DataError: naming the line that is not of the form
+            ``{"prediction": str, "references": [str, ...]}``.
+    """
+    try:
+        # Not splitlines: texts may hold other line separators, unescaped in JSON.
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
+    except OSError as error:
+        raise DataError(f"cannot read {file}: {error.strerror}; {_EXPECTED}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} is not UTF-8 text ({error}); {_EXPECTED}") from error
+    if lines and not lines[-1]:
+        lines.pop()
+    predictions = [_parsed(file, number, line) for number, line in enumerate(lines, 1)]
+    if not predictions:
+        raise DataError(f"{file} is empty; {_EXPECTED}")
+    return predictions
+
+
+def score_file(task: Task, file: Path) -> dict[str, Any]:
+    """Scores of a predictions file as a record's section.
+
+    With a digest of the references only if they are published: what is held out of private data, or
+    is the user's own, leaves no hash of itself in a record. Where the file says so of all,
+    ``unfinished`` counts the texts that were stopped before they ended, and ``cut_prompts``, of
+    published data, the questions that lost a part.
+    """
+    predictions = read_predictions(file)
+    ends = [prediction.finished for prediction in predictions]
+    cuts = [prediction.cut for prediction in predictions]
+    counts = {} if None in ends else {"unfinished": ends.count(False)}
+    if task.published and None not in cuts:
+        counts["cut_prompts"] = cuts.count(True)
+    digest = {"references": _digest(predictions)} if task.published else {}
+    try:
+        metrics = dict(task.score(predictions))
+    except ValueError as error:  # what a scorer cannot make a number of
+        raise DataError(f"{file}: {error}") from error
+    return {
+        "metrics": metrics,
+        "examples": len(predictions),
+        **counts,
+        **digest,
+        "signature": task.signature(),
+    }
+
+
+def _digest(predictions: Sequence[Prediction]) -> str:
+    """SHA-256 (16 hex) of the references: copies of a data set differ, and so do their scores."""
+    digest = hashlib.sha256()
+    for prediction in predictions:
+        digest.update(json.dumps(prediction.references).encode())
+    return digest.hexdigest()[:16]
+
+
+def _item(prediction: Prediction) -> dict[str, Any]:
+    item: dict[str, Any] = {
+        "source": prediction.source,
+        "prediction": prediction.prediction,
+        "references": list(prediction.references),
+    }
+    for name in _OPTIONAL:
+        value = getattr(prediction, name)
+        if value not in (None, ""):
+            item[name] = value
+    return item
+
+
+def _parsed(file: Path, number: int, line: str) -> Prediction:
+    where = f"{file}, line {number}"
+    try:
+        item = json.loads(line)
+        text, references = item["prediction"], item["references"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{where}: {error!r}; {_EXPECTED}") from error
+    strings = isinstance(references, list) and references
+    if not (isinstance(text, str) and strings and all(isinstance(r, str) for r in references)):
+        raise DataError(f"{where}: got {line[:80]}; {_EXPECTED}")
+    nll, tokens = item.get("nll"), item.get("tokens")
+    # A model that diverged writes nan, which is not below 0.
+    if isinstance(nll, bool) or not isinstance(nll, float | int | None) or (nll or 0) < 0:
+        raise DataError(f"{where}: nll is {nll!r}; expected a number of at least 0")
+    if (
+        isinstance(tokens, bool)
+        or not isinstance(tokens, int | None)
+        or (tokens is not None and tokens < 1)
+    ):
+        raise DataError(f"{where}: tokens is {tokens!r}; expected a whole number of at least 1")
+    for name in ("finished", "cut"):
+        if not isinstance(item.get(name), bool | None):
+            raise DataError(f"{where}: {name} is {item[name]!r}; expected true, false or nothing")
+    return Prediction(
+        str(item.get("source", "")),
+        text,
+        tuple(references),
+        str(item.get("subset", "")),
+        None if nll is None else float(nll),
+        tokens,
+        item.get("finished"),
+        item.get("cut"),
+    )

@@ -1,0 +1,100 @@
+"""Live progress on the terminal; plain lines where the output is no terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bars
+
+from dpft.privacy import Mechanism
+from dpft.report.console import Console
+
+# Seconds between lines where no terminal can be redrawn, as in a log file.
+_LINE_EVERY = 15.0
+
+
+class Progress:
+    """Bars for the phases of a run, on standard error so that output can be piped."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True)
+        self._bars = Bars(
+            TextColumn("{task.description:>9}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}", markup=False),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self._last_line = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bars.stop()
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False)
+
+    def warn(self, text: str) -> None:
+        self.console.print(f"warning: {text}", style="yellow", highlight=False, markup=False)
+
+    @contextmanager
+    def phase(
+        self, name: str, total: int | None, note: str = ""
+    ) -> Iterator[Callable[[int], None]]:
+        """A bar of ``total`` units with a ``note`` beside it; the value advances it."""
+        bar = self._bars.add_task(name, total=total, note=note)
+        if not self.console.is_terminal:
+            words = [name, note, "" if total is None else str(total), "..."]
+            self.say(" ".join(filter(None, words)))
+        yield lambda count: self._bars.update(bar, advance=count)
+        self._bars.update(bar, total=total or 1, completed=total or 1)
+
+    @contextmanager
+    def training(
+        self, start: int, mechanism: Mechanism
+    ) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
+        """A bar over steps that shows loss and the budget spent so far."""
+        bar = self._bars.add_task("training", total=mechanism.steps, completed=start, note="")
+
+        def show(step: int, summary: Mapping[str, Any]) -> None:
+            note = self._note(step, summary, mechanism)
+            self._bars.update(bar, completed=step + 1, note=note)
+            self._line(bar, step + 1, mechanism.steps, note)
+
+        yield show
+
+    def _note(self, step: int, summary: Mapping[str, Any], mechanism: Mechanism) -> str:
+        notes = []
+        if mechanism.noise_multiplier:
+            notes.append(f"eps {mechanism.epsilon_after(step + 1):.2f}")
+        # Noiseless figures of private records may be looked at, but not land in a job's log file.
+        if self.console.is_terminal or not mechanism.noise_multiplier:
+            loss = summary["loss"]
+            notes.append("loss -" if loss is None else f"loss {loss:.3f}")
+            if summary["dropped"]:
+                notes.append(f"dropped {summary['dropped']}")
+        return "  ".join(notes)
+
+    def _line(self, bar: TaskID, done: int, total: int, note: str) -> None:
+        now = time.monotonic()
+        due = now - self._last_line >= _LINE_EVERY or done == total
+        if not self.console.is_terminal and due:
+            self._last_line = now
+            self.say(f"step {done}/{total}  {note}")

@@ -1,0 +1,167 @@
+"""One run from composed config to record: train, decode, score, in stages that can be resumed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from safetensors import SafetensorError
+
+from dpft import runs
+from dpft.config.errors import ConfigError, DpftError
+from dpft.config.schema import Run
+from dpft.models import save_model
+from dpft.privacy import UnsupportedLayerError
+from dpft.runs.paths import run_path
+from dpft.tasks import load_task
+from dpft.training.out_of_memory import HALVE
+from dpft.training.predictions import predict, score_file, write_predictions
+from dpft.training.progress import Progress
+from dpft.training.recording import forget_peak, make_record, stated
+from dpft.training.remake import is_whole, others
+from dpft.training.session import Session
+from dpft.training.setup import Prepared, prepare
+
+# What the process began with, unless a run says otherwise.
+_THREADS = torch.get_num_threads()
+
+# Where launchers say how many processes they started: torchrun, Open MPI, srun.
+_PROCESSES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+
+
+@dataclass
+class Outcome:
+    """What a run left behind: its record and where it lies."""
+
+    path: Path
+    record: dict[str, Any]
+    already_done: bool = False
+
+
+def run_experiment(run: Run) -> Outcome:
+    """Train, decode, score and record; or say that it was done before.
+
+    Raises:
+        DpftError, RunError: with a message for the user.
+    """
+    _check_alone()
+    forget_peak()
+    path = run_path(run)
+    # Neither of these is a setting of the run: kept, `force` would start it over when resumed.
+    kept = {**run.raw, "force": False, "resume": None}
+    text = OmegaConf.to_yaml(OmegaConf.create(kept))
+    with runs.RunDirectory.open(path, run.identity(), text, force=run.force) as directory:
+        damaged = directory.damages()
+        if directory.is_done and is_whole(run, text, directory, damaged):
+            return Outcome(path, runs.read_record(path), already_done=True)
+        added = others(run, damaged, path)
+        # Several runs may share a process.
+        torch.set_num_threads(run.threads or _THREADS)
+        with Progress() as progress:
+            try:
+                prepared = prepare(run, load_task(run.task), directory, progress)
+                _train_stage(run, prepared, directory, progress)
+            except (DpftError, UnsupportedLayerError) as error:
+                directory.discard_unused()
+                if isinstance(error, UnsupportedLayerError):
+                    raise ConfigError(str(error)) from error
+                if directory.is_done:
+                    raise _not_made_again(error, damaged) from error
+                raise
+            _decode_stage(run, prepared, directory, progress)
+        if added:
+            runs.update_record(directory, **added)
+        record = runs.read_record(path)
+        runs.write_card(directory.model, record)
+        directory.mark_done()
+        return Outcome(path, record)
+
+
+def _check_alone() -> None:
+    """Refuse to be one of several processes that a launcher started for one job.
+
+    All but one would stop at the run's lock, and the launcher would take that one down with them;
+    on machines without a common disk each would train and release a run of its own.
+    """
+    for name in _PROCESSES:
+        size = os.environ.get(name, "")
+        if size.isdecimal() and int(size) > 1:
+            raise ConfigError(
+                f"{name} is {size}: this process is one of several; expected one process for a "
+                "run, on one device: start dpft without torchrun, mpirun or srun -n (a sweep's "
+                "launcher runs several runs side by side)"
+            )
+
+
+def _train_stage(
+    run: Run, prepared: Prepared, directory: runs.RunDirectory, progress: Progress
+) -> None:
+    with Session(run, prepared, directory, progress) as session:
+        directory.keep_config()
+        directory.reopen()
+        session.train()
+        measured = _audited(run, prepared, progress)
+    try:
+        save_model(prepared.parts.loaded, directory.model)
+    except (OSError, SafetensorError) as error:
+        raise runs.RunError(
+            f"could not save the model in {directory.model}: "
+            f"{runs.disk_report(directory.path, error)}. Nothing is lost: free some space and run "
+            "the same command again, which goes on from the last checkpoint"
+        ) from error
+    if prepared.planted is not None:
+        with progress.phase("asking for secrets", None):
+            model, size = prepared.parts.loaded.model, run.decode.batch_size
+            asked = prepared.planted.scores(prepared.objective, model, size)
+        measured["scores"] = {"canaries": asked}
+    record = make_record(run, prepared, directory, session.seconds, measured)
+    runs.write_card(directory.model, record)
+    runs.write_descent(directory.model, record)
+    runs.fsync_tree(directory.model)  # before anything says that the model is there
+    runs.write_record(directory, record)
+
+
+def _not_made_again(error: DpftError, damaged: Sequence[runs.Damage]) -> runs.RunError:
+    listed = ", ".join(damage.name for damage in damaged)
+    return runs.RunError(
+        f"{error}\nThe run was finished, and what is damaged of it ({listed}) could not be made "
+        "again. It may also be put back from a copy: then the same command says that it has run"
+    )
+
+
+def _audited(run: Run, prepared: Prepared, progress: Progress) -> dict[str, Any]:
+    """What the canaries prove; before the clipper is closed, since they are asked once more."""
+    if prepared.auditor is None:
+        return {}
+    mechanism = prepared.parts.mechanism
+    with progress.phase("auditing", None):
+        result = prepared.auditor.result(
+            mechanism,
+            confidence=run.audit.confidence,
+            epsilon=stated(mechanism.epsilons()),
+        )
+    return {"audit": result}
+
+
+def _decode_stage(
+    run: Run, prepared: Prepared, directory: runs.RunDirectory, progress: Progress
+) -> None:
+    split, task = run.decode.split, prepared.task
+    file = directory.generations(split)
+    loaded, instances = prepared.parts.loaded, prepared.instances
+    halve = run.out_of_memory == HALVE
+    found = predict(task, loaded, instances, run.decode, run.seed, progress, halve=halve)
+    write_predictions(file, found)
+    with progress.phase("scoring", None):
+        scores = score_file(task, file)
+    runs.update_record(
+        directory,
+        stage="scored",
+        scores={split: scores},
+        generations={split: str(file.relative_to(directory.path))},
+    )

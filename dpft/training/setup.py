@@ -1,0 +1,234 @@
+"""What stands before the first step of a run: data, model, clipper, guarantee, canaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dpft import runs
+from dpft.audit import stage as audits
+from dpft.audit.auditor import Auditor
+from dpft.config.errors import ConfigError
+from dpft.config.schema import Run
+from dpft.models import LoadedModel, adapt, load_model
+from dpft.models.digest import digest, tokenizer_digest
+from dpft.privacy import Clipper, Mechanism, keys
+from dpft.privacy.shapes import FixedShapes
+from dpft.tasks.base import Task, fingerprint
+from dpft.tasks.keeping import keeping_of
+from dpft.tasks.objectives.base import Instance, Objective, cut_in_encoding
+from dpft.tasks.objectives.encoding import encoded
+from dpft.tasks.objectives.independence import check_independence
+from dpft.tasks.objectives.mixed import Mixed, check_supported
+from dpft.tasks.objectives.records import Record
+from dpft.tasks.owners import Owners
+from dpft.tasks.units import Records, TrainingSet, Users
+from dpft.tasks.views import Joined
+from dpft.training.mechanisms import attach_clipper, make_mechanism
+from dpft.training.progress import Progress
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A model ready to be trained, what clips its gradients, and what is guaranteed.
+
+    Attributes:
+        loaded: the model.
+        digest: of its weights and tokenizer as they were loaded, see `dpft.models.digest`.
+        clipper: attached to it.
+        mechanism: what is guaranteed.
+    """
+
+    loaded: LoadedModel
+    digest: bytes
+    clipper: Clipper
+    mechanism: Mechanism
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that a run needs for its steps.
+
+    Attributes:
+        task: of the run.
+        parts: model, clipper and mechanism.
+        objective: of the task, for this model.
+        records: trained on, planted secrets included.
+        units: the same as units of privacy.
+        key: decides batches, noise and dropout; secret in a private run.
+        data: keyed fingerprint of the records.
+        model: keyed fingerprint of the model that the run starts from.
+        instances: what the model is asked in the end.
+        planted: secrets among the records, if any.
+        auditor: canaries in slots behind the units, if any.
+    """
+
+    task: Task
+    parts: Parts
+    objective: Objective
+    records: Sequence[Record]
+    units: TrainingSet
+    key: bytes
+    data: str
+    model: str
+    instances: Sequence[Instance]
+    planted: audits.Planted | None
+    auditor: Auditor | None
+
+    def header(self) -> dict[str, Any]:
+        """What stands at the head of the ledger: the run cannot go on where any of it differs."""
+        clipper, mechanism = self.parts.clipper, self.parts.mechanism
+        header: dict[str, Any] = {
+            "mechanism": mechanism.to_dict(),
+            "data": self.data,
+            "model": self.model,
+            "key": runs.key_fingerprint(self.key),
+            "unit": self.task.unit_in_words,
+            # Another machine rounds differently: the same noise on a slightly different sum would
+            # be a second release that nobody counted.
+            "compute": {
+                "device": self.parts.loaded.model.device.type,
+                "threads": torch.get_num_threads(),
+            },
+        }
+        if self.units.shapes is not None:  # another rounding, and so another sum
+            header["shapes"] = "fixed"
+        if clipper.adaptive is not None:  # whose the thresholds of each step are
+            header["groups"] = [group.name for group in clipper.groups]
+        return header
+
+
+def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progress) -> Prepared:
+    """Read, load, encode and check; what cannot work is told here and not an hour later.
+
+    Raises:
+        DpftError, UnsupportedLayerError: with a message for the user.
+    """
+    keeping = keeping_of(run, progress.warn, progress.say)
+    with progress.phase("reading", None) as advance:
+        task.keep_in(keeping, advance)
+        records, owners = task.records("train"), task.owners()
+    size = len(records) if owners is None else len(Owners.of(owners).names)
+    # What is missing at the end is told at the beginning; and files may change meanwhile.
+    instances = list(task.instances(run.decode.split))
+    audits.check(run, task)
+    device = device_of(run.device)
+    check_supported(run.precision, device)
+    size += run.audit.planted + run.audit.slots
+    with progress.phase("loading", None, note=run.model.name):
+        parts = assemble(run, task, size, device)
+    loaded, clipper, mechanism = parts.loaded, parts.clipper, parts.mechanism
+    audits.check_layers(run.audit, clipper)
+    if owners is not None:
+        clipper.check_rows(task.records_per_user)
+    tokenizer = tokenizer_digest(loaded)
+    objective = task.objective(loaded)
+    planted = audits.plant(run.audit, loaded, run.seed)
+    if planted is not None:
+        records = Joined(records, planted.records)
+    printed = None if planted is not None else task.known_fingerprint
+    printed = printed or fingerprint(records, owners)
+    # How many records all users have together is private: not for a job's log file.
+    shown = len(records) if owners is None or progress.console.is_terminal else None
+    with progress.phase("encoding", shown) as advance:
+        examples = encoded(
+            objective,
+            records,
+            advance,
+            keeping=keeping,
+            identity=f"{printed} {tokenizer}",
+            threads=run.threads,
+        )
+    remarks = [*task.remarks(), cut_in_encoding(examples)]
+    tell(remarks, mechanism.noise_multiplier > 0, progress)
+    key = keys.public_key(run.seed)
+    if mechanism.private:
+        runs.check_ledger(directory.path, mechanism.steps)
+    if mechanism.noise_multiplier:
+        key = directory.noise_key(run.privacy.noise_seed)
+    trained = objective if run.precision == "float32" else Mixed(objective)
+    shapes = fixed_shapes(run, parts)
+    units: TrainingSet = Records(trained, examples, shapes)
+    if owners is not None:
+        units = Users(trained, examples, owners, task.records_per_user, key, shapes)
+    if mechanism.private:
+        budget = None if shapes is None else run.optim.microbatch_tokens
+        check_independence(units, loaded.model, clipper, budget)
+    return Prepared(
+        task=task,
+        parts=parts,
+        objective=objective,
+        records=records,
+        units=units,
+        key=key,
+        data=runs.keyed_fingerprint(key, printed),
+        model=runs.keyed_fingerprint(key, f"model:{parts.digest.hex()}"),
+        instances=instances,
+        planted=planted,
+        auditor=audits.make_auditor(
+            *(run, task, objective, loaded, records[0], clipper, mechanism, key),
+            trained=trained,
+            shapes=shapes,
+        ),
+    )
+
+
+def assemble(run: Run, task: Task, size: int, device: torch.device) -> Parts:
+    """Load and adapt the model, attach the clipper, and calibrate the noise for its groups.
+
+    Args:
+        run: the settings.
+        task: says what kind of model it needs.
+        size: how many units of privacy there are.
+        device: where the model goes.
+
+    Raises:
+        DpftError: if these settings do not go together.
+    """
+    make_mechanism(run, size)  # an impossible budget is told before a model is loaded
+    loaded = adapt(load_model(run.model, task.needs, run.seed), run.adapt, task.needs, run.seed)
+    begun = digest(loaded)
+    model = loaded.model.to(device).train()  # type: ignore[arg-type]
+    clipper = attach_clipper(run.clip, model)
+    return Parts(loaded, begun, clipper, make_mechanism(run, size, clipper))
+
+
+def fixed_shapes(run: Run, parts: Parts) -> FixedShapes | None:
+    """What cuts microbatches where rounding would otherwise make records depend on each other."""
+    mechanism = parts.mechanism
+    exact = all(p.dtype.itemsize >= 4 for p in parts.loaded.model.parameters())
+    if not mechanism.private or (run.precision == "float32" and exact):
+        return None
+    return FixedShapes(mechanism.batch_size)
+
+
+def tell(remarks: Sequence[str], noised: bool, progress: Progress) -> None:
+    """Say what is odd about the training records, to whom it may be said.
+
+    Without noise to anyone; else on a live terminal only. What tells of private records may be
+    looked at, but not land in a job's log file.
+
+    Args:
+        remarks: empty ones are passed over.
+        noised: whether the run is private.
+        progress: which warns.
+    """
+    for said in filter(None, remarks):
+        if progress.console.is_terminal or not noised:
+            progress.warn(said)
+
+
+def device_of(name: str) -> torch.device:
+    """The device that ``device=`` names; ``auto`` is the GPU if there is one.
+
+    Raises:
+        ConfigError: if it is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device is {name!r}, but there is no GPU here; type device=cpu")
+    return torch.device(name)

@@ -1,0 +1,16 @@
+"""Synthetic records from a privately trained model, and what may be said of their privacy."""
+
+from dpft.training.synthesis.guarantee import as_markdown, guarantee, is_private
+from dpft.training.synthesis.sampling import Synthetic, keep, sample
+from dpft.training.synthesis.sources import Sources, find_sources
+
+__all__ = [
+    "Sources",
+    "Synthetic",
+    "as_markdown",
+    "find_sources",
+    "guarantee",
+    "is_private",
+    "keep",
+    "sample",
+]

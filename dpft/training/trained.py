@@ -1,0 +1,101 @@
+"""A run that was trained, as the verbs that use its model find it again.
+
+Torch is imported with the model: what is wrong with a folder is told before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpft import runs
+from dpft.config.errors import ConfigError
+from dpft.config.schema import Run, parse
+from dpft.runs.hidden import check_no_trial
+from dpft.runs.stored import stored_config
+from dpft.tasks import load_task
+from dpft.tasks.base import Task
+
+if TYPE_CHECKING:
+    from dpft.models import LoadedModel
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """What is read of a run's folder; task and model are made when they are first asked for.
+
+    Attributes:
+        path: the folder.
+        text: of ``config.yaml``, as `dpft.runs.RunDirectory.open` wants it.
+        run: the settings it was trained with.
+        record: its ``record.json``.
+    """
+
+    path: Path
+    text: str
+    run: Run
+    record: dict[str, Any]
+
+    @cached_property
+    def task(self) -> Task:
+        return load_task(self.run.task)
+
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        """The trained model, on the GPU if there is one and the run did not ask for the CPU.
+
+        Raises:
+            ConfigError: if the run has no weights any more.
+        """
+        folder = self.path / "model"
+        if not folder.is_dir():  # or the loader would take it for a name on the hub
+            raise ConfigError(
+                f"{folder} is gone; expected the weights of the run: put the folder back. If "
+                f"{self.path / 'checkpoints'} is still there, type dpft train resume={self.path}: "
+                "the last checkpoint has the weights"
+            )
+        runs.check_whole(self.path, ("model/",))
+        import torch
+
+        from dpft.models.save import load_saved
+
+        loaded = load_saved(self.run.model, self.task.needs, self.run.seed, folder)
+        if torch.cuda.is_available() and self.run.device != "cpu":
+            loaded.model.to("cuda")  # type: ignore[arg-type]
+        return loaded
+
+
+def loaded_run(path: Path) -> TrainedRun:
+    """The run in ``path``.
+
+    Raises:
+        RecordError: if nothing was trained there.
+        ConfigError: if its settings are not readable by this version, or it is a secret trial of a
+            selection: what it writes has no guarantee but that of the run that was chosen.
+    """
+    check_no_trial(path)
+    record = runs.read_record(path)
+    text, content = stored_config(path)
+    runs.check_whole(path, ("record.json", "ledger.jsonl", "config.yaml"))
+    return TrainedRun(path, text, parse_stored(path, content), record)
+
+
+def parse_stored(path: Path, content: Mapping[str, Any]) -> Run:
+    """The settings that a run was begun with.
+
+    Args:
+        path: its folder.
+        content: of ``config.yaml``, see `dpft.runs.stored.stored_config`.
+
+    Raises:
+        ConfigError: if they are not those of a run, or not of one of this version.
+    """
+    try:
+        return parse(content)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{path / 'config.yaml'}: {error}. Restore the file, or use the dpft that wrote it"
+        ) from error

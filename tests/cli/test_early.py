@@ -1,0 +1,128 @@
+"""What answers before torch is imported: help, wrong settings of tasks, and runs that are none."""
+
+import subprocess
+import sys
+
+import yaml
+
+from dpft.cli.validate import shipped
+from dpft.config.schema import conf_dir
+
+SECONDS = 5  # of a processor; it takes one where torch alone takes longer than this
+
+
+def python(code):
+    """Run it in a process of its own, where nothing is imported yet."""
+    code += (
+        "\nimport sys, time"
+        "\nprint('torch' in sys.modules, 'transformers' in sys.modules, time.process_time())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said, _, last = done.stdout.rstrip("\n").rpartition("\n")
+    torch, transformers, seconds = last.split()
+    assert (torch, transformers) == ("False", "False")
+    assert float(seconds) < SECONDS
+    return said
+
+
+def test_the_help_of_train_is_a_page_and_comes_at_once():
+    said = python(
+        "import sys; from typer.testing import CliRunner; from dpft.cli.app import app;"
+        "result = CliRunner().invoke(app, ['train', '--help']);"
+        "assert result.exit_code == 0; print(result.output)"
+    )
+    lines = said.splitlines()
+    for choice in shipped()[1:]:
+        group, _, name = choice[0].lstrip("+").partition("=")
+        (found,) = [line for line in lines if line.startswith(f"{group}: ")]
+        assert name in found.split(": ")[1].split(", ")
+    # Settings are told as the file tells them.
+    file = (conf_dir() / "config.yaml").read_text(encoding="utf-8")
+    content = yaml.safe_load(file)
+    plain = [key for key in content if not isinstance(content[key], dict | list)]
+    told = [line for line in file.splitlines() if line.partition(":")[0] in plain]
+    assert len(told) == len(plain) >= 10
+    for line in told:
+        assert f"  {line}" in lines
+    for word in ("-m", "--cfg job", "--info", "--config-dir", "dpft ls", "docs/index.md"):
+        assert word in said
+    assert sum(line.startswith("  dpft train ") for line in lines) >= 5
+    assert len(lines) < 80
+
+
+def test_the_examples_of_the_help_are_valid():
+    from typer.testing import CliRunner
+
+    from dpft.cli.app import app
+
+    template = yaml.safe_load((conf_dir() / "config.yaml").read_text())["hydra"]["help"]["template"]
+    for line in template.splitlines():
+        if line.startswith("  dpft train "):
+            words = line.partition("#")[0].split()[2:]
+            typed = [word.split(",")[0] for word in words if word != "-m"]
+            result = CliRunner().invoke(app, ["validate", *typed])
+            assert result.exit_code == 0, f"{line}: {result.output}"
+
+
+def test_wrong_settings_of_every_task_are_told_before_torch_is_imported():
+    said = python(
+        """
+from dpft.cli.train import execute
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
+from dpft.tasks import TASKS
+
+raw = compose([])
+wrong = [(name, "foo", 1) for name in TASKS] + [
+    ("e2e", "max_length", 1),
+    ("e2e", "loss", "middle"),
+    ("sst2", "mode", "word"),
+    ("cifar10", "image_size", 0),
+    ("text2text", "unit", "user"),
+]
+for name, key, value in wrong:
+    from dpft.config.schema import conf_dir
+    import yaml
+
+    task = yaml.safe_load((conf_dir() / "task" / f"{name}.yaml").read_text())
+    try:
+        execute({**raw, "task": {**task, key: value}})
+    except ConfigError as error:
+        print(str(error)[:60])
+"""
+    )
+    lines = said.splitlines()
+    assert [line[:24] for line in lines[:-5]] == ["unknown setting task.foo"] * (len(lines) - 5)
+    assert len(lines) == 21
+    starts = ("task.max_length is 1", "task.loss is 'middle'", "task.mode is 'word'")
+    starts += ("task.image_size is 0", "task.unit=user, but nothing says whose")
+    for line, start in zip(lines[-5:], starts, strict=True):
+        assert line.startswith(start)
+
+
+def test_account_and_validate_refuse_them_too():
+    said = python(
+        "from typer.testing import CliRunner; from dpft.cli.app import app\n"
+        "for verb in ('account', 'validate'):\n"
+        "    result = CliRunner().invoke(app, [verb, '+task.foo=1'])\n"
+        "    print(result.exit_code, result.stderr.partition(';')[0])"
+    )
+    assert said.splitlines() == ["2 dpft: unknown setting task.foo"] * 2
+
+
+def test_a_run_that_is_not_there_is_told_before_the_hub_is_asked():
+    said = python(
+        """
+import dpft.config.offline
+from typer.testing import CliRunner
+from dpft.cli.app import app
+
+dpft.config.offline.stay_offline_if_unreachable = lambda: print("asked")
+lines = ("decode nowhere", "score nowhere", "generate nowhere n=2", "study make nowhere --out x")
+for line in (*lines, "compare nowhere", "report nowhere", "validate resume=nowhere"):
+    result = CliRunner().invoke(app, line.split())
+    print(result.exit_code, "nowhere" in result.stderr, result.stdout)
+"""
+    )
+    assert said.split("\n") == ["2 True "] * 7

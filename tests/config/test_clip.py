@@ -1,0 +1,158 @@
+"""Clipping settings: names say what runs, impossible combinations say what to type."""
+
+import json
+
+import pytest
+
+from dpft.cli import account
+from dpft.config import clip
+from dpft.config.clip import Clip, parts_of
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
+from dpft.config.schema import conf_dir, parse
+from dpft.privacy import groups, noise, passes, styles
+
+SHIPPED = sorted(file.stem for file in (conf_dir() / "clip").glob("*.yaml"))
+FLAT = {"threshold": 0.1}
+ADAPTIVE = {**FLAT, "quantile": 0.5, "quantile_lr": 0.3, "quantile_budget": 0.01}
+
+
+def settings(*overrides):
+    return parse(compose(overrides)).clip
+
+
+def test_names_are_those_of_the_privacy_core():
+    assert clip.PLANS == passes.PLANS
+    assert clip.PARTITIONS == groups.PARTITIONS
+    assert clip.ALLOCATIONS == noise.ALLOCATIONS
+    for name, style in styles.STYLES.items():
+        assert parts_of(name) == (style.plan, style.groups, style.adaptive)
+        assert name in clip.STYLES
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_choice_is_what_its_name_says(name):
+    chosen = settings(f"clip={name}")
+    assert chosen.style == name
+    assert (chosen.plan, chosen.groups, chosen.adaptive) == parts_of(name)
+
+
+def test_a_config_from_before_there_were_parts_means_the_same():
+    """Runs that exist can be continued: their config.yaml names a style and nothing else."""
+    for name, plan in {"flat": "materialised", "ghost": "ghost", "bk": "bk"}.items():
+        old = Clip(style=name, threshold=0.1)
+        assert (old.plan, old.groups, old.adaptive, old.private) == (plan, "flat", False, True)
+    assert not Clip(style="none", threshold=None).private
+
+
+@pytest.mark.parametrize(
+    ("overrides", "plan", "grouped"),
+    [
+        (["clip=per_layer", "clip.plan=bk"], "bk", "per_layer"),
+        (["clip=per_device", "clip.plan=materialised"], "materialised", "per_device"),
+        (["clip=flat_adaptive", "clip.plan=ghost"], "ghost", "flat"),
+        (["clip=per_device", "clip.count=null", 'clip.patterns=[["*"]]'], "fused", "per_device"),
+        (
+            [
+                *("clip=per_layer_adaptive", "clip.style=block_wise_adaptive"),
+                "clip.groups=block_wise",
+            ],
+            *("fused", "block_wise"),
+        ),
+    ],
+)
+def test_parts_can_be_combined(overrides, plan, grouped):
+    chosen = settings(*overrides)
+    assert (chosen.plan, chosen.groups) == (plan, grouped)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["clip=ghost", "clip.groups=per_layer"],
+            r"two backwards can reweight by one factor per record only; type clip=per_layer, or "
+            r"clip=per_layer clip\.plan=bk",
+        ),
+        (["clip=per_layer", "clip.plan=lee_kifer"], "one factor per record only"),
+        (["clip=bk", "clip.plan=fused"], r"type clip=bk$"),
+        (["clip=bk", "clip.plan=ghost"], r"make the style ghost; type clip=ghost$"),
+        (["clip.style=ghost"], r"make the style bk; type clip=bk$"),
+        (["clip=bk", "clip.groups=per_layer"], r"type clip=per_layer clip\.plan=bk$"),
+        (["clip=per_layer", "clip.groups=per_param"], r"type clip=per_param$"),
+        (
+            ["clip=per_layer_adaptive", "clip.groups=block_wise"],
+            r"type clip=per_layer_adaptive clip\.groups=block_wise clip\.style=block_wise_adaptive",
+        ),
+        (["clip=per_layer_adaptive", "clip.adaptive=false"], "type clip=per_layer$"),
+        (["clip=bk", "clip.style=gost"], "did you mean 'ghost'"),
+        (["clip=bk", "clip.plan=book"], "clip.plan is 'book'; expected one of none"),
+        (["clip=bk", "+clip.quantile=0.5"], "no effect while thresholds are fixed.*flat_adaptive"),
+        (["clip=per_layer", "+clip.rescale=1"], "no effect.*type clip=per_layer_adaptive"),
+        (["clip=none", "+clip.threshold=1"], "no effect without clipping"),
+        (["clip=none", "+clip.quantile=0.5"], "no effect without clipping"),
+        (["clip=bk", "+clip.allocation=weighted"], "changes nothing for a single group"),
+        (["clip=bk", "clip.threshold=null"], "clip.threshold is null"),
+        (["clip=bk", "clip.threshold=-1"], "clip.threshold is -1"),
+        (["clip=bk", "clip.threshold=null", "+clip.thresholds=[1]"], "all parameters are one"),
+        (["clip=per_layer", "clip.thresholds=[1,2]"], "type clip.threshold=null"),
+        (
+            ["clip=per_layer", "clip.threshold=null", "clip.thresholds=[1,-2]"],
+            "clip.thresholds holds -2",
+        ),
+        (["clip=per_layer", "+clip.count=3"], "no effect on clip.groups=per_layer"),
+        (["clip=uniform", "clip.count=null"], r"type \+\+clip\.count=4"),
+        (["clip=uniform", "clip.count=0"], "clip.count is 0"),
+        (["clip=per_device", 'clip.patterns=[["*"]]'], "count and patterns; expected exactly one"),
+        (["clip=custom", "clip.patterns=null"], r"type \+\+clip\.patterns="),
+        (["clip=custom", 'clip.patterns=["*"]'], "a list of patterns per group"),
+        (["clip=custom", "clip.patterns=[[1]]"], "a list of patterns per group"),
+        (["clip=per_layer_adaptive", "clip.quantile=null"], "is null.*clip.quantile=0.5"),
+        (["clip=per_layer_adaptive", "clip.quantile=1"], "share between 0 and 1"),
+        (["clip=per_layer_adaptive", "clip.quantile_budget=1.2"], "share between 0 and 1"),
+        (["clip=per_layer_adaptive", "clip.quantile_lr=0"], "clip.quantile_lr is 0"),
+        (["clip=per_layer_adaptive", "clip.quantile_noise=9"], "expected exactly one"),
+        (["clip=per_layer_adaptive", "clip.quantile_budget=null"], "expected exactly one"),
+        (["clip=flat_adaptive", "+clip.rescale=1"], r"type clip=bk clip\.threshold=1"),
+        (["clip=per_layer", "clip.allocation=local"], "expected one of global, equal_budget"),
+    ],
+)
+def test_what_cannot_be_combined_says_what_to_type(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        settings(*overrides)
+
+
+def accounted(capsys, *overrides):
+    account.main(list(overrides), as_json=True)
+    answer = json.loads(capsys.readouterr().out)
+    account.main(list(overrides), as_json=False)
+    return answer, " ".join(capsys.readouterr().out.split())
+
+
+def test_account_tells_how_adaptive_thresholds_split_the_noise(capsys):
+    """Without a model the number of groups is unknown; what follows without it is shown."""
+    flat, text = accounted(capsys, "task=sst2")
+    assert "quantiles" not in flat
+    assert "on gradients" not in text
+    budget = ("task=sst2", "clip=per_layer_adaptive", "clip.quantile_budget=0.1")
+    answer, text = accounted(capsys, *budget)
+    sigma, parts = answer["noise_multiplier"], answer["quantiles"]
+    assert sigma == flat["noise_multiplier"]
+    assert parts["gradient_noise_multiplier"] == pytest.approx(sigma / 0.9**0.5)
+    assert parts["count_noise_over_root_groups"] == pytest.approx(sigma / (2 * 0.1**0.5))
+    assert f"{parts['gradient_noise_multiplier']:.6g}" in text
+    assert "sqrt(K)" in text
+    given = ("clip.quantile_noise=10", "clip.quantile_budget=null")
+    answer, text = accounted(capsys, "task=sst2", "clip=per_layer_adaptive", *given)
+    most = answer["quantiles"]["most_groups"]
+    assert most < (2 * 10 / sigma) ** 2 <= most + 1
+    assert f"at most {most} groups" in text
+
+
+def test_a_noise_multiplier_given_is_that_of_the_whole_release(capsys):
+    answer, text = accounted(
+        capsys, "task=sst2", "clip=per_layer_adaptive", "privacy.noise_multiplier=1.5"
+    )
+    assert answer["noise_multiplier"] == 1.5
+    assert "as given" in text
+    assert answer["quantiles"]["gradient_noise_multiplier"] > 1.5

@@ -1,0 +1,291 @@
+"""The page of one run: what stands on it, and above all what does not."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from dpft.cli.report import build
+from dpft.report.pages.find import find
+from dpft.report.pages.gather import Options
+from tests.report.pages.example import (
+    LOSSES,
+    NORMS,
+    Page,
+    a_run,
+    config,
+    generations,
+    ledger,
+    mechanism,
+    record,
+)
+
+
+def html_of(path, **options):
+    return build(find([path]), Options(**options))
+
+
+def page_of(path, **options):
+    return Page(html_of(path, **options))
+
+
+ADAPTIVE = mechanism(
+    quantiles={"target": 0.5, "learning_rate": 0.3, "rescale": None},
+    count_noise=12.0,
+    total_noise_multiplier=1.06,
+    thresholds=[1.0, 2.0],
+    groups=2,
+)
+
+
+def adaptive(tmp_path, **of_ledger):
+    settings = config(clip={"style": "per_layer_adaptive", "threshold": 0.01})
+    whole = record(settings=settings, mechanism=ADAPTIVE)
+    return a_run(tmp_path / "adaptive", whole, **of_ledger)
+
+
+def test_nothing_of_the_private_folder_is_on_the_page(tmp_path):
+    run = a_run(tmp_path / "run")
+    html = html_of(run)
+    words = re.sub(r"<svg.*?</svg>", "", html, flags=re.DOTALL)  # whose coordinates are any numbers
+    for number in [*LOSSES, *NORMS, 0.98765432, 5.08217721]:
+        for digits in range(3, 9):
+            assert f"{number:.{digits}g}" not in words
+    for batch in (1045, 1052, 1059, 1066):
+        assert not re.search(rf"(?<![\d.]){batch:,}(?!\d)|(?<![\d.]){batch}(?!\d)", words)
+    (run / "private/metrics.jsonl").write_text('{"step": 0, "loss": 99999.125}\n')
+    assert html_of(run) == html
+    shutil.rmtree(run / "private")
+    (run / "private").write_text("not even a folder")
+    assert html_of(run) == html
+
+
+def test_with_private_the_curves_are_there_under_a_banner(tmp_path):
+    page = page_of(a_run(tmp_path / "run"), private=True)
+    assert "Not covered by the guarantee: do not publish" in page.text
+    for title in ("Mean loss of the batch", "Clipped fraction", "gradient norm", "Records in"):
+        assert title in page.text
+    public = page_of(tmp_path / "run")
+    assert "do not publish" not in public.text
+    assert "Mean loss" not in public.text
+    assert public.tags.count("figure") < page.tags.count("figure")
+
+
+def test_without_metrics_the_private_page_says_so(tmp_path):
+    run = a_run(tmp_path / "run")
+    shutil.rmtree(run / "private")
+    assert "no private/metrics.jsonl here" in page_of(run, private=True).text
+
+
+def test_everything_that_a_run_left_is_shown(tmp_path):
+    text = page_of(a_run(tmp_path / "run")).text
+    for said in (
+        "(3, 1e-05)-differential privacy",
+        "factor of at most 20.1",
+        "at most 95.26% sure",
+        "One record is one row of the training file.",
+        "Epsilon by PRV (upper bound for removal; for addition unproven) 2.700",
+        "only 42 records",
+        "Hyperparameter search.",
+        "test BLEU 0.5900 630",
+        "NIST not computed",
+        "bundled tiny model",
+        "0:01:01",
+        "1.00 GiB",
+        "A Processor",
+        "optim.lr 0.004 0.002",
+        "task=e2e model=tiny adapt=full clip=ghost optim=adam",
+        "484b02cba9a223a2",
+        "commit abc123, with changes that are in no commit",
+        "torch 2.13.0",
+        "The learning rate is 0.004 at every step.",
+        "8 of 20 generations",
+        "say 0",
+        "say 17",
+        "k3y",
+    ):
+        assert said in text, said
+    assert "say 1 " not in text
+    assert "/home/me" not in text
+    assert "…/e2e" in text
+
+
+def test_a_run_without_privacy_says_so_first(tmp_path):
+    page = page_of(a_run(tmp_path / "plain", record(private=False)))
+    assert page.text.index("No privacy guarantee") < page.text.index("Scores")
+    assert "No guarantee covers what the model wrote" in page.text
+    assert "Epsilon spent" not in page.text
+    assert "privacy.epsilon" not in page.text.partition("All settings")[0]
+
+
+def test_an_unfinished_run_is_shown_as_far_as_it_is(tmp_path):
+    run = tmp_path / "begun"
+    ledger(run, steps=2)
+    (run / "identity.json").write_text(json.dumps({"config": config(), "config_hash": "x"}))
+    text = page_of(run).text
+    for said in ("This run is unfinished.", "So far 2 steps have spent epsilon 1.500", "2 of 4"):
+        assert said in text
+    assert "Not scored yet." in text
+    (run / "ledger.jsonl").unlink()
+    assert "cannot be told" in page_of(run).text
+
+
+def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path):
+    run = a_run(tmp_path / "run")
+    lines = (run / "ledger.jsonl").read_text().splitlines()
+    (run / "ledger.jsonl").write_text("\n".join([lines[0], "{oops", *lines[2:], ""]))
+    with (run / "generations/test.jsonl").open("r+") as file:
+        file.write("x")
+    text = page_of(run).text
+    assert "ledger.jsonl, line 2: not JSON" in text
+    assert "generations/test.jsonl, line 1: no prediction with its references" in text
+    assert "test BLEU 0.5900" in text
+    assert "7 of 20 generations" in text
+    assert str(tmp_path) not in text
+    (run / "record.json").write_text("{")
+    text = page_of(run).text
+    assert "record.json is not JSON" in text
+    assert "unfinished" in text
+    assert str(tmp_path) not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"training": {"steps": 4, "device": "cpu"}}, "it has no training.peak_memory_bytes"),
+        ({"privacy": {"statement": "x", "steps_taken": 4}}, "it has no privacy.caveats"),
+        ({"scores": {"test": []}}, "scores.test is []; expected a mapping"),
+        ({"dataset": None}, "dataset is null; expected a mapping"),
+    ],
+)
+def test_a_record_that_lacks_something_is_no_reason_to_fail(tmp_path, change, said):
+    text = page_of(a_run(tmp_path / "run", record(**change))).text
+    assert said in text
+    assert "optim.lr 0.004" in text
+
+
+def test_files_that_disagree_are_told(tmp_path):
+    run = a_run(tmp_path / "run", steps=3)
+    (run / "identity.json").write_text(json.dumps({"config": config(), "config_hash": "other"}))
+    text = page_of(run).text
+    assert "ledger.jsonl has 3 steps, record.json 4" in text
+    assert "identity.json of other" in text
+    whole = record()
+    whole["privacy"]["epsilon"]["rdp"] = 1.0
+    text = page_of(a_run(tmp_path / "forged", whole)).text
+    assert "ends at epsilon 2.9998, record.json states 1.0" in text
+
+
+def test_texts_are_escaped_whatever_they_hold(tmp_path):
+    run = a_run(tmp_path / "a<b>&'c", record(labels=["<img src=x onerror=alert(1)>"]))
+    evil = {
+        "source": "</td><script>alert(1)</script>\x00\u2028",
+        "prediction": "half a pair: \ud800",
+        "references": ["' onmouseover='x", "ok"],
+    }
+    (run / "generations/test.jsonl").write_text(f"{json.dumps(evil)}\n")
+    html = html_of(run)
+    html.encode("utf-8")
+    page = Page(html)
+    assert "<script>alert(1)</script>" in page.text
+    assert "a<b>&'c" in page.text
+    assert "1 of 1 generations" in page.text
+
+
+def test_samples_of_held_out_data_are_never_on_a_public_page(tmp_path):
+    run = a_run(tmp_path / "run", record(labels=["test split: about 0.1 of the records, held out"]))
+    for asked in (None, 5):
+        text = page_of(run, samples=asked).text
+        assert "say 0" not in text
+        assert "held out from the private data" in text
+    assert "a share of the data was held out" in text  # above the scores
+    assert "say 0" in page_of(run, private=True).text
+
+
+def test_samples_of_own_data_are_shown_only_if_asked_for(tmp_path):
+    settings = config(task={"name": "text2text", "train_file": "a.jsonl", "source": "auto"})
+    run = a_run(tmp_path / "run", record(settings=settings))
+    assert "if they may, --samples 8 shows some" in page_of(run).text
+    assert "say 0" not in page_of(run).text
+    assert "3 of 20 generations" in page_of(run, samples=3).text
+    assert "none is shown" in page_of(run, samples=0).text
+
+
+def test_generations_are_read_from_their_folder_only(tmp_path):
+    run = a_run(tmp_path / "run", record(generations={"test": "private/metrics.jsonl"}))
+    assert "No generations are here." in page_of(run, samples=5).text
+    (run / "generations/test.jsonl").unlink()
+    (run / "generations/test.jsonl").symlink_to("../private/metrics.jsonl")
+    (run / "record.json").write_text(json.dumps(record()))
+    assert "No generations are here." in page_of(run).text
+
+
+def test_thresholds_are_shown_by_layer(tmp_path):
+    run = adaptive(tmp_path, groups=["transformer.wte", "transformer.h.0.attn"])
+    text = page_of(run).text
+    assert "Clipping thresholds by group" in text
+    assert "transformer.h.0.attn 2 0.25 0.25 2" in text
+    assert "2 groups; threshold adaptive, from 1 to 2" in text
+
+
+def test_an_old_ledger_without_thresholds_is_told(tmp_path):
+    run = adaptive(tmp_path)
+    assert "thresholds of each step are not in this run's ledger" in page_of(run).text
+    lines = [{"step": s, "loss": 1.0, "clip_thresholds": [1.0, 0.5]} for s in range(3)]
+    file = run / "private/metrics.jsonl"
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    text = page_of(run, private=True).text
+    assert "group 2 0.5 0.5" in text
+    assert "thresholds of each step are not" not in text
+
+
+def test_a_digest_of_references_that_may_not_be_shown_is_left_out(tmp_path):
+    scores = record()["scores"]
+    scores["test"]["references"] = "0123456789abcdef"
+    labels = ["test split: about 0.1 of the records in the training data, held out"]
+    known = page_of(a_run(tmp_path / "known", record(scores=scores)))
+    held_out = page_of(a_run(tmp_path / "held_out", record(scores=scores, labels=labels)))
+
+    assert "Digest of the test references 0123456789abcdef" in known.text
+    assert "0123456789abcdef" not in held_out.text
+
+
+def test_an_audit_that_refutes_is_seen(tmp_path):
+    audit = {"epsilon_lower": 4.0009, "confidence": 0.95, "refuted": True}
+    text = page_of(a_run(tmp_path / "run", record(audit=audit))).text
+    assert "An audit of this very run refutes the guarantee" in text
+    assert "4.000 at 95% confidence" in text
+
+
+def test_shuffled_batches_and_a_known_seed_are_warned_of(tmp_path):
+    whole = record(mechanism=mechanism(sampling="shuffle"), seeds={"seed": 0, "noise": 7})
+    text = page_of(a_run(tmp_path / "run", whole)).text
+    assert "run with shuffled batches" in text
+    assert "the noise came from an explicit seed" in text
+    assert "not a bound here" in text
+    assert "factor of at most" not in text
+
+
+def test_the_learning_rate_follows_from_the_settings(tmp_path):
+    settings = config(optim={"name": "adam", "lr": 0.01, "epochs": 1, "batch_size": 8,
+                             "schedule": "linear", "warmup_steps": 2})  # fmt: skip
+    page = page_of(a_run(tmp_path / "run", record(settings=settings)))
+    assert "Learning rate" in page.text
+    assert "at every step" not in page.text
+
+
+def test_a_page_stays_small(tmp_path):
+    names = [f"transformer.h.{k}.attn.c_attn" for k in range(150)]
+    run = adaptive(tmp_path, groups=names)
+    entries = [
+        {"step": s, "epsilon_rdp": 0.001 * s, "thresholds": [1 + k + s / 7 for k in range(150)]}
+        for s in range(1500)
+    ]
+    head = (run / "ledger.jsonl").read_text().splitlines()[0]
+    lines = [head, *map(json.dumps, entries)]
+    (run / "ledger.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    generations(run, 500)
+    html = html_of(run)
+    assert len(html) < 200_000
+    assert "16 of 150 groups" in Page(html).text

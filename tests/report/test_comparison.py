@@ -1,0 +1,64 @@
+"""Tables come from records and say what the records say."""
+
+from pathlib import Path
+
+from dpft.report.comparison import as_markdown, row, show
+
+PRIVATE = {
+    "config": {"clip": {"style": "ghost"}, "decode": {"split": "test"}},
+    "training": {"steps": 410, "seconds": 61.4},
+    "scores": {"test": {"metrics": {"BLEU": 0.61234, "NIST": None}, "examples": 630}},
+    "privacy": {
+        "epsilon": {"rdp": 2.9991, "gdp_clt": 2.32, "prv": {"estimate": 2.66, "upper": 2.6801}},
+        "statement": "(3, 1e-05)-differential privacy",
+        "caveats": ["run with shuffled batches"],
+    },
+    "labels": ["bundled tiny model"],
+}
+PLAIN = {**PRIVATE, "privacy": None}
+PRETRAINED = {**PLAIN, "training": {"steps": 0, "seconds": 0.0}}
+
+
+def test_a_row_holds_scores_and_three_epsilons():
+    """Upper bounds are rounded up, and PRV's is the upper one of its three."""
+    cells = row(Path("runs/a"), PRIVATE)
+    assert cells["BLEU"] == "0.6123"
+    assert cells["NIST"] == "-"
+    assert cells["instances"] == "630"
+    assert (cells["eps RDP"], cells["eps PRV"], cells["eps GDP-CLT"]) == ("3.000", "2.681", "2.320")
+    assert row(Path("a"), PLAIN)["eps RDP"] == "none"
+    assert row(Path("a"), PRETRAINED)["eps RDP"] == "0"
+
+
+def test_a_lower_bound_is_rounded_down():
+    audited = {**PRIVATE, "audit": {"epsilon_lower": 1.2999}}
+    assert row(Path("a"), audited)["eps at least (audit)"] == "1.299"
+
+
+def test_an_epsilon_that_is_not_there_is_a_dash():
+    privacy = {**PRIVATE["privacy"], "epsilon": {"rdp": 5.2, "gdp_clt": None, "prv": None}}
+    cells = row(Path("a"), {**PRIVATE, "privacy": privacy})
+    assert (cells["eps RDP"], cells["eps PRV"], cells["eps GDP-CLT"]) == ("5.200", "-", "-")
+
+
+def test_markdown_has_all_columns_of_all_rows():
+    text = as_markdown([{"run": "a", "BLEU": "1"}, {"run": "b", "F1": "2"}])
+    assert text.splitlines() == [
+        "| run | BLEU | F1 |",
+        "| --- | --- | --- |",
+        "| a | 1 | - |",
+        "| b | - | 2 |",
+    ]
+
+
+def test_labels_and_caveats_are_never_left_out(capsys):
+    for markdown in (True, False):
+        show([(Path("runs/a"), PRIVATE), (Path("runs/b"), PLAIN)], markdown=markdown)
+        text = capsys.readouterr().out
+        for said in (
+            "bundled tiny model",
+            "shuffled batches",
+            "no privacy guarantee",
+            "(3, 1e-05)",
+        ):
+            assert said in " ".join(text.split())

@@ -1,0 +1,109 @@
+"""Text from elsewhere is shown on a terminal, and directs none."""
+
+import io
+import json
+import re
+
+import pytest
+from rich.table import Table
+from rich.text import Text
+from typer.testing import CliRunner
+
+from dpft.cli.app import app
+from dpft.report import terminal
+from dpft.report.console import Console
+from dpft.training.progress import Progress
+from tests.report.pages.example import a_run, record
+
+# Clears the screen; colours; a link; the title of the window; in one byte; right to left.
+ORDERS = ["\x1b[2J", "\x1b[8m", "\x1b]8;;http://evil\x1b\\", "\x1b]0;t\x07", "\x9b2J", "\u202e"]
+EVIL = "".join(ORDERS) + "[bold]loud[/bold] [link=http://evil]here[/link] :smile: \r0"
+FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def test_what_is_no_text_is_spelt_out():
+    assert terminal.plain("\x1b[2Ja\x9b\u202e\r\ud800") == r"\x1b[2Ja\x9b\u202e\r\ud800"
+    assert terminal.plain("äé中\t\n \u200f🙂") == "äé中\t\n \u200f🙂"
+
+
+@pytest.mark.parametrize("tell", [terminal.echo, terminal.secho])
+@pytest.mark.parametrize("err", [False, True])
+def test_messages_hold_no_orders(tell, err, capsys):
+    tell(EVIL, err=err)
+    told = capsys.readouterr()
+    said = told.err if err else told.out
+    assert not FORBIDDEN.search(said)
+    assert "[bold]loud[/bold]" in said
+
+
+def _printed(*things):
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=300)
+    for thing in things:
+        console.print(thing)
+    return file.getvalue()
+
+
+def test_a_console_shows_markup_and_orders_as_text():
+    table = Table(title=EVIL, caption=EVIL)
+    table.add_column(EVIL)
+    table.add_row(EVIL)
+    table.add_row(Text(EVIL))
+    said = _printed(EVIL, table, Text.assemble((EVIL, "bold")))
+    assert "]8;" not in said.replace(r"\x1b]8;", "")
+    assert "\x1b[2J" not in said
+    assert "\x1b[8m" not in said
+    # Only colours and the like of rich itself are left.
+    assert not FORBIDDEN.search(re.sub(r"\x1b\[[0-9;]*m", "", said))
+    assert said.count("[bold]loud[/bold]") == 6
+    assert ":smile:" in said
+
+
+def test_a_console_still_styles_what_is_styled():
+    assert "\x1b[1m" in _printed(Text("a", style="bold"))
+
+
+def test_notes_of_progress_are_text(monkeypatch):
+    progress = Progress()
+    progress._bars.disable = True
+    with progress.phase("loading", 1, note="[bold]x[/bold][/]"):
+        (task,) = progress._bars.tasks
+        said = _printed(*(column(task) for column in progress._bars.columns))
+    assert "[bold]x[/bold][/]" in said
+
+
+def _evil_run(path):
+    privacy = record()["privacy"] | {"statement": f"statement {EVIL}", "caveats": [EVIL]}
+    scores = {"test": {"metrics": {EVIL: 0.5}, "examples": 3, "signature": EVIL}}
+    return a_run(path, record(labels=[EVIL], privacy=privacy, scores=scores))
+
+
+@pytest.mark.parametrize("words", [("compare",), ("compare", "--markdown"), ("report",)])
+def test_no_record_directs_a_terminal(tmp_path, words):
+    run = _evil_run(tmp_path / "run")
+    result = CliRunner().invoke(app, [words[0], str(run), *words[1:]], color=True)
+    assert result.exit_code == 0, result.output
+    assert not FORBIDDEN.search(re.sub(r"\x1b\[[0-9;]*m\b", "", result.output))
+    assert words[0] == "report" or "[bold]loud[/bold]" in result.output.replace("\n", "")
+
+
+def test_no_data_file_directs_a_terminal(tmp_path):
+    file = tmp_path / "out.jsonl"
+    file.write_text(f"no json {EVIL}\n")
+    result = CliRunner().invoke(app, ["score", "task=e2e", f"predictions={file}"], color=True)
+    assert result.exit_code == 2
+    assert not FORBIDDEN.search(result.stderr.replace("\x1b[31m", "").replace("\x1b[0m", ""))
+    rows = tmp_path / "data.jsonl"
+    rows.write_text(json.dumps({"text": "a", EVIL: "b"}) + "\n")
+    words = ["data", "check", "language_modeling", f"task.train_file={rows}"]
+    result = CliRunner().invoke(app, words, color=True)
+    assert "[bold]loud[/bold]" in result.output
+    assert not FORBIDDEN.search(result.output)
+
+
+def test_no_message_of_another_record_directs_a_terminal(tmp_path):
+    run = _evil_run(tmp_path / "run")
+    content = json.loads((run / "record.json").read_text())
+    (run / "record.json").write_text(json.dumps(content | {"schema_version": EVIL}))
+    result = CliRunner().invoke(app, ["compare", str(run)], color=True)
+    assert "\x1b[2J" not in result.output

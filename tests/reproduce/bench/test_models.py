@@ -1,0 +1,76 @@
+"""The benchmark's models have the papers' sizes, and losses by record."""
+
+import pytest
+import torch
+
+from dpft.reproduce.bench import MODELS
+from dpft.reproduce.bench.models import build
+
+PARAMETERS = {
+    "tiny": 757_248,
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "smollm2-135m": 134_515_008,
+    "roberta-base": 124_647_170,
+    "roberta-base-mlm": 124_697_433,
+    "vit-small": 21_669_514,
+    "vit-base": 85_806_346,
+    "wrn16-4": 2_751_562,
+}
+
+
+def make(name, untied=False, device="meta", length=None):
+    length = length or MODELS[name].length
+    return build(name, length=length, untied=untied, seed=0, device=device, dtype=torch.float32)
+
+
+def test_every_model_is_listed_here():
+    assert set(PARAMETERS) == set(MODELS)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_sizes(name):
+    """On the meta device: shapes without numbers."""
+    workload = make(name)
+    counted = sum(parameter.numel() for parameter in workload.model.parameters())
+    assert counted == PARAMETERS[name]
+    assert workload.model.training
+    assert {len(value) for value in workload.inputs(3).values()} == {3}
+    dropouts = [m.p for m in workload.model.modules() if isinstance(m, torch.nn.Dropout)]
+    assert not any(dropouts)
+
+
+@pytest.mark.parametrize("name", [name for name, info in MODELS.items() if info.head])
+def test_untied_models_have_a_head_of_their_own(name):
+    tied, untied = (make(name, untied).model for untied in (False, True))
+    assert tied.get_output_embeddings().weight is tied.get_input_embeddings().weight
+    assert untied.get_output_embeddings().weight is not untied.get_input_embeddings().weight
+
+
+@pytest.mark.parametrize("name", ["tiny", "wrn16-4"])
+def test_losses_depend_on_their_own_record_alone(name):
+    workload = make(name, device="cpu")
+    inputs = workload.inputs(3)
+    losses = workload.losses(workload.model, inputs)
+    assert losses.shape == (3,)
+    alone = {key: value[1:2] for key, value in inputs.items()}
+    torch.testing.assert_close(workload.losses(workload.model, alone)[0], losses[1])
+
+
+def test_a_token_models_loss_is_the_mean_over_predicted_tokens():
+    workload = make("tiny", device="cpu")
+    inputs = workload.inputs(2)
+    ids, positions = inputs["input_ids"], inputs["position_ids"]
+    logits = workload.model(input_ids=ids, position_ids=positions).logits
+    expected = torch.nn.functional.cross_entropy(
+        logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none"
+    ).mean(1)
+    torch.testing.assert_close(workload.losses(workload.model, inputs), expected)
+
+
+def test_inputs_are_the_same_every_time():
+    workload = make("tiny", device="cpu")
+    first, second = workload.inputs(2), workload.inputs(2)
+    assert all(torch.equal(first[key], second[key]) for key in first)

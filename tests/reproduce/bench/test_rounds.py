@@ -1,0 +1,194 @@
+"""Rounds are interleaved, kept as they come, and continued."""
+
+import json
+
+import pytest
+
+from dpft.reproduce.bench import rounds as module
+from dpft.reproduce.bench.processes import BenchError, code_fingerprint
+from dpft.reproduce.bench.rounds import Journal, measure, measurement_key
+
+from .fakes import FACTS, REFUSED, Worker, result, settings, silent
+
+
+def test_rounds_are_interleaved(tmp_path):
+    worker = Worker()
+    made = settings(styles="bk,ghost", rounds=3)
+    rows = measure(made, Journal(tmp_path / "x.jsonl", "k"), worker, silent)
+    assert worker.names == [
+        *("none", "bk", "ghost"),
+        *("none", "ghost", "bk"),
+        *("none", "bk", "ghost"),
+    ]
+    assert [row["round"] for row in rows] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert all("load" in row for row in rows)
+
+
+def test_steps_alternate_with_those_of_non_private_training(tmp_path):
+    worker = Worker()
+    rows = measure(
+        settings(steps=2, rounds=1, peers="opacus"), Journal(tmp_path / "x", "k"), worker, silent
+    )
+    assert worker.names == ["none", "bk", "none", "opacus"]
+    assert worker.steps == ["none", "bk"] * 2 + ["none"] + ["none", "opacus"] * 2 + ["none"]
+    assert [row["variant"] for row in rows] == [
+        *("bk", "none", "opacus (untied)", "none (untied)"),
+    ]
+    assert rows[0]["result"]["beside"] == [1.0] * 3
+
+
+def test_on_a_gpu_nothing_is_measured_beside_another(tmp_path):
+    worker = Worker()
+    made = settings(steps=2, rounds=1, device="cuda")
+    rows = measure(made, Journal(tmp_path / "x", "k"), worker, silent)
+    assert worker.steps == ["none", "none", "bk", "bk"]
+    assert all("beside" not in row["result"] for row in rows)
+
+
+def test_non_private_training_alone_is_measured_too(tmp_path):
+    worker = Worker()
+    made = settings(styles="none", steps=2, rounds=1)
+    assert len(measure(made, Journal(tmp_path / "x", "k"), worker, silent)) == 1
+    assert worker.steps == ["none"] * 2
+
+
+def test_a_finished_benchmark_is_not_measured_again(tmp_path):
+    path = tmp_path / "deep" / "x.jsonl"
+    made = settings(rounds=2)
+    first = measure(made, Journal(path, "k"), Worker(), silent)
+    worker = Worker()
+    assert measure(made, Journal(path, "k"), worker, silent) == first
+    assert worker.jobs == []
+
+
+def test_more_rounds_continue_fewer(tmp_path):
+    path = tmp_path / "x.jsonl"
+    measure(settings(rounds=1), Journal(path, "k"), Worker(), silent)
+    worker = Worker()
+    rows = measure(settings(rounds=3), Journal(path, "k"), worker, silent)
+    assert len(worker.jobs) == 4
+    assert [row["round"] for row in rows] == [0, 0, 1, 1, 2, 2]
+
+
+def test_an_interrupted_round_is_measured_again_as_a_whole(tmp_path):
+    """A ratio must not compare one hour with another."""
+    path = tmp_path / "x.jsonl"
+    made = settings(rounds=2)
+
+    def stop(job):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(made, Journal(path, "k"), Worker({"none": stop}), silent)
+    assert len(path.read_text().splitlines()) == 1
+    worker = Worker({"bk": result(7.0)})
+    rows = measure(made, Journal(path, "k"), worker, silent)
+    assert len(worker.jobs) == 4
+    assert rows[0]["result"]["seconds"] == [7.0] * 2
+
+
+def test_a_line_cut_off_by_a_kill_costs_one_measurement(tmp_path):
+    path = tmp_path / "x.jsonl"
+    made = settings(rounds=2)
+    measure(made, Journal(path, "k"), Worker(), silent)
+    path.write_text(path.read_text()[:-20])
+    worker = Worker()
+    measure(made, Journal(path, "k"), worker, silent)
+    assert len(worker.jobs) == 2
+    whole = [line for line in path.read_text().splitlines() if line.endswith("}}")]
+    assert [json.loads(line)["session"] for line in whole] == [1, 1, 1, 2, 2]
+
+
+def test_other_settings_code_and_machines_do_not_mix(tmp_path):
+    keys = {
+        measurement_key(settings(), FACTS, "code"),
+        measurement_key(settings(batch=2), FACTS, "code"),
+        measurement_key(settings(styles="bk,ghost"), FACTS, "code"),
+        measurement_key(settings(untied=True), FACTS, "code"),
+        measurement_key(settings(), FACTS, "other code"),
+        measurement_key(settings(), FACTS | {"device": "cuda"}, "code"),
+        measurement_key(
+            settings(), FACTS | {"environment": FACTS["environment"] | {"cpu": "other"}}, "code"
+        ),
+    }
+    assert len(keys) == 7
+    assert measurement_key(settings(rounds=9, out=tmp_path), FACTS, "code") in keys
+    path = tmp_path / "x.jsonl"
+    measure(settings(rounds=1), Journal(path, "a"), Worker(), silent)
+    worker = Worker()
+    measure(settings(rounds=1), Journal(path, "b"), worker, silent)
+    assert len(worker.jobs) == 2
+    assert len(path.read_text().splitlines()) == 4
+
+
+def test_what_refuses_is_recorded_and_not_tried_again(tmp_path):
+    worker = Worker({"bk": REFUSED})
+    rows = measure(settings(rounds=3), Journal(tmp_path / "x.jsonl", "k"), worker, silent)
+    assert worker.names.count("bk") == 1
+    assert [row["result"]["status"] for row in rows if row["variant"] == "bk"] == ["refused"] * 3
+
+
+def test_what_died_is_tried_again_in_the_next_round(tmp_path):
+    worker = Worker({"bk": {"status": "died", "message": "signal 9"}})
+    measure(settings(rounds=3), Journal(tmp_path / "x.jsonl", "k"), worker, silent)
+    assert worker.names.count("bk") == 3
+
+
+def test_without_non_private_training_there_is_nothing_to_compare_with(tmp_path):
+    worker = Worker({"none": REFUSED})
+    with pytest.raises(BenchError, match=r"not this one.*smaller --batch"):
+        measure(settings(), Journal(tmp_path / "x.jsonl", "k"), worker, silent)
+
+
+class Mortal(Worker):
+    """Non-private training is killed in the middle of its third step."""
+
+    def __call__(self, job):
+        session = super().__call__(job)
+        if job["name"] == "none":
+            left = iter([1.0, 1.0])
+            session.step = lambda: next(left, None)
+            session.finish = lambda: {"status": "died", "message": "ended with signal 9"}
+        return session
+
+
+def test_non_private_training_that_dies_ends_the_round_and_leaves_nothing_of_it(tmp_path):
+    path = tmp_path / "x.jsonl"
+    made = settings(styles="bk,ghost", rounds=1, steps=5)
+    with pytest.raises(BenchError, match=r"signal 9.*smaller --batch"):
+        measure(made, Journal(path, "k"), Mortal(), silent)
+    assert not path.exists()
+    worker = Worker()
+    assert len(measure(made, Journal(path, "k"), worker, silent)) == 3
+    assert len(worker.jobs) == 3
+
+
+def test_measurements_without_a_step_are_measured_again(tmp_path):
+    """An earlier version kept them, of rounds that broke off."""
+    journal = Journal(tmp_path / "x.jsonl", "k")
+    for name in ("none", "bk"):
+        empty = result() | {"seconds": []}
+        journal.append({"session": 1, "round": 0, "variant": name, "result": empty})
+    worker = Worker()
+    rows = measure(settings(rounds=1), journal, worker, silent)
+    assert len(worker.jobs) == 2
+    assert all(row["result"]["seconds"] for row in rows)
+
+
+def test_code_that_changes_meanwhile_stops_the_benchmark(tmp_path, monkeypatch):
+    prints = iter(["a", "a", "b"])
+    monkeypatch.setattr(module, "code_fingerprint", lambda: next(prints))
+    with pytest.raises(BenchError, match="code changed"):
+        measure(settings(), Journal(tmp_path / "x.jsonl", "k"), Worker(), silent)
+
+
+def test_the_fingerprint_is_of_what_is_measured(tmp_path):
+    (tmp_path / "privacy").mkdir()
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "privacy" / "a.py").write_text("1")
+    (tmp_path / "bench" / "plot.py").write_text("1")
+    before = code_fingerprint(tmp_path)
+    (tmp_path / "bench" / "plot.py").write_text("2")
+    assert code_fingerprint(tmp_path) == before
+    (tmp_path / "privacy" / "a.py").write_text("2")
+    assert code_fingerprint(tmp_path) != before

@@ -1,0 +1,191 @@
+"""The worker measures our styles and peers, and turns every failure into a result."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from dpft.cli import bench as verb
+from dpft.config.errors import DpftError, ModelError
+from dpft.privacy.schedule import Schedule
+from dpft.reproduce.bench import STYLES, worker
+from dpft.reproduce.bench.memory import CpuMeter
+from dpft.reproduce.bench.models import build
+from dpft.reproduce.bench.peers import swap_conv1d
+from dpft.reproduce.bench.processes import Session, run_job
+from dpft.reproduce.bench.settings import Variant
+from dpft.reproduce.bench.steps import style_options
+
+from .fakes import settings
+
+SMALL = {"batch": 2, "length": 6, "steps": 1}
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    """The worker sets them for its process, which here is the test's."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def work(name, kind="measure", peer=False, untied=False, **typed):
+    made = settings(**SMALL, **typed)
+    return worker.main(made.job(kind, Variant(name, peer=peer, untied=untied)))
+
+
+def test_exact_flat_styles_and_peers_leave_gradients_of_one_norm():
+    pytest.importorskip("opacus")
+    norms = [work(name, untied=True, dtype="float64")["gradient_norm"] for name in ("bk", "ghost")]
+    for peer in ("opacus", "opacus-ghost", "opacus-ghost-linear"):
+        result = work(peer, peer=True, untied=True, dtype="float64")
+        assert result["status"] == "ok", result
+        norms.append(result["gradient_norm"])
+    # Opacus divides by the norm plus 1e-6, and so clips to a little less.
+    assert norms == pytest.approx([norms[0]] * len(norms), rel=1e-5)
+    assert 0 < norms[0] <= 2 * 0.1
+
+
+def test_a_result_holds_times_and_memory():
+    result = work("none")
+    assert result["status"] == "ok"
+    assert len(result["seconds"]) == 1
+    assert result["seconds"][0] > 0
+    assert result["peak_bytes"] > 0
+    assert result["memory"]
+    json.dumps(result)
+
+
+@pytest.mark.parametrize("told_apart", [True, False])
+@pytest.mark.parametrize(("kind", "steps"), [("measure", 1), ("measure", 60), ("fits", 1)])
+def test_no_full_batch_is_one_that_is_checked(monkeypatch, kind, steps, told_apart):
+    """Nor where some gradient is always zero, so that rules are looked at more often."""
+    sizes, checked = [], []
+    due, kept = Schedule.due, Schedule.checked
+
+    def spy(self, losses, *more):
+        sizes.append(len(losses))
+        checks = due(self, losses, *more)
+        checked.extend([len(losses)] * checks)
+        return checks
+
+    monkeypatch.setattr(Schedule, "due", spy)
+    monkeypatch.setattr(Schedule, "checked", lambda self, _, finite: kept(self, told_apart, finite))
+    made = settings(batch=3, length=6, steps=steps)
+    assert worker.main(made.job(kind, Variant("bk")))["status"] == "ok"
+    assert set(checked) == {2}
+    assert sizes.count(3) == (2 if kind == "fits" else 2 + max(steps, 13))
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_every_style_runs(style):
+    assert work(style)["status"] == "ok"
+
+
+def test_styles_with_numbers():
+    assert style_options("uniform", 12) == ("uniform", {"count": 4})
+    assert style_options("uniform", 2) == ("uniform", {"count": 2})
+    assert style_options("uniform:6", 12) == ("uniform", {"count": 6})
+    assert style_options("two_group", 12) == ("two_group", {"boundary": 6})
+    assert style_options("two_group:3", 12) == ("two_group", {"boundary": 3})
+    assert style_options("bk", 12) == ("bk", {})
+
+
+def test_explaining_names_every_parameter():
+    result = work("bk", kind="explain")
+    assert result["status"] == "ok", result
+    workload = build("tiny", length=6, untied=False, seed=0, device="cpu", dtype=torch.float32)
+    explained = {entry["parameter"] for entry in result["entries"]}
+    assert explained == {name for name, _ in workload.model.named_parameters()}
+
+
+def test_a_batch_that_fits_says_so():
+    result = work("bk", kind="fits")
+    assert (result["status"], result["median_seconds"] > 0) == ("ok", True)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory.\nmany details"), "oom", "out of memory."),
+        (ValueError("\nfirst\nsecond"), "refused", "ValueError: first"),
+        (DpftError("a sentence"), "refused", "a sentence"),
+        (ValueError(), "refused", "ValueError: no message"),
+    ],
+)
+def test_failures_are_results(monkeypatch, error, status, message):
+    def fail(job):
+        raise error
+
+    monkeypatch.setitem(worker._KINDS, "fits", fail)
+    result = work("bk", kind="fits")
+    assert result["status"] == status
+    assert result["message"].endswith(message)
+
+
+def test_conv1d_becomes_an_equal_linear():
+    pytest.importorskip("opacus")
+    workload = build("tiny", length=6, untied=True, seed=0, device="cpu", dtype=torch.float32)
+    inputs = workload.inputs(2)
+    before = workload.losses(workload.model, inputs)
+    swap_conv1d(workload.model)
+    torch.testing.assert_close(workload.losses(workload.model, inputs), before)
+    with pytest.raises(ModelError, match="without -linear"):
+        swap_conv1d(workload.model)
+
+
+def test_missing_peers_say_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "opacus", None)
+    monkeypatch.setattr("dpft.reproduce.bench.catalog.find_spec", lambda name: None)
+    result = work("opacus", peer=True, untied=True)
+    assert result["status"] == "refused"
+    assert "pip install 'dpft[peers]'" in result["message"]
+    with pytest.raises(DpftError, match="not installed: type pip install"):
+        verb.main(False, False, 1, peers="opacus")
+
+
+def test_the_peak_forgets_what_came_before_the_reset():
+    meter = CpuMeter()
+    block = bytearray(200 << 20)
+    del block
+    meter.reset()
+    if meter.method != CpuMeter.method:
+        pytest.skip("this system does not let a process reset its peak")
+    low = meter.peak()
+    block = bytearray(100 << 20)
+    assert meter.peak() - low > 90 << 20
+    del block
+
+
+def test_a_meter_that_cannot_be_reset_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr("dpft.runs.memory._CLEAR_REFS", tmp_path / "missing" / "file")
+    meter = CpuMeter()
+    meter.reset()
+    assert meter.peak() > 0
+    assert "verification included" in meter.method
+
+
+def test_two_sessions_take_steps_in_turn():
+    """Real processes: each is asked for its steps, and reports those and no others."""
+    made = settings(**SMALL)
+    sessions = [Session(made.job("measure", Variant(name))) for name in ("none", "bk")]
+    assert all(session.ready() for session in sessions)
+    times = [[session.step() for session in sessions] for _ in range(3)]
+    for session, seconds in zip(sessions, zip(*times, strict=True), strict=True):
+        result = session.finish()
+        assert result["status"] == "ok"
+        assert tuple(result["seconds"]) == seconds
+
+
+def test_a_session_that_fails_says_why_and_takes_no_steps():
+    session = Session(settings(**SMALL).job("measure", Variant("nothing")))
+    assert not session.ready()
+    assert session.step() is None
+    assert session.finish()["status"] == "refused"
+
+
+def test_a_worker_that_leaves_no_result_died():
+    result = run_job({"threads": "two"})
+    assert result["status"] == "died"
+    assert "ended with status 1" in result["message"]

@@ -1,0 +1,95 @@
+"""Tables with cells written by hand, and evidence that hands them out."""
+
+from dpft.reproduce.claims.schema import CellsCheck, Expected
+from dpft.reproduce.papers.schema import Column, Laptop, PaperTable, Row
+from dpft.reproduce.tables.cells import Cell, Filled, FilledRow
+from dpft.reproduce.tables.verdicts import Verdict
+
+
+def row(
+    labels,
+    printed,
+    *,
+    std=None,
+    ours=None,
+    deviation=None,
+    source=None,
+    why=None,
+    marks=(),
+    sampling=0.0,
+):
+    """A row of one column, and our number in it."""
+    made = Row(
+        labels=labels,
+        run=None if source or why else (),
+        printed={"acc": printed},
+        std={} if std is None else {"acc": std},
+        ci95={},
+        epsilons={},
+        taken_from=source,
+        why=why,
+    )
+    verdict = Verdict.COPIED if source else Verdict.CANNOT_RUN if why else Verdict.NOT_RUN
+    if ours is not None:
+        verdict = Verdict.TREND
+    if printed is None:
+        verdict = Verdict.NOT_PRINTED
+    cell = Cell(printed, std, None, ours, deviation, 0, 1, verdict, marks=marks, sampling=sampling)
+    return made, cell
+
+
+class Evidence:
+    """A table in the place of all tables; ours are the same at both scales."""
+
+    def __init__(self, *rows, higher=True, laptop=True, decimals=1):
+        self.column = Column(
+            key="acc",
+            label="accuracy",
+            decimals=decimals,
+            metrics=("accuracy",),
+            factor=100.0,
+            higher_is_better=higher,
+            split="dev",
+        )
+        self.rows = rows
+        self.only = PaperTable(
+            paper="demo",
+            number="1",
+            title="Demo",
+            source="Nobody 2020, Table 1",
+            seeds=None,
+            columns=(self.column,),
+            rows=tuple(made for made, _ in rows),
+            setting=(),
+            unknown=(),
+            choices=(),
+            laptop=Laptop((), {}, (), "small") if laptop else None,
+            notes=(),
+        )
+
+    def table(self, name, where, figure=False):
+        return self.only
+
+    def filled(self, table, scale):
+        rows = tuple(FilledRow(made, (cell,)) for made, cell in self.rows)
+        return Filled(self.only, scale, (0,), (self.column,), rows, (), (), (), ())
+
+
+def pattern(labels):
+    return {
+        name: tuple(value) if isinstance(value, list) else (value,)
+        for name, value in labels.items()
+    }
+
+
+def check(kind, first, second=None, *, low=None, high=None, where=None, free=(), columns=()):
+    return CellsCheck(
+        table="demo/1",
+        figure=False,
+        expected=Expected(kind, low, high),
+        first=pattern(first),
+        second=pattern(second or {}),
+        where=pattern(where or {}),
+        free=tuple(free),
+        columns=tuple(columns),
+    )

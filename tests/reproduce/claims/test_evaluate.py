@@ -1,0 +1,92 @@
+"""From records to a verdict: which scale counts, and what is said of the rest."""
+
+import pytest
+
+from dpft.reproduce.claims.comparison import Outcome, Side
+from dpft.reproduce.claims.evaluate import evaluate
+from dpft.reproduce.claims.evidence import Evidence
+from dpft.reproduce.claims.judging import Verdict
+from dpft.reproduce.claims.schema import CellsCheck, Claim, ComputedCheck, Expected, Untestable
+from dpft.reproduce.claims.shown import row
+from dpft.reproduce.papers import schema
+from dpft.reproduce.tables.composition import Composer
+from dpft.reproduce.tables.found import make_index
+from tests.reproduce.tables.example import PAPERS, plan, run_of, write_record
+
+EPSILONS = CellsCheck(
+    table="demo/1",
+    figure=False,
+    expected=Expected("above"),
+    first={"method": ("full",), "epsilon": ("none",)},
+    second={"method": ("full",), "epsilon": (3,)},
+    where={},
+    free=(),
+    columns=("bleu",),
+)
+
+
+@pytest.fixture(autouse=True)
+def _demo_only(monkeypatch):
+    monkeypatch.setattr(schema, "ROOT", PAPERS)
+
+
+def evaluated(folder, *checks):
+    with Composer() as composer:
+        claim = Claim("demo", "c01", "Privacy costs.", "Table 1", checks or (EPSILONS,))
+        return evaluate(claim, Evidence(make_index([folder]), [], composer))
+
+
+def record(folder, scale, epsilon, bleu):
+    run = run_of(plan(scale), "full", epsilon)
+    write_record(folder / f"{scale}-{epsilon}", run, 0, {"BLEU": bleu})
+
+
+def test_records_fill_a_claim_a_laptops_first(tmp_path):
+    nothing = evaluated(tmp_path)
+    assert nothing.by_us.verdict is Verdict.NOT_YET
+    assert nothing.by_print.verdict is Verdict.HOLDS  # 69 and 60
+    assert nothing.commands == (
+        "dpft table demo/1 scale=laptop --run",
+        "dpft table demo/1 --run",
+    )
+    record(tmp_path, "laptop", 3, 0.30)
+    record(tmp_path, "laptop", "none", 0.20)
+    trend = evaluated(tmp_path)
+    assert (trend.by_us.verdict, trend.sides) == (Verdict.FAILS, (Side.LAPTOP,))
+    assert row(trend)[-2:] == ["fails (0 of 1 hold)", "laptop scale, trend only"]
+    assert trend.commands == ("dpft table demo/1 --run",)
+    record(tmp_path, "paper", 3, 0.60)
+    record(tmp_path, "paper", "none", 0.70)
+    whole = evaluated(tmp_path)
+    assert (whole.by_us.verdict, whole.sides) == (Verdict.HOLDS, (Side.PAPER,))
+    assert [one.outcome for one in whole.aside] == [Outcome.FAILS]  # the laptop's, still shown
+    assert whole.commands == ()
+    assert row(whole)[-1] == "paper scale"
+
+
+def test_a_stand_in_at_the_papers_scale_is_marked(tmp_path):
+    for epsilon, bleu in ((3, 0.6), ("none", 0.7)):
+        run = run_of(plan(), "full", epsilon)
+        model = {"base_model": "somewhere/tiny"}
+        write_record(tmp_path / f"{epsilon}", run, 0, {"BLEU": bleu}, model=model)
+    found = evaluated(tmp_path)
+    assert row(found)[-1] == "paper scale with stand-ins, trend only, marks M"
+    assert found.commands[-1] == "dpft table demo/1 --run"  # the paper's setting has no number
+
+
+def test_a_laptops_checks_do_not_hold_for_an_undecided_one(tmp_path):
+    record(tmp_path, "laptop", 3, 0.300)
+    record(tmp_path, "laptop", "none", 0.302)
+    whole = evaluated(tmp_path, EPSILONS, ComputedCheck("bell_numbers"))
+    assert whole.by_us.verdict is Verdict.IN_PART
+
+
+def test_a_part_that_cannot_be_tested_is_told(tmp_path):
+    record(tmp_path, "laptop", 3, 0.30)
+    record(tmp_path, "laptop", "none", 0.40)
+    found = evaluated(tmp_path, EPSILONS, Untestable("nobody has it"))
+    assert found.reasons == ("nobody has it",)
+    assert row(found)[-2] == "holds (1 of 1 hold; a part cannot be tested here)"
+    alone = evaluated(tmp_path, Untestable("nobody has it"))
+    assert alone.by_print is None
+    assert alone.by_us.verdict is Verdict.CANNOT

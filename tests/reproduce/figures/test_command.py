@@ -1,0 +1,153 @@
+"""``dpft figure`` as it is typed, and the files that it writes."""
+
+import csv
+
+import pytest
+import typer
+from matplotlib import rc_context
+from typer.testing import CliRunner
+
+from dpft.cli import sweep
+from dpft.cli.app import app
+from dpft.reproduce.figures.content import Axis, Content, Heat, Origin, Panel, Point, Series
+from dpft.reproduce.figures.draw import draw
+from dpft.reproduce.figures.files import save
+from dpft.reproduce.figures.registry import FIGURES, Kind, load
+from dpft.reproduce.figures.style import RC
+from tests.reproduce.figures.example import planned
+from tests.reproduce.tables.example import write_record
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, ["figure", *words])
+
+
+def test_a_figure_is_three_files(tmp_path):
+    one = planned("he2022/6", share=1, epsilon=8)
+    write_record(tmp_path / "runs" / "x", one, 0, {"accuracy": 0.8}, "dev")
+    result = invoke("he2022/6", "scale=laptop", "--out", "here")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.split() == [f"here/he2022-6.{s}" for s in ("png", "svg", "csv")]
+    assert "15 runs are missing" in result.stderr
+    with (tmp_path / "here" / "he2022-6.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert (row["series"], row["origin"], float(row["x"])) == ("epsilon 8", "ours", 1)
+    assert float(row["y"]) == pytest.approx(80)
+    assert row["source"] == "x"
+    assert "laptop scale" in (tmp_path / "here" / "he2022-6.svg").read_text()
+
+
+def test_missing_and_run_are_those_of_tables(monkeypatch):
+    result = invoke("he2022/6", "scale=laptop", "--missing", "device=cpu")
+    lines = result.stdout.splitlines()
+    assert len(lines) == 16
+    assert all(line.startswith("dpft train ") and " device=cpu" in line for line in lines)
+    calls = []
+
+    def swept(words, *, file, keep_going, chooses):
+        calls.append((file.name, len(file.read_text().splitlines())))
+        raise typer.Exit(1)
+
+    monkeypatch.setattr(sweep, "main", swept)
+    result = invoke("he2022/6", "scale=laptop", "--run")
+    assert calls == [("he2022-6-laptop.txt", 16)]
+    assert result.exit_code == 2
+    assert "nothing to draw" in result.stderr
+
+
+def test_what_is_printed_is_drawn_without_any_run(tmp_path):
+    assert invoke("bu2023/6", "--out", "here").exit_code == 0
+    assert (tmp_path / "here" / "bu2023-6.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["li2022/3"], "did you mean li2022/3a or li2022/3b?"),
+        (["li2022/66"], "did you mean 'li2022/6'?"),
+        (["li2022/3b"], "cannot be made: no run records"),
+        (["bu2023/2"], "has no data"),
+        (["li2022/6", "--missing"], "needs no runs of its own"),
+        (["li2022/6", "eps=3"], "computed from the paper alone"),
+        (["li2022/7", "scale=laptop"], "no runs that fit a laptop"),
+        (["li2022/7"], "has nothing to draw"),
+        (["he2022/2"], "record_norms"),
+        (["li2022/4"], "type dpft bench"),
+        (["li2022/4", "--bench", "nowhere"], "is no folder"),
+        (["he2022/6", "seed=1"], "type --seeds"),
+        (["--run"], "without a figure"),
+    ],
+)
+def test_what_cannot_be_is_told(words, said):
+    result = invoke(*words)
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+
+
+def test_all_figures_are_listed(tmp_path):
+    one = planned("he2022/6", share=1, epsilon=8)
+    write_record(tmp_path / "runs" / "x", one, 0, {"accuracy": 0.8}, "dev")
+    result = invoke()
+    assert result.exit_code == 0, result.output
+    for figure in FIGURES:
+        assert figure.name in result.stdout
+    (line,) = [line for line in result.stdout.splitlines() if line.split()[:1] == ["he2022/6"]]
+    assert line.split()[1:4] == ["runs", "0/16", "1/16"]
+
+
+def test_every_figure_with_data_is_there():
+    numbers = {
+        "li2022": "1 2 3a 3b 4 5 6 7 8 9",
+        "bu2023": "1 2 3 4 5 6",
+        "he2022": "1 2 3 4 5 6 7 8 9",
+    }
+    names = {f"{paper}/{number}" for paper, told in numbers.items() for number in told.split()}
+    assert {figure.name for figure in FIGURES} == names
+    assert all((figure.build is None) == (figure.kind is Kind.NONE) for figure in FIGURES)
+    assert load("li2022/6").kind is Kind.COMPUTED
+
+
+def example(private=False):
+    series = [
+        Series(f"a series {i}", (Point(1, i, 0.2, "a", "L"), Point(2, 1)), origin)
+        for i in range(3)
+        for origin in Origin
+    ]
+    series.append(Series("level", (Point(float("nan"), 2),), Origin.OURS, "level"))
+    series.append(Series("steps", (Point(1, 2), Point(2, 0)), Origin.OURS, "steps"))
+    series.append(Series("lines", (Point(1.5, 0),), Origin.OURS, "verticals"))
+    panel = Panel("p", Axis("x", "log"), Axis("y", from_zero=True), tuple(series))
+    heat = Heat("h", Axis("x", names=("a", "b")), Axis("y", names=("c",)), "z", ((1.0, None),))
+    return Content("demo/1", "A title", "Source", (panel, heat), ("Said. " * 60,), private=private)
+
+
+def test_equal_content_gives_equal_files(tmp_path):
+    one = [path.read_bytes() for path in save(example(), tmp_path / "a")]
+    assert one == [path.read_bytes() for path in save(example(), tmp_path / "b")]
+    table = one[2].decode().splitlines()
+    assert table[0] == "panel,series,origin,x,y,deviation,label,marks,source"
+    assert len(table) == 1 + 18 + 1 + 2 + 1 + 1
+    assert "h,c,ours,a,1.0,,,," in table
+
+
+def test_private_figures_are_for_their_owner(tmp_path):
+    for path in save(example(private=True), tmp_path):
+        assert path.stat().st_mode & 0o077 == 0
+
+
+def test_legend_title_and_caption_keep_off_the_panels():
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    with rc_context(RC):
+        figure = draw(example())
+        FigureCanvasAgg(figure).draw()
+    boxes = [axes.get_tightbbox() for axes in figure.axes]
+    others = [figure.legends[0].get_window_extent(), figure._suptitle.get_window_extent()]
+    others.append(figure._supxlabel.get_window_extent())
+    assert not any(box.overlaps(other) for box in boxes for other in others)
+    assert not others[0].overlaps(others[1])

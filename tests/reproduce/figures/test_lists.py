@@ -1,0 +1,110 @@
+"""The figures' own lists of runs, and parts of tables."""
+
+import pytest
+
+from dpft.config.errors import ConfigError
+from dpft.reproduce.figures import lists
+from dpft.reproduce.figures.lists import Part, read_list
+from dpft.reproduce.figures.registry import FIGURES
+from dpft.reproduce.papers import PaperError, load
+from dpft.reproduce.tables.composition import Composer
+from dpft.reproduce.tables.plan import SCALES, make_plan
+from tests.reproduce.figures.example import planned
+
+LIST = """
+title: A list
+source: Some et al., Figure 1
+seeds: null
+columns:
+  bleu: {label: BLEU, decimals: 1, metric: BLEU, better: higher}
+rows:
+  - is: {epsilon: 3}
+    run: [eps=3]
+  - is: {epsilon: 8}
+    run: [eps=8]
+    printed: {bleu: null}
+setting: [task=e2e]
+laptop: null
+"""
+
+
+def test_a_number_that_was_not_handed_down_still_has_a_run(tmp_path):
+    path = tmp_path / "demo" / "1.yaml"
+    path.parent.mkdir()
+    path.write_text(LIST)
+    table = read_list(path)
+    assert table.name == "demo/1"
+    with Composer() as composer:
+        plan = make_plan(table, composer)
+    assert set(plan.runs) == {(0, 0)}  # a dash has none
+
+
+def test_what_is_malformed_is_named(tmp_path):
+    path = tmp_path / "demo" / "1.yaml"
+    path.parent.mkdir()
+    path.write_text(LIST.replace("run: [eps=8]", "runs: [eps=8]"))
+    with pytest.raises(PaperError, match=r"1\.yaml, row 2 \(8\).*'runs'"):
+        read_list(path)
+    path.write_text("- 1")
+    with pytest.raises(PaperError, match=r"1\.yaml"):
+        read_list(path)
+
+
+def test_a_part_has_only_what_it_names():
+    part = Part("bu2023/4", ("cifar100_acc",), {"epsilon": (2,), "model": ("ViT-large",)}).load()
+    assert [column.key for column in part.columns] == ["cifar100_acc"]
+    assert {row.labels["epsilon"] for row in part.rows} == {2}
+    assert len(part.rows) == 8
+    with pytest.raises(ConfigError, match="has nothing of"):
+        Part("bu2023/4", rows={"epsilon": (5,)}).load()
+
+
+def test_every_list_belongs_to_a_figure_and_composes_with_batches_that_fit():
+    from dpft.training.mechanisms import expected_batch_size, published_size
+
+    used = {part.table for figure in FIGURES for part in figure.parts if part.own}
+    assert used == set(lists.names())
+    wrong = []
+    with Composer() as composer:
+        for name in lists.names():
+            table = Part(name, own=True).load()
+            for scale in SCALES:
+                if scale == "laptop" and table.laptop is None:
+                    continue
+                for one in make_plan(table, composer, scale).distinct:
+                    size = published_size(one.run)
+                    if not 1 <= expected_batch_size(one.run.optim, size) <= size:
+                        wrong.append((name, scale, one.words))
+    assert not wrong
+
+
+def test_noise_of_runs_that_stop_early_is_that_of_the_whole_run():
+    from dpft.training.mechanisms import make_mechanism, published_size
+
+    for name, labels in (
+        ("he2022/3", {"clipping": "flat", "noise": "with noise", "epochs": 300}),
+        ("he2022/8", {"clipping": "ghost", "epochs": 10}),
+    ):
+        for scale in SCALES:
+            run = planned(name, scale=scale, **labels).run
+            spent = make_mechanism(run, published_size(run)).epsilons()["rdp"]
+            assert 2.99 < spent <= 3.0
+
+
+def test_a_point_of_a_table_is_the_table_s_run():
+    with Composer() as composer:
+        table = make_plan(load("he2022", "4"), composer)
+    (i,) = [
+        i
+        for i, row in enumerate(table.rows)
+        if row.labels
+        == {
+            **{"model": "RoBERTa-base", "clipping": "adaptive per-layer"},
+            **{"epochs": 20, "epsilon": 3},
+        }
+    ]
+    for name, labels in (
+        ("he2022/6", {"share": 10, "epsilon": 3}),
+        ("he2022/5", {"quantile": 0.85}),
+    ):
+        assert planned(name, scale="paper", **labels).key == table.runs[i, 0].key

@@ -1,0 +1,94 @@
+"""Figures of what a run keeps to itself."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from dpft.config.errors import ConfigError
+from dpft.reproduce.figures.materials import Materials
+from dpft.reproduce.figures.private import WARNING, chosen_layers, spread_out
+from dpft.reproduce.figures.registry import load
+from dpft.runs.norms import Norms, NormsLog
+from tests.report.pages.example import record as whole
+
+GROUPS = ["embed", "block.0.value", "block.1.value", "head"]
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "one"
+    (folder / "private").mkdir(parents=True)
+    with NormsLog(folder / "private", 5, GROUPS) as log:
+        for step in range(0, 31):
+            log.append(step, [torch.arange(160.0).view(40, 4) + step])
+    lines = [{"step": i, "loss": 5.0 - i / 10, "seconds": 30.0} for i in range(30)]
+    lines.append({"step": 30, "loss": None, "seconds": 30.0})
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "private" / "metrics.jsonl").write_text(text)
+    record = whole() | {"environment": {"cpu": "CPU Z"}}
+    (folder / "record.json").write_text(json.dumps(record))
+    return folder
+
+
+def content(name, *runs):
+    return load(name).content(Materials("paper", runs=runs))
+
+
+def test_norms_of_32_records_at_four_steps(run):
+    shown = content("he2022/2", run)
+    assert [panel.title for panel in shown.panels] == [f"step {k}" for k in (1, 11, 21, 31)]
+    first = shown.panels[0]
+    assert (len(first.values), len(first.values[0])) == (32, 4)
+    assert first.values[2][1] == 9
+    assert len({panel.limits for panel in shown.panels}) == 1
+    assert shown.private
+    assert shown.caption[0] == WARNING
+    assert "CPU Z" in shown.caption[1]
+
+
+def test_histograms_count_every_record(run):
+    shown = content("he2022/4", run)
+    assert len(shown.panels) == 4 * 3
+    outline, quantiles = shown.panels[0].series
+    assert sum(point.y for point in outline.points) == 40
+    assert [point.x for point in quantiles.points] == [39, 78, 117, 132.6]
+    assert shown.private
+
+
+def test_layers_are_chosen_by_their_names():
+    assert chosen_layers(GROUPS) == GROUPS
+    names = ["a", "b", "c", "d", "e"]
+    assert chosen_layers(names) == ["a", "c", "d", "e"]
+
+
+def test_losses_are_smoothed_over_time(run):
+    shown = content("he2022/7", run)
+    (series,) = shown.panels[0].series
+    assert len(series.points) == 30  # an empty batch has no loss
+    assert (series.points[0].x, series.points[0].y) == (0.5, 5.0)
+    assert series.points[-1].x == 15
+    assert series.points[-1].y == pytest.approx(sum(5 - i / 10 for i in range(10, 30)) / 20)
+    assert shown.private
+
+
+def test_what_lacks_is_told(tmp_path, run):
+    with pytest.raises(ConfigError, match="record_norms"):
+        content("he2022/2", tmp_path)
+    with pytest.raises(ConfigError, match=r"private/metrics\.jsonl"):
+        content("he2022/7", tmp_path)
+    (tmp_path / "flat" / "private").mkdir(parents=True)
+    with NormsLog(tmp_path / "flat" / "private", 1, ["all"]) as log:
+        log.append(0, [torch.ones(3, 1)])
+    with pytest.raises(ConfigError, match="one clipping group"):
+        content("he2022/4", tmp_path / "flat")
+    (Path(run) / "private" / "metrics.jsonl").write_text("{\n")
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl is damaged"):
+        content("he2022/7", run)
+
+
+def test_steps_are_spread_from_first_to_last():
+    listed = [Norms(step, (), ()) for step in range(10)]
+    assert [one.step for one in spread_out(listed, 4)] == [0, 3, 6, 9]
+    assert spread_out(listed[:2], 4) == listed[:2]

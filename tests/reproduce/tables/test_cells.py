@@ -1,0 +1,315 @@
+"""Verdicts, marks and order, by records written by hand."""
+
+import random
+import statistics
+from dataclasses import replace
+
+import pytest
+
+from dpft.reproduce.tables.cells import fill
+from dpft.reproduce.tables.found import make_index
+from dpft.reproduce.tables.marks import Mark, marks_of
+from dpft.reproduce.tables.shown import footnotes
+from dpft.reproduce.tables.verdicts import (
+    Verdict,
+    bounded,
+    compare,
+    share_error,
+    tolerance,
+    too_wide,
+)
+from tests.reproduce.tables.example import plan, run_of, write_record
+
+
+def filled(tmp_path, the_plan=None):
+    return fill(the_plan or plan(), make_index([tmp_path]))
+
+
+def cell(tmp_path, method, epsilon=3, column="bleu", the_plan=None):
+    found = [
+        c
+        for row, col, c in filled(tmp_path, the_plan).cells
+        if row.row.labels == {"method": method, "epsilon": epsilon} and col.key == column
+    ]
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("ours", "spread", "verdict"),
+    [
+        (60.0, None, Verdict.MATCHES),
+        (60.605, None, Verdict.MATCHES),  # 1% and half a unit of the second decimal
+        (60.606, None, Verdict.ABOVE),
+        (59.394, None, Verdict.BELOW),
+        (61.0, 0.5, Verdict.MATCHES),
+        (61.01, 0.5, Verdict.ABOVE),
+        (60.2, 0.0, Verdict.ABOVE),  # a deviation of zero is known
+    ],
+)
+def test_a_match_is_within_two_deviations_or_one_per_cent(ours, spread, verdict):
+    assert compare(60.0, ours, spread, 2) is verdict
+
+
+def test_tolerance_ends_with_what_rounding_took():
+    assert tolerance(60, 0.5, 2) == pytest.approx(1.005)
+    assert tolerance(60, None, 0) == pytest.approx(0.6 + 0.5)
+
+
+def test_without_records_each_cell_says_why_it_is_empty(tmp_path):
+    assert cell(tmp_path, "full").verdict is Verdict.NOT_RUN
+    assert cell(tmp_path, "theirs").verdict is Verdict.COPIED
+    assert cell(tmp_path, "GPT-3").verdict is Verdict.CANNOT_RUN
+    assert cell(tmp_path, "full", column="human").verdict is Verdict.CANNOT_RUN
+    assert cell(tmp_path, "full", "none", "rouge_l").verdict is Verdict.NOT_PRINTED
+    assert filled(tmp_path).numbers == (0, 6)
+
+
+def test_mean_deviation_and_verdict_over_seeds(tmp_path):
+    one = run_of(plan(), "full")
+    write_record(tmp_path / "a", one, 0, {"BLEU": 0.600, "ROUGE_L": 0.70})
+    write_record(tmp_path / "b", one, 1, {"BLEU": 0.612, "ROUGE_L": 0.70})
+    bleu = cell(tmp_path, "full")
+    assert bleu.ours == pytest.approx(60.6)
+    assert bleu.deviation == pytest.approx(1.2 / 2**0.5)
+    assert bleu.spread == 0.5  # the printed one, though ours is larger
+    assert bleu.difference == pytest.approx(0.6)
+    assert (bleu.verdict, bleu.marks) == (Verdict.MATCHES, ())
+    assert [path.name for path in bleu.paths] == ["a", "b"]
+    rouge = cell(tmp_path, "full", column="rouge_l")
+    assert (rouge.verdict, rouge.deviation) == (Verdict.ABOVE, 0)
+
+
+def test_a_collapsed_seed_makes_no_match(tmp_path):
+    for seed, value in enumerate((0.60, 0.60, 0.20)):  # mean 46.67, deviation 23.1
+        write_record(tmp_path / str(seed), run_of(plan(), "full"), seed, {"BLEU": value})
+        write_record(tmp_path / f"l{seed}", run_of(plan(), "LoRA"), seed, {"BLEU": value})
+    for method in ("full", "LoRA"):  # with a printed deviation, and without
+        one = cell(tmp_path, method)
+        assert (one.verdict, one.marks) == (Verdict.BELOW, (Mark.WIDE,))
+    assert cell(tmp_path, "LoRA").spread == pytest.approx(0.05 * 58 / 2)
+
+
+def test_seeds_that_agree_do_not_take_one_per_cent_away(tmp_path):
+    for seed in (0, 1):
+        write_record(tmp_path / str(seed), run_of(plan(), "LoRA"), seed, {"BLEU": 0.5795})
+    one = cell(tmp_path, "LoRA")
+    assert (one.deviation, one.verdict, one.marks) == (0, Verdict.MATCHES, ())
+
+
+@pytest.mark.parametrize(
+    ("deviation", "counts"),
+    [(0.0, 0.3), (0.29, 0.3), (0.7, 0.7), (1.5, 1.5), (1.6, 1.5), (20.0, 1.5)],
+)
+def test_what_counts_of_our_deviation_is_bounded(deviation, counts):
+    assert bounded(deviation, 60.0) == pytest.approx(counts)
+    assert too_wide(deviation, 60.0, None, 2) is (deviation > 1.5)
+
+
+def test_our_deviation_is_too_wide_beyond_twice_the_printed_one():
+    assert not too_wide(1.0, 60.0, 0.5, 2)
+    assert too_wide(1.1, 60.0, 0.5, 2)
+
+
+def test_few_seeds_and_unknown_deviations_are_marked(tmp_path):
+    write_record(tmp_path / "a", run_of(plan(), "LoRA"), 5, {"BLEU": 0.50})
+    one = cell(tmp_path, "LoRA")  # a record of any seed counts
+    assert (one.found, one.wanted, one.verdict) == (1, 2, Verdict.BELOW)
+    assert one.marks == (Mark.FEWER, Mark.NO_SPREAD)
+    assert cell(tmp_path, "LoRA", the_plan=plan(seeds=(0, 1))).verdict is Verdict.NOT_RUN
+
+
+def test_a_printed_interval_is_a_deviation(tmp_path):
+    write_record(tmp_path / "a", run_of(plan(), "full", "none"), 0, {"BLEU": 0.70})
+    one = cell(tmp_path, "full", "none")
+    assert one.spread == pytest.approx(0.5)
+    assert (one.verdict, one.marks) == (Verdict.MATCHES, (Mark.FEWER,))
+
+
+def scores(examples):
+    return {"test": {"metrics": {"BLEU": 0.6}, "examples": examples, "signature": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("extra", "sections", "mark"),
+    [
+        (("task.limit_train=9",), {}, Mark.SUBSET),
+        ((), {"labels": ["first 9 evaluation instances only"]}, Mark.SUBSET),
+        (("model=tiny",), {}, Mark.MODEL),
+        (("optim.epochs=1",), {}, Mark.OTHER),
+        ((), {"labels": ["bundled tiny model"]}, Mark.MODEL),
+        ((), {"dataset": {"counts": {"train": 2000}}}, Mark.SUBSET),
+        ((), {"model": {"base_model": "gpt2-large"}}, Mark.MODEL),
+        ((), {"labels": ["random stand-in model"]}, Mark.MODEL),
+        ((), {"labels": ["generated sample data"]}, Mark.GENERATED),
+        (("task.train_size=2000",), {"dataset": {"counts": {"train": 2000}}}, Mark.SUBSET),
+        ((), {"labels": ["base trained before on e2e without privacy"]}, Mark.MODEL),
+        ((), {"scores": scores(600)}, Mark.SUBSET),
+    ],
+)
+def test_what_is_not_the_papers_setting_is_never_a_match(tmp_path, extra, sections, mark):
+    the_plan = plan(extra=extra)
+    write_record(tmp_path / "a", run_of(the_plan, "full"), 0, {"BLEU": 0.60}, **sections)
+    one = cell(tmp_path, "full", the_plan=the_plan)
+    assert one.verdict is Verdict.TREND
+    assert mark in one.marks
+
+
+def test_secrets_of_an_audit_are_no_records_of_another_set(tmp_path):
+    counts = {"dataset": {"counts": {"train": 42061 + 1000}}}
+    one = run_of(plan(), "full")
+    write_record(tmp_path / "plain", one, 0, {"BLEU": 0.6}, **counts)
+    audit = {"audit.secrets": 10, "audit.repetitions": 100}
+    write_record(tmp_path / "planted", one, 1, {"BLEU": 0.6}, **counts, settings=audit)
+    found = {f.seed: f for records in make_index([tmp_path]).records.values() for f in records}
+
+    assert marks_of([found[0]], one, "test") == {Mark.SUBSET}
+    assert marks_of([found[1]], one, "test") == set()
+
+
+def test_of_two_runs_with_one_seed_the_one_on_all_data_counts(tmp_path):
+    one = run_of(plan(), "full")
+    part = {"dataset": {"counts": {"train": 2000}}}
+    write_record(tmp_path / "a", one, 0, {"BLEU": 0.4}, **part)
+    write_record(tmp_path / "b", one, 0, {"BLEU": 0.6})
+    write_record(tmp_path / "c", one, 0, {"BLEU": 0.8}, **part)
+    bleu = cell(tmp_path, "full")
+
+    assert (bleu.ours, bleu.verdict) == (pytest.approx(60.0), Verdict.MATCHES)
+
+
+def test_who_sets_what_the_paper_does_not_print_alters_nothing(tmp_path):
+    the_plan = plan(extra=("optim.lr=5e-3", "task.data_dir=D", "device=cpu"))  # lr is unknown
+    write_record(tmp_path / "a", run_of(the_plan, "full"), 0, {"BLEU": 0.60})
+    assert cell(tmp_path, "full", the_plan=the_plan).verdict is Verdict.MATCHES
+
+
+def test_shuffled_batches_are_marked_and_may_match(tmp_path):
+    the_plan = plan(extra=("sampling=shuffle",))
+    write_record(tmp_path / "a", run_of(the_plan, "full"), 0, {"BLEU": 0.60})
+    one = cell(tmp_path, "full", the_plan=the_plan)
+    assert (one.verdict, one.marks) == (Verdict.MATCHES, (Mark.SHUFFLED, Mark.FEWER))
+
+
+def test_weights_in_a_folder_of_the_models_name_are_the_model(tmp_path):
+    write_record(
+        tmp_path / "a",
+        run_of(plan(), "full"),
+        metrics={"BLEU": 0.60},
+        settings={"model.path": "/somewhere/gpt2"},
+        model={"base_model": "gpt2"},
+    )
+    assert cell(tmp_path, "full").verdict is Verdict.MATCHES
+
+
+def test_at_laptop_scale_nothing_matches(tmp_path):
+    the_plan = plan("laptop")
+    write_record(tmp_path / "a", run_of(the_plan, "full"), 0, {"BLEU": 0.60})
+    one = cell(tmp_path, "full", the_plan=the_plan)
+    assert one.verdict is Verdict.TREND
+    assert one.marks == (Mark.LAPTOP, Mark.SUBSET)
+
+
+def test_of_two_records_of_one_seed_the_score_does_not_choose(tmp_path):
+    one = run_of(plan(), "full")
+    write_record(tmp_path / "a", one, 0, {"BLEU": 0.9}, config_hash="elsewhere")
+    write_record(tmp_path / "b", one, 0, {"BLEU": 0.5})
+    assert cell(tmp_path, "full").ours == pytest.approx(50)
+    write_record(tmp_path / "0", one, 0, {"BLEU": 0.4})
+    assert cell(tmp_path, "full").ours == pytest.approx(40)
+
+
+def test_a_finished_run_without_the_metric_is_named(tmp_path):
+    write_record(tmp_path / "a", run_of(plan(), "LoRA"), 0, {"BLEU": 0.5})
+    assert any("has no ROUGE_L of test; type dpft score" in r for r in filled(tmp_path).remarks)
+
+
+def test_as_many_records_as_were_published_need_no_mark(tmp_path):
+    counts = {"counts": {"train": 42061 - 400}}  # less than 2%
+    write_record(tmp_path / "a", run_of(plan(), "full"), 0, {"BLEU": 0.60}, dataset=counts)
+    assert cell(tmp_path, "full").verdict is Verdict.MATCHES
+
+
+def test_seeds_that_were_not_made_alike_are_told(tmp_path):
+    for seed, commit in enumerate(("abc", "def")):
+        made = {"dataset": {"fingerprint": "same"}, "dpft": {"commit": commit}}
+        write_record(tmp_path / str(seed), run_of(plan(), "full"), seed, **made)
+    assert "full, 3: seeds of test differ in commit" in dict(footnotes(filled(tmp_path))).values()
+
+
+def test_order_of_rows_and_reversed_pairs(tmp_path):
+    for method, epsilon, value in (("full", 3, 0.50), ("full", "none", 0.69), ("LoRA", 3, 0.55)):
+        write_record(
+            tmp_path / f"{method}{epsilon}", run_of(plan(), method, epsilon), 0, {"BLEU": value}
+        )
+    (bleu,) = filled(tmp_path).agreement
+    # Printed 60, 69, 58; ours 50, 69, 55: two pairs agree, one does not.
+    assert (bleu.rows, bleu.clear) == (3, 3)
+    assert bleu.tau == pytest.approx(1 / 3)
+    (pair,) = bleu.reversed
+    assert (pair.higher, pair.lower) == ("full, 3", "LoRA, 3")
+    assert pair.ours == pytest.approx((50, 55))
+    assert (bleu.same, bleu.close) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "counts"),
+    [
+        ((0.0, 0.0, 0.0), (0, 3, 0)),
+        ((0.60, 0.69, 0.598), (2, 1, 0)),  # 0.2 of 60 is within 1%
+        ((0.60, 0.69, 0.602), (2, 1, 0)),
+        ((0.60, 0.50, 0.58), (1, 0, 2)),
+    ],
+)
+def test_what_ours_does_not_tell_apart_is_no_agreement(tmp_path, values, counts):
+    places = (("full", 3), ("full", "none"), ("LoRA", 3))
+    for (method, epsilon), value in zip(places, values, strict=True):
+        write_record(
+            tmp_path / f"{method}{epsilon}", run_of(plan(), method, epsilon), 0, {"BLEU": value}
+        )
+    table = filled(tmp_path)
+    (bleu,) = table.agreement
+    same, close, against = counts
+    assert (bleu.clear, bleu.same, bleu.close, len(bleu.reversed)) == (3, *counts)
+    said = dict(footnotes(table))["Order of rows"]
+    assert f"orders {same} the same way, does not tell {close} apart and reverses {against}" in said
+
+
+@pytest.mark.parametrize(
+    ("metric", "examples", "counts"),
+    [
+        ("accuracy", 872, (1, 2, 0)),  # two standard errors of 0.6 are 3.3 points
+        ("accuracy_matched", 872, (1, 2, 0)),
+        ("accuracy", 40_000, (3, 0, 0)),
+        ("BLEU", 872, (3, 0, 0)),  # no share of records
+        ("accuracy", 20, (0, 3, 0)),
+    ],
+)
+def test_shares_of_few_records_are_not_told_apart(tmp_path, metric, examples, counts):
+    the_plan = plan()
+    columns = [replace(column, metrics=(metric,)) for column in the_plan.columns]
+    the_plan = replace(the_plan, columns=tuple(columns))
+    # Printed 60, 69, 58. Two seeds that agree say nothing of the records that both answer.
+    for (method, epsilon), value in (
+        (("full", 3), 0.61),
+        (("full", "none"), 0.64),
+        (("LoRA", 3), 0.59),
+    ):
+        for seed in (0, 1):
+            scores = {"test": {"metrics": {metric: value}, "examples": examples, "signature": "x"}}
+            write_record(
+                tmp_path / f"{method}{epsilon}{seed}",
+                run_of(the_plan, method, epsilon),
+                seed,
+                scores=scores,
+            )
+    order = filled(tmp_path, the_plan).agreement[0]
+    assert (order.same, order.close, len(order.reversed)) == counts
+
+
+def test_the_error_of_a_share():
+    assert share_error(0.5, 96) == pytest.approx(0.05)  # sqrt(p (1 - p) / 100)
+    for share in (0.0, 1.0):  # nothing is exact
+        assert share_error(share, 96) == pytest.approx(0.014)
+    generator = random.Random(0)
+    drawn = [sum(generator.random() < 0.7 for _ in range(872)) / 872 for _ in range(1000)]
+    assert share_error(0.7, 872) == pytest.approx(statistics.stdev(drawn), rel=0.1)

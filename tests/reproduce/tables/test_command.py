@@ -1,0 +1,122 @@
+"""``dpft table`` as it is typed."""
+
+import csv
+import io
+import shlex
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dpft.cli import sweep
+from dpft.cli.app import app
+from dpft.reproduce.papers import schema
+from tests.reproduce.tables.example import PAPERS, plan, run_of, write_record
+
+
+@pytest.fixture(autouse=True)
+def _demo_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(schema, "ROOT", PAPERS)
+    monkeypatch.chdir(tmp_path)
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, ["table", *words])
+
+
+def test_a_table_from_the_records_of_a_folder(tmp_path):
+    write_record(tmp_path / "runs" / "x", run_of(plan("laptop"), "full"), 0, {"BLEU": 0.33})
+    (tmp_path / "runs" / "y").mkdir()
+    (tmp_path / "runs" / "y" / "record.json").write_text("{")
+    result = invoke("demo/1", "scale=laptop", "--out", "deep/table.csv")
+    assert result.exit_code == 0, result.output
+    assert "runs/y" in result.stderr
+    assert "1 of 3 cells have a number" in result.stderr
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "deep" / "table.csv").read_text())))
+    assert float(rows[0]["ours"]) == pytest.approx(33)
+    assert rows[0]["verdict"] == "trend"
+    shown = invoke("demo/1", "--scale", "laptop", "--format", "markdown")
+    assert "LAPTOP SCALE" in shown.stdout
+
+
+def test_missing_prints_commands_and_nothing_else(tmp_path):
+    write_record(tmp_path / "elsewhere" / "x", run_of(plan(), "full"), 1, {"BLEU": 0.6})
+    result = invoke(
+        *("demo/1", "--missing", "--seeds", "1,4", "--runs", "elsewhere", "device=cpu"),
+    )
+    lines = result.stdout.splitlines()
+    assert all(line.startswith("dpft train ") and " device=cpu" in line for line in lines)
+    assert {shlex.split(line)[-1] for line in lines} == {"seed=1", "seed=4"}
+    assert len(lines) == 4 * 2 - 1
+    assert "7 runs are missing" in result.stderr
+
+
+def test_run_hands_what_lacks_to_a_sweep(tmp_path, monkeypatch):
+    calls = []
+
+    def swept(words, *, file, keep_going, chooses):
+        calls.append((list(words), file.read_text(), keep_going))
+        write_record(tmp_path / "mine" / "x", run_of(plan("laptop"), "full"), 0, {"BLEU": 0.3})
+        raise typer.Exit(1)  # as where one of them failed
+
+    monkeypatch.setattr(sweep, "main", swept)
+    result = invoke(
+        *("demo/1", "scale=laptop", "--run", "hydra/launcher=joblib", "runs_dir=mine"),
+        *("--fail-fast", "--format", "csv"),
+    )
+    assert result.exit_code == 1
+    ((words, text, keep_going),) = calls
+    assert words == ["hydra/launcher=joblib", "runs_dir=mine"]
+    assert not keep_going
+    assert [shlex.split(line)[-2:] for line in text.splitlines()] == [
+        ["runs_dir=mine", "seed=0"]
+    ] * 2
+    assert "30.0," in result.stdout  # the table is shown all the same, with what was made
+
+
+@pytest.mark.parametrize("there", [[], ["results"], ["results", "runs"]])
+@pytest.mark.parametrize("typed", [[], ["--runs", "elsewhere"]])
+def test_what_was_made_is_shown_wherever_one_looked_before(tmp_path, monkeypatch, there, typed):
+    """In a fresh clone there are results, and no folder of runs yet."""
+    for name in [*there, "elsewhere"]:
+        (tmp_path / name).mkdir()
+
+    def swept(words, **_):
+        write_record(tmp_path / "runs/x", run_of(plan("laptop"), "full"), 0, {"BLEU": 0.3})
+
+    monkeypatch.setattr(sweep, "main", swept)
+    result = invoke("demo/1", "scale=laptop", "--run", *typed)
+    assert result.exit_code == 0, result.output
+    assert "1 of 3 cells have a number" in result.stderr
+
+
+def test_all_tables_are_listed_with_their_numbers(tmp_path):
+    write_record(tmp_path / "runs" / "x", run_of(plan("laptop"), "full"), 0, {"BLEU": 0.33})
+    result = invoke()
+    assert result.exit_code == 0, result.output
+    (line,) = [line for line in result.stdout.splitlines() if "demo/1" in line]
+    assert line.split()[1:3] == ["0/6", "1/3"]
+    assert "Five ways" in line
+    assert "demo/1" in invoke("demo").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["demo/2"], "no table 'demo/2'; did you mean 'demo/1'?"),
+        (["demos"], "did you mean 'demo'?"),
+        (["demo/1", "scale=labtop"], "did you mean 'laptop'?"),
+        (["demo/1", "scale=paper", "--scale", "laptop"], "expected one of them"),
+        (["demo/1", "--format", "latx"], "did you mean 'latex'?"),
+        (["demo/1", "--out", "x.pdf"], "expected a file ending in"),
+        (["demo/1", "--seeds", "0,x"], "type --seeds 0,1,2"),
+        (["demo/1", "--missing", "--run"], "expected one of them"),
+        (["demo/1", "--runs", "nowhere"], "--runs nowhere is no folder"),
+        (["demo/1", "optim.lrr=1"], "unknown setting optim.lrr"),
+        (["demo/1", "seed=1"], "type --seeds 0,1,2"),
+    ],
+)
+def test_what_cannot_be_is_told(words, said):
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert said in result.stderr

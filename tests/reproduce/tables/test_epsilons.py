@@ -1,0 +1,28 @@
+"""Printed epsilons beside those of our accountants."""
+
+import pytest
+
+from dpft.reproduce.tables.composition import Composer
+from dpft.reproduce.tables.epsilons import EpsilonCell, epsilons
+from tests.reproduce.tables.example import table
+
+
+@pytest.mark.parametrize(
+    ("printed", "ours", "within"),
+    [(2.5, 2.53, True), (2.5, 2.47, True), (2.5, 2.5301, False), (2.5, None, False)],
+)
+def test_reproduced_is_within_three_hundredths(printed, ours, within):
+    assert EpsilonCell("rdp", (), printed, ours).within is within
+
+
+def test_epsilons_follow_from_the_papers_settings():
+    with Composer() as composer:
+        rows = epsilons(table(), table().rows, composer)
+    assert [len(row) for row in rows] == [2, 0, 0, 0, 0]
+    by_name = {cell.accountant: cell for cell in rows[0]}
+    # E2E, batches of 1024, ten epochs, epsilon 3: docs/accounting.md, and Li et al. 2022, Table 7.
+    assert by_name["gdp_clt"].ours == pytest.approx(2.32, abs=0.02)
+    assert by_name["gdp_clt"].columns == ()  # one number for the row
+    assert not by_name["gdp_clt"].within
+    assert by_name["prv"].ours == pytest.approx(2.66, abs=0.02)
+    assert by_name["prv"].columns == ("BLEU",)  # printed for this column alone

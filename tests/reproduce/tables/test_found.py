@@ -1,0 +1,124 @@
+"""Which records stand for a cell."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dpft.config.errors import ConfigError
+from dpft.reproduce.tables.found import Index, finished, make_index, score
+from tests.reproduce.tables.example import plan, run_of, table, write_record
+
+ROOT = Path(__file__).resolve().parents[2]
+
+A_CHOICE = {"metric": "BLEU", "best": "highest", "candidates": 2, "mean": 2.0, "shape": 1.0}
+A_CHOICE["mechanisms"] = []
+
+
+def columns():
+    return {column.key: column for column in table().columns}
+
+
+def test_records_are_found_at_any_depth_by_what_they_are(tmp_path):
+    one, other = run_of(plan(), "full"), run_of(plan(), "LoRA")
+    write_record(tmp_path / "a" / "b", one, seed=3)
+    write_record(tmp_path / "c", other)
+    index = make_index([tmp_path])
+    (found,) = index.of(one.key)
+    assert (found.path, found.seed) == (tmp_path / "a" / "b", 3)
+    assert [f.path.name for f in index.of(other.key)] == ["c"]
+    assert index.of("nothing") == ()
+    assert index.tasks == {"e2e"}
+    assert not index.damaged
+
+
+def test_where_and_how_a_run_was_made_does_not_matter(tmp_path):
+    one = run_of(plan(), "full")
+    elsewhere = {
+        **{"task.data_dir": "D", "task.source": "files", "optim.microbatch_tokens": 8},
+        **{"privacy.noise_seed": 5, "decode.split": "dev", "model.path": "copies/gpt2"},
+    }
+    write_record(tmp_path / "x", one, settings=elsewhere)
+    assert len(make_index([tmp_path]).of(one.key)) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("optim.lr", 0.1), ("task.limit_train", 10), ("task.source", "sample"), ("decode.beams", 2)],
+)
+def test_what_changes_a_score_does(tmp_path, key, value):
+    one = run_of(plan(), "full")
+    write_record(tmp_path / "x", one, settings={key: value})
+    assert make_index([tmp_path]).of(one.key) == ()
+
+
+def test_the_budget_of_a_run_without_privacy_does_not_matter(tmp_path):
+    one = run_of(plan(), "full", "none")
+    write_record(tmp_path / "x", one, settings={"privacy.epsilon": 99})
+    assert len(make_index([tmp_path]).of(one.key)) == 1
+
+
+def test_a_record_from_before_a_setting_existed(tmp_path):
+    one = run_of(plan(), "full")
+    folder = write_record(tmp_path / "x", one)
+    record = json.loads((folder / "record.json").read_text())
+    del record["config"]["optim"]["sampling_rate"], record["config"]["clip"]["plan"]
+    (folder / "record.json").write_text(json.dumps(record))
+    assert len(make_index([tmp_path]).of(one.key)) == 1
+
+
+def test_damaged_records_are_named_and_the_others_count(tmp_path):
+    one = run_of(plan(), "full")
+    write_record(tmp_path / "good", one)
+    for name, text in (("torn", '{"config'), ("empty", '{"schema_version": 1}'), ("old", "{}")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "record.json").write_text(text)
+    index = make_index([tmp_path])
+    assert len(index.of(one.key)) == 1
+    assert [Path(line.partition(":")[0]).name for line in index.damaged] == ["empty", "old", "torn"]
+
+
+def test_runs_set_aside_do_not_count(tmp_path):
+    one = run_of(plan(), "full")
+    write_record(tmp_path / "run.old-1", one)
+    assert make_index([tmp_path]) == Index({}, ())
+
+
+def test_secret_trials_and_what_was_chosen_by_its_score_stand_in_no_table(tmp_path):
+    one = run_of(plan(), "full")
+    selection = tmp_path / "runs/selections/one"
+    write_record(tmp_path / "runs/plain", one)
+    for name in ("a", "b"):
+        write_record(selection / "private/trials" / name, one, seed=1)
+    write_record(selection / "chosen", one, seed=1, selection=A_CHOICE)
+    (selection / "selection.json").write_text("{}")
+
+    index = make_index([tmp_path / "runs"])
+    assert [found.path.name for found in index.of(one.key)] == ["plain"]
+    (left_out,) = index.damaged
+    assert left_out.startswith(f"{selection / 'chosen'}: dpft select chose it by its score")
+    with pytest.raises(ConfigError, match="secret trials"):
+        make_index([selection / "private/trials"])
+    (selection / "selection.json").unlink()  # a private folder of any kind
+    assert len(make_index([tmp_path]).of(one.key)) == 1
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="is no folder"):
+        make_index([tmp_path / "no"])
+
+
+def test_scores_need_split_and_metric(tmp_path):
+    one = run_of(plan(), "full")
+    write_record(tmp_path / "x", one, metrics={"bleu": 0.25, "ROUGE_L": None})
+    (found,) = make_index([tmp_path]).of(one.key)
+    by_key = columns()
+    assert score(found, by_key["bleu"]) == pytest.approx(25)  # the second of two names
+    assert score(found, by_key["rouge_l"]) is None
+    assert score(found, by_key["dev_bleu"]) is None
+    assert finished(found, "test")
+    assert not finished(found, "dev")
+
+
+def test_committed_results_are_records_that_tables_can_use():
+    assert not make_index([ROOT / "results"]).damaged

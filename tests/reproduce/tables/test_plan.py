@@ -1,0 +1,212 @@
+"""From a table's file to composed runs."""
+
+import pytest
+
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
+from dpft.config.schema import parse
+from dpft.reproduce import papers
+from dpft.reproduce.papers import PaperError
+from dpft.reproduce.tables.cells import fill
+from dpft.reproduce.tables.composition import Composer
+from dpft.reproduce.tables.found import Index, make_index
+from dpft.reproduce.tables.missing import missing
+from dpft.reproduce.tables.plan import SCALES, key_of, make_plan, merged, planned
+from dpft.reproduce.tables.shown import footnotes
+from dpft.reproduce.tables.verdicts import Verdict
+from dpft.runs.identity import config_hash
+from tests.reproduce.tables.example import plan, run_of, table, write_record
+
+
+def test_of_two_overrides_of_one_setting_the_later_wins():
+    assert merged(["task=e2e", "eps=3", "optim.lr=1"], ["++optim.lr=2", "privacy.epsilon=8"]) == (
+        *("task=e2e", "++optim.lr=2", "privacy.epsilon=8"),
+    )
+    assert key_of("+experiment=demo") == "experiment"
+
+
+def test_a_run_is_setting_column_and_row():
+    run = run_of(plan(), "LoRA").run
+    assert (run.model.name, run.adapt.name, run.clip.style) == ("gpt2", "lora", "ghost")
+    assert (run.optim.lr, run.privacy.epsilon) == (1e-3, 3)
+
+
+def test_columns_share_a_run_unless_their_splits_differ():
+    the_plan = plan()
+    assert run_of(the_plan, "full") is run_of(the_plan, "full", column="rouge_l")
+    dev = run_of(the_plan, "full", column="dev_bleu")
+    assert dev.run.decode.split == "dev"
+    assert dev.words[-1] == "decode.split=dev"
+    assert len(the_plan.distinct) == 4
+    assert dev.key == run_of(the_plan, "full").key  # one record may hold both scores
+
+
+def test_dashes_copies_and_what_nothing_measures_need_no_run():
+    the_plan = plan()
+    assert {(i, j) for i, j in the_plan.runs} == {(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1)}
+
+
+def test_laptop_replaces_setting_swaps_words_and_skips():
+    the_plan = plan("laptop")
+    assert [row.name for row in the_plan.skipped] == ["LoRA, 3"]
+    assert [column.key for column in the_plan.columns] == ["bleu", "rouge_l", "human"]
+    one = run_of(the_plan, "full")
+    assert one.words == (
+        *("task=e2e", "task.limit_train=5000", "clip=bk", "optim.batch_size=500"),
+        *("model=tiny", "adapt=full", "eps=3"),
+    )
+    assert the_plan.seeds == (0,)
+    assert plan().seeds == (0, 1)
+
+
+def test_a_copied_row_may_have_a_run_at_the_laptops_scale_to_be_compared_with(tmp_path):
+    bu5 = papers.load("bu2023", "5")
+    (i,) = [
+        i
+        for i, row in enumerate(bu5.rows)
+        if row.name.startswith("GPT2-small, all-layer (AUTO)") and row.labels["epsilon"] == 3
+    ]
+    with Composer() as composer:
+        paper, laptop = (make_plan(bu5, composer, scale) for scale in SCALES)
+    assert (i, 0) not in paper.runs
+    run = laptop.runs[i, 0].run
+    assert (run.model.name, run.clip.style, run.clip.clip_function) == ("tiny", "bk", "automatic")
+    assert fill(paper, Index()).rows[i].cells[0].verdict is Verdict.COPIED
+    assert fill(laptop, Index()).rows[i].cells[0].verdict is Verdict.NOT_RUN
+    copied = dict(footnotes(fill(laptop, Index())))["Copied, and run here"]
+    assert copied.startswith("GPT2-small, all-layer (AUTO), 1, 3; ")
+
+    write_record(tmp_path / "a", laptop.runs[i, 0])
+    there = fill(laptop, make_index([tmp_path]))
+    assert there.rows[i].cells[0].verdict is Verdict.TREND
+    assert there.numbers == (1, 40)
+    assert all(
+        one.words != laptop.runs[i, 0].words for one in missing(laptop, make_index([tmp_path]))
+    )
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_hash_of_a_seed_is_that_of_composing_with_it(seed):
+    one = run_of(plan(), "LoRA")
+    run = parse(compose(one.overrides(seed)))
+    assert one.config_hash(seed) == config_hash(run.identity())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("task=mnli", "model=roberta-base", "adapt=full", "eps=8", "optim.rate_like=sst2"),
+        ("task=samsum", "model.tied=false", "optim.betas=[0.9,0.98]", "task.data_dir='a b'"),
+        ("adapt=scratch", "task=sst2", "clip=none", "optim=sgd", "seed=4"),
+        ("clip=per_layer_adaptive", "clip.threshold=0.05", "task=cifar10", "model=wrn16-4"),
+        ("+experiment=demo", "eps=1"),
+        ("clip=uniform", "++clip.count=3"),
+        ("optim.lr=1e-3", "decode.split=dev", "privacy.delta=1e-5", "eps=null"),
+    ],
+)
+def test_composing_fast_is_composing(words):
+    plain = compose(words)
+    with Composer() as composer:
+        assert composer.compose(words) == plain
+        assert composer.compose(words) == plain  # from what was read before
+
+
+def test_what_hydra_refuses_is_told_in_its_words():
+    with Composer() as composer:
+        for words, said in (
+            (["optim.lrr=1"], "unknown setting optim.lrr"),
+            (["task=e2"], "task is 'e2'"),
+            (["eps=[1"], "cannot read"),
+        ):
+            with pytest.raises(ConfigError, match=said):
+                composer.compose(words)
+
+
+def test_overrides_of_the_user_come_last_and_some_are_refused():
+    extra = plan(extra=("optim.lr=5e-3", "device=cpu"))
+    assert run_of(extra, "LoRA").run.optim.lr == 5e-3
+    with Composer() as composer:
+        for word in ("seed=3", "name=x", "force=true"):
+            with pytest.raises(ConfigError, match="which a table decides"):
+                make_plan(table(), composer, extra=[word])
+        with pytest.raises(ConfigError, match="scale is 'huge'"):
+            make_plan(table(), composer, "huge")
+        with pytest.raises(ConfigError, match=r"decode\.split is dev; expected test"):
+            planned(["task=e2e", "decode.split=dev"], "test", composer)
+
+
+def test_where_data_lie_makes_no_other_cell():
+    here, there = plan(), plan(extra=("task.data_dir=elsewhere", "optim.microbatch_tokens=128"))
+    one, other = run_of(here, "full"), run_of(there, "full")
+    assert one.key == other.key
+    assert one.config_hash(0) != other.config_hash(0)
+    assert run_of(plan(extra=("task.limit_train=9",)), "full").key != one.key
+
+
+def test_filling_blanks_trains_a_head_of_its_own():
+    """As in the code that Li et al. published; RGP's row freezes the head, tied or not."""
+    infilled = [
+        row for row in papers.load("li2022", "1").rows if "task.mode=infill" in (row.run or ())
+    ]
+    assert len(infilled) == 4
+    assert all("model.tied=false" in (row.run or ()) for row in infilled)
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "altered"),
+    [
+        ("li2022/figure-2", "optim.batch_size=1024", {True, False}),  # of its column only
+        ("li2022/figure-8b", "clip.threshold=0.1", {True, False}),
+        ("he2022/1a", "optim.lr=2", {True}),
+        ("bu2023/3", "eps=8", {True, False}),  # runs without privacy have no epsilon
+        ("he2022/4", "optim.lr=1e-4", {False}),
+        ("he2022/4", "adapt=lora", {True}),
+        ("he2022/4", "adapt=attention", {False}),
+    ],
+)
+def test_what_tells_cells_apart_is_not_free_though_it_is_not_printed(name, word, altered):
+    with Composer() as composer:
+        the_plan = make_plan(papers.load(*name.split("/")), composer, extra=[word])
+    assert {run.altered for run in the_plan.runs.values()} == altered
+    words = [run.words for run in the_plan.distinct]
+    assert len(words) == len(set(words))
+    commands = [one.command for one in missing(the_plan, Index())]
+    assert len(commands) == len(set(commands))
+
+
+def test_two_rows_of_uneven_groups_are_two_experiments_at_the_laptop():
+    """Three blocks: two uniform groups are the first two and the last."""
+    with Composer() as composer:
+        runs = make_plan(papers.load("bu2023", "4"), composer, "laptop").distinct
+    boundaries = {one.run.clip.boundary for one in runs} - {None}
+    assert boundaries == {1}
+
+
+def test_every_shipped_row_composes_at_both_scales():
+    """Batches fit into the data, too; the noise is not calibrated, which takes long."""
+    from dpft.tasks import load_task
+    from dpft.training.mechanisms import expected_batch_size, published_size
+
+    wrong = []
+    tasks = {}
+    with Composer() as composer:
+        for name in papers.names():
+            shipped = papers.load(*name.split("/"))
+            for scale in SCALES:
+                if scale == "laptop" and shipped.laptop is None:
+                    continue
+                try:
+                    runs = make_plan(shipped, composer, scale).distinct
+                except PaperError as error:
+                    wrong.append(str(error))
+                    continue
+                for one in runs:
+                    size = published_size(one.run)
+                    batch = expected_batch_size(one.run.optim, size)
+                    if not 1 <= batch <= size:
+                        wrong.append(f"{name}, {scale}: batches of {batch} of {size}: {one.words}")
+                    tasks[str(one.run.task)] = one.run.task
+    for task in tasks.values():
+        load_task(task)
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,167 @@
+"""Encoding and losses of causal language models: a record's loss is its own."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dpft.config.schema import Decode, Model
+from dpft.models import Needs, load_model
+from dpft.tasks.e2e import E2E
+from dpft.tasks.objectives.base import Instance
+from dpft.tasks.objectives.causal import Causal
+from dpft.tasks.objectives.records import TextRecord
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return load_model(Model("tiny", "bundled:tiny"), Needs("causal"), seed=0)
+
+
+@pytest.fixture(scope="module")
+def records():
+    return E2E(source="sample").records("train")[:6]
+
+
+def letters(max_length, **options):
+    """An objective whose tokens are letters, and whose end token is ``|``."""
+    tokenizer = SimpleNamespace(
+        eos_token_id=ord("|"), encode=lambda text, **settings: [ord(c) for c in text]
+    )
+    return Causal(tokenizer, max_length, **options)
+
+
+def spelled(ids):
+    return "".join(map(chr, ids))
+
+
+def cut(source, target, max_length, **options):
+    example = letters(max_length, **options).encode(TextRecord((source,), target))
+    assert example.length <= max_length
+    return spelled(example.prompt), spelled(example.target)
+
+
+def test_encoding_ends_the_prompt_and_the_target(tiny):
+    objective = Causal(tiny.tokenizer, 100)
+    record = TextRecord(("name : Aromi",), "Aromi is good.")
+    example = objective.encode(record)
+    end = tiny.tokenizer.eos_token_id
+    assert example.prompt[-1] == example.target[-1] == end
+    assert tiny.tokenizer.decode(example.target[:-1]) == " Aromi is good."
+    assert example.prompt == objective.encode_prompt(record)
+
+
+@pytest.mark.parametrize(
+    ("options", "source", "target"),
+    [
+        ({}, "Q: ", " yes|"),  # the end token stands between
+        ({"after": " A: "}, "Q", "yes|"),
+        ({"after": " A:"}, "Q ", " yes|"),
+        ({"ends": False}, "Q: ", "yes|"),
+        ({"ends": False}, "Q:", " yes|"),
+        ({"ends": False, "before": "Q: "}, "", "yes|"),
+    ],
+)
+def test_the_target_begins_with_a_space_unless_one_stands_before_it(options, source, target):
+    assert cut(source, "yes", 50, **options)[1] == target
+
+
+def test_each_turn_of_a_dialogue_is_ended():
+    record = TextRecord(("hi", "you"), "me")
+    assert spelled(letters(50).encode_prompt(record)) == "hi|you|"
+    assert spelled(letters(50, ends=False, before="A ", after=" B\n").encode_prompt(record)) == (
+        "A hiyou B\n"
+    )
+    assert spelled(letters(50, ends=False, after="\n").encode(record).target) == "me|"
+
+
+def test_long_records_lose_the_end_of_the_target_but_never_all_of_it():
+    assert cut("abcd", "x" * 9, 8) == ("abcd|", " xx")
+    assert cut("abcdefgh", "x" * 9, 8) == ("cdefgh|", " ")
+
+
+def test_long_dialogues_lose_their_start_but_neither_instruction_nor_delimiter():
+    options = {"cut": "source", "before": "I:", "after": ">", "ends": False}
+    assert cut("abcdefgh", "xy", 10, **options) == ("I:fgh>", " xy|")
+    assert cut("abcdefgh", "x" * 20, 10, **options) == ("I:>", " xxxxxx")
+    objective = letters(10, **options)
+    assert spelled(objective.encode_prompt(TextRecord(("abcdefgh",), ""), room=4)) == "I:fgh>"
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "size", "options", "lost"),
+    [
+        ("abcd", "x" * 9, 16, {}, (0, 0)),  # 5 and 11 with the end tokens and a space
+        ("abcd", "x" * 9, 15, {}, (0, 1)),  # its end token
+        ("abcdefgh", "x" * 9, 8, {}, (2, 10)),
+        ("abcdefgh", "xy", 10, {"cut": "source", "before": "I:", "after": ">"}, (6, 0)),
+        ("abcdefgh", "xy", 10, {"cut": "source", "keep": 1}, (4, 0)),  # a persona's end
+    ],
+)
+def test_an_example_says_what_it_lost(source, target, size, options, lost):
+    example = letters(size, **options).encode(TextRecord((source,), target))
+    assert (example.cut_source, example.cut_target) == lost
+
+
+def test_an_answer_says_whether_its_prompt_was_cut(tiny):
+    texts = ("name : Aromi", "name : Aromi | area : riverside | food : English")
+    instances = [Instance(TextRecord((text,), ""), ("x",)) for text in texts]
+    size = len(tiny.tokenizer.encode(texts[0])) + 5
+    settings = Decode(beams=1, max_new_tokens=2)
+    answers = Causal(tiny.tokenizer, size).predict(
+        tiny.model, instances, settings, 0, lambda count: None
+    )
+    assert [answer.cut for answer in answers] == [False, True]
+    assert [answer.finished for answer in answers] == [False, False]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_losses_equal_the_plain_computation_record_by_record(tiny, records, reduction):
+    """Batching, left padding and keeping only the last logits change nothing."""
+    objective = Causal(tiny.tokenizer, 100, reduction)
+    examples = [objective.encode(record) for record in records]
+    assert len({e.length for e in examples}) > 2
+    model = tiny.model.eval()
+    with torch.no_grad():
+        losses = objective.losses(model, objective.collate(examples))
+        for example, loss in zip(examples, losses, strict=True):
+            ids = torch.tensor([example.prompt + example.target])
+            logits = model(ids).logits[0, len(example.prompt) - 1 : -1]
+            plain = F.cross_entropy(logits, torch.tensor(example.target), reduction=reduction)
+            torch.testing.assert_close(loss, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_the_loss_of_a_record_depends_on_no_other_record(tiny, records):
+    objective = Causal(tiny.tokenizer, 100)
+    batch = objective.collate([objective.encode(record) for record in records])
+    embedding = tiny.model.eval().get_input_embeddings()
+    captured = []
+    handle = embedding.register_forward_hook(lambda m, a, out: captured.append(out))
+    losses = objective.losses(tiny.model, batch)
+    handle.remove()
+    for i in range(6):
+        (g,) = torch.autograd.grad(losses[i], captured, retain_graph=True)
+        others = torch.arange(6) != i
+        assert g[i].abs().sum() > 0
+        assert g[others].abs().sum() == 0
+        # Padding takes no part either.
+        assert g[i][batch.tensors["attention_mask"][i] == 0].abs().sum() == 0
+
+
+def test_perplexity_counts_every_target_token_once(tiny):
+    """Likelihoods in batches are those of one record at a time, the end token included."""
+    task = E2E(source="sample", limit_eval=5)
+    objective = Causal(tiny.tokenizer, 100, perplexity=True)
+    instances = task.instances("test")
+    settings = Decode(beams=1, max_new_tokens=1, batch_size=2)
+    predictions = objective.predict(tiny.model, instances, settings, 0, lambda count: None)
+    for instance, prediction in zip(instances, predictions, strict=True):
+        example = objective.encode(TextRecord(instance.record.segments, instance.references[0]))
+        ids = torch.tensor([example.prompt + example.target])
+        with torch.no_grad():
+            logits = tiny.model.eval()(ids).logits[0, len(example.prompt) - 1 : -1]
+        plain = F.cross_entropy(logits, torch.tensor(example.target), reduction="sum").item()
+        assert math.isclose(prediction.nll, plain, rel_tol=1e-4)
+        assert prediction.tokens == len(example.target)

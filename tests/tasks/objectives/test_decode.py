@@ -1,0 +1,150 @@
+"""Decoding in batches is decoding one by one, by the run's settings alone."""
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from dpft.config.schema import Adapt, Decode, Model
+from dpft.models import Needs, adapt, load_model
+from dpft.tasks.e2e import E2E
+from dpft.tasks.objectives.decode import decode
+
+CAUSAL = Needs("causal")
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return load_model(Model("tiny", "bundled:tiny"), CAUSAL, seed=0)
+
+
+@pytest.fixture(scope="module")
+def prompts(tiny):
+    task = E2E(source="sample", limit_eval=5)
+    objective = task.objective(tiny)
+    return [objective.encode_prompt(i.record) for i in task.instances("test")]
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_batches_sorted_by_length_give_what_single_prompts_give(tiny, prompts, beams):
+    assert len({len(p) for p in prompts}) > 1
+    settings = Decode(beams=beams, max_new_tokens=12, batch_size=4)
+    together = decode(tiny.model, tiny.tokenizer, prompts, settings, seed=0)
+    alone = [decode(tiny.model, tiny.tokenizer, [p], settings, seed=0)[0] for p in prompts]
+    assert together == alone
+    assert all(one.text == one.text.strip() != "" for one in together)
+
+
+def test_equal_prompts_are_decoded_once(tiny, prompts):
+    counts = []
+    settings = Decode(beams=1, max_new_tokens=3)
+    doubled = [prompts[0], prompts[1], prompts[0]]
+    texts = decode(tiny.model, tiny.tokenizer, doubled, settings, 0, counts.append)
+    assert counts == [3]  # in one batch
+    assert texts[0] == texts[2]
+
+
+def test_sampling_follows_the_seed_and_differs_from_greedy(tiny, prompts):
+    settings = Decode(beams=1, sample=True, top_p=0.9, max_new_tokens=12)
+    one, same, other = (
+        decode(tiny.model, tiny.tokenizer, prompts, settings, seed) for seed in (1, 1, 2)
+    )
+    assert one == same
+    assert one != other
+
+
+def test_the_models_mode_is_kept(tiny, prompts):
+    tiny.model.train()
+    decode(tiny.model, tiny.tokenizer, prompts[:1], Decode(beams=1, max_new_tokens=1), 0)
+    assert tiny.model.training
+
+
+@pytest.mark.parametrize("prefix", [0, 4])
+def test_a_prompt_with_little_room_takes_none_from_those_beside_it(tiny, prompts, prefix):
+    """Of 256 positions the long prompt leaves five, or one behind a prefix."""
+    loaded = tiny
+    if prefix:
+        plain = load_model(Model("tiny", "bundled:tiny"), CAUSAL, seed=0)
+        loaded = adapt(plain, Adapt("prefix", length=prefix), CAUSAL, 0)
+    # Without an end token, every text is as long as it may be.
+    long = tuple((prompts[0] * 20)[:251])
+    pair = [long, prompts[1]]
+    settings = Decode(beams=1, max_new_tokens=12, batch_size=2)
+    together = decode(loaded.model, loaded.tokenizer, pair, settings, 0)
+    alone = [decode(loaded.model, loaded.tokenizer, [p], settings, 0)[0] for p in pair]
+    assert together == alone
+    assert len(loaded.tokenizer.encode(together[1].text)) > 5
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_text_says_whether_it_came_to_its_end(tiny, prompts, beams):
+    short, long = (Decode(beams=beams, max_new_tokens=n, batch_size=4) for n in (3, 150))
+    stopped = decode(tiny.model, tiny.tokenizer, prompts, short, 0)
+    assert [text.finished for text in stopped] == [False] * len(prompts)
+    done = decode(tiny.model, tiny.tokenizer, [(5, 6, 0)], long, 0)[0]
+    width = len(tiny.tokenizer.encode(done.text))
+    assert done.finished == (width < 140)
+
+
+@pytest.mark.parametrize("method", ["full", "lora", "prefix"])
+def test_what_a_model_says_about_decoding_does_not_steer_it(prompts, method):
+    """A chat model's file may ask for a temperature, or for no word pair twice."""
+    how = {
+        "full": Adapt("full"),
+        "lora": Adapt("lora", rank=2, alpha=4),
+        "prefix": Adapt("prefix", length=4),
+    }[method]
+    tiny = adapt(load_model(Model("tiny", "bundled:tiny"), CAUSAL, seed=0), how, CAUSAL, 0)
+    core = tiny.model if method == "full" else tiny.model.get_base_model()
+    greedy = Decode(beams=1, max_new_tokens=12)
+    sampled = Decode(beams=1, sample=True, top_p=0.9, max_new_tokens=12)
+    expected = [decode(tiny.model, tiny.tokenizer, prompts, s, 0) for s in (greedy, sampled)]
+    core.generation_config = theirs = GenerationConfig(
+        do_sample=True, temperature=0.05, no_repeat_ngram_size=1, min_new_tokens=12,
+        repetition_penalty=9.0, suppress_tokens=[1, 2, 3], eos_token_id=7, pad_token_id=7,
+    )  # fmt: skip
+    texts = [decode(tiny.model, tiny.tokenizer, prompts, s, 0) for s in (greedy, sampled)]
+    assert texts == expected
+    assert core.generation_config is theirs
+
+
+def _likelihood(tiny, prompts, written):
+    """Per token, the end token included, averaged over the texts."""
+    found = []
+    for prompt, one in zip(prompts, written, strict=True):
+        text = tiny.tokenizer.encode(" " + one.text) + [tiny.tokenizer.eos_token_id] * one.finished
+        ids = torch.tensor([[*prompt, *text]])
+        with torch.no_grad():
+            logs = tiny.model.eval()(ids).logits.log_softmax(-1)[0, len(prompt) - 1 : -1]
+        found.append(float(logs.gather(1, torch.tensor(text)[:, None]).mean()))
+    return sum(found) / len(found)
+
+
+def test_beams_find_likelier_texts_than_greed(tiny, prompts):
+    greedy, beams = (
+        decode(tiny.model, tiny.tokenizer, prompts, Decode(beams=n, max_new_tokens=60), 0)
+        for n in (1, 5)
+    )
+    assert beams != greedy
+    assert _likelihood(tiny, prompts, beams) > _likelihood(tiny, prompts, greedy)
+
+
+def test_a_penalty_on_length_changes_which_beam_wins(tiny, prompts):
+    short, long = (
+        decode(
+            tiny.model,
+            tiny.tokenizer,
+            prompts,
+            Decode(beams=5, max_new_tokens=60, length_penalty=penalty),
+            0,
+        )
+        for penalty in (-5.0, 5.0)
+    )
+    lengths = [sum(len(text.text) for text in texts) for texts in (short, long)]
+    assert lengths[0] < lengths[1]
+
+
+def test_sampling_from_the_likeliest_token_alone_is_greed(tiny, prompts):
+    sampled = Decode(beams=1, sample=True, top_p=1e-6, max_new_tokens=12)
+    greedy = Decode(beams=1, max_new_tokens=12)
+    one, other = (decode(tiny.model, tiny.tokenizer, prompts, s, 3) for s in (sampled, greedy))
+    assert one == other

@@ -1,0 +1,164 @@
+"""In half precision a record moves a step's sum by its threshold, whoever else is in the step.
+
+The sums of two batches that differ in one record are compared, where the batches are made so that
+rounding shows: many records that are alike, and one that is longer than all others.
+"""
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+)
+
+from dpft.config.errors import ModelError
+from dpft.privacy import make_clipper
+from dpft.privacy.shapes import FixedShapes
+from dpft.tasks.objectives.causal import Causal, CausalExample
+from dpft.tasks.objectives.classifier import ClassExample, Classifier
+from dpft.tasks.objectives.independence import check_independence
+from dpft.tasks.objectives.mixed import Mixed
+from dpft.tasks.units import Records, Users
+from dpft.training.loop import finite_losses
+
+C = 0.1
+ALIKE = 32
+BUDGET = 1 << 14
+SHAPES = FixedShapes(16 * ALIKE)
+
+
+class Tokenizer:
+    eos_token_id = pad_token_id = 0
+
+
+def gpt2():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 200, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4}
+    config = GPT2Config(**sizes, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    config.bos_token_id = config.eos_token_id = 0
+    return GPT2LMHeadModel(config).train()
+
+
+def bert():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 200, "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96}
+    config = BertConfig(**sizes, num_attention_heads=4, max_position_embeddings=64)
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0
+    return BertForSequenceClassification(config).train()
+
+
+def tokens(count, seed):
+    drawn = torch.randint(1, 200, (count,), generator=torch.Generator().manual_seed(seed))
+    return tuple(drawn.tolist())
+
+
+def example(kind, length, seed=0):
+    ids = tokens(length, seed)
+    if kind == "gpt2":
+        return CausalExample(ids[:5], ids[5:])
+    return ClassExample(ids, None, seed % 2)
+
+
+KINDS = {
+    "gpt2": (gpt2, Causal(Tokenizer(), 64)),
+    "bert": (bert, Classifier(Tokenizer(), 64, ("a", "b"))),
+}
+
+
+def clipped_sum(model, data, indices):
+    """The sum of clipped gradients as a step forms it, in float64."""
+    clipper = make_clipper(model, "bk", threshold=C)
+    model.zero_grad()
+    for piece in data.microbatches(indices, BUDGET):
+        losses, batch = finite_losses(data, model, data.batch(piece, 0))
+        clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
+    clipper.close()
+    return torch.cat([p.grad.flatten().double() for p in model.parameters()])
+
+
+def moved(model, data, one):
+    """What removing one unit changes in the sum of all, and in what the others add, by ``C``."""
+    others = [i for i in range(len(data)) if i != one]
+    change = clipped_sum(model, data, range(len(data))) - clipped_sum(model, data, others)
+    own = clipped_sum(model, data, [one])
+    return float(change.norm()) / C, float((change - own).norm()) / C
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("long", [21, 40])
+def test_a_long_record_moves_the_sum_of_like_ones_by_its_own_clipped_gradient(kind, long):
+    make, objective = KINDS[kind]
+    examples = [example(kind, 17)] * ALIKE + [example(kind, long, seed=1)]
+    data = Records(Mixed(objective), examples, SHAPES)
+    for one in (0, ALIKE):
+        change, of_others = moved(make(), data, one)
+        assert change <= 1 + 1e-5
+        assert of_others <= 1e-5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_check_before_training_finds_nothing_where_shapes_are_fixed(kind):
+    make, objective = KINDS[kind]
+    examples = [example(kind, 15 + k, seed=k) for k in range(12)]
+    data, model = Records(Mixed(objective), examples, FixedShapes(48)), make()
+    check_independence(data, model, make_clipper(model, "bk", threshold=C), BUDGET)
+
+
+def test_without_fixed_shapes_it_changes_what_the_others_add():
+    """What the test above would miss if fixed shapes did nothing."""
+    make, objective = KINDS["gpt2"]
+    examples = [example("gpt2", 17)] * ALIKE + [example("gpt2", 21, seed=1)]
+    _, of_others = moved(make(), Records(Mixed(objective), examples), ALIKE)
+    assert of_others > 1e-2
+
+
+@pytest.mark.parametrize("shapes", [SHAPES, None], ids=["fixed", "loose"])
+def test_a_user_with_longer_records_moves_the_sum_by_its_own_clipped_gradient(shapes):
+    make, objective = KINDS["gpt2"]
+    examples = [example("gpt2", 17)] * ALIKE + [example("gpt2", 21, seed=1)]
+    owners = [f"a{number:03}" for number in range(ALIKE)] + ["zoe"]
+    data = Users(Mixed(objective), examples, owners, 8, b"key", shapes)
+    change, of_others = moved(make(), data, ALIKE)
+    if shapes is None:
+        assert of_others > 1e-2
+    else:
+        assert change <= 1 + 1e-5
+        assert of_others <= 1e-5
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_record_without_a_finite_loss_changes_no_shape(bad):
+    make, objective = KINDS["gpt2"]
+
+    class Spoilt(Mixed):
+        def losses(self, model, batch):
+            losses = super().losses(model, batch)
+            odd = batch.tensors["input_ids"][:, -1] == tokens(17, 2)[-2]
+            return torch.where(odd, losses * bad, losses)
+
+    examples = [example("gpt2", 17)] * ALIKE + [example("gpt2", 17, seed=2)]
+    data = Records(Spoilt(objective), examples, SHAPES)
+    change, _ = moved(make(), data, ALIKE)
+    assert change <= 1e-5
+    assert len(data.microbatches(range(ALIKE + 1), BUDGET)) > 1
+
+
+def test_rounding_that_depends_on_the_company_is_refused():
+    """Half precision whose shapes say that they are fixed, and are not."""
+    make, objective = KINDS["gpt2"]
+
+    class Loose(Mixed):
+        def collate(self, examples, widths=None):
+            return super().collate(examples)
+
+        def widths(self, example):
+            return (64, 63)
+
+    examples = [example("gpt2", 17 + k, seed=k) for k in range(12)]
+    model = make()
+    clipper = make_clipper(model, "bk", threshold=C)
+    loose = Records(Loose(objective), examples, FixedShapes(48))
+    with pytest.raises(ModelError, match="depends on what else is in its batch"):
+        check_independence(loose, model, clipper, BUDGET)

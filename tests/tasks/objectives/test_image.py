@@ -1,0 +1,262 @@
+"""Image classification: what a model sees of an image, its loss, and predictions."""
+
+import io
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import nn
+from transformers import ViTConfig, ViTForImageClassification
+
+from dpft.config.errors import DataError
+from dpft.config.schema import Decode
+from dpft.models.wrn import WideResNet
+from dpft.privacy import make_clipper
+from dpft.tasks.objectives.base import Batch, Instance
+from dpft.tasks.objectives.image import ImageClassifier
+from dpft.tasks.objectives.images import LabelledImage
+
+CLASSES = ("cat", "dog", "ship")
+HALF = (0.5, 0.5, 0.5)
+OBJECTIVE = ImageClassifier(8, HALF, HALF, 4, CLASSES)
+
+
+def image(seed=0, height=8, width=8, label=0):
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    return LabelledImage(pixels, label, f"image {seed}")
+
+
+def coded(pixels, kind="PNG", **options):
+    file = io.BytesIO()
+    Image.fromarray(pixels, **options).save(file, kind)
+    return file.getvalue()
+
+
+def batch_of(*records, objective=OBJECTIVE):
+    return objective.collate([objective.encode(record) for record in records])
+
+
+def vit(seed=0):
+    torch.manual_seed(seed)
+    config = ViTConfig(
+        hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
+        image_size=8, patch_size=4, num_labels=3, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    model = ViTForImageClassification(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def wrn(seed=0):
+    torch.manual_seed(seed)
+    return WideResNet(3, depth=10, width=1)
+
+
+def records():
+    sizes = ((8, 8), (8, 8), (5, 9), (20, 13))
+    return [image(i, *size, label=i % 3) for i, size in enumerate(sizes)]
+
+
+# What the model sees.
+
+
+def test_pixels_are_scaled_channel_by_channel():
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    pixels[2, 3] = (255, 51, 0)
+    objective = ImageClassifier(8, (0.5, 0.2, 0.1), (0.5, 0.25, 0.2), 4, CLASSES)
+    batch = batch_of(LabelledImage(pixels, 2, ""), objective=objective)
+    assert batch.tensors["pixels"].shape == (1, 3, 8, 8)
+    assert batch.tensors["pixels"].dtype == torch.float32
+    assert batch.tensors["labels"].tolist() == [2]
+    torch.testing.assert_close(batch.tensors["pixels"][0, :, 2, 3], torch.tensor([1.0, 0.0, -0.5]))
+    torch.testing.assert_close(
+        batch.tensors["pixels"][0, :, 0, 0], torch.tensor([-1.0, -0.8, -0.5])
+    )
+
+
+def test_length_is_patches_and_a_class_token():
+    assert OBJECTIVE.encode(image()).length == 5
+    assert ImageClassifier(224, HALF, HALF, 16, CLASSES).encode(image()).length == 197
+
+
+def test_shrinking_averages_and_growing_keeps_flat_colours():
+    stripes = np.zeros((32, 32, 3), np.uint8)
+    stripes[:, ::2] = 255
+    small = LabelledImage(stripes, 0, "").pixels(8)
+    assert small.shape == (8, 8, 3)
+    assert np.abs(small[:, 1:-1].astype(int) - 127).max() <= 2
+    flat = LabelledImage(np.full((3, 5, 3), 77, np.uint8), 0, "").pixels(8)
+    assert (flat == 77).all()
+
+
+def test_pixels_bytes_and_files_are_the_same_image(tmp_path):
+    plain = image(3, 11, 7)
+    data = coded(plain.image)
+    (tmp_path / "a.png").write_bytes(data)
+    encoded = LabelledImage(data, 0, "a")
+    filed = LabelledImage(tmp_path / "a.png", 0, "b")
+    assert (encoded.pixels() == plain.image).all()
+    batch = batch_of(plain, encoded, filed).tensors["pixels"]
+    assert torch.equal(batch[0], batch[1])
+    assert torch.equal(batch[0], batch[2])
+    assert list(encoded.parts()) == list(filed.parts())
+
+
+def test_contents_are_what_tells_records_apart(tmp_path):
+    def key(record):
+        return tuple(record.parts())
+
+    pixels = np.zeros((2, 6, 3), np.uint8)
+    changed = pixels.copy()
+    changed[1, 5, 2] = 1
+    assert key(LabelledImage(pixels, 1, "a")) == key(LabelledImage(pixels, 1, "b"))
+    others = [
+        LabelledImage(pixels, 2, "a"),
+        LabelledImage(changed, 1, "a"),
+        LabelledImage(pixels.reshape(4, 3, 3), 1, "a"),
+        LabelledImage(coded(pixels), 1, "a"),
+    ]
+    assert len({key(LabelledImage(pixels, 1, "a")), *map(key, others)}) == 5
+    file = tmp_path / "x.png"
+    file.write_bytes(coded(pixels))
+    before = key(LabelledImage(file, 1, "a"))
+    file.write_bytes(coded(changed))
+    assert key(LabelledImage(file, 1, "a")) != before
+
+
+def test_grey_and_transparent_images_become_rgb():
+    grey = LabelledImage(coded(np.full((4, 4), 9, np.uint8)), 0, "")
+    assert (grey.pixels() == 9).all()
+    assert grey.pixels().shape == (4, 4, 3)
+    clear = LabelledImage(coded(np.full((4, 4, 4), 200, np.uint8)), 0, "")
+    assert clear.pixels(8).shape == (8, 8, 3)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"not an image", coded(image(1, 40, 40).image)[:-200], coded(image().image, "GIF")],
+    ids=["empty", "text", "cut short", "a format with several images"],
+)
+def test_what_is_no_image_is_named(data):
+    record = LabelledImage(data, 0, "00003.png")
+    with pytest.raises(DataError, match=r"00003\.png is not an image.*expected one of .*JPEG"):
+        batch_of(record)
+
+
+def test_a_file_that_went_away_is_named(tmp_path):
+    record = LabelledImage(tmp_path / "gone.jpg", 0, "gone")
+    with pytest.raises(DataError, match=r"cannot read .*gone\.jpg"):
+        batch_of(record)
+    with pytest.raises(DataError, match=r"cannot read .*gone\.jpg"):
+        list(record.parts())
+
+
+# Privacy.
+
+
+def test_a_row_is_the_image_alone():
+    together = batch_of(*records()).tensors["pixels"]
+    for row, record in zip(together, records(), strict=True):
+        assert torch.equal(row, batch_of(record).tensors["pixels"][0])
+
+
+@pytest.mark.parametrize("build", [vit, wrn])
+def test_the_loss_of_an_image_depends_on_no_other_image(build):
+    model = build().train()
+    batch = batch_of(*records())
+    pixels = batch.tensors["pixels"].requires_grad_()
+    losses = OBJECTIVE.losses(model, batch)
+    assert losses.shape == (4,)
+    for i in range(4):
+        (g,) = torch.autograd.grad(losses[i], pixels, retain_graph=True)
+        others = torch.arange(4) != i
+        assert g[i].abs().sum() > 0
+        assert g[others].abs().sum() == 0
+
+
+@pytest.mark.parametrize("build", [vit, wrn])
+def test_losses_equal_the_plain_computation_image_by_image(build):
+    model = build().eval()
+    with torch.no_grad():
+        losses = OBJECTIVE.losses(model, batch_of(*records()))
+        for record, loss in zip(records(), losses, strict=True):
+            pixels = record.pixels(8).astype(np.float32) / 127.5 - 1
+            output = model(torch.from_numpy(pixels).permute(2, 0, 1)[None])
+            logits = output if isinstance(output, torch.Tensor) else output.logits
+            plain = F.cross_entropy(logits, torch.tensor([record.label]))
+            torch.testing.assert_close(loss, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_clipped_sums_are_those_of_single_images_with_class_token_and_positions():
+    """``bk`` and ``flat`` through this objective, against one backward an image."""
+    batch = batch_of(*records())
+    batch = Batch({**batch.tensors, "pixels": batch.tensors["pixels"].double()})
+
+    model = vit().double()
+    singles = []
+    for i in range(4):
+        loss = OBJECTIVE.losses(model, batch.rows(torch.tensor([i])))[0]
+        names = dict(model.named_parameters())
+        gradients = torch.autograd.grad(loss, list(names.values()))
+        singles.append(dict(zip(names, gradients, strict=True)))
+    norms = torch.stack([torch.cat([g.flatten() for g in one.values()]).norm() for one in singles])
+    threshold = norms.sort().values[1:3].mean().item()
+    factors = (threshold / norms).clamp(max=1)
+    assert 0 < (factors < 1).sum() < 4
+
+    for style in ("bk", "flat"):
+        model = vit().double()
+        clipper = make_clipper(model, style, threshold=threshold)
+        clipper.backward(OBJECTIVE.losses(model, batch))
+        torch.testing.assert_close(clipper.norms[:, 0], norms, rtol=1e-10, atol=0)
+        assert {"vit.embeddings.cls_token", "vit.embeddings.position_embeddings"} <= set(
+            clipper.parameters
+        )
+        for name, parameter in clipper.parameters.items():
+            expected = sum(f * one[name] for f, one in zip(factors, singles, strict=True))
+            torch.testing.assert_close(parameter.grad, expected, rtol=1e-10, atol=1e-12)
+        clipper.close()
+
+
+# Predictions.
+
+
+class Corner(nn.Module):
+    """Logits are the three channels of the first pixel."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(1))
+
+    def forward(self, pixels):
+        return pixels[:, :, 0, 0]
+
+
+def test_predictions_are_the_likeliest_names_with_their_likelihood():
+    def one(colour, label):
+        return Instance(
+            LabelledImage(np.full((8, 8, 3), colour, np.uint8), label, f"is {label}"),
+            (CLASSES[label],),
+        )
+
+    model = Corner().train()
+    instances = [one((0, 255, 0), 1), one((255, 0, 0), 2), one((0, 0, 255), 2)]
+    done = []
+    settings = Decode(batch_size=2)
+    predictions = OBJECTIVE.predict(model, instances, settings, 0, done.append)
+    assert [p.prediction for p in predictions] == ["dog", "cat", "ship"]
+    assert [p.references for p in predictions] == [("dog",), ("ship",), ("ship",)]
+    assert [p.source for p in predictions] == ["is 1", "is 2", "is 2"]
+    # Logits are 1 and -1, -1.
+    right = -math.log(math.e / (math.e + 2 / math.e))
+    wrong = right + 2
+    for prediction, nll in zip(predictions, (right, wrong, right), strict=True):
+        assert math.isclose(prediction.nll, nll, rel_tol=1e-6)
+    assert sum(done) == 3
+    assert model.training

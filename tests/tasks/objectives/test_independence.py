@@ -1,0 +1,255 @@
+"""Models in which records see each other are refused before the first step."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    FNetConfig,
+    LlamaConfig,
+)
+
+from dpft.config.errors import ModelError
+from dpft.config.schema import Model
+from dpft.models import Needs, load_model
+from dpft.privacy import make_clipper
+from dpft.privacy.verify import RuleSums
+from dpft.tasks.objectives.base import Batch
+from dpft.tasks.objectives.causal import Causal, CausalExample, collate, token_nll
+from dpft.tasks.objectives.classifier import Classifier
+from dpft.tasks.objectives.independence import check_independence
+from dpft.tasks.objectives.records import LabelledText
+from dpft.tasks.units import Records
+
+EXAMPLES = [CausalExample(tuple(range(3, 3 + n)), (5, 6, 7)) for n in (2, 5, 40)]
+
+
+class Plain:
+    """Losses of a causal model, without a tokenizer."""
+
+    def collate(self, examples):
+        return collate(examples)
+
+    def losses(self, model, batch):
+        return token_nll(model, batch).mean(1)
+
+
+def llama(**rope):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=60,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=16,
+        rope_parameters={"rope_theta": 10000.0, **rope},
+        initializer_range=0.5,
+    )
+    return AutoModelForCausalLM.from_config(config)
+
+
+def test_an_ordinary_model_passes_and_keeps_its_mode():
+    model = llama(rope_type="default").train()
+    check_independence(Records(Plain(), EXAMPLES), model)
+    assert model.training
+
+
+def test_one_example_is_enough_to_begin_with():
+    check_independence(Records(Plain(), EXAMPLES[:1]), llama(rope_type="default"))
+
+
+def test_positions_that_follow_the_longest_record_are_refused():
+    """Dynamic rotary scaling changes for everybody once one record is long."""
+    with pytest.raises(ModelError, match="depends on what else is in its batch"):
+        check_independence(Records(Plain(), EXAMPLES), llama(rope_type="dynamic", factor=4.0))
+    short = EXAMPLES[:2]
+    check_independence(Records(Plain(), short), llama(rope_type="dynamic", factor=4.0))
+
+
+def test_an_encoder_that_ignores_the_attention_mask_is_refused():
+    tokenizer = load_model(Model("r", "random:bert"), Needs("classifier", ("a", "b")), 0).tokenizer
+    config = FNetConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=2,
+        intermediate_size=16,
+        max_position_embeddings=64,
+        tpu_short_seq_length=64,
+    )
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_config(config)
+    objective = Classifier(tokenizer, 32, ("a", "b"))
+    texts = ("short", "a text of middling length", "a text that is longer than all the others")
+    examples = [objective.encode(LabelledText((text,), 0)) for text in texts]
+    with pytest.raises(ModelError, match="FNetForSequenceClassification"):
+        check_independence(Records(objective, examples), model)
+
+
+def test_what_a_batch_leaves_behind_is_found():
+    model = llama(rope_type="default")
+    model.register_buffer("seen", torch.zeros(1))
+
+    def count(module, args, kwargs):
+        module.seen += len(kwargs["input_ids"])
+
+    model.register_forward_pre_hook(count, with_kwargs=True)
+    with pytest.raises(ModelError, match="its buffer seen changes"):
+        check_independence(Records(Plain(), EXAMPLES), model)
+
+
+def test_records_that_are_mixed_on_purpose_are_found():
+    class Mixing(Plain):
+        def losses(self, model, batch):
+            losses = super().losses(model, batch)
+            return losses - 0.1 * losses.mean()
+
+    with pytest.raises(ModelError, match="losses differ"):
+        check_independence(Records(Mixing(), EXAMPLES), llama(rope_type="default"))
+
+
+def test_it_works_with_the_tasks_objective():
+    loaded = load_model(Model("tiny", "bundled:tiny"), Needs("causal"), 0)
+    assert isinstance(loaded.model, nn.Module)
+    check_independence(Records(Causal(loaded.tokenizer, 50), EXAMPLES), loaded.model)
+
+
+class Detached(nn.Module):
+    """Divides a broadcast parameter by its norm, which a clipper's row for each record changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((1, 4), 0.5))
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.layer(x * self.scale / self.scale.detach().norm())[:, 0]
+
+
+class Rows:
+    def collate(self, examples):
+        return Batch({"x": torch.stack([torch.full((4,), float(e.length)) for e in examples])})
+
+    def losses(self, model, batch):
+        return model(batch.tensors["x"])
+
+
+def test_the_model_is_looked_at_as_the_clipper_makes_it():
+    torch.manual_seed(0)
+    model = Detached()
+    check_independence(Records(Rows(), EXAMPLES), model)
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    with pytest.raises(ModelError, match="depends on what else is in its batch"):
+        check_independence(Records(Rows(), EXAMPLES), model, clipper)
+    assert not clipper._capture.calls
+
+
+class Centred(nn.Module):
+    """Takes the batch's mean away, without a gradient, below a head that hardly shows it."""
+
+    def __init__(self, head):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
+        nn.init.normal_(self.head.weight, std=head)
+
+    def forward(self, x):
+        h = self.body(x)
+        return nn.functional.softplus(self.head(torch.tanh(h - h.mean(0).detach())))[:, 0]
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "per_layer_adaptive"])
+@pytest.mark.parametrize("coupled", [True, False])
+def test_what_a_new_head_hides_from_the_losses_shows_in_clipped_sums(style, coupled, monkeypatch):
+    torch.manual_seed(0)
+    model = Centred(head=1e-6)
+    if not coupled:
+        monkeypatch.setattr(torch.Tensor, "mean", lambda h, dim: torch.zeros(h.shape[1:]))
+    check_independence(Records(Rows(), EXAMPLES), model)
+    clipper = make_clipper(model, style, threshold=1.0)
+    if coupled:
+        with pytest.raises(ModelError, match="gradients differ"):
+            check_independence(Records(Rows(), EXAMPLES), model, clipper)
+    else:
+        check_independence(Records(Rows(), EXAMPLES), model, clipper)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert model.training
+    assert not clipper.below.any()
+    assert not clipper.unfinished
+
+
+def test_the_first_batch_of_training_is_checked_all_the_same(monkeypatch):
+    """What was looked at without dropout has shown nothing of training."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1), nn.Flatten(0))
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    check_independence(Records(Rows(), EXAMPLES), model, clipper)
+    checked = []
+    verify = RuleSums.verify
+
+    def spy(self, *tolerances):
+        checked.append(1)
+        return verify(self, *tolerances)
+
+    monkeypatch.setattr(RuleSums, "verify", spy)
+    clipper.backward(model(torch.randn(3, 4)))
+    assert checked
+
+
+class Trained(nn.Module):
+    """Does something else with a batch in training than in evaluation."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.body, self.head, self.what = nn.Linear(4, 4), nn.Linear(4, 1), what
+        self.drop_path = DropPath()
+
+    def forward(self, x):
+        h = self.body(x)
+        if self.training:
+            h = self.what(h)
+        return self.head(torch.tanh(self.drop_path(h)))[:, 0]
+
+
+class DropPath(nn.Module):
+    """Drops the branch of some rows, as in transformers' vision models."""
+
+    def forward(self, h):
+        return h * (torch.rand(len(h), 1) < 0.5) if self.training else h
+
+
+def test_records_that_are_mixed_in_training_alone_are_found():
+    model = Trained(lambda h: h - h.mean(0))
+    data = Records(Rows(), EXAMPLES)
+    with pytest.raises(ModelError, match="depends on what else is in its batch"):
+        check_independence(data, model)
+    model.eval()
+    with pytest.raises(ModelError, match="depends on what else is in its batch"):
+        check_independence(data, model, make_clipper(model, "bk", threshold=1.0))
+    assert not any(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda h: nn.functional.dropout(h, 0.5),
+        nn.Dropout(0.5),
+        lambda h: torch.dropout(h, 0.5, train=True),
+        lambda h: nn.functional.scaled_dot_product_attention(h, h, h, None, 0.5),
+        lambda h: h if torch.rand(()) < 0.5 else 0 * h,
+    ],
+    ids=["functional", "module", "torch", "attention", "layers that are left out"],
+)
+def test_dropout_is_not_mistaken_for_a_coupling(what):
+    rows = lambda h: what(h.unsqueeze(1)).squeeze(1)  # noqa: E731 - attention within a record
+    model = Trained(rows).train()
+    before = torch.random.get_rng_state()
+    check_independence(Records(Rows(), EXAMPLES), model, make_clipper(model, "bk", threshold=1.0))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(module.training for module in model.modules())
+
+
+def test_random_numbers_of_a_row_other_than_dropout_are_named():
+    model = Trained(lambda h: h * torch.randn(len(h), 4)).train()
+    with pytest.raises(ModelError, match="no random numbers but dropout"):
+        check_independence(Records(Rows(), EXAMPLES), model)

@@ -1,0 +1,267 @@
+"""Infilling: templates, words, the blank that is never cut, and losses at the blank alone."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dpft.config.errors import ConfigError, ModelError
+from dpft.config.schema import Decode
+from dpft.privacy import make_clipper
+from dpft.tasks.objectives.base import Instance
+from dpft.tasks.objectives.infill import Infilling, head_only_at
+from dpft.tasks.objectives.records import LabelledText
+from tests.privacy.reference import clear, grads_of, reference_clip
+from tests.tasks.objectives.encoders import TOKENIZERS, build
+
+NAMES = ("bert", "roberta")
+CLASSES = ("negative", "positive")
+ONE, TWO = "<S1> It was [MASK] .", "<S1> ? [MASK] , <S2>"
+RECORDS = [
+    LabelledText(("the film was very long",), 0),
+    LabelledText(("not dull",), 1),
+    LabelledText(("it is a very very long plot , the film is not good .",), 0),
+    LabelledText(("a b c",), 1),
+]
+WORDS = {"negative": "terrible", "positive": "great"}
+
+
+def infilling(tokenizer, template=ONE, words=WORDS, max_length=30):
+    return Infilling(tokenizer, max_length, template, words, CLASSES)
+
+
+def spelled(name, texts, template, max_length=30):
+    tokenizer = TOKENIZERS[name]()
+    task = infilling(tokenizer, template, max_length=max_length)
+    example = task.encode(LabelledText(texts, 0))
+    assert example.length <= max_length
+    assert example.ids[example.mask] == tokenizer.mask_token_id
+    tokens = tokenizer.convert_ids_to_tokens(list(example.ids))
+    return " ".join(tokens) if name == "bert" else "".join(tokens)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def encoder(request):
+    return build(request.param, masked=True)
+
+
+def test_the_published_templates_word_for_word():
+    assert spelled("bert", ("the film",), ONE) == "[CLS] the film it was [MASK] . [SEP]"
+    assert spelled("roberta", ("the film ",), ONE) == "<s>theĠfilmĠItĠwas<mask>Ġ.</s>"
+    assert spelled("roberta", ("who", "the mill"), TWO) == "<s>whoĠ?<mask>Ġ,ĠtheĠmill</s>"
+    assert spelled("roberta", ("who", "it"), "<S1> [MASK] , <S2>") == "<s>who<mask>Ġ,Ġit</s>"
+
+
+def test_lm_bffs_own_forms_can_be_written():
+    text = ("who built it ?", "The mill.")
+    assert spelled("roberta", text, "<S1:open>?[MASK], <S2:lower>") == (
+        "<s>whoĠbuiltĠit?<mask>,ĠtheĠmill.</s>"
+    )
+    assert spelled("roberta", ("the film",), "<S1> It was[MASK].") == (
+        "<s>theĠfilmĠItĠwas<mask>.</s>"
+    )
+    # A text without final punctuation keeps its last letter.
+    assert spelled("bert", ("who built it",), "<S1:open> [MASK]") == (
+        "[CLS] who built it [MASK] [SEP]"
+    )
+
+
+def test_long_texts_are_cut_longest_first_and_the_blank_never():
+    long = "a b c a b c a b c"
+    assert spelled("bert", (long,), ONE, 10) == "[CLS] a b c a it was [MASK] . [SEP]"
+    assert spelled("bert", (long, "the film"), TWO, 10) == ("[CLS] a b c ? [MASK] , the film [SEP]")
+    assert spelled("bert", (long, long), TWO, 10) == "[CLS] a b c ? [MASK] , a b [SEP]"
+    assert spelled("bert", ("the film", long), TWO, 10) == ("[CLS] the film ? [MASK] , a b c [SEP]")
+
+
+def test_what_texts_lose_is_counted():
+    tokenizer = TOKENIZERS["bert"]()
+    record = LabelledText(("a b c a b c a b c",), 0)
+    assert infilling(tokenizer).encode(record).cut_source == 0
+    assert infilling(tokenizer, max_length=10).encode(record).cut_source == 5
+
+
+def test_a_blank_in_the_text_is_not_taken_for_the_templates():
+    tokenizer = TOKENIZERS["bert"]()
+    example = infilling(tokenizer).encode(LabelledText(("the [MASK] film",), 0))
+    assert example.ids.count(tokenizer.mask_token_id) == 2
+    assert example.mask == 6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_words_are_looked_up_as_inside_a_sentence(name):
+    tokenizer = TOKENIZERS[name]()
+    tokens = tokenizer.convert_ids_to_tokens(list(infilling(tokenizer).words))
+    space = "Ġ" if name == "roberta" else ""
+    assert tokens == [f"{space}terrible", f"{space}great"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"negative": "bad", "positive": "unkind"}, "positive is 'unkind', .*un ##kind.*one token"),
+        ({"negative": "bad", "positive": "zzz"}, r"positive is 'zzz', .*\[UNK\]"),
+        ({"negative": "bad"}, "no word for positive"),
+        (
+            {"negative": "Bad", "positive": "bad"},
+            "gives negative and positive the same word: 'bad'",
+        ),
+        ({**WORDS, "neutral": "is"}, "label_words.neutral is 'is', but there is no such class"),
+        ({"negative": False, "positive": True}, "negative is False; .*needs quotes"),
+        ({"negative": "", "positive": "good"}, "negative is ''; expected a word"),
+    ],
+)
+def test_impossible_words_are_refused(words, message):
+    with pytest.raises(ConfigError, match=message):
+        infilling(TOKENIZERS["bert"](), words=words)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("<S1> It was .", r"with 0 \[MASK\]; expected \[MASK\] once"),
+        ("<S1> [MASK] [MASK]", r"with 2 \[MASK\]"),
+        ("<S3> [MASK]", "with unknown <S3>"),
+        ("<S1> [mask]", r"with unknown \[mask\]"),
+        ("<S1:upper> [MASK]", "unknown modifier 'upper'; expected one of open, lower"),
+        ("It was [MASK]", "without <S1>"),
+    ],
+)
+def test_impossible_templates_are_refused(template, message):
+    with pytest.raises(ConfigError, match=message):
+        infilling(TOKENIZERS["bert"](), template)
+
+
+def test_a_template_that_leaves_no_room_or_asks_for_a_missing_text_is_refused():
+    tokenizer = TOKENIZERS["bert"]()
+    with pytest.raises(ConfigError, match="max_length is 6, but the template alone takes 6 tokens"):
+        infilling(tokenizer, max_length=6)
+    with pytest.raises(ConfigError, match="records have 1 text; leave <S2> out"):
+        infilling(tokenizer, TWO).encode(RECORDS[0])
+
+
+def test_losses_equal_the_plain_computation_record_by_record(encoder):
+    """Batching, padding and a head that sees the blank alone change nothing."""
+    model, tokenizer = encoder
+    task = infilling(tokenizer)
+    examples = [task.encode(record) for record in RECORDS]
+    assert len({e.length for e in examples}) > 2
+    with torch.no_grad():
+        losses = task.losses(model, task.collate(examples))
+        for example, loss in zip(examples, losses, strict=True):
+            logits = model(torch.tensor([example.ids])).logits[0, example.mask, list(task.words)]
+            plain = F.cross_entropy(logits, torch.tensor(example.label))
+            torch.testing.assert_close(loss, plain, rtol=1e-8, atol=1e-10)
+
+
+def test_the_loss_of_a_record_depends_on_no_other_record(encoder):
+    model, tokenizer = encoder
+    task = infilling(tokenizer)
+    batch = task.collate([task.encode(record) for record in RECORDS])
+    captured = []
+    handle = model.get_input_embeddings().register_forward_hook(
+        lambda m, a, out: captured.append(out)
+    )
+    losses = task.losses(model, batch)
+    handle.remove()
+    assert losses.shape == (4,)
+    for i in range(4):
+        (g,) = torch.autograd.grad(losses[i], captured, retain_graph=True)
+        others = torch.arange(4) != i
+        assert g[i].abs().sum() > 0
+        assert g[others].abs().sum() == 0
+        # Padding takes no part either.
+        assert g[i][batch.tensors["attention_mask"][i] == 0].abs().sum() == 0
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "flat", "per_layer"])
+def test_clipped_sums_of_a_tied_decoder_equal_an_autograd_loop(encoder, style):
+    model, tokenizer = encoder
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    task = infilling(tokenizer)
+    examples = [task.encode(record) for record in RECORDS]
+    batch = task.collate(examples)
+    if style == "per_layer":  # against another plan with the same groups
+        sums = []
+        for plan in ("fused", "materialised"):
+            sums.append(clipped(model, task, batch, "per_layer", plan=plan))
+        assert_equal(*sums)
+        return
+    norms, expected = reference_clip(
+        model,
+        lambda i: task.losses(model, task.collate(examples[i : i + 1]))[0],
+        4,
+        lambda n: (0.5 / n).clamp(max=1),
+    )
+    assert (norms > 0.5).any()
+    assert_equal(clipped(model, task, batch, style), expected)
+
+
+def clipped(model, task, batch, style, **options):
+    clipper = make_clipper(model, style, threshold=0.5, **options)
+    try:
+        clear(model)
+        clipper.backward(task.losses(model, batch))
+        return grads_of(model)
+    finally:
+        clipper.close()
+        clear(model)
+
+
+def assert_equal(sums, expected):
+    assert set(sums) == set(expected)
+    for name, g in sums.items():
+        torch.testing.assert_close(g, expected[name], rtol=1e-9, atol=1e-10)
+
+
+def test_the_decoder_sees_one_position_of_each_record(encoder):
+    model, tokenizer = encoder
+    task = infilling(tokenizer)
+    shapes = []
+    head = model.get_output_embeddings()
+    handle = head.register_forward_hook(lambda m, a, out: shapes.append(out.shape))
+    batch = task.collate([task.encode(record) for record in RECORDS])
+    task.losses(model, batch)
+    assert shapes == [(4, 1, len(tokenizer))]
+    # Nothing is left behind on the model.
+    model(batch.tensors["input_ids"])
+    handle.remove()
+    assert shapes[1] == (*batch.tensors["input_ids"].shape, len(tokenizer))
+
+
+def test_a_model_whose_head_is_not_known_gives_the_same_losses(encoder):
+    model, tokenizer = encoder
+
+    class Wrapped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def forward(self, **inputs):
+            return self.inner(**inputs)
+
+    task = infilling(tokenizer)
+    batch = task.collate([task.encode(record) for record in RECORDS])
+    with torch.no_grad():
+        torch.testing.assert_close(task.losses(Wrapped(), batch), task.losses(model, batch))
+
+
+def test_an_encoder_that_adds_positions_is_refused(encoder):
+    model, tokenizer = encoder
+    ids = torch.full((2, 5), tokenizer.mask_token_id)
+    with (
+        pytest.raises(ModelError, match="gives 5 positions for 4 tokens"),
+        head_only_at(model, torch.tensor([1, 1]), 4),
+    ):
+        model(ids)
+
+
+def test_predictions_are_classes(encoder):
+    model, tokenizer = encoder
+    task = infilling(tokenizer)
+    instances = [Instance(record, (CLASSES[record.label],)) for record in RECORDS]
+    predictions = task.predict(model, instances, Decode(batch_size=3), 0, lambda count: None)
+    with torch.no_grad():
+        scores = task.scores(model, task.collate([task.encode(record) for record in RECORDS]))
+    assert [p.prediction for p in predictions] == [CLASSES[i] for i in scores.argmax(1)]
+    expected = [-s.log_softmax(0)[r.label].item() for s, r in zip(scores, RECORDS, strict=True)]
+    assert [p.nll for p in predictions] == pytest.approx(expected)

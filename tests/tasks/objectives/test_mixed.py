@@ -1,0 +1,151 @@
+"""Mixed precision: what is rounded, what is not, and what a run makes of it."""
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
+from dpft.config.schema import parse
+from dpft.privacy import make_clipper
+from dpft.privacy.shapes import FixedShapes
+from dpft.reproduce.tables.matching import match_key
+from dpft.runs import RunDirectory, config_hash, read_ledger
+from dpft.tasks import load_task
+from dpft.tasks.objectives.base import Batch
+from dpft.tasks.objectives.mixed import Mixed, check_supported
+from dpft.training import setup as preparation
+from dpft.training.progress import Progress
+from dpft.training.run import run_experiment
+
+SMALL = [
+    *("task.source=sample", "task.limit_train=48", "task.limit_eval=2", "optim.batch_size=16"),
+    *("optim.steps=4", "decode=greedy", "decode.max_new_tokens=3", "threads=1"),
+    *("clip=bk", "privacy.noise_seed=1", "checkpoint_every=1"),
+]
+
+
+class Squares:
+    """Losses of a linear layer; remembers in which type it multiplied."""
+
+    def losses(self, model, batch):
+        out = model(batch.tensors["x"])
+        self.dtype = out.dtype
+        return out.square().sum(1)
+
+
+def test_products_are_rounded_and_nothing_else():
+    torch.manual_seed(0)
+    model, batch = nn.Linear(64, 3), Batch({"x": torch.randn(5, 64)})
+    inner = Squares()
+    losses = Mixed(inner).losses(model, batch)
+    assert inner.dtype == torch.bfloat16
+    assert losses.dtype == torch.float32
+    assert not torch.equal(losses, inner.losses(model, batch))
+    torch.testing.assert_close(losses, inner.losses(model, batch), rtol=0.05, atol=0.05)
+    assert model.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "flat", "per_layer"])
+def test_one_record_moves_the_sum_by_its_threshold_at_most(style):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 3))
+    clipper = make_clipper(model, style, threshold=0.1)
+    for _ in range(3):
+        batch = Batch({"x": 10 * torch.randn(1, 64)})
+        for parameter in model.parameters():
+            parameter.grad = None
+        clipper.backward(Mixed(Squares()).losses(model, batch))
+        moved = sum(p.grad.double().square().sum() for p in model.parameters()).sqrt()
+        assert 0.05 < moved <= 0.1 * (1 + 1e-5)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(
+        "dpft.tasks.metrics.e2e.score", lambda predictions, references: {"BLEU": 0.5}
+    )
+    monkeypatch.setattr("dpft.tasks.metrics.e2e.signature", lambda: "quick")
+
+
+def settings(folder, name, *more):
+    return parse(compose([*SMALL, f"runs_dir={folder}", f"name={name}", *more]))
+
+
+def test_a_run_in_mixed_precision_is_a_run_of_its_own(tmp_path, quick):
+    plain, mixed = settings(tmp_path, "plain"), settings(tmp_path, "mixed", "precision=bfloat16")
+    assert config_hash(plain.identity()) != config_hash(mixed.identity())
+    assert match_key(plain.raw) != match_key(mixed.raw)
+    one, other = run_experiment(plain), run_experiment(mixed)
+    first, second = (read_ledger(found.path / "ledger.jsonl") for found in (one, other))
+    assert [line["epsilon_rdp"] for line in first.entries] == [
+        line["epsilon_rdp"] for line in second.entries
+    ]
+    assert first.entries[0]["update"] != second.entries[0]["update"]
+    assert other.record["config"]["precision"] == "bfloat16"
+    assert "bfloat16" in (other.path / "model" / "README.md").read_text()
+
+
+def test_full_precision_is_what_runs_had_before_there_was_a_choice(tmp_path):
+    raw = compose(["task=e2e"])
+    before = {key: value for key, value in raw.items() if key != "precision"}
+    assert config_hash(parse(raw).identity()) == config_hash(parse(before).identity())
+    assert match_key(raw) == match_key(before)
+
+
+def test_a_precision_that_is_not_there_is_an_error():
+    raw = compose(["task=e2e"])
+    for value in ("float16", "bf16", None, 16):
+        with pytest.raises(ConfigError, match="precision is"):
+            parse({**raw, "precision": value})
+
+
+def test_a_gpu_without_it_is_refused(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: False)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "Old GPU")
+    with pytest.raises(ConfigError, match=r"Old GPU.*precision=float32"):
+        check_supported("bfloat16", torch.device("cuda"))
+    check_supported("float32", torch.device("cuda"))
+    check_supported("bfloat16", torch.device("cpu"))
+
+
+def prepared(tmp_path, monkeypatch, *more):
+    """What a run would train with, and what was checked for independence."""
+    checked = []
+    monkeypatch.setattr(
+        preparation, "check_independence", lambda *arguments: checked.append(arguments)
+    )
+    run = settings(tmp_path, "run", *more)
+    text = OmegaConf.to_yaml(OmegaConf.create(run.raw))
+    with RunDirectory.open(tmp_path / "run", run.identity(), text) as directory:
+        found = preparation.prepare(run, load_task(run.task), directory, Progress())
+    found.parts.clipper.close()
+    return found, checked
+
+
+def test_a_private_run_in_half_precision_trains_and_checks_in_fixed_shapes(tmp_path, monkeypatch):
+    found, [(units, model, clipper, budget)] = prepared(
+        tmp_path, monkeypatch, "precision=bfloat16", "optim.microbatch_tokens=1024"
+    )
+    assert units is found.units
+    assert units.shapes == FixedShapes(16)
+    assert (model, clipper) == (found.parts.loaded.model, found.parts.clipper)
+    assert budget == 1024
+    for piece in units.microbatches(range(48), budget):
+        batch = units.batch(piece, 0).batch.tensors
+        assert batch["input_ids"].shape == (len(piece), batch["input_ids"].shape[1])
+        assert batch["input_ids"].shape[1] + 1 in (16, 24, 32, 48, 64, 96, 100)
+        assert len(piece) == 2
+        losses = units.losses(model, units.batch(piece, 0))
+        assert losses.isfinite().all()
+    assert found.header()["shapes"] == "fixed"
+
+
+@pytest.mark.parametrize("more", [(), ("precision=bfloat16", "clip=none")])
+def test_other_runs_are_cut_as_ever(tmp_path, monkeypatch, more):
+    found, checked = prepared(tmp_path, monkeypatch, *more)
+    assert found.units.shapes is None
+    assert [arguments[3] for arguments in checked] == [None] * len(checked)
+    assert len(checked) == (not more)
+    assert "shapes" not in found.header()

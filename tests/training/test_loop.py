@@ -1,0 +1,503 @@
+"""The loop: styles change nothing but speed, and a bad record harms nobody."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from dpft.config.errors import TrainingError
+from dpft.config.schema import Optim
+from dpft.privacy import Mechanism, make_clipper
+from dpft.privacy.quantiles import Quantiles
+from dpft.privacy.shapes import FixedShapes
+from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
+from dpft.tasks.units import Records
+from dpft.training.loop import train
+from dpft.training.optim import lr_factor, make_optimizer
+from tests.privacy.test_clipping import gpt2
+
+OPTIM = Optim(name="adam", lr=1e-2, batch_size=4, epochs=1, microbatch_tokens=40)
+EXAMPLES = [
+    CausalExample(
+        tuple(1 + (3 * i + j) % 20 for j in range(2 + i % 3)), (1 + i % 7, 9, 1 + i % 5, 0)
+    )
+    for i in range(16)
+]
+
+
+class TinyObjective:
+    def __init__(self, poison=None):
+        self.poison = poison
+
+    def collate(self, examples):
+        return collate(examples)
+
+    def losses(self, model, batch):
+        out = token_nll(model, batch).mean(1)
+        if self.poison is not None:
+            factors = torch.ones(len(out))
+            factors[(batch.tensors["targets"] == 7).any(1)] = self.poison
+            out = out * factors
+        return out
+
+
+def run(
+    style="bk",
+    steps=10,
+    sigma=0.5,
+    start=0,
+    model=None,
+    optimizer=None,
+    objective=None,
+    estimates=None,
+    quantiles=None,
+    **hooks,
+):
+    model = model or gpt2(dropout=0.1).float()
+    threshold = None if style == "none" else 0.5
+    clipper = make_clipper(model, style, threshold=threshold, adaptive=quantiles)
+    thresholds = tuple(group.threshold for group in clipper.groups)
+    sigma = 0.0 if style == "none" else sigma
+    mechanism = Mechanism(len(EXAMPLES), 4, steps, sigma, thresholds[:1], 1e-3)
+    mechanism = mechanism.over(
+        thresholds,
+        quantiles=clipper.adaptive,
+        quantile_budget=None if clipper.adaptive is None else 0.1,
+    )
+    if estimates is not None:
+        clipper.move(estimates)
+    optimizer = optimizer or make_optimizer(OPTIM, iter(clipper.parameters.values()))
+    train(
+        model=model,
+        data=Records(objective or TinyObjective(), EXAMPLES),
+        clipper=clipper,
+        mechanism=mechanism,
+        optimizer=optimizer,
+        settings=OPTIM,
+        key=b"key",
+        start=start,
+        **hooks,
+    )
+    clipper.close()
+    run.estimates = clipper.estimates
+    return model, optimizer
+
+
+def weights(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def test_style_changes_nothing_but_speed():
+    """Same seed, same weights after ten steps with dropout, noise and Adam."""
+    reference = weights(run("flat", steps=10)[0])
+    for style in ("ghost", "bk"):
+        for name, weight in weights(run(style, steps=10)[0]).items():
+            torch.testing.assert_close(weight, reference[name], rtol=1e-3, atol=2e-5)
+
+
+def test_every_trainable_parameter_moves_in_the_first_step():
+    before = weights(gpt2(dropout=0.1).float())
+    for style in ("none", "flat", "ghost", "bk"):
+        after = weights(run(style, steps=1)[0])
+        assert [n for n in before if torch.equal(before[n], after[n])] == []
+
+
+def test_continuing_equals_an_unbroken_run_bit_for_bit():
+    whole, _ = run(steps=6)
+    model, optimizer = run(steps=3)
+    state = optimizer.state_dict()
+    resumed = gpt2(dropout=0.1, seed=9).float()
+    resumed.load_state_dict(model.state_dict())
+    fresh = make_optimizer(OPTIM, resumed.parameters())
+    fresh.load_state_dict(state)
+    run(steps=6, start=3, model=resumed, optimizer=fresh)
+    for name, weight in weights(resumed).items():
+        assert torch.equal(weight, weights(whole)[name])
+
+
+ADAPTIVE = ("flat_adaptive", "per_layer_adaptive")
+
+
+@pytest.mark.parametrize(
+    ("style", "rescale"),
+    [("flat_adaptive", None), ("per_layer_adaptive", None), ("per_layer_adaptive", 1.0)],
+)
+def test_continuing_with_adaptive_thresholds_equals_an_unbroken_run(style, rescale):
+    fractions = []
+    settings = {"style": style, "quantiles": Quantiles(0.6, rescale=rescale)}
+    settings["spend"] = lambda step, released: fractions.append(released.fractions)
+    whole, _ = run(steps=6, **settings)
+    final, unbroken = run.estimates, list(fractions)
+    fractions.clear()
+    model, optimizer = run(steps=3, **settings)
+    assert run.estimates != final
+    resumed = gpt2(dropout=0.1, seed=9).float()
+    resumed.load_state_dict(model.state_dict())
+    fresh = make_optimizer(OPTIM, resumed.parameters())
+    fresh.load_state_dict(optimizer.state_dict())
+    run(steps=6, start=3, model=resumed, optimizer=fresh, estimates=run.estimates, **settings)
+    assert run.estimates == final
+    assert fractions == unbroken
+    for name, weight in weights(resumed).items():
+        assert torch.equal(weight, weights(whole)[name])
+
+
+@pytest.mark.parametrize("style", ADAPTIVE)
+def test_thresholds_find_the_quantile_of_the_norms_in_training(style):
+    """Frozen weights, hardly any noise: the share below each estimate comes to the target."""
+    shares = []
+    model = gpt2().float()
+    frozen = torch.optim.SGD(model.parameters(), lr=0.0)
+    rates = dataclasses.replace(OPTIM, lr=1e-30)
+
+    def after(step, statistics):
+        if step >= 40 and statistics.norms:
+            assert statistics.summary()["clip_thresholds"] == list(statistics.released.thresholds)
+            thresholds = torch.tensor(statistics.released.thresholds)
+            shares.append((torch.cat(statistics.norms) <= thresholds).float())
+
+    clipper = make_clipper(model, style, threshold=0.1, adaptive=Quantiles(0.5))
+    thresholds = tuple(group.threshold for group in clipper.groups)
+    plain = Mechanism(len(EXAMPLES), len(EXAMPLES), 70, 0.01, (0.1,), 1e-3)
+    train(
+        model=model,
+        data=Records(TinyObjective(), EXAMPLES),
+        clipper=clipper,
+        mechanism=plain.over(thresholds, quantiles=Quantiles(0.5), quantile_budget=0.5),
+        optimizer=frozen,
+        settings=rates,
+        key=b"key",
+        after_step=after,
+    )
+    clipper.close()
+    assert torch.cat(shares).mean(0).sub(0.5).abs().max() < 0.1
+
+
+@pytest.mark.parametrize(("dropout", "equal"), [(0.1, False), (0.0, True)])
+def test_dropout_masks_are_drawn_from_the_key(dropout, equal):
+    """With all records in the batch and no noise, nothing else of a step is random."""
+    seen = []
+    for key in (b"one", b"other"):
+        model = gpt2(dropout=dropout).float()
+        clipper = make_clipper(model, "bk", threshold=0.5)
+        train(
+            model=model,
+            data=Records(TinyObjective(), EXAMPLES),
+            clipper=clipper,
+            mechanism=Mechanism(len(EXAMPLES), len(EXAMPLES), 1, 0.0, (0.5,), 1e-3),
+            optimizer=make_optimizer(OPTIM, iter(clipper.parameters.values())),
+            settings=OPTIM,
+            key=key,
+            after_step=lambda step, statistics: seen.append(torch.cat(statistics.losses)),
+        )
+        clipper.close()
+    assert torch.equal(*seen) is equal
+
+
+def test_the_ledger_is_told_before_the_weights_move():
+    model = gpt2().float()
+    before = weights(model)
+    seen = []
+
+    def spend(step, released):
+        assert released.fractions == ()  # thresholds are fixed
+        if step == 0:
+            assert all(torch.equal(w, before[n]) for n, w in weights(model).items())
+        seen.append(step)
+
+    run(steps=3, model=model, spend=spend)
+    assert seen == [0, 1, 2]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("style", ["none", "flat", "ghost", "bk"])
+def test_a_record_whose_loss_is_not_finite_is_dropped_and_counted(style, value):
+    dropped, sizes = [], []
+
+    def after(step, statistics):
+        dropped.append(statistics.dropped)
+        sizes.append(statistics.records)
+
+    model, _ = run(style, steps=4, objective=TinyObjective(poison=value), after_step=after)
+    assert all(torch.isfinite(w).all() for w in weights(model).values())
+    assert 0 < sum(dropped) < sum(sizes)
+
+    class WithoutPoisoned(TinyObjective):
+        """The same records left out by hand, before any loss is computed."""
+
+        def losses(self, model, batch):
+            keep = ~(batch.tensors["targets"] == 7).any(1)
+            return super().losses(model, batch.rows(keep)) if keep.any() else torch.zeros(0)
+
+    undropped = gpt2(dropout=0.0).float()
+    run(style, steps=1, model=undropped, objective=TinyObjective(poison=value))
+    expected = gpt2(dropout=0.0).float()
+    run(style, steps=1, model=expected, objective=WithoutPoisoned())
+    for name, weight in weights(undropped).items():
+        torch.testing.assert_close(weight, weights(expected)[name], rtol=1e-4, atol=1e-5)
+
+
+def test_an_empty_batch_is_a_step_of_noise_alone():
+    mechanism = Mechanism(len(EXAMPLES), 1, 30, 0.5, (0.5,), 1e-3)
+    sampler = mechanism.sampler(b"key")
+    assert [] in [sampler.batch(step) for step in range(30)]
+    model = gpt2().float()
+    clipper = make_clipper(model, "bk", threshold=0.5)
+    seen = []
+    train(
+        model=model,
+        data=Records(TinyObjective(), EXAMPLES),
+        clipper=clipper,
+        mechanism=mechanism,
+        optimizer=make_optimizer(OPTIM, model.parameters()),
+        settings=OPTIM,
+        key=b"key",
+        after_step=lambda step, statistics: seen.append(statistics.summary()),
+    )
+    assert len(seen) == 30
+    assert any(s["records"] == 0 and s["loss"] is None for s in seen)
+
+
+def test_the_examples_must_be_those_of_the_mechanism():
+    model = nn.Linear(2, 2)
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    with pytest.raises(TrainingError, match="16 units for a mechanism over 99"):
+        train(
+            model=model,
+            data=Records(TinyObjective(), EXAMPLES),
+            clipper=clipper,
+            mechanism=Mechanism(99, 4, 1, 1.0, (1.0,), 1e-3),
+            optimizer=make_optimizer(OPTIM, model.parameters()),
+            settings=OPTIM,
+            key=b"key",
+        )
+
+
+def test_non_private_divergence_is_an_error():
+    model = gpt2().float()
+
+    class Huge(TinyObjective):
+        def losses(self, model, batch):
+            return super().losses(model, batch) * 1e38
+
+    with pytest.raises(TrainingError, match=r"not finite at step 0.*optim\.lr"):
+        run("none", model=model, objective=Huge())
+
+
+def test_noise_reaches_the_weights_at_every_step_and_is_never_repeated():
+    """Fails if the loop drops the noise, halves it, or uses one draw for two steps or on resume.
+
+    Noise a thousand times the threshold drowns the gradient, so that plain SGD at rate 1 moves the
+    weights by the noise of each step.
+    """
+    sgd = Optim(name="sgd", lr=1.0, batch_size=4, epochs=1, microbatch_tokens=40)
+    mechanism = Mechanism(len(EXAMPLES), 4, 4, 1000.0, (1e-3,), 1e-3)
+    model = gpt2().float()
+    moves, last = [], [torch.cat([w.flatten() for w in weights(model).values()])]
+
+    def after(step, statistics):
+        now = torch.cat([w.flatten() for w in weights(model).values()])
+        moves.append(now - last.pop())
+        last.append(now)
+
+    for start, stop in ((0, 2), (2, 4)):  # the second part is a resumed run
+        clipper = make_clipper(model, "bk", threshold=1e-3)
+        train(
+            model=model,
+            data=Records(TinyObjective(), EXAMPLES),
+            clipper=clipper,
+            mechanism=dataclasses.replace(mechanism, steps=stop),
+            optimizer=make_optimizer(sgd, iter(clipper.parameters.values())),
+            settings=sgd,
+            key=b"key",
+            start=start,
+            after_step=after,
+        )
+        clipper.close()
+    n = moves[0].numel()
+    assert len(moves) == 4
+    for move in moves:
+        assert move.std().item() == pytest.approx(1.0 / 4, rel=5 / (2 * n) ** 0.5)
+    for i in range(4):
+        for j in range(i):
+            together = torch.corrcoef(torch.stack([moves[i], moves[j]]))[0, 1].item()
+            assert abs(together) < 5 / n**0.5
+
+
+@pytest.mark.parametrize(("style", "exact"), [("bk", True), ("ghost", True), ("none", False)])
+def test_private_losses_are_computed_without_tf32(style, exact):
+    seen = []
+
+    class Watched(TinyObjective):
+        def losses(self, model, batch):
+            seen.append(torch.backends.cuda.matmul.fp32_precision)
+            return super().losses(model, batch)
+
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        run(style, steps=1, objective=Watched())
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+    assert set(seen) == {"ieee" if exact else "tf32"}
+
+
+class Steep(TinyObjective):
+    """One record's loss is finite and its gradient is not."""
+
+    def losses(self, model, batch):
+        out = super().losses(model, batch)
+        steep = (batch.tensors["targets"] == 7).any(1)
+        out[steep] = out[steep] + (out[steep] - out[steep].detach()).sqrt()
+        return out
+
+
+def test_a_record_whose_gradient_is_not_finite_is_counted_once():
+    model, seen = gpt2().float(), []
+    clipper = make_clipper(model, "per_layer", threshold=0.5)
+    thresholds = tuple(group.threshold for group in clipper.groups)
+    train(
+        model=model,
+        data=Records(Steep(), EXAMPLES),
+        clipper=clipper,
+        mechanism=Mechanism(len(EXAMPLES), len(EXAMPLES), 1, 0.5, thresholds, 1e-3),
+        optimizer=make_optimizer(OPTIM, iter(clipper.parameters.values())),
+        settings=OPTIM,
+        key=b"key",
+        after_step=lambda step, statistics: seen.append(statistics.summary()),
+    )
+    clipper.close()
+    steep = sum(7 in example.target for example in EXAMPLES)
+    assert 0 < steep == seen[0]["dropped"]
+    assert seen[0]["records"] == len(EXAMPLES)
+    assert len(seen[0]["clipped"]) == len(thresholds)
+    assert seen[0]["seconds"] > 0
+
+
+def test_a_step_has_the_learning_rate_of_its_schedule():
+    settings = dataclasses.replace(OPTIM, schedule="linear")
+    model = gpt2().float()
+    clipper = make_clipper(model, "bk", threshold=0.5)
+    optimizer, rates = make_optimizer(settings, iter(clipper.parameters.values())), []
+    train(
+        model=model,
+        data=Records(TinyObjective(), EXAMPLES),
+        clipper=clipper,
+        mechanism=Mechanism(len(EXAMPLES), 4, 4, 0.5, (0.5,), 1e-3),
+        optimizer=optimizer,
+        settings=settings,
+        key=b"key",
+        after_step=lambda step, statistics: rates.append(optimizer.param_groups[0]["lr"]),
+    )
+    clipper.close()
+    assert rates == [settings.lr * lr_factor(settings, step, 4) for step in range(4)]
+    assert rates == sorted(set(rates), reverse=True)
+
+
+def test_one_weight_that_is_not_finite_ends_a_private_run():
+    model = gpt2().float()
+
+    class Breaks(torch.optim.SGD):
+        def step(self):
+            with torch.no_grad():
+                self.param_groups[0]["params"][-1].view(-1)[0] = math.nan
+
+    with pytest.raises(TrainingError, match="weights are not finite after step 0"):
+        run("bk", model=model, optimizer=Breaks(model.parameters(), lr=1.0))
+
+
+class Observer:
+    """An audit of two slots and a reparametrisation in one: notes what is asked of it, and when."""
+
+    def __init__(self, events):
+        self.events = events
+
+    def __len__(self):
+        return 2
+
+    def insert(self, slots):
+        assert all(0 <= slot < 2 for slot in slots)
+        self.events.append(f"insert {len(slots)}")
+
+    def observe(self):
+        self.events.append("observe")
+
+    def begin(self, step):
+        self.events.append(f"begin {step}")
+
+    def transfer(self):
+        self.events.append("transfer")
+
+
+def test_an_audit_sees_each_release_and_new_coordinates_move_once_it_is_counted():
+    events, model = [], gpt2().float()
+    clipper = make_clipper(model, "bk", threshold=0.5)
+    optimizer = make_optimizer(OPTIM, iter(clipper.parameters.values()))
+    optimizer.register_step_pre_hook(lambda *_: events.append("weights"))
+    everyone = len(EXAMPLES) + 2
+    train(
+        model=model,
+        data=Records(TinyObjective(), EXAMPLES),
+        clipper=clipper,
+        mechanism=Mechanism(everyone, everyone, 2, 0.5, (0.5,), 1e-3),
+        optimizer=optimizer,
+        settings=OPTIM,
+        key=b"key",
+        audit=Observer(events),
+        reparametrisation=Observer(events),
+        spend=lambda step, released: events.append(f"spend {step}"),
+    )
+    clipper.close()
+    assert events == [
+        event
+        for step in range(2)
+        for event in (
+            f"begin {step}",
+            "insert 2",
+            "observe",
+            f"spend {step}",
+            "transfer",
+            "weights",
+        )
+    ]
+
+
+class FixedObjective(TinyObjective):
+    def collate(self, examples, widths=None):
+        return collate(examples, widths)
+
+    def widths(self, example):
+        return 16, 4  # losses are averages over the widest target
+
+    def blank(self):
+        return CausalExample((1,), (1,))
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "per_layer"])
+def test_blanks_change_neither_the_weights_nor_the_count_of_records(style):
+    found, seen = [], []
+    for shapes in (None, FixedShapes(64)):
+        model = gpt2()
+        clipper = make_clipper(model, style, threshold=0.5)
+        thresholds = tuple(group.threshold for group in clipper.groups)
+        train(
+            model=model,
+            data=Records(FixedObjective(poison=math.inf), EXAMPLES, shapes),
+            clipper=clipper,
+            mechanism=Mechanism(len(EXAMPLES), len(EXAMPLES), 1, 0.0, thresholds, 1e-3),
+            optimizer=torch.optim.SGD(clipper.parameters.values(), lr=1.0),
+            settings=OPTIM,
+            key=b"key",
+            after_step=lambda step, statistics: seen.append(statistics),
+        )
+        found.append(weights(model))
+        clipper.close()
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-11)
+    bad = sum(7 in example.target for example in EXAMPLES)
+    assert 0 < bad < len(EXAMPLES)
+    assert [s.records for s in seen] == [len(EXAMPLES)] * 2
+    assert [s.dropped for s in seen] == [bad] * 2
+    assert [sum(map(len, s.norms)) for s in seen] == [len(EXAMPLES) - bad] * 2

@@ -1,0 +1,165 @@
+"""Optimizers step as their papers say, schedules follow, and batch sizes keep their rate."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
+from dpft.config.schema import OPTIMIZERS, Optim, conf_dir, parse
+from dpft.runs.tensors import portable
+from dpft.training.mechanisms import expected_batch_size, make_mechanism, published_size
+from dpft.training.optim import lr_factor, make_optimizer
+
+OPTIM = Optim(name="adam", lr=0.1, batch_size=4, epochs=1)
+
+
+def stepped(settings, *gradients, weight=(1.0, 2.0, 2.0)):
+    p = nn.Parameter(torch.tensor(weight))
+    optimizer = make_optimizer(settings, iter([p]))
+    for gradient in gradients:
+        p.grad = torch.tensor(gradient)
+        optimizer.step()
+    return p.detach(), optimizer
+
+
+def test_every_optimizer_has_a_file():
+    assert {file.stem for file in (conf_dir() / "optim").glob("*.yaml")} == set(OPTIMIZERS)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+def test_adam_adds_the_decay_to_the_gradient_and_adamw_to_the_weight(decay):
+    """After one step Adam moves by the rate against the sign of what it is given."""
+    for name, start in (("adam", (1.0, -1.0)), ("adamw", (1 - 0.1 * decay, -1 + 0.1 * decay))):
+        settings = dataclasses.replace(OPTIM, name=name, weight_decay=decay)
+        p, _ = stepped(settings, (2.0, 3.0), weight=(1.0, -1.0))
+        torch.testing.assert_close(p, torch.tensor(start) - 0.1)
+
+
+def test_sgd_with_momentum():
+    settings = dataclasses.replace(OPTIM, name="sgd", momentum=0.5)
+    p, _ = stepped(settings, (1.0, 0.0, 0.0), (1.0, 0.0, 0.0))
+    torch.testing.assert_close(p, torch.tensor([1.0 - 0.1 - 0.15, 2.0, 2.0]))
+
+
+def test_a_step_of_lamb_is_as_long_as_the_rate_times_the_norm():
+    """From the first step on, where pytorch-optimizer's own default takes ten times as long."""
+    settings = dataclasses.replace(OPTIM, name="lamb", adam_epsilon=1e-12)
+    gradients = [(0.3, -0.2, 5.0), (0.1, 0.1, -2.0)]
+    first, _ = stepped(settings, gradients[0])
+    start = torch.tensor([1.0, 2.0, 2.0])
+    assert (first - start).norm().item() == pytest.approx(0.1 * 3.0, rel=1e-4)
+    # The direction is that of Adam's moments, here only the sign.
+    torch.testing.assert_close(
+        (first - start).sign(), -torch.tensor(gradients[0]).sign(), rtol=0, atol=0
+    )
+    second, _ = stepped(settings, *gradients)
+    moved = (second - first).norm().item()
+    assert moved == pytest.approx(0.1 * first.norm().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_resumed_optimizer_goes_on_as_it_was(name):
+    momentum = 0.9 if name == "sgd" else 0.0
+    settings = dataclasses.replace(OPTIM, name=name, momentum=momentum, weight_decay=0.1)
+    gradients = [(0.3, -0.2, 5.0), (0.1, 0.1, -2.0), (1.0, 0.0, 2.0)]
+    whole, _ = stepped(settings, *gradients)
+    half, optimizer = stepped(settings, *gradients[:2])
+    p = nn.Parameter(half.clone())
+    resumed = make_optimizer(settings, iter([p]))
+    resumed.load_state_dict(portable(optimizer.state_dict()))
+    p.grad = torch.tensor(gradients[2])
+    resumed.step()
+    assert torch.equal(p.detach(), whole)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_frozen_weight_with_a_gradient_moves(name):
+    """RGP's matrices are frozen for autograd and given a gradient all the same."""
+    p = nn.Parameter(torch.ones(3), requires_grad=False)
+    optimizer = make_optimizer(dataclasses.replace(OPTIM, name=name), iter([p]))
+    p.grad = torch.ones(3)
+    optimizer.step()
+    assert (p < 1).all()
+
+
+def test_schedules():
+    linear = dataclasses.replace(OPTIM, schedule="linear", warmup_steps=4)
+    assert [lr_factor(linear, s, 12) for s in (0, 3, 4, 8, 11)] == [0.25, 1.0, 1.0, 0.5, 0.125]
+    assert {lr_factor(OPTIM, s, 12) for s in range(12)} == {1.0}
+    share = dataclasses.replace(OPTIM, schedule="linear", warmup_ratio=0.06)
+    # Six of a hundred steps; a share that is no whole number is rounded up.
+    assert [lr_factor(share, s, 100) for s in (0, 5, 6, 53)] == [1 / 6, 1.0, 1.0, 0.5]
+    assert [lr_factor(share, s, 20) for s in (0, 1, 2)] == [0.5, 1.0, 1.0]
+    whole = dataclasses.replace(OPTIM, warmup_ratio=1.0)
+    assert [lr_factor(whole, s, 4) for s in range(4)] == [0.25, 0.5, 0.75, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": None}, "neither optim.batch_size nor optim.sampling_rate is set"),
+        ({"sampling_rate": 0.1}, "optim.batch_size is 4 beside optim.sampling_rate=0.1; .*null"),
+        ({"batch_size": None, "sampling_rate": 0.0}, "sampling_rate is 0.0; expected above 0"),
+        ({"batch_size": None, "sampling_rate": 1.5}, "sampling_rate is 1.5; expected above 0"),
+        ({"batch_size": None, "sampling_rate": 0.1, "rate_like": "sst2"}, "rate_like is sst2"),
+        ({"warmup_steps": 3, "warmup_ratio": 0.1}, "warmup_steps is 3 beside optim.warmup_ratio"),
+        ({"warmup_steps": -1}, "optim.warmup_steps is -1"),
+        ({"warmup_ratio": 1.1}, "optim.warmup_ratio is 1.1; expected 0 to 1"),
+        ({"betas": (0.9,)}, "optim.betas"),
+        ({"name": "lars"}, "optim.name is 'lars'"),
+    ],
+)
+def test_impossible_settings_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(OPTIM, **changes)
+
+
+def test_a_batch_size_is_given_or_follows_from_a_rate():
+    given = dataclasses.replace(OPTIM, batch_size=1024)
+    rate = dataclasses.replace(OPTIM, batch_size=None, sampling_rate=0.0152)
+    like = dataclasses.replace(OPTIM, batch_size=1000, rate_like="sst2")  # of 67,349 records
+    assert [expected_batch_size(given, n) for n in (2000, 67349)] == [1024, 1024]
+    assert [expected_batch_size(rate, n) for n in (67349, 392702)] == [1024, 5969]
+    assert [expected_batch_size(like, n) for n in (67349, 392702)] == [1000, 5831]
+    assert expected_batch_size(rate, 10) == 1  # at least one record
+    for size in (67349, 104743, 363846, 392702):
+        rates = expected_batch_size(like, size) / size
+        assert math.isclose(rates, 1000 / 67349, rel_tol=1e-3)
+
+
+def test_a_rate_of_no_task_is_refused_with_the_known_ones():
+    like = dataclasses.replace(OPTIM, rate_like="sst3")
+    with pytest.raises(ConfigError, match=r"rate_like is 'sst3'; expected .*sst2"):
+        expected_batch_size(like, 100)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "batch", "rate"),
+    [
+        (["optim.batch_size=null", "optim.sampling_rate=0.0152"], 5969, 0.0152),
+        (["optim.batch_size=1000", "optim.rate_like=sst2"], 5831, 1000 / 67349),
+    ],
+)
+def test_the_mechanism_has_both_batch_size_and_rate(overrides, batch, rate):
+    """They hold for ``dpft account``, which makes the mechanism like this."""
+    run = parse(compose(["task=mnli", "eps=3", "optim.epochs=3", *overrides]))
+    said = make_mechanism(run, published_size(run)).to_dict()
+    assert said["batch_size"] == batch
+    assert said["sampling_rate"] == batch / 392702 == pytest.approx(rate, rel=1e-4)
+    assert said["steps"] == 3 * (392702 // batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("adam", {"momentum": 0.9}, r"optim\.momentum is 0\.9, which has no effect on optim=adam"),
+        ("sgd", {"betas": (0.9, 0.98)}, r"optim\.betas is \[0\.9, 0\.98\], which has no effect"),
+    ],
+)
+def test_settings_without_effect_are_refused(name, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(OPTIM, name=name, **changes)

@@ -1,0 +1,185 @@
+"""Scores of predictions, and what of the references a record may hold."""
+
+import json
+
+import pytest
+
+from dpft.config.compose import compose
+from dpft.config.errors import DataError
+from dpft.config.schema import Decode, parse
+from dpft.tasks import load_task
+from dpft.tasks.e2e import E2E
+from dpft.tasks.objectives.base import Prediction
+from dpft.tasks.own_texts import LanguageModeling
+from dpft.training.predictions import predict, read_predictions, score_file, write_predictions
+from dpft.training.progress import Progress
+
+
+class Mine(E2E):
+    """A task of another package, which may read anything."""
+
+
+class MinePublished(Mine):
+    """One whose author says that anyone may have its data."""
+
+    published = True
+
+
+OWN = [
+    LanguageModeling(train_file="mine.jsonl", test_share=0.1),
+    LanguageModeling(train_file="mine.jsonl", test_file="test.jsonl"),
+    LanguageModeling(hub="me/mine"),
+]
+
+
+@pytest.mark.parametrize("task", OWN)
+def test_no_hash_of_ones_own_references_is_recorded(tmp_path, task):
+    """Whoever guesses a held-out record could test the guess against a plain hash."""
+    file = tmp_path / "test.jsonl"
+    line = {"prediction": "", "references": ["my secret"], "nll": 2.0, "tokens": 2}
+    file.write_text(json.dumps(line) + "\n")
+
+    section = score_file(task, file)
+    assert set(section) == {"metrics", "examples", "signature"}
+    generated = score_file(LanguageModeling(source="sample"), file)
+    assert generated == {**section, "references": generated["references"]}
+
+
+def test_only_known_data_sets_count_as_published():
+    assert E2E().published
+    assert not Mine().published
+    assert MinePublished().published
+
+
+class Counted(MinePublished):
+    """One without a slow scorer."""
+
+    def score(self, predictions):
+        return {}
+
+    def signature(self):
+        return "none"
+
+
+class PrivatelyCounted(Counted):
+    published = False
+
+
+ANSWERS = [
+    Prediction("a", "x", ("x y",), finished=False, cut=True),
+    Prediction("b", "x y", ("x y",), finished=True, cut=False),
+]
+
+
+def test_nothing_is_lost_between_predicting_and_scoring(tmp_path):
+    """Every run is scored from its file."""
+    full = [
+        Prediction("a", "x", ("x", "y"), "matched", 1.5, 3, True, False),
+        Prediction("", "", ("y",), "mismatched", 0.0, 1, False, True),
+    ]
+    write_predictions(tmp_path / "dev.jsonl", full)
+    assert read_predictions(tmp_path / "dev.jsonl") == full
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"tokens": 0}, "tokens is 0"),
+        ({"tokens": -5}, "tokens is -5; expected a whole number of at least 1"),
+        ({"tokens": True}, "tokens is True"),
+        ({"nll": -0.5}, "nll is -0.5; expected a number of at least 0"),
+        ({"nll": "1"}, "nll is '1'"),
+    ],
+)
+def test_what_no_likelihood_can_be_is_refused_with_its_line(tmp_path, more, said):
+    file = tmp_path / "dev.jsonl"
+    line = {"prediction": "x", "references": ["x"], "nll": 1.0, "tokens": 1}
+    file.write_text(json.dumps(line) + "\n" + json.dumps(line | more) + "\n")
+    with pytest.raises(DataError, match=f"dev.jsonl, line 2: {said}"):
+        read_predictions(file)
+
+
+def test_a_model_that_diverged_can_be_read(tmp_path):
+    answer = Prediction("", "x", ("x",), nll=float("inf"), tokens=1)
+    write_predictions(tmp_path / "dev.jsonl", [answer])
+    assert read_predictions(tmp_path / "dev.jsonl") == [answer]
+
+
+@pytest.mark.parametrize("words", [["task=e2e"], ["task=dart"]])
+def test_references_that_no_scorer_takes_are_one_sentence(tmp_path, words):
+    lines = [{"prediction": "a b", "references": ["a b"]}, {"prediction": "c", "references": [""]}]
+    file = tmp_path / "test.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    task = load_task(parse(compose([*words, "task.source=sample"])).task)
+    with pytest.raises(DataError, match=r"test\.jsonl: item 2 has only empty references"):
+        score_file(task, file)
+
+
+@pytest.mark.parametrize(
+    ("words", "reference"),
+    [
+        (["task=cifar10"], "cat"),
+        (["task=classification", "task.classes=[cat,dog]", "task.train_file=none.csv"], "cat"),
+        (["task=sst2"], "positive"),
+    ],
+)
+@pytest.mark.parametrize("odd", ["3", "Cat", "Positive"])
+def test_an_answer_that_is_no_class_is_not_counted_as_a_wrong_one(tmp_path, words, reference, odd):
+    file = tmp_path / "test.jsonl"
+    file.write_text(json.dumps({"prediction": odd, "references": [reference]}) + "\n")
+    task = load_task(parse(compose(words)).task)
+    with pytest.raises(DataError, match=f"prediction 1 has the class '{odd}'; expected one of"):
+        score_file(task, file)
+
+
+def test_texts_without_an_end_are_counted_beside_the_scores(tmp_path):
+    file = tmp_path / "test.jsonl"
+    write_predictions(file, ANSWERS)
+    assert read_predictions(file) == ANSWERS
+    section = score_file(Counted(), file)
+    assert (section["examples"], section["unfinished"], section["cut_prompts"]) == (2, 1, 1)
+    private = score_file(PrivatelyCounted(), file)
+    assert private["unfinished"] == 1
+    assert "cut_prompts" not in private  # how long private questions are is not told
+
+
+def test_a_file_that_does_not_say_is_not_counted(tmp_path):
+    """Files of other programs, of classes, and from before a prediction said it."""
+    file = tmp_path / "test.jsonl"
+    write_predictions(file, [Prediction("a", "x", ("x y",)), ANSWERS[0]])
+    assert "finished" not in json.loads(file.read_text().splitlines()[0])
+    assert not {"unfinished", "cut_prompts"} & set(score_file(Counted(), file))
+
+
+def test_a_wrong_word_for_finished_names_file_and_line(tmp_path):
+    file = tmp_path / "test.jsonl"
+    file.write_text('{"prediction": "", "references": ["x"], "finished": "no"}\n')
+    with pytest.raises(DataError, match=r"test\.jsonl, line 1: finished is 'no'; expected true"):
+        read_predictions(file)
+
+
+class Answering:
+    """A task whose objective answers from a list."""
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    def objective(self, loaded):
+        return self
+
+    def predict(self, *arguments):
+        return self.answers
+
+
+class Loaded:
+    model = None
+
+
+@pytest.mark.parametrize(("answers", "said"), [(ANSWERS, 1), (ANSWERS[1:], 0)])
+def test_who_decodes_is_told_how_many_were_stopped(answers, said, capsys):
+    settings = Decode(max_new_tokens=7)
+    with Progress() as progress:
+        predict(Answering(answers), Loaded(), answers, settings, 0, progress)
+    warned = " ".join(capsys.readouterr().err.split())
+    assert warned.count("1 of 2 texts were stopped at decode.max_new_tokens=7") == said
+    assert warned.count("1 of 2 prompts were longer than the model or task.max_length") == said

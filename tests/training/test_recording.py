@@ -1,0 +1,140 @@
+"""What a record says of a run's guarantee, and of its cost where a process makes several runs."""
+
+import mmap
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from dpft.config.compose import compose
+from dpft.config.schema import parse
+from dpft.privacy.accounting import epsilon_gdp_clt, epsilon_rdp
+from dpft.report.comparison import print_remarks
+from dpft.runs import model_card
+from dpft.runs.paths import run_path
+from dpft.training import recording
+from dpft.training import run as experiment
+from tests.small_runs import ready, settings
+
+MIB = 2**20
+
+
+def can_reset():
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return "VmHWM" in Path("/proc/self/status").read_text()
+
+
+@pytest.mark.skipif(not can_reset(), reason="this system keeps a process's peak for ever")
+def test_a_peak_is_not_that_of_an_earlier_run():
+    cpu = torch.device("cpu")
+    recording.forget_peak()
+    before = recording.peak_memory(cpu)
+    # Pages of its own: malloc might have as much at hand from tests before.
+    with mmap.mmap(-1, 512 * MIB) as taken:
+        for page in range(0, len(taken), mmap.PAGESIZE):
+            taken[page] = 1
+        with_it = recording.peak_memory(cpu)
+    kept = recording.peak_memory(cpu)
+    recording.forget_peak()
+    after = recording.peak_memory(cpu)
+    # Half of it, since the rest of the process takes and gives back memory as well.
+    assert with_it > before + 256 * MIB, (before, with_it)
+    assert kept > with_it - 64 * MIB, (with_it, kept)
+    assert after < with_it - 256 * MIB, (before, with_it, after)
+
+
+def test_peaks_of_every_gpu_are_forgotten(monkeypatch):
+    forgotten = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", forgotten.append)
+    recording.forget_peak()
+    assert forgotten == [0, 1]
+
+
+def test_every_run_of_a_process_begins_with_a_peak_of_its_own(monkeypatch, tmp_path):
+    happened = []
+
+    def stop(*arguments):
+        happened.append("prepare")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment, "forget_peak", lambda: happened.append("forget"))
+    monkeypatch.setattr(experiment, "prepare", stop)
+    words = ["task=sst2", "task.source=sample", "model=random-bert", f"runs_dir={tmp_path}"]
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run_experiment(parse(compose(words)))
+    assert happened == ["forget", "prepare"]
+
+
+@pytest.mark.parametrize(("records", "told"), [(40, True), (96, False), (98, False), (100, True)])
+def test_a_part_of_a_published_set_is_labelled(tmp_path, monkeypatch, records, told):
+    monkeypatch.setattr(
+        "dpft.tasks.metrics.e2e.score", lambda predictions, references: {"BLEU": 0.5}
+    )
+    monkeypatch.setattr("dpft.tasks.metrics.e2e.signature", lambda: "quick")
+    for name, count in (("trainset", records), ("devset", 2), ("testset_w_refs", 2)):
+        rows = "".join(f"name[A{i}],A{i} is good.\n" for i in range(count))
+        (tmp_path / f"{name}.csv").write_text("mr,ref\n" + rows)
+    settings = [
+        *(f"task.data_dir={tmp_path}", "task.train_size=97", "clip=none", "optim.steps=1"),
+        *("optim.batch_size=4", "decode=greedy", "decode.max_new_tokens=2", f"runs_dir={tmp_path}"),
+    ]
+    labels = experiment.run_experiment(parse(compose(settings))).record["labels"]
+    label = f"{records} training records, where the published set has 97"
+    assert (label in labels) == told
+
+
+def record_of(run):
+    """Of a run whose steps were taken, as it is before scoring."""
+    with ready(run) as (prepared, directory, _):
+        return recording.make_record(run, prepared, directory, 1.0, {})
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "gdp_clt", "prv"])
+def test_the_statement_quotes_the_epsilon_of_the_accountant_that_it_names(
+    tmp_path, capsys, accountant
+):
+    """Whatever the noise was calibrated by: GDP-CLT's is an approximation, and too small."""
+    budget = ["privacy.noise_multiplier=null", "eps=2", f"privacy.accountant={accountant}"]
+    run = settings(tmp_path, *budget, "optim.batch_size=2", "optim.steps=30", "privacy.delta=1e-3")
+    record = record_of(run)
+    setting = {
+        "sampling_rate": 2 / 12,
+        "noise_multiplier": record["mechanism"]["noise_multiplier"],
+        "steps": 30,
+        "delta": 1e-3,
+    }
+    proven = epsilon_rdp(**setting)
+    assert proven > 1.1 * epsilon_gdp_clt(**setting)
+    print_remarks(run_path(run), record)
+    for text in (record["privacy"]["statement"], model_card(record), capsys.readouterr().out):
+        ((epsilon, delta),) = re.findall(
+            r"\(([\d.]+), ([\d.e-]+)\)-differential\s+privacy\s+by\s+Renyi\s+accounting", text
+        )
+        assert proven <= float(epsilon) < proven + 0.001
+        assert float(delta) == 1e-3
+    assert recording.stated(record["privacy"]["epsilon"]) == pytest.approx(
+        min(proven, record["privacy"]["epsilon"]["prv"]["upper"])
+    )
+
+
+def test_an_audit_is_held_against_a_bound_and_no_estimate():
+    epsilon = {"rdp": 3.0, "gdp_clt": 1.0, "prv": {"lower": 1.5, "estimate": 2.0, "upper": 2.5}}
+    assert recording.stated(epsilon) == 2.5
+    assert recording.stated({**epsilon, "rdp": 2.2}) == 2.2
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "shuffle"])
+def test_epsilon_of_shuffled_batches_is_never_stated_without_its_caveat(tmp_path, sampling):
+    record = record_of(settings(tmp_path, f"sampling={sampling}"))
+    said = "epsilon computed for Poisson sampling, run with shuffled batches"
+    assert (said in record["privacy"]["caveats"]) is (sampling == "shuffle")
+    card = model_card(record)
+    warned = f"> **Mind:** {said[0].upper()}{said[1:]}."
+    assert (warned in card) is (sampling == "shuffle")
+    assert ("(upper bound)" in card) is (sampling == "poisson")

@@ -1,0 +1,210 @@
+"""A finished run that was damaged: made whole by the same command, or refused with advice."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dpft import runs
+from dpft.cli.decode import main as decode
+from dpft.cli.report import main as report
+from dpft.cli.score import score_run
+from dpft.cli.train import resumed
+from dpft.config.compose import compose
+from dpft.config.errors import DpftError
+from dpft.config.schema import Model, parse
+from dpft.models import Needs, load_model
+from dpft.training.run import run_experiment
+from dpft.training.trained import loaded_run
+
+WORDS = [
+    *("task=text2text", "task.source=sample", "task.limit_train=12", "task.limit_eval=2"),
+    *("task.max_length=48", "model=random-gpt2", "clip=bk", "optim.batch_size=4", "optim.steps=2"),
+    *("decode=greedy", "decode.max_new_tokens=3", "threads=1", "name=one"),
+]
+WEIGHTS = "model/model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("original")
+    path = run_experiment(parse(compose([*WORDS, f"runs_dir={folder}"]))).path
+    decode(path, ["decode.max_new_tokens=2"])
+    return path
+
+
+@pytest.fixture
+def path(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "one"))
+
+
+def again(path: Path) -> bool:
+    """The same command; whether it said that the run is done."""
+    return run_experiment(parse(compose([*WORDS, f"runs_dir={path.parent}"]))).already_done
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-7])
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def gone(file: Path) -> None:
+    shutil.rmtree(file) if file.is_dir() else file.unlink()
+
+
+@pytest.mark.parametrize("damage", [cut, flip, gone])
+@pytest.mark.parametrize(
+    ("name", "done"), [(WEIGHTS, False), ("record.json", False), ("generations/test.jsonl", True)]
+)
+def test_what_can_be_made_again_is_made_again_with_a_sentence(
+    path: Path, original: Path, capsys: pytest.CaptureFixture[str], name, damage, done
+) -> None:
+    damage(path / name)
+    assert again(path) is done
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"was finished, but {name}" in said
+    assert ("the model writes it again" if done else "again from the last checkpoint") in said
+    for file in (WEIGHTS, "ledger.jsonl", "generations/test.jsonl"):
+        assert (path / file).read_bytes() == (original / file).read_bytes()
+    old, new = runs.read_record(original), runs.read_record(path)
+    for section in ("privacy", "mechanism", "scores", "generations"):
+        assert new[section] == old[section], section
+    assert runs.damages(path) == []
+    assert again(path)
+    assert "was finished" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["model", "generations", "model/README.md", "config.yaml"])
+def test_whole_folders_the_card_and_the_settings_are_made_again(path: Path, name: str) -> None:
+    gone(path / name)
+    again(path)
+    assert runs.damages(path) == []
+    assert (path / name).exists()
+
+
+@pytest.mark.parametrize("damage", [cut, flip, gone, lambda file: file.write_text("")])
+def test_a_damaged_ledger_of_a_finished_run_is_refused_everywhere(path: Path, damage) -> None:
+    steps = runs.read_record(path)["privacy"]["steps_taken"]
+    damage(path / "ledger.jsonl")
+    before = (path / "DONE").read_bytes()
+    with pytest.raises(runs.LedgerError, match=rf"ledger\.jsonl .* tells of {steps} steps.*Put"):
+        again(path)
+    with pytest.raises(runs.RunError, match="resume="):
+        loaded_run(path)
+    with pytest.raises(runs.RunError, match="resume="):
+        score_run(path)
+    report([path])
+    assert "ledger.jsonl" in (path / "report.html").read_text().partition("though the run was")[0]
+    assert (path / "DONE").read_bytes() == before
+    # Nor is it accepted once the marker is gone.
+    (path / "DONE").unlink()
+    with pytest.raises(runs.LedgerError):
+        again(path)
+
+
+def test_scores_are_made_again_where_the_model_writes_another_text(path: Path) -> None:
+    """On another machine, perhaps: what is recorded must be of what lies there."""
+    marker = runs.read_marker(path)
+    assert marker is not None
+    (path / "generations/test.jsonl").write_text("another\n")
+    with runs.replacing(path, path / "generations/test.jsonl", "another\n"):
+        pass
+    (path / "generations/test.jsonl").unlink()
+    with runs.RunDirectory.open(path, parse(compose(WORDS)).identity(), "") as run:
+        runs.update_record(run, scores={"test": {"metrics": {}, "examples": 9, "signature": ""}})
+    assert again(path)
+    assert runs.read_record(path)["scores"]["test"]["examples"] == 2
+
+
+def test_weights_that_are_damaged_are_not_used(path: Path) -> None:
+    flip(path / WEIGHTS)
+    with pytest.raises(runs.RunError, match=r"model\.safetensors is not what it was.*resume="):
+        _ = loaded_run(path).loaded
+    with pytest.raises(runs.RunError, match=r"model\.safetensors is not what it was.*resume="):
+        load_model(Model("base", str(path / "model")), Needs("causal"), seed=0)
+
+
+def test_where_the_key_is_deleted_the_damaged_file_is_to_be_put_back(
+    path: Path, original: Path
+) -> None:
+    """As `docs/runs.md` advises, ``private/`` is deleted in the end."""
+    shutil.rmtree(path / "private")
+    assert again(path)
+    cut(path / WEIGHTS)
+    with pytest.raises(runs.RunError, match=r"noise_key is missing.*\n.*put back from a copy"):
+        again(path)
+    assert (path / "DONE").exists()
+    shutil.copy(original / WEIGHTS, path / WEIGHTS)
+    assert again(path)
+
+
+def test_a_run_without_key_ledger_and_checkpoints_does_not_start_as_new(path: Path) -> None:
+    for name in ("DONE", "record.json", "ledger.jsonl", "model", "generations", "checkpoints"):
+        gone(path / name)
+    (path / "private/noise_key").unlink()
+    with pytest.raises(runs.LedgerMismatchError, match=r"metrics\.jsonl tells of 2.*force=true"):
+        again(path)
+    assert not (path / "private/noise_key").exists()
+    assert not (path / "ledger.jsonl").exists()
+
+
+def test_a_run_of_an_earlier_version_gets_its_list(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digest = json.loads((path / "DONE").read_text())["config_hash"]
+    (path / "DONE").write_text(json.dumps({"config_hash": digest}))
+    assert again(path)
+    assert "earlier version" in capsys.readouterr().err
+    assert runs.read_marker(path).files  # type: ignore[union-attr]
+    (path / "DONE").write_text(json.dumps({"config_hash": digest}))
+    cut(path / WEIGHTS)
+    assert not again(path)
+    assert runs.damages(path) == []
+
+
+def test_what_else_was_decoded_stays_in_a_record_that_is_made_again(path: Path) -> None:
+    more = runs.read_record(path)["generations"]
+    assert len(more) == 2
+    score_run(path)
+    gone(path / "model")
+    assert not again(path)
+    assert runs.read_record(path)["generations"] == more
+    assert runs.read_record(path)["scores"].keys() == more.keys()
+    (path / "record.json").write_text("{")
+    assert not again(path)
+    assert runs.read_record(path)["generations"] == more
+    gone(path / more["test-max_new_tokens=2"])
+    assert again(path)
+
+
+def test_resuming_checks_as_the_same_command_does(path: Path) -> None:
+    gone(path / "model")
+    words = [f"resume={path}"]
+    assert not run_experiment(parse(resumed(compose(words), words))).already_done
+    assert (path / WEIGHTS).exists()
+
+
+def test_a_run_that_was_not_private_is_checked_too(tmp_path: Path) -> None:
+    words = [*WORDS, "clip=none", f"runs_dir={tmp_path}"]
+    path = run_experiment(parse(compose(words))).path
+    weights = (path / WEIGHTS).read_bytes()
+    cut(path / WEIGHTS)
+    assert not run_experiment(parse(compose(words))).already_done
+    assert (path / WEIGHTS).read_bytes() == weights
+
+
+def test_a_sentence_not_a_traceback_where_the_data_are_gone(path: Path, monkeypatch) -> None:
+    def nothing(*arguments):
+        raise DpftError("no such data")
+
+    monkeypatch.setattr("dpft.training.run.prepare", nothing)
+    gone(path / "model")
+    with pytest.raises(runs.RunError, match=r"no such data\n.*put back from a copy"):
+        again(path)
+    assert (path / "DONE").exists()

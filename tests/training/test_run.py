@@ -1,0 +1,627 @@
+"""Whole runs: trained, decoded, scored, recorded; killed and continued; refused."""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import signal
+
+import pytest
+import torch
+import yaml
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from dpft import runs
+from dpft.cli.score import score_run
+from dpft.cli.train import execute, resumed
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError, DataError, DpftError, TrainingError
+from dpft.config.schema import Model, conf_dir, parse
+from dpft.models import Needs, load_model, save_model
+from dpft.privacy import accounting
+from dpft.privacy.noise import Released
+from dpft.runs.paths import run_path
+from dpft.tasks.e2e import E2E
+from dpft.training.run import run_experiment
+from dpft.training.session import release_digest
+from dpft.training.trained import loaded_run
+from tests.processes import command, dpft
+
+SMALL = [
+    "task.source=sample",
+    "task.limit_train=64",
+    "task.limit_eval=2",
+    "optim.batch_size=16",
+    "optim.steps=4",
+    "decode=greedy",
+    "decode.max_new_tokens=5",
+    "checkpoint_every=1",
+    "threads=1",
+]
+
+
+def config(tmp_path, *overrides):
+    return compose([*SMALL, f"runs_dir={tmp_path}", *overrides])
+
+
+@pytest.fixture(scope="module")
+def quick_scores():
+    """Scores without Java: the metric has tests of its own."""
+    scores = {"BLEU": 0.5, "NIST": 1.0, "METEOR": 0.2, "ROUGE_L": 0.3, "CIDEr": 0.4}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpft.tasks.metrics.e2e.score", lambda predictions, references: scores)
+        patch.setattr("dpft.tasks.metrics.e2e.signature", lambda: "quick")
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, quick_scores):
+    """One run that nobody changes: `copied` is for tests that do."""
+    folder = tmp_path_factory.mktemp("finished")
+    return run_experiment(parse(config(folder, "name=one", "privacy.noise_seed=1")))
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """The finished run, in a folder of the test's own."""
+    shutil.copytree(finished.path, tmp_path / "one")
+    return finished.record
+
+
+def test_a_run_records_everything(finished):
+    record, path = finished.record, finished.path
+    mechanism = record["mechanism"]
+    again = accounting.epsilon_rdp(
+        sampling_rate=16 / 64,
+        noise_multiplier=mechanism["noise_multiplier"],
+        steps=4,
+        delta=1 / 128,
+    )
+    assert record["privacy"]["epsilon"]["rdp"] == pytest.approx(again)
+    assert again <= 3
+    assert record["privacy"]["steps_taken"] == 4
+    assert record["dataset"]["counts"] == {"train": 64}
+    assert record["labels"] == [
+        "bundled tiny model",
+        "generated sample data",
+        "first 64 training records only",
+        "first 2 evaluation instances only",
+    ]
+    assert record["scores"]["test"]["examples"] == 2
+    assert record["environment"]
+    ledger = runs.read_ledger(path / "ledger.jsonl")
+    assert ledger.steps_spent == 4
+    assert ledger.header["mechanism"] == mechanism
+    assert ledger.entries[-1]["epsilon_rdp"] == pytest.approx(again)
+    lines = (path / "generations/test.jsonl").read_text().splitlines()
+    keys = {"source", "prediction", "references", "finished", "cut"}
+    assert [set(json.loads(line)) for line in lines] == [keys] * 2
+    assert record["scores"]["test"]["unfinished"] == 2  # after five tokens
+    assert record["scores"]["test"]["cut_prompts"] == 0
+    assert parse(yaml.safe_load((path / "config.yaml").read_text())).seed == 0
+
+
+def test_the_saved_model_loads_and_its_card_states_the_guarantee(finished):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    AutoModelForCausalLM.from_pretrained(finished.path / "model")
+    AutoTokenizer.from_pretrained(finished.path / "model")
+    card = (finished.path / "model/README.md").read_text()
+    for word in ("add or remove one record", "meaning representation", "poisson", "not covered"):
+        assert word.lower() in card.lower()
+    assert "anyone" in card.lower() or "whoever knows" in card.lower()  # the explicit noise seed
+
+
+def test_nothing_noiseless_leaves_the_private_folder(finished):
+    metrics = [
+        json.loads(line)
+        for line in (finished.path / "private/metrics.jsonl").read_text().splitlines()
+    ]
+    assert len(metrics) == 4
+    assert {"loss", "records", "clipped", "norm_mean"} <= set(metrics[0])
+    losses = {f"{m['loss']:.6f}" for m in metrics if m["loss"] is not None}
+    names = {name for metric in metrics for name in metric} - {"step", "seconds", "lr"}
+    published = [finished.path / "ledger.jsonl", finished.path / "record.json"]
+    published += [finished.path / "model/README.md", finished.path / "config.yaml"]
+    for file in published:
+        text = file.read_text().replace('"loss": "mean"', "")
+        assert not [name for name in names if f'"{name}":' in text]
+        assert not [loss for loss in losses if loss[:-1] in text]
+
+
+def test_a_finished_run_is_not_run_again_unless_forced(copied, tmp_path, capsys):
+    again = run_experiment(parse(config(tmp_path, "name=one", "privacy.noise_seed=1")))
+    assert again.already_done
+    assert again.record == copied
+    execute(config(tmp_path, "name=one", "privacy.noise_seed=1"))
+    assert "already run" in capsys.readouterr().err
+    forced = run_experiment(
+        parse(config(tmp_path, "name=one", "privacy.noise_seed=1", "force=true"))
+    )
+    assert not forced.already_done
+    assert (tmp_path / "one.old-1/DONE").exists()
+
+
+def test_a_record_that_was_lost_is_made_again(copied, tmp_path):
+    (tmp_path / "one/record.json").unlink()
+    again = run_experiment(parse(config(tmp_path, "name=one", "privacy.noise_seed=1")))
+
+    assert not again.already_done
+    for section in ("privacy", "mechanism", "scores"):
+        assert again.record[section] == copied[section]
+    assert runs.read_ledger(tmp_path / "one/ledger.jsonl").steps_spent == 4
+
+
+def test_a_run_that_is_not_whole_is_not_done(copied, tmp_path, monkeypatch):
+    """The record was lost, and a kill came while it was made again."""
+    (tmp_path / "one/record.json").unlink()
+    again = parse(config(tmp_path, "name=one", "privacy.noise_seed=1"))
+    train_only(again, monkeypatch)
+    assert not (tmp_path / "one/DONE").exists()
+    assert run_experiment(again).record["scores"] == copied["scores"]
+    assert (tmp_path / "one/DONE").exists()
+
+
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("kept", [True, False], ids=["as earlier versions kept it", "as now"])
+def test_what_was_begun_by_force_is_not_started_over_when_resumed(
+    tmp_path, quick_scores, monkeypatch, done, kept
+):
+    begun = parse(config(tmp_path, "name=one", "force=true"))
+    if done:
+        run_experiment(begun)
+    else:
+        train_only(begun, monkeypatch)
+    ledger = (tmp_path / "one/ledger.jsonl").read_bytes()
+    file = tmp_path / "one/config.yaml"
+    assert "force: true" not in file.read_text()
+    if kept:
+        file.write_text(file.read_text().replace("force: false", "force: true"))
+    raw = compose([f"resume={tmp_path / 'one'}"])
+    outcome = run_experiment(parse(resumed(raw, [f"resume={tmp_path / 'one'}"])))
+    assert outcome.already_done is done
+    assert (tmp_path / "one/ledger.jsonl").read_bytes() == ledger
+    assert not list(tmp_path.glob("one.old-*"))
+
+
+@pytest.mark.parametrize("privacy", [["privacy.noise_seed=1"], ["clip=none"]])
+@pytest.mark.parametrize("what", ["weights", "tokenizer"])
+def test_a_run_does_not_go_on_from_another_base(tmp_path, quick_scores, monkeypatch, privacy, what):
+    """With LoRA the frozen weights are in no checkpoint: they are read again."""
+    base = tmp_path / "base"
+    save_model(load_model(Model("tiny", "bundled:tiny"), Needs("causal"), seed=0), base)
+    words = ["name=one", "model=custom", f"model.path={base}", "adapt=lora", *privacy]
+    settings = parse(config(tmp_path, *words))
+    train_only(settings, monkeypatch)
+    if what == "weights":
+        tensors = load_file(base / "model.safetensors")
+        tensors["transformer.h.0.mlp.c_fc.weight"] *= 1.05
+        save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
+    else:
+        file = base / "tokenizer.json"
+        content = json.loads(file.read_text())
+        first, second, *rest = content["model"]["merges"]
+        content["model"]["merges"] = [second, first, *rest]
+        file.write_text(json.dumps(content))
+    with pytest.raises(DpftError, match=r"\n  model: |the model is not what"):
+        run_experiment(settings)
+
+
+@pytest.mark.parametrize("clip", ["bk", "none"])
+@pytest.mark.parametrize("done", [True, False])
+def test_a_run_of_an_earlier_version_is_continued(tmp_path, quick_scores, monkeypatch, clip, done):
+    """Its identity held shorthands, and settings of privacy where nothing was private."""
+    settings = parse(config(tmp_path, "name=one", f"clip={clip}", "privacy.noise_seed=1"))
+    if done:
+        run_experiment(settings)
+    else:
+        train_only(settings, monkeypatch)
+    raw = {k: v for k, v in settings.raw.items() if k in settings.identity()}
+    earlier = {**raw, "eps": settings.raw["eps"], "sampling": settings.raw["sampling"]}
+    digest = runs.config_hash(earlier)
+    assert digest != runs.config_hash(settings.identity())
+    file = tmp_path / "one/identity.json"
+    file.write_text(json.dumps({"config": earlier, "config_hash": digest}))
+    if done:
+        (tmp_path / "one/DONE").write_text(json.dumps({"config_hash": digest}))
+    assert run_experiment(settings).already_done is done
+    # But not where it says something else.
+    other = {**earlier, "seed": 5}
+    file.write_text(json.dumps({"config": other, "config_hash": runs.config_hash(other)}))
+    with pytest.raises(runs.RunMismatchError, match="seed: 5 -> 0"):
+        run_experiment(settings)
+
+
+def test_threads_of_one_run_are_not_those_of_the_next(tmp_path, quick_scores, monkeypatch):
+    """Runs of a sweep may share a process; a later one must be what it is by itself."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr("dpft.training.run._THREADS", before)
+    told = [
+        run_experiment(parse(config(tmp_path, f"name={name}", f"threads={threads}")))
+        for name, threads in (("a", before + 1), ("b", "null"))
+    ]
+    headers = [runs.read_ledger(one.path / "ledger.jsonl").header for one in told]
+    assert [header["compute"]["threads"] for header in headers] == [before + 1, before]
+
+
+def test_a_disk_that_is_full_when_the_model_is_saved(tmp_path, finished, monkeypatch):
+    settings = parse(config(tmp_path, "name=full", "privacy.noise_seed=1"))
+
+    def fail(*_):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpft.training.run.save_model", fail)
+        with pytest.raises(runs.RunError, match=r"No space left.*bytes free there.*checkpoint"):
+            run_experiment(settings)
+    outcome = run_experiment(settings)
+    weights = "model/model.safetensors"
+    assert (outcome.path / weights).read_bytes() == (finished.path / weights).read_bytes()
+
+
+def test_the_model_is_on_disk_before_anything_says_so(tmp_path, quick_scores, monkeypatch):
+    events = []
+    synced, marked = runs.fsync_tree, runs.write_record
+    monkeypatch.setattr("dpft.runs.fsync_tree", lambda p: (events.append("synced"), synced(p)))
+    monkeypatch.setattr("dpft.runs.write_record", lambda *a: (events.append("record"), marked(*a)))
+    monkeypatch.setattr(
+        runs.RunDirectory, "mark_done", lambda self: events.append("done"), raising=True
+    )
+    run_experiment(parse(config(tmp_path, "name=one")))
+    assert events == ["synced", "record", "done"]
+
+
+def test_a_command_that_is_refused_leaves_the_settings_of_the_run_alone(copied, tmp_path):
+    """Else `resume=` would repeat the refused command."""
+    (tmp_path / "one/DONE").unlink()
+    before = (tmp_path / "one/config.yaml").read_text()
+    with pytest.raises(DpftError, match="threads"):
+        run_experiment(parse(config(tmp_path, "name=one", "privacy.noise_seed=1", "threads=2")))
+
+    assert (tmp_path / "one/config.yaml").read_text() == before
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1", ""])
+def test_damaged_settings_are_named_whatever_asks_for_them(copied, tmp_path, text):
+    (tmp_path / "one/config.yaml").write_text(text)
+    for ask in (loaded_run, score_run, lambda path: resumed({"resume": str(path)}, [])):
+        with pytest.raises(ConfigError, match=r"config\.yaml is damaged"):
+            ask(tmp_path / "one")
+
+
+def test_weights_that_are_gone_are_not_looked_for_on_the_hub(copied, tmp_path):
+    shutil.rmtree(tmp_path / "one/model")
+    with pytest.raises(ConfigError, match="model is gone") as told:
+        _ = loaded_run(tmp_path / "one").loaded
+    assert f"type dpft train resume={tmp_path / 'one'}" in str(told.value)
+    # What is advised works, and spends nothing.
+    ledger = (tmp_path / "one/ledger.jsonl").read_bytes()
+    words = [f"resume={tmp_path / 'one'}"]
+    run_experiment(parse(resumed(compose(words), words)))
+    assert (tmp_path / "one/ledger.jsonl").read_bytes() == ledger
+    assert loaded_run(tmp_path / "one").loaded
+
+
+def test_weights_that_diverge_end_the_run_with_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr("dpft.training.loop.lr_factor", lambda settings, step, steps: math.inf)
+    with pytest.raises(TrainingError, match=r"weights are not finite after step \d+.*optim\.lr"):
+        run_experiment(parse(config(tmp_path, "name=wild", "optim=sgd")))
+    assert runs.read_ledger(tmp_path / "wild/ledger.jsonl").steps_spent == 1
+
+
+def test_another_configuration_in_the_same_folder_is_refused(copied, tmp_path):
+    with pytest.raises(runs.RunMismatchError, match=r"eps"):
+        run_experiment(parse(config(tmp_path, "name=one", "eps=8", "privacy.noise_seed=1")))
+
+
+def test_a_run_of_no_steps_is_the_pretrained_model(tmp_path, quick_scores):
+    outcome = run_experiment(parse(config(tmp_path, "clip=none", "optim.steps=0", "name=zero")))
+    assert outcome.record["training"]["steps"] == 0
+    assert "no training step was taken" in outcome.record["privacy"]["statement"]
+    assert outcome.record["privacy"]["caveats"] == []
+    assert outcome.record["scores"]["test"]["examples"] == 2
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_one_of_several_processes_begins_nothing(tmp_path, monkeypatch, name):
+    monkeypatch.setenv(name, "2")
+    run = parse(config(tmp_path))
+    with pytest.raises(ConfigError, match=f"{name} is 2: .* expected one process"):
+        run_experiment(run)
+    assert not run_path(run).exists()
+
+
+def test_shuffled_sampling_is_labelled_everywhere(tmp_path, quick_scores):
+    outcome = run_experiment(parse(config(tmp_path, "sampling=shuffle", "name=shuffled")))
+    said = "epsilon computed for Poisson sampling, run with shuffled batches"
+    assert said in outcome.record["privacy"]["caveats"]
+    assert said in (outcome.path / "model/README.md").read_text().replace("Epsilon", "epsilon")
+
+
+def training(folder, *overrides):
+    # Text to text, which is scored without Java: that would take most of the time.
+    given = ["task=text2text", *SMALL, "task.limit_eval=1", "optim.steps=8", "privacy.noise_seed=1"]
+    return command(["train", *given, f"runs_dir={folder}", *overrides], folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("style", "stops"), [("bk", (2, 4, 6)), ("per_layer_adaptive", (3,))])
+def test_killed_and_continued_equals_unbroken(tmp_path, style, stops):
+    """kill -9 at different steps; then the same command, and once resume=RUN."""
+    with training(tmp_path, "name=whole", f"clip={style}") as whole:
+        done = whole.finish()
+        assert done.returncode == 0, done.stderr
+    ledger = tmp_path / "broken/ledger.jsonl"
+    for stop_at in stops:
+        with training(tmp_path, "name=broken", f"clip={style}") as process:
+            process.wait_for(
+                lambda at=stop_at: ledger.exists() and len(ledger.read_bytes().splitlines()) > at
+            )
+            process.kill()
+            assert process.status == -signal.SIGKILL
+    assert not (tmp_path / "broken/DONE").exists()
+    done = dpft("train", f"resume={tmp_path / 'broken'}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "continuing" in done.stderr
+    for name in ("model/model.safetensors", "ledger.jsonl", "generations/test.jsonl"):
+        left, right = tmp_path / "whole" / name, tmp_path / "broken" / name
+        assert left.read_bytes() == right.read_bytes(), name
+    steps = [
+        json.loads(line)["step"]
+        for line in (tmp_path / "broken/private/metrics.jsonl").read_text().splitlines()
+    ]
+    assert steps == list(range(8))
+
+
+def test_resume_refuses_settings_that_it_would_ignore(finished):
+    with pytest.raises(ConfigError, match=r"got eps=8 beside resume="):
+        resumed({"resume": str(finished.path)}, ["resume=x", "eps=8"])
+    with pytest.raises(ConfigError, match=r"holds no config\.yaml"):
+        resumed({"resume": str(finished.path / "model")}, ["resume=x"])
+    # What is recorded beside, and where and how, may change.
+    asked = {"resume": str(finished.path), "record_norms": 2, "sweep": {}}
+    assert resumed(asked, ["resume=x", "record_norms=2"])["record_norms"] == 2
+
+
+def train_only(settings, monkeypatch):
+    """Stop the run after its training, as Ctrl-C would."""
+
+    def stop(*arguments, **keywords):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpft.training.run._decode_stage", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(settings)
+
+
+def test_a_corrupt_checkpoint_is_passed_over(tmp_path, finished, monkeypatch):
+    """The newest of two checkpoints is damaged: the older one and a replay give the same end."""
+    broken = parse(config(tmp_path, "name=broken", "privacy.noise_seed=1"))
+
+    train_only(broken, monkeypatch)
+    newest = sorted((tmp_path / "broken/checkpoints").iterdir())[-1] / "model.safetensors"
+    data = bytearray(newest.read_bytes())
+    data[-100] ^= 1
+    newest.write_bytes(data)
+    outcome = run_experiment(broken)
+    for name in ("model/model.safetensors", "ledger.jsonl"):
+        assert (outcome.path / name).read_bytes() == (finished.path / name).read_bytes()
+
+
+@pytest.mark.parametrize("choice", ["per_layer_adaptive", "flat_adaptive"])
+def test_adaptive_thresholds_go_on_from_a_checkpoint(tmp_path, quick_scores, monkeypatch, choice):
+    """Bit for bit, from the middle: weights, what was released, and thresholds."""
+    seed = ["privacy.noise_seed=1", f"clip={choice}"]
+    whole = run_experiment(parse(config(tmp_path, "name=whole", *seed)))
+    broken = parse(config(tmp_path, "name=broken", *seed))
+    train_only(broken, monkeypatch)
+    # As a kill before the last step's line leaves it.
+    shutil.rmtree(tmp_path / "broken/checkpoints/step-00000004")
+    shutil.rmtree(tmp_path / "broken/model")
+    (tmp_path / "broken/record.json").unlink()
+    for name in ("ledger.jsonl", "private/metrics.jsonl"):
+        lines = (tmp_path / "broken" / name).read_bytes().splitlines(keepends=True)
+        (tmp_path / "broken" / name).write_bytes(b"".join(lines[:-1]))
+    run_experiment(broken)
+    for name in ("model/model.safetensors", "ledger.jsonl"):
+        left, right = tmp_path / "whole" / name, tmp_path / "broken" / name
+        assert left.read_bytes() == right.read_bytes(), name
+    used = [
+        [json.loads(line)["clip_thresholds"] for line in file.read_text().splitlines()]
+        for file in (tmp_path / name / "private/metrics.jsonl" for name in ("whole", "broken"))
+    ]
+    assert used[0] == used[1]
+    header, *entries = map(json.loads, (tmp_path / "whole/ledger.jsonl").read_text().splitlines())
+    noted = [[float(f"{c:.6g}") for c in thresholds] for thresholds in used[0]]
+    assert [entry["thresholds"] for entry in entries] == noted
+    assert len(header["header"]["groups"]) == len(noted[0])
+    assert set(used[0][0]) == {0.01}
+    assert len(set(map(tuple, used[0]))) == 4
+    assert whole.record["privacy"]["epsilon"]["rdp"] <= 3
+
+
+def test_thresholds_from_elsewhere_are_another_release(tmp_path, quick_scores, monkeypatch):
+    """A checkpoint whose estimates were changed does not replay: the ledger notices."""
+    settings = parse(
+        config(tmp_path, "name=odd", "privacy.noise_seed=1", "clip=per_layer_adaptive")
+    )
+    train_only(settings, monkeypatch)
+    newest = sorted((tmp_path / "odd/checkpoints").iterdir())[-1]
+    (newest / "model.safetensors").write_bytes(b"")
+    load = runs.checkpoint.load_latest
+
+    def changed(*arguments):
+        saved = load(*arguments)
+        saved.state["estimates"][0] *= 1.001
+        return saved
+
+    monkeypatch.setattr(runs.checkpoint, "load_latest", changed)
+    with pytest.raises(runs.LedgerMismatchError, match="step 3 was spent before"):
+        run_experiment(settings)
+
+
+def test_a_digest_covers_gradients_and_counts():
+    import torch
+
+    weights = torch.nn.Parameter(torch.zeros(3))
+    weights.grad = torch.ones(3)
+    plain = release_digest({"w": weights}, Released())
+    # SHA-256 of three float32 ones: what ledgers of fixed thresholds hold.
+    assert plain == hashlib.sha256(weights.grad.numpy().tobytes()).hexdigest()[:16]
+    counted = release_digest({"w": weights}, Released((0.5, 0.25), (1.0, 1.0)))
+    assert counted not in (plain, release_digest({"w": weights}, Released((0.5, 0.26), (1.0, 1.0))))
+
+
+def test_record_and_card_tell_groups_and_adaptive_thresholds(tmp_path, quick_scores):
+    outcome = run_experiment(parse(config(tmp_path, "clip=per_layer_adaptive", "name=a")))
+    mechanism, card = outcome.record["mechanism"], (outcome.path / "model/README.md").read_text()
+    K = mechanism["groups"]
+    assert K == len(mechanism["dimensions"]) == len(mechanism["thresholds"]) > 10
+    assert sum(mechanism["dimensions"]) == outcome.record["model"]["trainable_parameters"]
+    again = accounting.epsilon_rdp(
+        sampling_rate=16 / 64,
+        noise_multiplier=mechanism["total_noise_multiplier"],
+        steps=4,
+        delta=1 / 128,
+    )
+    assert outcome.record["privacy"]["epsilon"]["rdp"] == pytest.approx(again)
+    assert again <= 3
+    assert "counts behind the thresholds included" in outcome.record["privacy"]["statement"]
+    for said in (
+        f"| Clipping groups | {K} (per_layer) |",
+        "adaptive: the private 0.5-quantile of each group's norms; estimates begin at 0.01",
+        f"on {K} counts a step",
+        "Epsilon includes both",
+        "| Noise allocation | global |",
+    ):
+        assert said in card
+    assert runs.read_ledger(outcome.path / "ledger.jsonl").header["mechanism"] == mechanism
+
+
+@pytest.mark.parametrize(
+    "choice", sorted(file.stem for file in (conf_dir() / "clip").glob("*.yaml"))
+)
+def test_every_shipped_clipping_style_trains(tmp_path, quick_scores, monkeypatch, choice):
+    settings = parse(config(tmp_path, f"clip={choice}", "optim.steps=2", "name=x"))
+    train_only(settings, monkeypatch)
+    record = runs.read_record(tmp_path / "x")
+    assert record["training"]["steps"] == 2
+    if choice != "none":
+        assert record["privacy"]["epsilon"]["rdp"] <= 3
+        assert record["mechanism"]["dimensions"] if "groups" in record["mechanism"] else True
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, finished, monkeypatch):
+    from dpft.runs import checkpoint
+
+    settings = parse(config(tmp_path, "name=full", "privacy.noise_seed=1"))
+    write = checkpoint._write_tensors
+
+    def fail_at_three(path, tensors):
+        if "00000003" in str(path):
+            raise OSError(28, "No space left on device")
+        write(path, tensors)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_write_tensors", fail_at_three)
+        with pytest.raises(runs.CheckpointError, match=r"step-00000002 is the last good one"):
+            run_experiment(settings)
+    outcome = run_experiment(settings)
+    weights = "model/model.safetensors"
+    assert (outcome.path / weights).read_bytes() == (finished.path / weights).read_bytes()
+
+
+def test_a_lost_noise_key_stops_the_run(tmp_path, quick_scores, monkeypatch):
+    settings = parse(config(tmp_path, "name=lost"))
+
+    train_only(settings, monkeypatch)
+    os.remove(tmp_path / "lost/private/noise_key")  # noqa: PTH107
+    with pytest.raises(runs.NoiseKeyLostError):
+        run_experiment(settings)
+
+
+def test_two_runs_draw_different_noise_unless_told_otherwise(tmp_path, quick_scores):
+    one = run_experiment(parse(config(tmp_path, "name=one", "optim.steps=1")))
+    two = run_experiment(parse(config(tmp_path, "name=two", "optim.steps=1")))
+    weights = "model/model.safetensors"
+    assert (one.path / weights).read_bytes() != (two.path / weights).read_bytes()
+    assert one.record["seeds"]["noise"] is None
+    key = (one.path / "private/noise_key").read_text().strip()
+    assert key not in (one.path / "record.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "message"),
+    [
+        (["optim.batch_size=65"], ConfigError, "optim.batch_size is 65 for 64 training records"),
+        (["model.path=bundled:huge"], DpftError, "no bundled model 'bundled:huge'"),
+        (["model=gpt2"], DpftError, "go online once"),
+        (["task.source=files", "task.data_dir=nowhere"], DataError, "looked in nowhere"),
+        (["clip=uniform", "clip.count=9"], ConfigError, "2 blocks"),
+        (["clip=per_layer", "clip.threshold=null", "clip.thresholds=[1,2]"], ConfigError, "2 thre"),
+        (
+            ["clip=per_layer_adaptive", "clip.quantile_budget=null", "clip.quantile_noise=0.1"],
+            ConfigError,
+            "would spend the whole budget",
+        ),
+        (["device=cuda:7"], ConfigError, "there is no GPU here"),
+        (["device=tpu"], ConfigError, "expected auto, cpu or cuda"),
+    ],
+)
+def test_what_cannot_run_says_why(tmp_path, monkeypatch, overrides, error, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=message):
+        run_experiment(parse(config(tmp_path, "name=bad", *overrides)))
+
+
+USERS = [
+    "task=language_modeling",
+    "task.unit=user",
+    "task.user_column=user",
+    "task.limit_train=null",
+]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["adapt=prefix", "task.max_length=250"], "246 tokens behind a prefix of 10"),
+        (["task.max_length=300"], "type task.max_length=256"),
+        (USERS, r"wte \(Embedding\) cannot be clipped with 8 rows for each record"),
+    ],
+    ids=["no room behind the prefix", "no room", "rows of a user"],
+)
+def test_what_no_step_could_do_is_told_before_any_record_is_encoded(
+    tmp_path, monkeypatch, overrides, message
+):
+    def encoded(*arguments):
+        raise AssertionError("too late")
+
+    monkeypatch.setattr("dpft.training.setup.encoded", encoded)
+    monkeypatch.setattr("dpft.privacy.layers.rules.EmbeddingRule.sums_over_positions", False)
+    with pytest.raises(ConfigError, match=message):
+        run_experiment(
+            parse(config(tmp_path, "name=bad", "privacy.noise_multiplier=1", *overrides))
+        )
+    assert not (tmp_path / "bad").exists()
+
+
+def test_each_split_is_read_once_and_loading_is_told(tmp_path, quick_scores, monkeypatch, capsys):
+    """What is predicted is what was found before training, though files change meanwhile."""
+    read, seen = E2E.rows, []
+    monkeypatch.setattr(E2E, "rows", lambda task, split: seen.append(split) or read(task, split))
+    run_experiment(parse(config(tmp_path, "name=once", "optim.steps=1", "clip=none")))
+    assert seen == ["train", "test"]
+    said = capsys.readouterr().err
+    phases = ["loading tiny ...", "encoding 64 ...", "step 1/1", "predicting 2 ...", "scoring ..."]
+    assert sorted(phases, key=said.index) == phases
+
+
+def test_default_names_tell_runs_apart(tmp_path):
+    path = run_path(parse(config(tmp_path, "seed=3", "clip=ghost")))
+    assert path.name.startswith("e2e-tiny-ghost-eps3-s3-")
+    assert path != run_path(parse(config(tmp_path, "seed=3", "clip=ghost", "optim.lr=0.5")))
+    assert path == run_path(parse(config(tmp_path, "seed=3", "clip=ghost", "device=cpu")))

@@ -1,0 +1,158 @@
+"""What makes the steps of a run private and safe to kill: randomness, ledger, log, resumption."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from dpft import runs
+from dpft.config.errors import ConfigError
+from dpft.runs.paths import run_path
+from dpft.training.session import Session
+from tests.small_runs import ready, settings, trained
+
+
+def losses_of(run):
+    """Noiseless, as the private log holds them."""
+    lines = (run_path(run) / "private/metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+@pytest.mark.parametrize(("dropout", "equal"), [(0.3, False), (0.0, True)])
+def test_dropout_masks_follow_from_the_secret_key(tmp_path, dropout, equal):
+    """All records are in the batch of the first step: nothing else in its loss is random."""
+    words = [f"model.dropout={dropout}", "optim.batch_size=12", "optim.steps=1"]
+    one, other = (settings(tmp_path, *words, f"name={name}") for name in ("one", "other"))
+    trained(one)
+    trained(other)
+    assert (losses_of(one) == losses_of(other)) is equal
+
+
+def test_each_step_is_durable_in_the_ledger_before_the_weights_move(tmp_path, monkeypatch):
+    run = settings(tmp_path, "optim.steps=3")
+    ledger = run_path(run) / "ledger.jsonl"
+    durable, moved = [0], []
+
+    def synced(sync):
+        def observed(descriptor):
+            sync(descriptor)
+            if ledger.exists() and os.path.sameopenfile(descriptor, opened(ledger)):
+                durable.append(len(ledger.read_bytes().splitlines()) - 1)
+
+        return observed
+
+    held = []
+
+    def opened(path):
+        held.append(os.open(path, os.O_RDONLY))
+        return held[-1]
+
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, synced(getattr(os, name)))
+    hook = register_optimizer_step_pre_hook(lambda *_: moved.append(durable[-1]))
+    try:
+        trained(run)
+    finally:
+        hook.remove()
+        for descriptor in held:
+            os.close(descriptor)
+    assert moved == [1, 2, 3]
+
+
+def test_no_loss_of_a_private_run_lands_in_a_log_file(tmp_path, capsys):
+    """Where the output is no terminal, somebody else may read it."""
+    run = settings(tmp_path)
+    trained(run)
+    captured = capsys.readouterr()
+    said = captured.out + captured.err
+    assert "step 2/2  eps" in said
+    assert "loss" not in said
+    for loss in losses_of(run):
+        assert f"{loss:.3f}" not in said
+    plain = settings(tmp_path, "clip=none", "name=plain")
+    trained(plain)
+    assert f"loss {losses_of(plain)[-1]:.3f}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("clip", "error", "message"),
+    [
+        ("none", ConfigError, "the training data is not what .* began with"),
+        ("bk", runs.LedgerMismatchError, "\n  data: "),
+    ],
+)
+def test_a_run_does_not_go_on_with_other_records(tmp_path, clip, error, message):
+    """Its files changed meanwhile, by one label; the settings still name the same place."""
+    for split, texts in (("train", 12), ("test", 1)):
+        lines = [json.dumps({"text": f"text {n}", "label": "ab"[n % 2]}) for n in range(texts)]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
+    run = settings(
+        tmp_path,
+        *("task=classification", "task.source=files", "task.limit_train=null", f"clip={clip}"),
+        *(f"task.{split}_file={tmp_path / f'{split}.jsonl'}" for split in ("train", "test")),
+        *("task.text_column=text", "task.label_column=label"),
+        "task.classes=[a,b]",
+    )
+    trained(run)
+    trained(run)  # the same records are no reason to stop
+    file = tmp_path / "train.jsonl"
+    file.write_text(file.read_text().replace('"text 3", "label": "b"', '"text 3", "label": "a"'))
+    with pytest.raises(error, match=message):
+        trained(run)
+
+
+def test_the_ledger_counts_every_step_that_the_weights_have_seen(tmp_path):
+    run = settings(tmp_path, "checkpoint_every=1", "optim.steps=3")
+    prepared = trained(run)
+    ledger = runs.read_ledger(run_path(run) / "ledger.jsonl")
+    assert ledger.steps_spent == 3
+    mechanism = prepared.parts.mechanism
+    spent = [entry["epsilon_rdp"] for entry in ledger.entries]
+    assert spent == [mechanism.epsilon_after(steps) for steps in (1, 2, 3)]
+    assert spent == sorted(set(spent))
+    assert spent[-1] == pytest.approx(mechanism.epsilons()["rdp"])
+
+
+def test_the_ledger_holds_a_digest_of_each_release_and_is_closed_in_the_end(tmp_path):
+    run = settings(tmp_path, "optim.steps=3")
+    trained(run)
+    path = run_path(run) / "ledger.jsonl"
+    digests = [entry["update"] for entry in runs.read_ledger(path).entries]
+    assert len(set(digests)) == 3
+    assert {len(digest) for digest in digests} == {16}
+    held = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+    assert str(path.resolve()) not in held
+
+
+def test_checkpoints_are_kept_as_often_as_asked_and_at_the_end(tmp_path, monkeypatch, capsys):
+    save, steps = runs.checkpoint.save, []
+    monkeypatch.setattr(
+        runs.checkpoint,
+        "save",
+        lambda run, step, *rest: (steps.append(step), save(run, step, *rest)),
+    )
+    run = settings(tmp_path, "optim.steps=5", "checkpoint_every=2")
+    trained(run)
+    assert steps == [2, 4, 5]
+    capsys.readouterr()
+    trained(run)
+    assert steps == [2, 4, 5]
+    said = " ".join(capsys.readouterr().err.split())
+    assert "continuing" in said
+    assert "at step 5 of 5" in said
+
+
+def test_time_and_thresholds_go_on_from_the_checkpoint(tmp_path):
+    run = settings(tmp_path, "clip=per_layer_adaptive", "checkpoint_every=1")
+    with ready(run) as (prepared, directory, progress):
+        with Session(run, prepared, directory, progress) as session:
+            session.train()
+        first, seconds = prepared.parts.clipper.estimates, session.seconds
+        assert len(set(first)) > 1
+    with ready(run) as (prepared, directory, progress):
+        assert prepared.parts.clipper.estimates != first
+        with Session(run, prepared, directory, progress) as session:
+            assert session.seconds == pytest.approx(seconds)
+        assert prepared.parts.clipper.estimates == first

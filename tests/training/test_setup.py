@@ -1,0 +1,144 @@
+"""What is decided, checked and said before a run trains."""
+
+import json
+
+import pytest
+import torch
+
+from dpft import runs
+from dpft.config.errors import ConfigError, ModelError
+from dpft.privacy import keys
+from dpft.runs.paths import run_path
+from dpft.tasks.objectives.base import cut_in_encoding
+from dpft.tasks.objectives.causal import CausalExample
+from dpft.tasks.objectives.classifier import Classifier
+from dpft.training.progress import Progress
+from dpft.training.run import run_experiment
+from dpft.training.setup import device_of, tell
+from tests.small_runs import ready, settings
+
+EXAMPLES = [
+    CausalExample((1,), (2,), cut_source=3, cut_target=1),
+    CausalExample((1,), (2,), cut_target=5),
+    CausalExample((1,), (2,)),
+]
+USERS = [
+    *("task=language_modeling", "task.source=files", "task.limit_train=null"),
+    *("task.unit=user", "task.user_column=user", "task.records_per_user=1"),
+    *("model=random-gpt2", "optim.batch_size=2"),
+]
+
+
+def said(examples, noised, terminal, capsys):
+    progress = Progress()
+    progress.console._force_terminal = terminal
+    tell([cut_in_encoding(examples)], noised, progress)
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_who_trains_is_told_how_many_records_were_cut(capsys):
+    told = said(EXAMPLES, False, False, capsys)
+    assert "of 3 training records, 1 lost a part of their source and 2 the end" in told
+    assert said(EXAMPLES[2:], False, False, capsys) == ""
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_how_long_private_records_are_stays_on_the_terminal(terminal, capsys):
+    assert bool(said(EXAMPLES, True, terminal, capsys)) is terminal
+
+
+def test_records_that_see_each_other_are_refused_before_the_first_step(tmp_path, monkeypatch):
+    """No clipping bounds what one record adds to the losses of the others."""
+    own = Classifier.losses
+
+    def centred(objective, model, batch):
+        losses = own(objective, model, batch)
+        return losses - 0.5 * losses.mean()
+
+    monkeypatch.setattr(Classifier, "losses", centred)
+    run = settings(tmp_path)
+    with pytest.raises(ModelError, match="depends on what else is in its batch"), ready(run):
+        pass
+    assert not (run_path(run) / "ledger.jsonl").exists()
+    with ready(settings(tmp_path, "clip=none", "name=plain")):  # nothing to protect
+        pass
+
+
+def test_a_private_run_draws_from_the_secret_key_of_its_folder(tmp_path):
+    run = settings(tmp_path)
+    with ready(run) as (prepared, directory, _):
+        assert prepared.key == bytes.fromhex(directory.noise_key_file.read_text())
+        assert prepared.key != keys.public_key(run.seed)
+        assert prepared.header()["key"] == runs.key_fingerprint(prepared.key)
+    with ready(settings(tmp_path, "name=other")) as (other, _, _):
+        assert other.key != prepared.key
+        assert other.data != prepared.data  # of the same records: a fingerprint needs the key
+        assert other.model != prepared.model
+
+
+def drawn(run):
+    """Which of its records stands for each user in ten steps."""
+    with ready(run) as (prepared, _, _):
+        users = range(len(prepared.units))
+        batches = [prepared.units.batch([user], step).batch for step in range(10) for user in users]
+        return [torch.cat([t.flatten() for t in batch.tensors.values()]) for batch in batches]
+
+
+def test_the_records_of_a_user_are_drawn_by_the_secret_key(tmp_path):
+    """The settings, all of them public, are the same."""
+    lines = [{"user": user, "text": f"{user} is {n}"} for user in ("ann", "bob") for n in range(5)]
+    (tmp_path / "posts.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    words = [*USERS, f"task.train_file={tmp_path / 'posts.jsonl'}"]
+    words.append(f"task.test_file={tmp_path / 'posts.jsonl'}")
+    one = drawn(settings(tmp_path, *words))
+    again = drawn(settings(tmp_path, *words))  # the same folder, hence the same key
+    other = drawn(settings(tmp_path, *words, "name=other"))
+    assert [torch.equal(x, y) for x, y in zip(one, again, strict=True)] == [True] * len(one)
+    assert not all(torch.equal(x, y) for x, y in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"), [(["privacy.noise_multiplier=0.5"], False), (["clip=none"], True)]
+)
+def test_remarks_on_private_records_stay_out_of_log_files_however_little_noise(
+    tmp_path, capsys, words, told
+):
+    with ready(settings(tmp_path, "task.max_length=4", *words)):
+        assert ("training records" in capsys.readouterr().err) is told
+
+
+def test_a_model_that_cannot_join_the_records_of_a_user_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("dpft.privacy.layers.rules.EmbeddingRule.sums_over_positions", False)
+    words = ["task=language_modeling", "task.unit=user", "task.user_column=user"]
+    run = settings(tmp_path, *words, "task.limit_train=null", "model=random-gpt2")
+    with pytest.raises(ValueError, match="cannot be clipped with 8 rows"), ready(run):
+        pass
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_of("auto") == device_of("cpu") == torch.device("cpu")
+    with pytest.raises(ConfigError, match="there is no GPU here; type device=cpu"):
+        device_of("cuda")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["precision=bfloat16", "device=cuda"], "Old GPU has no arithmetic for"),
+        (
+            ["task=cifar10", "model=wrn16-4", "audit=bound", "audit.records=10"],
+            "audit.records is 10, and such a canary is two records that are clipped as one",
+        ),
+    ],
+)
+def test_what_device_or_layers_cannot_do_is_refused_before_a_step(
+    tmp_path, monkeypatch, words, message
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: "device=cuda" in words)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Old GPU")
+    run = settings(tmp_path, *words)
+    with pytest.raises(ConfigError, match=message):
+        run_experiment(run)
+    assert not run_path(run).exists()
