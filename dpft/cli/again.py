@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from dpft.config.checks import fitting_batch
 from dpft.config.schema import Run, conf_dir
+from dpft.privacy.sampling import fitting_batch
 
 # Of the training records and of whose they are: synthetic ones are others, and nobody's. The column
 # of users stays, which decides who is held out of the real ones.

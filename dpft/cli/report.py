@@ -8,13 +8,14 @@ from pathlib import Path
 import typer
 
 from dpft.config.errors import ConfigError
-from dpft.report.pages.find import Found, find
 from dpft.report.pages.gather import Options, gather
 from dpft.report.pages.generations import SAMPLES
 from dpft.report.pages.one import one_page
 from dpft.report.pages.several import several_page
+from dpft.report.pages.target import Found
 from dpft.report.terminal import echo, secho
 from dpft.runs.atomic import owners_folder, write_atomic
+from dpft.sweep.find import find
 
 # Of several runs each shows so many; and so many points are drawn of all lines of a chart.
 _SAMPLES_OF_EACH = 2

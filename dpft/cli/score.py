@@ -13,6 +13,7 @@ import typer
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
+from dpft.report.card import write_card
 from dpft.report.terminal import echo, secho
 
 
@@ -88,5 +89,5 @@ def score_run(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} has no generations yet; type dpft decode {path}")
     with runs.RunDirectory.open(path, run.identity(), text) as d:
         runs.update_record(d, scores=results)
-        runs.write_card(d.model, runs.read_record(path))
+        write_card(d.model, runs.read_record(path))
     return results

@@ -52,10 +52,10 @@ def main(
     from dpft.runs.record import read_record
     from dpft.runs.shown import up
     from dpft.sweep.release import release
-    from dpft.sweep.scores import check_metric, lower_is_better, score
     from dpft.sweep.selection import Candidate, Selection, check, draw, price
     from dpft.sweep.splits import remark
     from dpft.tasks import load_task
+    from dpft.tasks.scores import check_metric, lower_is_better, score
     from dpft.training.mechanisms import make_mechanism
 
     try:
@@ -157,7 +157,7 @@ def _unread_by_others() -> Iterator[None]:
 
 def _tell(selection: Selection, chosen: Mapping[str, Any], metric: str) -> None:
     """What was released, at which price, and what the price leaves out."""
-    from dpft.sweep.scores import score
+    from dpft.tasks.scores import score
 
     echo(f"{selection.chosen}: {metric} {score(chosen, metric)[1]:.4f}")
     echo(f"  {chosen['privacy']['statement']}")

@@ -205,7 +205,7 @@ def _tell_cost(rows: Sequence[Row], searched: bool) -> None:
     done = [row.point.path for row in rows if row.state == DONE and row.point.private]
     if len(done) < 2:
         return
-    from dpft.sweep.cost import remarks
+    from dpft.report.cost import remarks
 
     records = []
     for path in done:

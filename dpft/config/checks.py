@@ -31,11 +31,6 @@ def is_other_size(count: int, published: int) -> bool:
     return abs(count - published) > 0.02 * published
 
 
-def fitting_batch(records: int) -> int:
-    """A batch size to suggest for so few records: a quarter of them, down to a power of two."""
-    return 1 << max(0, (records // 4).bit_length() - 1)
-
-
 def one_of(name: str, value: str, known: Sequence[str]) -> None:
     """Refuse what is not in ``known``, with the nearest name."""
     if value not in known:

@@ -20,7 +20,9 @@ from dpft.config.audit import Audit
 from dpft.config.checks import HUGE, check_seed, one_of, positive
 from dpft.config.clip import Clip
 from dpft.config.errors import ConfigError, suggestion
-from dpft.training.out_of_memory import CHOICES, STOP
+
+# What is done where memory runs out (`out_of_memory`).
+STOP, HALVE = "stop", "halve"
 
 T = TypeVar("T")
 
@@ -470,7 +472,7 @@ def parse(raw: Mapping[str, Any]) -> Run:
     precision = _checked(raw.get("precision", PRECISIONS[0]), str, "precision")
     one_of("precision", precision, PRECISIONS)
     out_of_memory = _checked(raw.get("out_of_memory", STOP), str, "out_of_memory")
-    one_of("out_of_memory", out_of_memory, CHOICES)
+    one_of("out_of_memory", out_of_memory, (STOP, HALVE))
     check_seed("seed", plain["seed"])
     positive("threads", plain["threads"], at_most=_MOST_THREADS)
     positive("checkpoint_every", plain["checkpoint_every"])

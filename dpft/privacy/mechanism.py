@@ -13,11 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dpft.config.checks import fitting_batch
 from dpft.privacy import accounting, groups
 from dpft.privacy.noise import ALLOCATIONS, GaussianNoise, allocate
 from dpft.privacy.quantiles import Quantiles, split_noise, total_noise
-from dpft.privacy.sampling import PoissonSampler, Sampler, ShuffleSampler
+from dpft.privacy.sampling import PoissonSampler, Sampler, ShuffleSampler, fitting_batch
 
 if TYPE_CHECKING:
     from dpft.privacy.clipping import Clipper

@@ -4,7 +4,6 @@ A run may be killed at any moment and continued by the same command, to the same
 same ledger, bit for bit. ``docs/runs.md`` tells the layout and what may be published.
 """
 
-from dpft.report.card import model_card, write_card, write_descent
 from dpft.runs import checkpoint
 from dpft.runs.atomic import fsync_tree
 from dpft.runs.checkpoint import Checkpoint
@@ -78,7 +77,6 @@ __all__ = [
     "key_fingerprint",
     "keyed_fingerprint",
     "load_private_state",
-    "model_card",
     "read_ledger",
     "read_marker",
     "read_norms",
@@ -87,7 +85,5 @@ __all__ = [
     "save_private_state",
     "state_of_content",
     "update_record",
-    "write_card",
-    "write_descent",
     "write_record",
 ]

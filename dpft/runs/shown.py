@@ -109,3 +109,11 @@ def base_model(path: str) -> str:
     """A model's name on the hub, or the last component of its folder: no other folder is told."""
     folder = Path(path).expanduser()
     return folder.resolve().name if folder.is_absolute() or folder.is_dir() else path
+
+
+def clock(seconds: float | None) -> str:
+    """``h:mm:ss``."""
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

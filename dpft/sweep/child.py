@@ -42,7 +42,7 @@ class Child(Closing):
                 typed.seek(0)
                 self._process = subprocess.Popen(
                     # -P: as the dpft script, which does not import from the working folder
-                    [sys.executable, "-P", "-m", "dpft.sweep.child"],
+                    [sys.executable, "-P", "-m", "dpft.cli.piped"],
                     stdin=typed,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -75,15 +75,3 @@ class Child(Closing):
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
-
-
-def _main() -> None:
-    """The child: the command that stands on standard input."""
-    from dpft.cli.app import main
-
-    sys.argv[1:] = json.load(sys.stdin)
-    main()
-
-
-if __name__ == "__main__":
-    _main()

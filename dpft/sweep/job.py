@@ -25,8 +25,8 @@ from dpft.runs.record import read_record
 from dpft.sweep import journal as events
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import Event, Journal
-from dpft.sweep.scores import score
 from dpft.sweep.words import read_list
+from dpft.tasks.scores import score
 
 # Seconds to wait for a run that is in use: a process that was killed may still be dying.
 _WAIT = 10.0

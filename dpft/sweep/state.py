@@ -22,7 +22,7 @@ from dpft.sweep import journal as events
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import Event, Journal, latest_attempt
 from dpft.sweep.points import Point, labels
-from dpft.sweep.scores import score
+from dpft.tasks.scores import score
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, SKIPPED, STOPPED = "failed", "skipped", "stopped"

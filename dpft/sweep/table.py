@@ -12,7 +12,7 @@ from rich.table import Table
 
 from dpft.report.console import Console
 from dpft.runs.closing import Closing
-from dpft.runs.shown import up
+from dpft.runs.shown import clock, up
 from dpft.sweep import state
 from dpft.sweep.state import Row
 
@@ -115,14 +115,6 @@ def shortened(rows: Sequence[Row], lines: int) -> list[Row]:
         ),
     )
     return [row for _, row in sorted(ranked[:lines], key=lambda entry: entry[0])]
-
-
-def clock(seconds: float | None) -> str:
-    """``h:mm:ss``."""
-    if seconds is None:
-        return "-"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
 def _metric(rows: Sequence[Row]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -17,10 +16,10 @@ from dpft.tasks.json_list import entries
 from dpft.tasks.objectives.base import Instance, Prediction
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.sources import Dataset, Form, Hub, well_formed
+from dpft.tasks.triples import Triple, write_json
 
 _JSON = 'a JSON list of {"tripleset": [[subject, relation, object], ...], "annotations": [...]}'
 _XML = "<entry> elements with <mtriple>subject | relation | object</mtriple> and <lex>text</lex>"
-Triple = tuple[str, str, str]
 
 
 class Row(NamedTuple):
@@ -288,23 +287,3 @@ class DART(Generation):
         from dpft.tasks.metrics import gem
 
         return gem.signature(self.bertscore, self.bleurt)
-
-
-def write_json(
-    path: Path, items: Iterable[tuple[Sequence[Triple], Sequence[str]]], source: str
-) -> None:
-    """Write triple sets with their references in the form of the published JSON.
-
-    Args:
-        path: the file.
-        items: triples and texts.
-        source: what annotations name as their source.
-    """
-    listed = [
-        {
-            "tripleset": [list(triple) for triple in triples],
-            "annotations": [{"source": source, "text": text} for text in texts],
-        }
-        for triples, texts in items
-    ]
-    path.write_text(json.dumps(listed, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

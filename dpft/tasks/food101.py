@@ -66,7 +66,7 @@ def read_list(path: Path) -> Rows:
 def _write_sample(folder: Path, seed: int) -> None:
     from dpft.tasks.samples.images import write_food101
 
-    write_food101(folder, seed)
+    write_food101(folder, seed, CLASSES)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dpft.audit.auditor import Auditor
 from dpft.config.errors import DivergedError, TrainingError
+from dpft.config.schedule import lr_factor
 from dpft.config.schema import Optim
 from dpft.models.load import Reparametrisation
 from dpft.privacy import Clipper, Mechanism, keys
@@ -21,7 +22,6 @@ from dpft.privacy.noise import Released
 from dpft.privacy.precision import full_precision
 from dpft.privacy.shapes import BLANK
 from dpft.tasks.units import TrainingSet, finite_losses
-from dpft.training.optim import lr_factor
 from dpft.training.out_of_memory import Budget, Pieces
 
 

@@ -24,8 +24,6 @@ from dpft.runs.errors import START_OVER, RunError, disk_report
 T = TypeVar("T")
 Pieces = Sequence[Sequence[int]]
 
-STOP, HALVE = "stop", "halve"
-CHOICES = (STOP, HALVE)
 # How allocators say it: torch's on the CPU, CUDA's, and those of its libraries.
 _SAID = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from dpft import runs
 from dpft.config.schema import Run
+from dpft.report.card import write_card
 from dpft.runs.finished import CARD, CONFIG, GENERATIONS, LEDGER, MODEL, RECORD
 from dpft.runs.shown import up
 from dpft.training.predictions import predict, score_file, spelled, write_predictions
@@ -53,7 +54,7 @@ def is_whole(
         if own in names:
             _decode(TrainedRun(directory.path, text, run, record), directory, progress)
         if CARD in names or own in names:
-            runs.write_card(directory.model, runs.read_record(directory.path))
+            write_card(directory.model, runs.read_record(directory.path))
     directory.mark_done()
     return True
 

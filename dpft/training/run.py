@@ -14,12 +14,12 @@ from safetensors import SafetensorError
 
 from dpft import runs
 from dpft.config.errors import ConfigError, DpftError
-from dpft.config.schema import Run
+from dpft.config.schema import HALVE, Run
 from dpft.models import save_model
 from dpft.privacy import UnsupportedLayerError
+from dpft.report.card import write_card, write_descent
 from dpft.runs.paths import run_path
 from dpft.tasks import load_task
-from dpft.training.out_of_memory import HALVE
 from dpft.training.predictions import predict, score_file, write_predictions
 from dpft.training.progress import Progress
 from dpft.training.recording import forget_peak, make_record, stated
@@ -77,7 +77,7 @@ def run_experiment(run: Run) -> Outcome:
         if added:
             runs.update_record(directory, **added)
         record = runs.read_record(path)
-        runs.write_card(directory.model, record)
+        write_card(directory.model, record)
         directory.mark_done()
         return Outcome(path, record)
 
@@ -120,8 +120,8 @@ def _train_stage(
             asked = prepared.planted.scores(prepared.objective, model, size)
         measured["scores"] = {"canaries": asked}
     record = make_record(run, prepared, directory, session.seconds, measured)
-    runs.write_card(directory.model, record)
-    runs.write_descent(directory.model, record)
+    write_card(directory.model, record)
+    write_descent(directory.model, record)
     runs.fsync_tree(directory.model)  # before anything says that the model is there
     runs.write_record(directory, record)
 

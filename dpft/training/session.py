@@ -11,13 +11,13 @@ import torch
 
 from dpft import runs
 from dpft.config.errors import ConfigError
-from dpft.config.schema import Run
+from dpft.config.schema import HALVE, Run
 from dpft.privacy import Clipper
 from dpft.privacy.noise import Released
 from dpft.runs.closing import Closing
 from dpft.training.loop import StepStatistics, train
 from dpft.training.optim import make_optimizer
-from dpft.training.out_of_memory import HALVE, Budget, explained
+from dpft.training.out_of_memory import Budget, explained
 from dpft.training.progress import Progress
 from dpft.training.setup import Prepared
 

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
-from dpft.report.pages.find import find
 from dpft.report.pages.gather import Options, gather
 from dpft.runs.errors import RecordError
 from dpft.runs.generations import generations_file, generations_files
+from dpft.sweep.find import find
 from tests.report.pages.example import a_run, record
 
 SECRET = '{"source": "s", "prediction": "secret", "references": ["secret"]}\n'

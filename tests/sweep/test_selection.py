@@ -19,9 +19,9 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.privacy import accounting
 from dpft.privacy.accounting import Trials
-from dpft.report.pages.find import find
+from dpft.report.cost import composed
 from dpft.runs import config_hash
-from dpft.sweep.cost import composed
+from dpft.sweep.find import find
 from dpft.sweep.points import make_plan
 from dpft.sweep.release import _copy
 from dpft.sweep.selection import Candidate, Selection, draw, price

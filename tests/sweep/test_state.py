@@ -11,12 +11,13 @@ from rich.console import Console
 from dpft.cli import sweep
 from dpft.config.errors import ConfigError
 from dpft.runs import RunLockedError
+from dpft.runs.shown import clock
 from dpft.sweep import journal as events
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
 from dpft.sweep.journal import Event, Journal
 from dpft.sweep.points import Plan, Point
 from dpft.sweep.state import States
-from dpft.sweep.table import Display, as_table, cells, clock, shortened, summary
+from dpft.sweep.table import Display, as_table, cells, shortened, summary
 from dpft.sweep.words import Words
 from tests.report.pages.example import record as whole
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from dpft.config.errors import TrainingError
+from dpft.config.schedule import lr_factor
 from dpft.config.schema import Optim
 from dpft.privacy import Mechanism, make_clipper
 from dpft.privacy.quantiles import Quantiles
@@ -15,7 +16,7 @@ from dpft.privacy.shapes import FixedShapes
 from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
 from dpft.tasks.units import Records
 from dpft.training.loop import train
-from dpft.training.optim import lr_factor, make_optimizer
+from dpft.training.optim import make_optimizer
 from tests.privacy.test_clipping import gpt2
 
 OPTIM = Optim(name="adam", lr=1e-2, batch_size=4, epochs=1, microbatch_tokens=40)

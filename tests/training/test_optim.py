@@ -9,10 +9,11 @@ from torch import nn
 
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
+from dpft.config.schedule import lr_factor
 from dpft.config.schema import OPTIMIZERS, Optim, conf_dir, parse
 from dpft.runs.tensors import portable
 from dpft.training.mechanisms import expected_batch_size, make_mechanism, published_size
-from dpft.training.optim import lr_factor, make_optimizer
+from dpft.training.optim import make_optimizer
 
 OPTIM = Optim(name="adam", lr=0.1, batch_size=4, epochs=1)
 

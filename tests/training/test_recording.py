@@ -10,8 +10,8 @@ import torch
 from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.privacy.accounting import epsilon_gdp_clt, epsilon_rdp
+from dpft.report.card import model_card
 from dpft.report.comparison import print_remarks
-from dpft.runs import model_card
 from dpft.runs.paths import run_path
 from dpft.training import recording
 from dpft.training import run as experiment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Iterable, Mapping
 from types import CodeType, MappingProxyType
@@ -114,9 +115,8 @@ def _is_llama_norm(cls: type[nn.Module]) -> bool:
     """
     if not (cls.__module__.startswith("transformers.") and cls.__name__.endswith("RMSNorm")):
         return False
-    from transformers.models.llama.modeling_llama import LlamaRMSNorm
-
-    return _code(cls.forward) == _code(LlamaRMSNorm.forward)
+    llama = importlib.import_module("transformers.models.llama.modeling_llama")
+    return _code(cls.forward) == _code(llama.LlamaRMSNorm.forward)
 
 
 def _code(function: Any) -> tuple[Any, ...]:

@@ -143,7 +143,7 @@ def learning_rate(run: Gathered) -> Line | None:
         return None
     if settings.schedule == "constant" and not settings.warmup_steps and not settings.warmup_ratio:
         return Line("learning rate", tuple((step, settings.lr) for step in (1, steps)))
-    from dpft.training.optim import lr_factor  # needs torch, which a constant rate does not
+    from dpft.config.schedule import lr_factor
 
     return Line(
         "learning rate",

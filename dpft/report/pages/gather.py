@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dpft.config.errors import DpftError
-from dpft.report.pages.find import Target
 from dpft.report.pages.generations import Generations, parsed, read_generations
+from dpft.report.pages.target import Target
 from dpft.runs.finished import damages
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record

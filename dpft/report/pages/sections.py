@@ -10,8 +10,7 @@ from dpft.report.pages.frame import Html, facts, folded, joined, marked, paragra
 from dpft.report.pages.gather import Gathered
 from dpft.report.pages.generations import Sample, withheld
 from dpft.report.pages.settings import choices, told
-from dpft.runs.shown import base_model
-from dpft.sweep.table import clock
+from dpft.runs.shown import base_model, clock
 
 CHOSEN = "evenly spread over it and not chosen by their quality."
 COVERED = (

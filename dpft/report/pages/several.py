@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from dpft.config.errors import DpftError
 from dpft.report.pages.curves import overlaid, thresholds
-from dpft.report.pages.find import Found
 from dpft.report.pages.frame import Html, joined, listed, page, paragraph, table, text
 from dpft.report.pages.gather import Gathered, Options
 from dpft.report.pages.guarantee import brief
@@ -15,9 +14,9 @@ from dpft.report.pages.one import STYLE, banners, problems, shown
 from dpft.report.pages.sections import CHOSEN, COVERED, brief_cost, samples, summary
 from dpft.report.pages.settings import changes, differing, told
 from dpft.report.pages.settings import shown as value_shown
-from dpft.runs.shown import up
-from dpft.sweep.scores import lower_is_better, score
-from dpft.sweep.table import clock
+from dpft.report.pages.target import Found
+from dpft.runs.shown import clock, up
+from dpft.tasks.scores import lower_is_better, score
 
 # More settings than these are compared in a table of their own.
 _MOST_COLUMNS = 8
@@ -188,7 +187,7 @@ def _together(runs: Sequence[Gathered], found: Found) -> Html:
     records = [run.record for run in runs if run.record is not None and run.private]
     if len(records) < 2:
         return Html("")
-    from dpft.sweep.cost import remarks
+    from dpft.report.cost import remarks
 
     return joined(paragraph(remark) for remark in remarks(records, found.searched))
 

@@ -29,20 +29,6 @@ class Step:
     clipper: Any = None
 
 
-def make_step(job: dict[str, Any], workload: Workload) -> Step:
-    """The step of the job's variant.
-
-    Args:
-        job: from `Settings.job`: ``name``, ``peer``, ``batch``, ``threshold`` and ``dtype``.
-        workload: the model and its losses.
-    """
-    if job["peer"]:
-        from dpft.reproduce.bench.peers import peer_step
-
-        return peer_step(job["name"], workload, job["batch"], job["threshold"], job["dtype"])
-    return style_step(job["name"], workload, job["threshold"], job["dtype"])
-
-
 def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> Step:
     """One step of a clipping style, or of non-private training for ``none``."""
     from dpft.privacy import make_clipper

@@ -21,7 +21,7 @@ from dpft.config.errors import DpftError
 from dpft.reproduce.bench.memory import meter
 from dpft.reproduce.bench.models import Inputs, Workload, build
 from dpft.reproduce.bench.processes import MARK, READY, STEP
-from dpft.reproduce.bench.steps import Step, make_step, weights_dtype
+from dpft.reproduce.bench.steps import Step, style_step, weights_dtype
 
 Tell = Callable[[float], None]
 
@@ -138,6 +138,20 @@ def explain(job: dict[str, Any]) -> dict[str, Any]:
     if not hasattr(step.clipper, "explain"):
         raise TypeError(f"{job['name']} chooses nothing that could be explained")
     return {"entries": step.clipper.explain()}
+
+
+def make_step(job: dict[str, Any], workload: Workload) -> Step:
+    """The step of the job's variant.
+
+    Args:
+        job: from `Settings.job`: ``name``, ``peer``, ``batch``, ``threshold`` and ``dtype``.
+        workload: the model and its losses.
+    """
+    if job["peer"]:
+        from dpft.reproduce.bench.peers import peer_step
+
+        return peer_step(job["name"], workload, job["batch"], job["threshold"], job["dtype"])
+    return style_step(job["name"], workload, job["threshold"], job["dtype"])
 
 
 def _prepare(job: dict[str, Any]) -> tuple[Workload, Step]:

@@ -7,6 +7,7 @@ benchmarks), `cells`, `variants`, `benches` and `computed` make comparisons of i
 how to add one.
 """
 
-from dpft.reproduce.claims.schema import Claim, ClaimError, load, papers_with_claims
+from dpft.reproduce.claims.library import load, papers_with_claims
+from dpft.reproduce.claims.schema import Claim, ClaimError
 
 __all__ = ["Claim", "ClaimError", "load", "papers_with_claims"]

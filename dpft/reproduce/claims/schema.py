@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from dpft.config.errors import ConfigError, DataError, suggestion
-from dpft.reproduce.papers.schema import PAPERS, Label, Words
+from dpft.config.errors import DataError
+from dpft.reproduce.papers.schema import Label, Words
 
-ROOT = Path(__file__).resolve().parent / "data"
 ORDERS = ("above", "not_below", "on_par", "best")
 RANGES = ("apart", "ratio", "value")
 QUANTITIES = ("time", "memory", "batch", "speed")
@@ -159,40 +157,3 @@ class Claim:
     def name(self) -> str:
         """As it is typed: ``li2022/c05``."""
         return f"{self.paper}/{self.number}"
-
-
-def papers_with_claims() -> list[str]:
-    """Papers that have a file, by year."""
-    found = {path.stem for path in ROOT.glob("*.yaml")}
-    return [*(paper for paper in PAPERS if paper in found), *sorted(found - set(PAPERS))]
-
-
-def load(name: str | None = None) -> list[Claim]:
-    """Every claim, those of a paper (``li2022``), or one (``li2022/c05``).
-
-    Raises:
-        ConfigError: if there is none of that name.
-        ClaimError: for a malformed file.
-    """
-    from dpft.reproduce.claims.reader import read
-
-    papers = papers_with_claims()
-    if name is None:
-        return [claim for paper in papers for claim in read(ROOT / f"{paper}.yaml")]
-    paper, slash, number = name.partition("/")
-    if paper not in papers:
-        raise ConfigError(
-            f"there are no claims of {paper!r}{suggestion(paper, papers)}; expected one of "
-            f"{', '.join(papers)}: type dpft claims for all"
-        )
-    claims = read(ROOT / f"{paper}.yaml")
-    if not slash:
-        return claims
-    one = [claim for claim in claims if claim.number == number]
-    if not one:
-        known = [claim.name for claim in claims]
-        raise ConfigError(
-            f"there is no claim {name!r}{suggestion(name, known)}; expected {known[0]} to "
-            f"{known[-1]}: type dpft claims {paper} for a list"
-        )
-    return one

@@ -1,4 +1,4 @@
-"""Processes that encode pieces of the records, in order; ``python -m dpft.tasks.objectives.workers``.
+"""Processes that encode pieces of the records, in order.
 
 Not processes of `multiprocessing`: those begin with the main module of this one, which may be
 anybody's script and begin a run of its own. What is sent is pickled, and goes to a child and back.
@@ -6,19 +6,15 @@ anybody's script and begin a run of its own. What is sent is pickled, and goes t
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from typing import Any
 
 from dpft.config.errors import TrainingError
 from dpft.runs.array_store import Array
-from dpft.tasks.objectives.packed import pack
 
 
 def in_processes(
@@ -76,7 +72,7 @@ class Worker:
     @staticmethod
     def command(pipe: int) -> list[str]:
         """What is run, given the number of the pipe's end."""
-        return [sys.executable, "-m", "dpft.tasks.objectives.workers", str(pipe)]
+        return [sys.executable, "-m", "dpft.tasks.objectives.worker_process", str(pipe)]
 
     def send(self, thing: Any) -> None:
         """Pass something on that can be pickled.
@@ -115,24 +111,3 @@ class Worker:
             f"a process that encoded records ended with {self._process.wait()}; expected it to "
             "stay: was it killed, or was there no memory left? threads=1 encodes in one process"
         )
-
-
-def _serve(pipe: Connection) -> None:
-    """Encode what comes in until nothing does."""
-    from dpft.tasks.objectives.encoding import encode_all
-
-    objective, kind = pipe.recv()
-    while True:
-        records = pipe.recv()
-        try:
-            result: Any = pack(encode_all(objective, list(records)), kind)
-        except Exception as error:
-            pipe.send((True, error))
-        else:
-            pipe.send((False, result))
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks is told, and ends this one
-    with contextlib.suppress(EOFError, OSError):
-        _serve(Connection(int(sys.argv[1])))

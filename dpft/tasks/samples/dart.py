@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpft.tasks.dart import Triple, write_json
+from dpft.tasks.triples import Triple, write_json
 
 TRAIN_RECORDS = 1500
 EVALUATION_ENTRIES = 150

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,17 +129,15 @@ def write_gtsrb(folder: Path, seed: int) -> None:
                 writer.writerows(lines)
 
 
-def write_food101(folder: Path, seed: int) -> None:
+def write_food101(folder: Path, seed: int, classes: Sequence[str]) -> None:
     """Four images and one of each class, as JPEG files with lists."""
-    from dpft.tasks.food101 import CLASSES
-
     root = folder / "food-101"
     (root / "meta").mkdir(parents=True, exist_ok=True)
-    for split, (labels, images, _) in _splits(len(CLASSES), 4, 1, seed):
+    for split, (labels, images, _) in _splits(len(classes), 4, 1, seed):
         entries = []
         for number, (label, pixels) in enumerate(zip(labels.tolist(), images, strict=True)):
             # Numbers are never used twice, as in the archive.
-            entry = f"{CLASSES[label]}/{number + (0 if split == 'train' else 1_000_000)}"
+            entry = f"{classes[label]}/{number + (0 if split == 'train' else 1_000_000)}"
             file = root / "images" / f"{entry}.jpg"
             file.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels).resize((64, 48)).save(file, quality=90)

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from dpft.report.pages.find import Target
 from dpft.report.pages.gather import Options, gather
 from dpft.report.pages.guarantee import brief, guarantee, in_words
+from dpft.report.pages.target import Target
 from tests.report.pages.example import DELTA, Page, a_run, ledger, mechanism, record
 
 

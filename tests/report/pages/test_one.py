@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from dpft.cli.report import build
-from dpft.report.pages.find import find
 from dpft.report.pages.gather import Options
+from dpft.sweep.find import find
 from tests.report.pages.example import (
     LOSSES,
     NORMS,

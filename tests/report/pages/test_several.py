@@ -6,9 +6,9 @@ import pytest
 
 from dpft.cli.report import build
 from dpft.config.errors import ConfigError
-from dpft.report.pages.find import find
 from dpft.report.pages.gather import Options
 from dpft.sweep import journal as events
+from dpft.sweep.find import find
 from dpft.sweep.folder import folder_of
 from dpft.sweep.journal import Event, Journal
 from dpft.sweep.points import Plan, Point

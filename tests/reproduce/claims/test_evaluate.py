@@ -8,7 +8,7 @@ from dpft.reproduce.claims.evidence import Evidence
 from dpft.reproduce.claims.judging import Verdict
 from dpft.reproduce.claims.schema import CellsCheck, Claim, ComputedCheck, Expected, Untestable
 from dpft.reproduce.claims.shown import row
-from dpft.reproduce.papers import schema
+from dpft.reproduce.papers import library
 from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.found import make_index
 from tests.reproduce.tables.example import PAPERS, plan, run_of, write_record
@@ -27,7 +27,7 @@ EPSILONS = CellsCheck(
 
 @pytest.fixture(autouse=True)
 def _demo_only(monkeypatch):
-    monkeypatch.setattr(schema, "ROOT", PAPERS)
+    monkeypatch.setattr(library, "ROOT", PAPERS)
 
 
 def evaluated(folder, *checks):

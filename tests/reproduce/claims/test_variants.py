@@ -6,7 +6,7 @@ from dpft.reproduce.claims.comparison import Outcome, Side
 from dpft.reproduce.claims.evaluate import evaluate
 from dpft.reproduce.claims.evidence import Evidence
 from dpft.reproduce.claims.schema import Claim, ClaimError, Expected, VariantsCheck
-from dpft.reproduce.papers import schema
+from dpft.reproduce.papers import library
 from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.found import make_index
 from dpft.reproduce.tables.plan import merged, planned, words_at
@@ -17,7 +17,7 @@ LONG, SHORT = (), ("optim.epochs=1",)
 
 @pytest.fixture(autouse=True)
 def _demo_only(monkeypatch):
-    monkeypatch.setattr(schema, "ROOT", PAPERS)
+    monkeypatch.setattr(library, "ROOT", PAPERS)
 
 
 def claim(**changed):

@@ -8,7 +8,7 @@ import pytest
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce import papers
-from dpft.reproduce.papers import PaperError, schema
+from dpft.reproduce.papers import PaperError, library
 
 SMALL = """
 title: Small
@@ -96,7 +96,7 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path, old, new, said):
 def test_names_are_in_natural_order(tmp_path, monkeypatch):
     for name in ("10", "2", "figure-8b", "1b", "1a", "figure-8a", "appendix-s"):
         written(tmp_path, SMALL, name)
-    monkeypatch.setattr(schema, "ROOT", tmp_path)
+    monkeypatch.setattr(library, "ROOT", tmp_path)
     numbers = [name.partition("/")[2] for name in papers.names()]
     assert numbers == ["1a", "1b", "2", "10", "appendix-s", "figure-8a", "figure-8b"]
     with pytest.raises(ConfigError, match=r"no table 'nobody202/2'; did you mean 'nobody2020/2'"):
@@ -122,7 +122,7 @@ def test_every_shipped_table_follows_the_schema(name):
 
 
 def test_shipped_tables_travel_with_the_package():
-    assert Path(schema.ROOT, "__init__.py").exists()
+    assert Path(library.ROOT, "__init__.py").exists()
     assert papers.names()
 
 

@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 
 from dpft.cli import sweep
 from dpft.cli.app import app
-from dpft.reproduce.papers import schema
+from dpft.reproduce.papers import library
 from tests.reproduce.tables.example import PAPERS, plan, run_of, write_record
 
 
 @pytest.fixture(autouse=True)
 def _demo_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(schema, "ROOT", PAPERS)
+    monkeypatch.setattr(library, "ROOT", PAPERS)
     monkeypatch.chdir(tmp_path)
 
 

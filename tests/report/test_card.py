@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dpft.runs import base_model, delta, model_card
+from dpft.report.card import model_card
+from dpft.runs import base_model, delta
 from dpft.runs.shown import down, up
 from tests.runs.example import example_record
 

@@ -5,56 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from dpft.config.errors import ConfigError, DpftError
+from dpft.report.pages.target import Found, Target
 from dpft.runs.hidden import below_private, check_no_trial
 
 _OF_A_RUN = ("record.json", "identity.json", "ledger.jsonl")
 _SET_ASIDE = re.compile(r"\.old-\d+$")
-
-
-@dataclass(frozen=True)
-class Target:
-    """One run, or a point of a sweep that may have none yet.
-
-    Attributes:
-        path: its directory, which need not exist.
-        name: what tells it from the others on the page; no folder of the machine.
-        label: its settings as typed in a sweep.
-        state: what the sweep's journal says of it.
-        error: why it failed. It may quote the data.
-    """
-
-    path: Path
-    name: str
-    label: str | None = None
-    state: str | None = None
-    error: str | None = None
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a report is about.
-
-    Attributes:
-        title: of the page.
-        folder: where the page goes if nothing else is said.
-        targets: at least one.
-        several: whether the page is one of several runs, even if only one was found.
-        metric: the score by which a sweep compares its runs; None: the first of each.
-        searched: whether a sweeper chose settings by the scores of earlier runs.
-        problems: what of the sweep could not be read.
-    """
-
-    title: str
-    folder: Path
-    targets: tuple[Target, ...]
-    several: bool
-    metric: str | None = None
-    searched: bool = False
-    problems: tuple[str, ...] = ()
 
 
 def find(paths: Sequence[Path], private: bool = False) -> Found:
@@ -143,6 +101,7 @@ def _common(runs: Sequence[Path]) -> Path:
 
 
 def _of_sweep(path: Path) -> Found:
+    # These import Hydra, which a report of one run does without.
     from dpft.sweep.folder import SweepFolder
     from dpft.sweep.points import labels
     from dpft.sweep.state import States

@@ -5,8 +5,8 @@ import pytest
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
-from dpft.sweep.scores import check_metric
 from dpft.tasks import load_task
+from dpft.tasks.scores import check_metric
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from dpft.privacy.accounting import Trials, epsilon_rdp, run_curve
-from dpft.sweep.cost import composed, remarks
+from dpft.report.cost import composed, remarks
 
 DELTA = 1e-5
 
