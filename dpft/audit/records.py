@@ -27,7 +27,7 @@ from dpft.tasks.objectives.records import LabelledText, Record, TextRecord
 from dpft.tasks.units import UnitBatch, finite_losses
 
 if TYPE_CHECKING:
-    from dpft.models import LoadedModel
+    from dpft.models.load import LoadedModel
     from dpft.privacy import Clipper
     from dpft.tasks.base import Task
     from dpft.tasks.objectives.base import Losses, Objective

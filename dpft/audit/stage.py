@@ -17,7 +17,7 @@ from dpft.privacy import UnsupportedLayerError
 
 if TYPE_CHECKING:
     from dpft.config.schema import Run
-    from dpft.models import LoadedModel
+    from dpft.models.load import LoadedModel
     from dpft.privacy import Clipper, Mechanism
     from dpft.privacy.shapes import FixedShapes
     from dpft.tasks.base import Task

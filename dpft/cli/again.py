@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from dpft.config.schema import Run, conf_dir
+from dpft.config.folder import conf_dir
+from dpft.config.schema import Run
 from dpft.privacy.sampling import fitting_batch
 
 # Of the training records and of whose they are: synthetic ones are others, and nobody's. The column

@@ -10,8 +10,9 @@ from typing import Any
 import typer
 
 from dpft.config.errors import AuditError, ConfigError, DpftError
+from dpft.config.folder import conf_dir
 from dpft.config.overrides import check_flags, explained, refusals_told
-from dpft.config.schema import conf_dir, parse
+from dpft.config.schema import parse
 from dpft.report.terminal import secho
 from dpft.sweep import lifeline
 

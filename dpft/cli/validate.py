@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dpft.cli.train import resumed
 from dpft.config.compose import compose
 from dpft.config.errors import NotInstalledError
+from dpft.config.folder import conf_dir
 from dpft.config.presets import PRESETS
-from dpft.config.schema import conf_dir, parse
+from dpft.config.schema import parse
 from dpft.report.terminal import echo
 
 # Settings of Hydra itself, which are none of a run.

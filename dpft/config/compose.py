@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from dpft.config.folder import conf_dir
 from dpft.config.overrides import check_flags, refusals_told
-from dpft.config.schema import conf_dir
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:

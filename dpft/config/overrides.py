@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from dpft.config.errors import ConfigError, NotInstalledError, suggestion
+from dpft.config.folder import conf_dir
 from dpft.config.presets import PRESETS
-from dpft.config.schema import conf_dir
 
 # Hydra's own flags, but for --experimental-rerun, which runs whatever is in a pickle. The long ones
 # may be abbreviated; a value may follow a short one at once.

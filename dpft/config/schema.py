@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any, TypeVar
 
 from dpft.config.audit import Audit
@@ -47,13 +47,6 @@ _NEEDS_SETTING = {
     "rgp": ("rank", "follow"),
 }
 _MAY_HAVE = {"lora": ("dropout", "targets"), "prefix": ("hidden",)}
-
-
-def conf_dir() -> Path:
-    """The packaged config groups: inside the wheel, or beside the package in a checkout."""
-    here = Path(__file__).resolve().parent
-    inside, beside = here / "conf", here.parent / "conf"
-    return inside if inside.is_dir() else beside
 
 
 def build(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:

@@ -113,7 +113,7 @@ def _title(record: Mapping[str, Any], private: bool) -> str:
             "FOLDER/adapter)`. All that is said here is of both together."
         )
     if str(record.get("config", {}).get("model", {}).get("path", "")).endswith("wrn16-4"):
-        lines.append("- `import dpft.models` makes transformers know the architecture.")
+        lines.append("- `import dpft.models.load` makes transformers know the architecture.")
     if "trainable_parameters" in model:
         of = f" of {model['parameters']:,}" if "parameters" in model else ""
         lines.append(f"- Trained parameters: {model['trainable_parameters']:,}{of}")

@@ -24,7 +24,7 @@ from dpft.tasks.sources import Dataset, locate, read
 from dpft.tasks.views import blocks
 
 if TYPE_CHECKING:  # a task's settings are checked before torch is loaded, which takes seconds
-    from dpft.models import LoadedModel
+    from dpft.models.load import LoadedModel
     from dpft.tasks.keeping import Keeping
 
 SPLITS = ("train", "dev", "test")

@@ -16,7 +16,7 @@ from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.objectives.template import check_words, parse_template
 
 if TYPE_CHECKING:
-    from dpft.models import LoadedModel
+    from dpft.models.load import LoadedModel
     from dpft.tasks.objectives.classifier import Classifier
     from dpft.tasks.objectives.infill import Infilling
 

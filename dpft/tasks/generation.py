@@ -11,7 +11,7 @@ from dpft.models.needs import Needs
 from dpft.tasks.base import Task
 
 if TYPE_CHECKING:
-    from dpft.models import LoadedModel
+    from dpft.models.load import LoadedModel
     from dpft.tasks.objectives.causal import Causal
 
 

@@ -17,7 +17,7 @@ from dpft.tasks.objectives.images import LabelledImage
 if TYPE_CHECKING:
     from torch import nn
 
-    from dpft.models import LoadedModel
+    from dpft.models.load import LoadedModel
     from dpft.tasks.objectives.image import ImageClassifier
 
 Rows = list[LabelledImage]

@@ -68,9 +68,7 @@ def code() -> str:
     """What arrays follow from beside data and settings: the code that makes them, and versions."""
     digest = hashlib.sha256()
     here = Path(__file__).parent
-    for file in sorted(
-        [*here.glob("*.py"), *here.glob("tasks/*.py"), *here.glob("objectives/*.py")]
-    ):
+    for file in sorted([*here.rglob("*.py"), *here.parent.glob("config/*.py")]):
         digest.update(file.read_bytes())
     return " ".join([dpft.__version__, digest.hexdigest(), *map(version, _PACKAGES)])
 

@@ -24,7 +24,7 @@ from dpft.tasks.samples import own as own_sample
 from dpft.tasks.tables import TableRow, write_lines
 
 if TYPE_CHECKING:
-    from dpft.models import LoadedModel
+    from dpft.models.load import LoadedModel
     from dpft.tasks.objectives.causal import Causal
     from dpft.tasks.objectives.classifier import Classifier
     from dpft.tasks.objectives.language_model import LanguageModel

@@ -18,7 +18,7 @@ from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.sources import Dataset, Form, Hub, text_lines, well_formed
 
 if TYPE_CHECKING:
-    from dpft.models import LoadedModel
+    from dpft.models.load import LoadedModel
     from dpft.tasks.objectives.causal import Causal
 
 _PERSONA = "your persona:"

@@ -16,7 +16,7 @@ from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.sources import Dataset, Form, Hub, text_lines, well_formed
 
 if TYPE_CHECKING:
-    from dpft.models import LoadedModel
+    from dpft.models.load import LoadedModel
     from dpft.tasks.objectives.causal import Causal
 
 # The prompt of He et al. 2022, appendix C.2. Where lines end is not printed there.

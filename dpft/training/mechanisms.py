@@ -9,7 +9,8 @@ from torch import nn
 
 from dpft.config.clip import Clip
 from dpft.config.errors import ConfigError
-from dpft.config.schema import Optim, Run, conf_dir
+from dpft.config.folder import conf_dir
+from dpft.config.schema import Optim, Run
 from dpft.privacy import Clipper, Mechanism, accounting, make_clipper
 from dpft.privacy.groups import Partition
 from dpft.privacy.quantiles import Quantiles

@@ -11,7 +11,7 @@ from typing import Any
 
 from dpft.config.errors import DataError
 from dpft.config.schema import Decode
-from dpft.models import LoadedModel
+from dpft.models.load import LoadedModel
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import disk_report
 from dpft.tasks.base import Task

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from dpft import runs
 from dpft.config.errors import ConfigError, DpftError
 from dpft.config.schema import HALVE, Run
-from dpft.models import save_model
+from dpft.models.save import save_model
 from dpft.privacy import UnsupportedLayerError
 from dpft.report.card import write_card, write_descent
 from dpft.runs.paths import run_path

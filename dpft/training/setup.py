@@ -13,8 +13,9 @@ from dpft.audit import stage as audits
 from dpft.audit.auditor import Auditor
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
-from dpft.models import LoadedModel, adapt, load_model
+from dpft.models.adapt import adapt
 from dpft.models.digest import digest, tokenizer_digest
+from dpft.models.load import LoadedModel, load_model
 from dpft.privacy import Clipper, Mechanism, keys
 from dpft.privacy.shapes import FixedShapes
 from dpft.tasks.base import Task, fingerprint

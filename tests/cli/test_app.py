@@ -18,7 +18,7 @@ from dpft.cli.validate import shipped
 from dpft.config.compose import compose
 from tests.processes import dpft
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def invoke(*arguments):

@@ -6,7 +6,7 @@ import sys
 import yaml
 
 from dpft.cli.validate import shipped
-from dpft.config.schema import conf_dir
+from dpft.config.folder import conf_dir
 
 SECONDS = 5  # of a processor; it takes one where torch alone takes longer than this
 
@@ -82,7 +82,7 @@ wrong = [(name, "foo", 1) for name in TASKS] + [
     ("text2text", "unit", "user"),
 ]
 for name, key, value in wrong:
-    from dpft.config.schema import conf_dir
+    from dpft.config.folder import conf_dir
     import yaml
 
     task = yaml.safe_load((conf_dir() / "task" / f"{name}.yaml").read_text())

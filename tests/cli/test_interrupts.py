@@ -28,7 +28,7 @@ def interrupted(module, handler="default_int_handler"):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("module", ["dpft.cli.app", "typer", "dpft.cli", "dpft.cli.ls"])
+@pytest.mark.parametrize("module", ["dpft.cli.app", "typer", "dpft.cli.ls"])
 def test_ctrl_c_during_an_import_is_a_sentence(module):
     done = interrupted(module)
     assert done.returncode == 130

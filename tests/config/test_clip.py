@@ -9,7 +9,8 @@ from dpft.config import clip
 from dpft.config.clip import Clip, parts_of
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
-from dpft.config.schema import conf_dir, parse
+from dpft.config.folder import conf_dir
+from dpft.config.schema import parse
 from dpft.privacy import groups, noise, passes, styles
 
 SHIPPED = sorted(file.stem for file in (conf_dir() / "clip").glob("*.yaml"))

@@ -2,8 +2,11 @@
 
 import yaml
 
-from dpft.config.schema import Adapt, build, conf_dir
-from dpft.models import LoadedModel, Needs, adapt
+from dpft.config.folder import conf_dir
+from dpft.config.schema import Adapt, build
+from dpft.models.adapt import adapt
+from dpft.models.load import LoadedModel
+from dpft.models.needs import Needs
 from tests.privacy.small_models import build as build_case
 
 CLASSES = ("a", "b", "c")

@@ -12,8 +12,11 @@ from transformers import (
 )
 
 from dpft.config.errors import ConfigError, ModelError
-from dpft.config.schema import ADAPTATIONS, Adapt, build, conf_dir
-from dpft.models import LoadedModel, Needs, adapt, load_model
+from dpft.config.folder import conf_dir
+from dpft.config.schema import ADAPTATIONS, Adapt, build
+from dpft.models.adapt import adapt
+from dpft.models.load import LoadedModel, load_model
+from dpft.models.needs import Needs
 from dpft.models.select import has_new_head, own_head_parameters
 from dpft.privacy import make_clipper
 from tests.models.adapted import NEEDS, SMALL, adapted, shipped, trained

@@ -6,7 +6,8 @@ import yaml
 
 from dpft.config.clip import Clip
 from dpft.config.errors import ConfigError
-from dpft.config.schema import build, conf_dir
+from dpft.config.folder import conf_dir
+from dpft.config.schema import build
 from dpft.privacy import make_clipper
 from dpft.training.mechanisms import attach_clipper
 from tests.models.adapted import SMALL, adapted

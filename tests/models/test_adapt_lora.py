@@ -5,8 +5,11 @@ import torch
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Adapt, Model
-from dpft.models import Needs, adapt, load_model, load_saved, save_model
+from dpft.models.adapt import adapt
+from dpft.models.load import load_model
 from dpft.models.lora import targets_of
+from dpft.models.needs import Needs
+from dpft.models.save import load_saved, save_model
 from tests.models.adapted import adapted, trained
 from tests.privacy.small_models import build
 

@@ -6,7 +6,9 @@ from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel
 
 from dpft.config.errors import ConfigError, ModelError
 from dpft.config.schema import Adapt, Decode
-from dpft.models import LoadedModel, Needs, adapt, load_model
+from dpft.models.adapt import adapt
+from dpft.models.load import LoadedModel, load_model
+from dpft.models.needs import Needs
 from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
 from dpft.tasks.objectives.decode import decode

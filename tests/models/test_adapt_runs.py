@@ -11,7 +11,8 @@ from dpft.cli.decode import main as decode_again
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, ModelError
 from dpft.config.schema import Model, parse
-from dpft.models import Needs, load_model
+from dpft.models.load import load_model
+from dpft.models.needs import Needs
 from dpft.runs.lineage import descent
 from dpft.training import run as experiment
 from dpft.training.run import run_experiment

@@ -13,7 +13,10 @@ from transformers import (
 )
 
 from dpft.config.schema import Adapt, Model
-from dpft.models import LoadedModel, Needs, adapt, load_model, load_saved, save_model
+from dpft.models.adapt import adapt
+from dpft.models.load import LoadedModel, load_model
+from dpft.models.needs import Needs
+from dpft.models.save import load_saved, save_model
 from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
 
 CAUSAL = Needs("causal")

@@ -11,8 +11,8 @@ import torch
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
-from dpft.models import Needs, load_model, load_tokenizer
-from dpft.models.load import BUNDLED
+from dpft.models.load import BUNDLED, load_model, load_tokenizer
+from dpft.models.needs import Needs
 from dpft.tasks.metrics import neural
 
 CAUSAL = Needs("causal")

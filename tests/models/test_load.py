@@ -9,11 +9,12 @@ from transformers import GPT2Config, GPT2LMHeadModel, GPT2TokenizerFast, Roberta
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
-from dpft.models import Needs, load_model, load_saved, save_model
 from dpft.models import load as load_module
 from dpft.models.image_input import ImageInput
 from dpft.models.load import BUNDLED as FOLDER
-from dpft.models.load import is_tied
+from dpft.models.load import is_tied, load_model
+from dpft.models.needs import Needs
+from dpft.models.save import load_saved, save_model
 from dpft.privacy import make_clipper
 
 CAUSAL = Needs("causal")

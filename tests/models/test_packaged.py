@@ -6,8 +6,9 @@ import torch
 import dpft.models.packaged as packaged
 from dpft.config.errors import ModelError
 from dpft.config.schema import Decode, Model
-from dpft.models import Needs, load_model, save_model
-from dpft.models.load import is_tied
+from dpft.models.load import is_tied, load_model
+from dpft.models.needs import Needs
+from dpft.models.save import save_model
 from dpft.privacy import make_clipper
 from dpft.tasks.objectives.decode import decode
 

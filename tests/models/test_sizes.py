@@ -22,7 +22,8 @@ from transformers import (
 )
 
 from dpft.config.schema import Model
-from dpft.models import Needs, load_model
+from dpft.models.load import load_model
+from dpft.models.needs import Needs
 from dpft.models.standins import FAMILIES
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"

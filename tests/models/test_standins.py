@@ -7,7 +7,9 @@ from transformers import AutoTokenizer
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Decode, Model
-from dpft.models import Needs, load_model, load_tokenizer, save_model
+from dpft.models.load import load_model, load_tokenizer
+from dpft.models.needs import Needs
+from dpft.models.save import save_model
 from dpft.models.standins import FAMILIES
 from dpft.privacy import make_clipper
 from dpft.tasks.objectives.causal import Causal, token_nll

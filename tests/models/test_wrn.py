@@ -6,8 +6,10 @@ from torch import nn
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
-from dpft.models import Needs, load_model, save_model
 from dpft.models.image_input import ImageInput
+from dpft.models.load import load_model
+from dpft.models.needs import Needs
+from dpft.models.save import save_model
 from dpft.models.wrn import (
     WeightStandardizedConv2d,
     WideResNet,

@@ -9,7 +9,8 @@ from dpft.cli.app import app
 from dpft.cli.train import resumed
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Model
-from dpft.models import Needs, load_model
+from dpft.models.load import load_model
+from dpft.models.needs import Needs
 from dpft.runs.hidden import below_private, check_no_trial
 from tests.report.pages.example import a_selection
 

@@ -5,7 +5,8 @@ import yaml
 
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, NotInstalledError
-from dpft.config.schema import conf_dir, parse
+from dpft.config.folder import conf_dir
+from dpft.config.schema import parse
 from dpft.runs import config_hash
 from dpft.runs.paths import run_path
 from dpft.sweep.points import labels, make_plan

@@ -7,7 +7,7 @@ import torch
 
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.schema import Decode, Model
-from dpft.models import load_model
+from dpft.models.load import load_model
 from dpft.tasks import load_task
 from dpft.tasks.dart import DART, Row, linearise, read_json, read_xml
 from dpft.tasks.json_list import entries

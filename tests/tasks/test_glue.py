@@ -11,7 +11,8 @@ import pytest
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.schema import Decode
-from dpft.models import LoadedModel, Needs
+from dpft.models.load import LoadedModel
+from dpft.models.needs import Needs
 from dpft.tasks import load_task
 from dpft.tasks.glue import (
     MNLI,

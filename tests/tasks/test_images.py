@@ -16,9 +16,9 @@ from scipy.io import savemat
 from torch import nn
 
 from dpft.config.errors import ConfigError, DataError, ModelError
-from dpft.config.schema import conf_dir
-from dpft.models import LoadedModel
+from dpft.config.folder import conf_dir
 from dpft.models.image_input import ImageInput
+from dpft.models.load import LoadedModel
 from dpft.tasks import load_task
 from dpft.tasks.base import fingerprint
 from dpft.tasks.cifar import CIFAR10, CIFAR100, HUNDRED, TEN

@@ -14,7 +14,8 @@ from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.schema import Decode, Model, parse
-from dpft.models import LoadedModel, Needs, load_model
+from dpft.models.load import LoadedModel, load_model
+from dpft.models.needs import Needs
 from dpft.privacy import accounting
 from dpft.tasks import load_task
 from dpft.tasks.base import SPLITS, fingerprint

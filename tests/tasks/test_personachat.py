@@ -11,7 +11,8 @@ import torch
 
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.schema import Decode, Model
-from dpft.models import Needs, load_model
+from dpft.models.load import load_model
+from dpft.models.needs import Needs
 from dpft.tasks import load_task
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.decode import Written

@@ -9,7 +9,8 @@ import torch
 
 from dpft.config.errors import DataError
 from dpft.config.schema import Decode, Model
-from dpft.models import Needs, load_model
+from dpft.models.load import load_model
+from dpft.models.needs import Needs
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.samsum import chats, write_files

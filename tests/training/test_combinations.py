@@ -17,7 +17,8 @@ import yaml
 
 from dpft.config.compose import compose
 from dpft.config.errors import DpftError
-from dpft.config.schema import conf_dir, parse
+from dpft.config.folder import conf_dir
+from dpft.config.schema import parse
 from dpft.privacy.shapes import FixedShapes
 from dpft.tasks import load_task
 from dpft.tasks.objectives.encoding import encoded

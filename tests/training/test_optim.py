@@ -9,8 +9,9 @@ from torch import nn
 
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
+from dpft.config.folder import conf_dir
 from dpft.config.schedule import lr_factor
-from dpft.config.schema import OPTIMIZERS, Optim, conf_dir, parse
+from dpft.config.schema import OPTIMIZERS, Optim, parse
 from dpft.runs.tensors import portable
 from dpft.training.mechanisms import expected_batch_size, make_mechanism, published_size
 from dpft.training.optim import make_optimizer

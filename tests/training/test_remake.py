@@ -14,7 +14,8 @@ from dpft.cli.train import resumed
 from dpft.config.compose import compose
 from dpft.config.errors import DpftError
 from dpft.config.schema import Model, parse
-from dpft.models import Needs, load_model
+from dpft.models.load import load_model
+from dpft.models.needs import Needs
 from dpft.training.run import run_experiment
 from dpft.training.trained import loaded_run
 

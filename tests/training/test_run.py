@@ -18,8 +18,11 @@ from dpft.cli.score import score_run
 from dpft.cli.train import execute, resumed
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError, DpftError, TrainingError
-from dpft.config.schema import Model, conf_dir, parse
-from dpft.models import Needs, load_model, save_model
+from dpft.config.folder import conf_dir
+from dpft.config.schema import Model, parse
+from dpft.models.load import load_model
+from dpft.models.needs import Needs
+from dpft.models.save import save_model
 from dpft.privacy import accounting
 from dpft.privacy.noise import Released
 from dpft.runs.paths import run_path

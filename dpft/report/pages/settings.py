@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from dpft.config.schema import conf_dir
+from dpft.config.folder import conf_dir
 from dpft.report.pages.frame import Html, facts, folded, joined, paragraph, table, text
 from dpft.report.pages.gather import Gathered
 

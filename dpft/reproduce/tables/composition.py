@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from dpft.config.compose import compose_here, initialised
 from dpft.config.errors import ConfigError
+from dpft.config.folder import conf_dir
 from dpft.config.overrides import explained
-from dpft.config.schema import conf_dir
 from dpft.runs.closing import Closing
 
 Config = dict[str, Any]

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Decode
-from dpft.models import LoadedModel
+from dpft.models.load import LoadedModel
 from dpft.tasks.base import Task
 from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.objectives.decode import Written, decode

@@ -120,7 +120,7 @@ def test_damaged_files_are_named_and_others_passed_over(tmp_path):
 def test_the_shipped_benchmark_is_read():
     from pathlib import Path
 
-    folder = Path(__file__).parents[2] / "results" / "bench"
+    folder = Path(__file__).parents[3] / "results" / "bench"
     found, damaged = read_benches([folder])
     assert not damaged
     assert any(bench.model == "gpt2" and "bk" in bench.styles for bench in found)

@@ -9,7 +9,7 @@ from dpft.config.errors import ConfigError
 from dpft.reproduce.tables.found import Index, finished, make_index, score
 from tests.reproduce.tables.example import plan, run_of, table, write_record
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 A_CHOICE = {"metric": "BLEU", "best": "highest", "candidates": 2, "mean": 2.0, "shape": 1.0}
 A_CHOICE["mechanisms"] = []

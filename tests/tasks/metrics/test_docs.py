@@ -3,7 +3,7 @@
 import doctest
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
 
 
 def test_the_examples_of_the_page_are_what_is_computed():

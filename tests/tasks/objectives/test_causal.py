@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from dpft.config.schema import Decode, Model
-from dpft.models import Needs, load_model
+from dpft.models.load import load_model
+from dpft.models.needs import Needs
 from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.causal import Causal

@@ -5,7 +5,9 @@ import torch
 from transformers import GenerationConfig
 
 from dpft.config.schema import Adapt, Decode, Model
-from dpft.models import Needs, adapt, load_model
+from dpft.models.adapt import adapt
+from dpft.models.load import load_model
+from dpft.models.needs import Needs
 from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.decode import decode
 

@@ -9,7 +9,8 @@ import pytest
 
 from dpft.config.errors import ConfigError, TrainingError
 from dpft.config.schema import Model
-from dpft.models import Needs, load_model
+from dpft.models.load import load_model
+from dpft.models.needs import Needs
 from dpft.runs.array_store import ArrayStore, ArrayWriter
 from dpft.tasks.keeping import Keeping
 from dpft.tasks.objectives import encoding, workers

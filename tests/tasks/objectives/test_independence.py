@@ -12,7 +12,8 @@ from transformers import (
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
-from dpft.models import Needs, load_model
+from dpft.models.load import load_model
+from dpft.models.needs import Needs
 from dpft.privacy import make_clipper
 from dpft.privacy.verify import RuleSums
 from dpft.tasks.objectives.base import Batch
