@@ -39,10 +39,11 @@ test: $(STAMP) ## run all tests; the ones on real data need DPFT_DATA=<folder>
 torture: $(STAMP) ## kill runs 1,000 times and compare them with unbroken ones (KILLS=...); about an hour
 	$(BIN)/python -m tests.torture --kills $(KILLS) --out build/torture.md
 
-lint: $(STAMP) ## check style (ruff) and types (mypy)
+lint: $(STAMP) ## check style (ruff), types (mypy) and which package imports which (import-linter)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
+	$(BIN)/lint-imports
 
 format: $(STAMP) ## rewrite the code in the house style
 	$(BIN)/python -m ruff check --fix-only .

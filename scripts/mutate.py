@@ -48,8 +48,8 @@ _COPIED = ("dpft", "tests", "conf", "docs", "scripts", "results")
 # Each module, and the tests that ought to notice what goes wrong in it; more important ones first.
 TARGETS: dict[str, str] = {
     "dpft/privacy/noise.py": "privacy/test_noise privacy/test_mechanism privacy/test_alone",
-    "dpft/privacy/keys.py": "privacy/test_noise privacy/test_sampling test_units",
-    "dpft/privacy/sampling.py": "privacy/test_sampling test_units",
+    "dpft/privacy/keys.py": "privacy/test_noise privacy/test_sampling tasks/test_units",
+    "dpft/privacy/sampling.py": "privacy/test_sampling tasks/test_units",
     "dpft/privacy/mechanism.py": "privacy/test_mechanism privacy/test_noise",
     "dpft/privacy/passes.py": "privacy/test_passes privacy/test_precision privacy/test_clipping "
     "privacy/test_traps privacy/test_half_precision privacy/test_users",
@@ -69,12 +69,12 @@ TARGETS: dict[str, str] = {
     "dpft/privacy/accounting/__init__.py": "privacy/test_accounting privacy/test_mechanism",
     "dpft/runs/ledger.py": "runs/test_ledger",
     "dpft/runs/noise_key.py": "runs/test_noise_key runs/test_directory",
-    "dpft/training/loop.py": "test_train test_session test_units privacy/test_users models/test_adapt_rgp "
-    "audit/test_audited_runs",
-    "dpft/training/session.py": "test_session test_experiment audit/test_audited_runs",
-    "dpft/training/setup.py": "test_preparation test_experiment audit/test_audited_runs",
-    "dpft/report/pages/guarantee.py": "pages/test_guarantee pages/test_one",
-    "dpft/tasks/units.py": "test_units privacy/test_users",
+    "dpft/training/loop.py": "training/test_loop training/test_session tasks/test_units "
+    "privacy/test_users models/test_adapt_rgp audit/test_audited_runs",
+    "dpft/training/session.py": "training/test_session training/test_run audit/test_audited_runs",
+    "dpft/training/setup.py": "training/test_setup training/test_run audit/test_audited_runs",
+    "dpft/report/pages/guarantee.py": "report/pages/test_guarantee report/pages/test_one",
+    "dpft/tasks/units.py": "tasks/test_units privacy/test_users",
 }
 
 

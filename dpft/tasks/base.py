@@ -2,7 +2,8 @@
 
 A record is the unit of privacy unless a task says otherwise: two datasets are neighbours if one has
 one record more. How records become losses and predictions is the matter of an *objective*
-(`dpft.tasks.objectives`), which a task chooses: a task knows its data and its metric, and no tensors.
+(`dpft.tasks.objectives`), which a task chooses: a task knows its data and its metric, and no
+tensors.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Each variant (a clipping style or a peer) runs in a fresh process, round after round in rotated
 order. Its steps alternate with those of a process that trains without privacy, so that a machine
 which others use, and whose speed changes from second to second, hits both alike. The parent
-process imports no torch; `dpft.reproduce.bench.worker` is what it starts, and `models`, `steps`, `peers`,
-`memory` and `explain` are what that is made of.
+process imports no torch; `dpft.reproduce.bench.worker` is what it starts, and `models`, `steps`,
+`peers`, `memory` and `explain` are what that is made of.
 """
 
 from dpft.reproduce.bench.catalog import MODELS, PEERS, STYLES

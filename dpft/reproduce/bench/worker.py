@@ -1,4 +1,4 @@
-"""One measurement in a process of its own: ``python -m dpft.reproduce.bench.worker JOB``, JOB being JSON.
+"""One measurement in a process of its own; started with a job as JSON.
 
 Prints one line, `MARK` and the result as JSON, with a ``status``:
 

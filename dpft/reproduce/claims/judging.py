@@ -1,13 +1,13 @@
 """When a comparison counts, and what several of them say together: defined in one place.
 
 **Margin.** Two scores differ only if they lie further apart than ``max(2 s, r) + u/2``, as in
-`dpft.reproduce.tables.verdicts`: ``s`` is the larger standard deviation of the two (each number's the printed
-one where there is one, else that of our seeds within bounds), ``r`` is 1% of the larger number and
-counts only where no deviation is known, ``u`` is the unit of the last printed digit. For ours at a
-laptop's scale a printed deviation says nothing, so only that of our seeds counts there: in full,
-and as 0.5% where it is less, since two seeds that happen to agree are no measure. Two of ours that
-are shares of the scored records, as accuracy is, differ by two standard errors of such a share or
-not at all.
+`dpft.reproduce.tables.verdicts`: ``s`` is the larger standard deviation of the two (each number's
+the printed one where there is one, else that of our seeds within bounds), ``r`` is 1% of the larger
+number and counts only where no deviation is known, ``u`` is the unit of the last printed digit. For
+ours at a laptop's scale a printed deviation says nothing, so only that of our seeds counts there:
+in full, and as 0.5% where it is less, since two seeds that happen to agree are no measure. Two of
+ours that are shares of the scored records, as accuracy is, differ by two standard errors of such a
+share or not at all.
 
 **Outcomes.** With ``d`` the amount by which the first number is better and ``m`` the margin:
 

@@ -118,7 +118,7 @@ class BenchCheck:
 
 @dataclass(frozen=True)
 class ComputedCheck:
-    """Something that follows without a run: the name of a function of `dpft.reproduce.claims.computed`."""
+    """Something that follows without a run: a function of `dpft.reproduce.claims.computed`."""
 
     function: str
 

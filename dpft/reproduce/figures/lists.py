@@ -1,7 +1,8 @@
 """Where a figure's numbers come from: parts of the papers' tables, and lists of runs of its own.
 
-A list has a table's form (`dpft.reproduce.papers`), so that planning, missing runs and matching of records
-are those of tables. Its points were never printed as numbers; ``printed`` may be left out of a row.
+A list has a table's form (`dpft.reproduce.papers`), so that planning, missing runs and matching of
+records are those of tables. Its points were never printed as numbers; ``printed`` may be left out
+of a row.
 """
 
 from __future__ import annotations

@@ -61,8 +61,9 @@ def agreement(column: Column, rows: Sequence[tuple[str, Cell]]) -> Agreement | N
     """Compare the order of the rows that have both numbers; None for fewer than two.
 
     A pair is ordered clearly if its printed numbers lie further apart than the tolerance of a match
-    (`dpft.reproduce.tables.verdicts`) for either; ours tells it apart by the same rule, with our deviations,
-    and by no less than two standard errors where the score is a share of the scored records.
+    (`dpft.reproduce.tables.verdicts`) for either; ours tells it apart by the same rule, with our
+    deviations, and by no less than two standard errors where the score is a share of the scored
+    records.
     """
     both = [
         (

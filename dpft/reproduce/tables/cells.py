@@ -36,7 +36,7 @@ class Cell:
         paths: run directories behind ours, by seed.
         hashes: their configs' hashes.
         sampling: the standard error that the number of scored records leaves to ours, see
-            `dpft.reproduce.tables.found.sampling_error`; more seeds on the same records do not lessen it.
+            `dpft.reproduce.tables.found.sampling_error`; more seeds on them do not lessen it.
     """
 
     printed: float | None
@@ -142,7 +142,7 @@ def fill(
     Args:
         plan: the table at a scale.
         index: the records.
-        epsilons: of each row of the plan, see `dpft.reproduce.tables.epsilons`; None: none are shown.
+        epsilons: of each row of the plan, see `dpft.reproduce.tables.epsilons`; None: none.
     """
     rows = []
     for i, row in enumerate(plan.rows):

@@ -2,7 +2,8 @@
 
 Hydra reads and merges all files anew for every config, which takes a tenth of a second or more; a
 table has up to hundreds of them. What is unusual (keys that are added or deleted, files that reach
-beyond their group, errors) is left to Hydra, so that the result is what `dpft.config.compose` gives.
+beyond their group, errors) is left to Hydra, so that the result is what `dpft.config.compose`
+gives.
 """
 
 from __future__ import annotations

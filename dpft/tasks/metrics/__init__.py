@@ -1,7 +1,7 @@
 """Official scores, one module per pipeline, equal to the published scorers.
 
 - `dpft.tasks.metrics.e2e`: BLEU, NIST, METEOR, ROUGE-L and CIDEr of the E2E NLG challenge.
-- `dpft.tasks.metrics.gem`: BLEU, METEOR, ROUGE, and with their weights BERTScore and BLEURT, of DART.
+- `dpft.tasks.metrics.gem`: DART's BLEU, METEOR, ROUGE, and with their weights BERTScore, BLEURT.
 - `dpft.tasks.metrics.parlai`: word F1 of Persona-Chat, as ParlAI and ConvAI2 compute it.
 - `dpft.tasks.metrics.rouge`: ROUGE of SAMSum.
 - `dpft.tasks.metrics.classification`: accuracy and F1 of GLUE and of images.

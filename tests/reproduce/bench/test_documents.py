@@ -55,6 +55,9 @@ def test_without_folders_the_usual_ones_are_read_where_they_exist(tmp_path, monk
 
 
 def test_reading_them_needs_no_torch():
-    code = "import sys, dpft.reproduce.bench.documents; print(sorted({'torch', 'numpy'} & {*sys.modules}))"
+    code = (
+        "import sys, dpft.reproduce.bench.documents;"
+        "print(sorted({'torch', 'numpy'} & {*sys.modules}))"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
