@@ -55,7 +55,7 @@ wheel: $(STAMP) ## build the sdist and the wheel into dist/
 setup: $(STAMP) ## build the environment only; every other target does so when it has to
 
 clean: ## remove what was built and cached; runs and the environment stay
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find conf docs dpft scripts tests -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean ## remove the environment too
