@@ -20,7 +20,7 @@ from dpft.tasks import load_task
 from dpft.tasks.base import Task
 
 if TYPE_CHECKING:
-    from dpft.models import LoadedModel
+    from dpft.models.load import LoadedModel
 
 
 @dataclass(frozen=True)
