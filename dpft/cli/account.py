@@ -52,7 +52,7 @@ def main(overrides: Sequence[str], as_json: bool) -> None:
         echo(json.dumps(answer, indent=2))
         return
     from dpft.report.comparison import print_pairs
-    from dpft.runs.shown import SHUFFLED, down, kind, up, weakness
+    from dpft.runs.shown import SHUFFLED, down, kind, stated, up, weakness
 
     epsilon = answer["epsilon"]
     prv = epsilon["prv"]
@@ -70,12 +70,17 @@ def main(overrides: Sequence[str], as_json: bool) -> None:
             ("sampling rate", f"{mechanism.sampling_rate:.6g}", mechanism.sampling),
             ("steps", f"{mechanism.steps:,}", ""),
             ("delta", f"{mechanism.delta:.4g}", "" if run.privacy.delta else "1/(2N)"),
+            *(
+                [("epsilon, PLD", up(epsilon["pld"]), kind("pld", shuffled))]
+                if epsilon["pld"] is not None
+                else []
+            ),
             ("epsilon, RDP", up(epsilon["rdp"]), kind("rdp", shuffled)),
             ("epsilon, PRV", up(prv["upper"]), f"{kind('prv', shuffled)}; {between}"),
             ("epsilon, GDP-CLT", f"{epsilon['gdp_clt']:.4f}", "approximation, may be too low"),
         ],
     )
-    notes = [*([SHUFFLED] if shuffled else []), *weakness(epsilon["rdp"])]
+    notes = [*([SHUFFLED] if shuffled else []), *weakness(stated(epsilon) or 0.0)]
     for note in notes:
         secho(f"note: {note}", fg=typer.colors.YELLOW)
 

@@ -112,7 +112,7 @@ class Privacy:
 
     epsilon: float | None = None
     delta: float | None = None
-    accountant: str = "rdp"
+    accountant: str = "pld"
     noise_multiplier: float | None = None
     sampling: str = "poisson"
     noise_seed: int | None = None
@@ -134,7 +134,7 @@ class Privacy:
             )
         if self.noise_seed is not None:
             check_seed("privacy.noise_seed", self.noise_seed)
-        one_of("privacy.accountant", self.accountant, ("rdp", "gdp_clt", "prv"))
+        one_of("privacy.accountant", self.accountant, ("pld", "rdp", "gdp_clt", "prv"))
         one_of("privacy.sampling", self.sampling, ("poisson", "shuffle"))
 
 

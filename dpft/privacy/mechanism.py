@@ -134,7 +134,7 @@ class Mechanism:
         thresholds: tuple[float, ...],
         delta: float,
         target_epsilon: float,
-        accountant: str = "rdp",
+        accountant: str = "pld",
         sampling: str = "poisson",
         **groups: Any,
     ) -> Mechanism:
@@ -264,9 +264,26 @@ class Mechanism:
             sampling_rate=self.sampling_rate, noise_multiplier=self.total_noise_multiplier
         )
 
-    def epsilon_after(self, steps: int) -> float:
+    def rdp_after(self, steps: int) -> float:
         """RDP epsilon after ``steps`` steps; cheap enough to be called at every step."""
         return self._curve.epsilon(steps, self.delta) if self.noise_multiplier > 0 else math.inf
+
+    def epsilon_after(self, steps: int) -> float:
+        """An upper bound on epsilon after ``steps`` steps, to be shown while training.
+
+        The lesser one of RDP and PLD, the latter of the next tenth of the run: it takes part of a
+        second, and not at every step.
+        """
+        tenth = max(1, self.steps // 10)
+        later = min(self.steps, -(-steps // tenth) * tenth)
+        pld = accounting.epsilon_pld(
+            sampling_rate=self.sampling_rate,
+            noise_multiplier=self.total_noise_multiplier,
+            steps=max(steps, later),
+            delta=self.delta,
+        )
+        rdp = self.rdp_after(steps)
+        return rdp if pld is None else min(rdp, pld)
 
     def sampler(self, key: bytes) -> Sampler:
         """The sampler that this mechanism is accounted for (or labelled, for ``shuffle``)."""

@@ -15,6 +15,8 @@ from dpft.report.terminal import echo
 from dpft.runs.shown import down, up
 
 Row = dict[str, str]
+# Columns by accountant.
+_EPSILONS = {"eps PLD": "pld", "eps RDP": "rdp", "eps PRV": "prv", "eps GDP-CLT": "gdp_clt"}
 
 
 def print_pairs(title: str, rows: Sequence[tuple[str, str, str]]) -> None:
@@ -29,7 +31,7 @@ def print_pairs(title: str, rows: Sequence[tuple[str, str, str]]) -> None:
 
 
 def show(records: Sequence[tuple[Path, Mapping[str, Any]]], markdown: bool = False) -> None:
-    """Print runs side by side: one row each, scores, epsilon by three accountants, labels."""
+    """Print runs side by side: one row each, scores, epsilon by every accountant, labels."""
     rows = [row(path, record) for path, record in records]
     if markdown:
         echo("\n".join([as_markdown(rows), *map(_footnote, records)]))
@@ -49,14 +51,13 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
         for metric, value in section["metrics"].items():
             cells[metric] = "-" if value is None else f"{value:.4f}"
     privacy = record.get("privacy")
-    for column, key in (("eps RDP", "rdp"), ("eps PRV", "prv"), ("eps GDP-CLT", "gdp_clt")):
+    for column, key in _EPSILONS.items():
         if privacy is None:
             cells[column] = "none"
         else:
             cells[column] = _epsilon(privacy["epsilon"], key)
     if privacy is None and record["training"]["steps"] == 0:
-        for column in ("eps RDP", "eps PRV", "eps GDP-CLT"):
-            cells[column] = "0"
+        cells |= dict.fromkeys(_EPSILONS, "0")
     if "audit" in record:
         cells["eps at least (audit)"] = down(record["audit"]["epsilon_lower"])
     if "canaries" in scores:
@@ -68,7 +69,7 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
 
 def _epsilon(epsilon: Mapping[str, Any], accountant: str) -> str:
     """Bounds are rounded up; that of PRV is its upper one, since its estimate promises nothing."""
-    value = epsilon[accountant]
+    value = epsilon.get(accountant)
     if isinstance(value, Mapping):
         value = value["upper"]
     if value is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpft.runs.shown import SHUFFLED, delta, up
+from dpft.runs.shown import SHUFFLED, delta, stated, up
 
 if TYPE_CHECKING:
     from dpft.privacy.accounting import RDPCurve
@@ -89,7 +89,7 @@ def _remark(task: str, unit: str, records: Sequence[Mapping[str, Any]], searched
             f"privacy.noise_seed out. {_WHERE}"
         )
     epsilon, at = composed(records)
-    each = max(float(record["privacy"]["epsilon"]["rdp"] or 0) for record in records)
+    each = max(float(stated(record["privacy"]["epsilon"]) or 0) for record in records)
     text = (
         f"{trained} Each run's epsilon (at most "
         f"{up(each)}) holds if nothing but that run is released, and if it was not chosen by what "

@@ -40,6 +40,7 @@ class PRVEpsilon(TypedDict):
 class EpsilonRecord(TypedDict):
     """Epsilon at delta by each accountant; None where there is no finite number."""
 
+    pld: NotRequired[NonNegative | None]  # None also where it was not computed
     rdp: NonNegative | None
     gdp_clt: NonNegative | None
     prv: PRVEpsilon | None

@@ -12,7 +12,13 @@ from typing import Any
 _REASONABLE = 10
 SHUFFLED = "Epsilon computed for Poisson sampling, run with shuffled batches."
 # PRV is composed for one direction, removing a record (docs/accounting.md, Limits).
-_KINDS = {"rdp": "upper bound", "prv": "upper bound for removal; for addition unproven"}
+_KINDS = {
+    "pld": "upper bound",
+    "rdp": "upper bound, looser",
+    "prv": "upper bound for removal; for addition unproven",
+}
+# What a statement names: the tightest proven bound that a record has.
+_STATED = {"pld": "privacy loss distributions", "rdp": "Renyi accounting"}
 
 
 def number(value: float | None) -> str:
@@ -34,11 +40,30 @@ def down(value: float | None) -> str:
     return f"{math.floor(value * 1000) / 1000:.3f}"
 
 
+def stated(epsilon: Mapping[str, Any]) -> float | None:
+    """The upper bound that a run states: the tightest proven one; None where it is infinite.
+
+    Args:
+        epsilon: of a record, by accountant.
+    """
+    value: float | None = epsilon[_accountant(epsilon)]
+    return value
+
+
+def stated_by(epsilon: Mapping[str, Any]) -> str:
+    """What computed `stated`, in words."""
+    return _STATED[_accountant(epsilon)]
+
+
+def _accountant(epsilon: Mapping[str, Any]) -> str:
+    return "rdp" if epsilon.get("pld") is None else "pld"
+
+
 def weakness(epsilon: float) -> list[str]:
     """A sentence on an epsilon that bounds little; none on others.
 
     Args:
-        epsilon: by RDP, which the statement gives.
+        epsilon: that the statement gives.
     """
     if epsilon <= _REASONABLE:
         return []
@@ -60,26 +85,29 @@ def delta(value: float) -> str:
 
 
 def bounds(epsilon: Mapping[str, Any], shuffled: bool) -> list[tuple[str, str]]:
-    """Epsilon by the two accountants that bound it, each under its name.
+    """Epsilon by the accountants that bound it, each under its name.
 
     Args:
         epsilon: of a record, by accountant.
         shuffled: whether batches were shuffled, so that no number is a bound.
 
     Returns:
-        PRV only where it was computed: of a selection among runs only RDP is known.
+        PLD and PRV only where they were computed: of a selection among runs only RDP is known.
     """
-    found = [(f"Epsilon by RDP ({kind('rdp', shuffled)})", up(epsilon.get("rdp")))]
+    found = []
+    if epsilon.get("pld") is not None:
+        found.append((f"Epsilon by PLD ({kind('pld', shuffled)})", up(epsilon["pld"])))
+    found.append((f"Epsilon by RDP ({kind('rdp', shuffled)})", up(epsilon.get("rdp"))))
     if epsilon.get("prv"):
         found.append((f"Epsilon by PRV ({kind('prv', shuffled)})", up(epsilon["prv"].get("upper"))))
     return found
 
 
 def kind(accountant: str, shuffled: bool) -> str:
-    """What the epsilon of ``rdp``, or the upper one of ``prv``, is a bound for.
+    """What the epsilon of ``pld`` or ``rdp``, or the upper one of ``prv``, is a bound for.
 
     Args:
-        accountant: one of the two.
+        accountant: one of the three.
         shuffled: see `bounds`.
     """
     return "for Poisson sampling, not a bound here" if shuffled else _KINDS[accountant]

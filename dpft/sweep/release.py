@@ -103,7 +103,7 @@ def _priced(
         "privacy": {
             **private,
             "delta": delta,
-            "epsilon": {"rdp": epsilon, "gdp_clt": None, "prv": None},
+            "epsilon": {"pld": None, "rdp": epsilon, "gdp_clt": None, "prv": None},
             "statement": statement,
             "caveats": [*private["caveats"], caveat, _deciding(record)],
         },

@@ -17,6 +17,7 @@ from typing import Any
 from dpft.config.errors import DpftError
 from dpft.runs.finished import is_finished
 from dpft.runs.record import read_record
+from dpft.runs.shown import stated
 from dpft.runs.wellformed import parse_json
 from dpft.sweep import journal as events
 from dpft.sweep.folder import SweepFolder
@@ -121,7 +122,7 @@ class States:
         except DpftError as error:
             return replace(row, error=str(error))
         taken, privacy = record["training"]["steps"], record["privacy"]
-        row = replace(row, step=taken, steps=taken, epsilon=privacy and privacy["epsilon"]["rdp"])
+        row = replace(row, step=taken, steps=taken, epsilon=privacy and stated(privacy["epsilon"]))
         if (record.get("audit") or {}).get("refuted"):
             return replace(row, error="the audit refutes its guarantee; do not release the model")
         try:

@@ -15,7 +15,7 @@ from dpft.config.schema import Run
 from dpft.privacy import Mechanism
 from dpft.runs import memory
 from dpft.runs.lineage import ancestral_caveats
-from dpft.runs.shown import down, up, weakness
+from dpft.runs.shown import down, stated, stated_by, up, weakness
 from dpft.tasks.base import Task
 from dpft.training.setup import Prepared
 
@@ -117,10 +117,11 @@ def _statement(mechanism: Mechanism, task: Task, epsilon: dict[str, Any] | None)
     if mechanism.steps == 0:
         return "no training step was taken: the weights depend on no record"
     counts = "the noisy counts behind the thresholds included, " if mechanism.quantiles else ""
-    unit = task.unit_noun
+    unit, bound = task.unit_noun, stated(epsilon)
+    assert bound is not None
     return (
-        f"({math.ceil(epsilon['rdp'] * 1000) / 1000:g}, {runs.delta(mechanism.delta)})-"
-        f"differential privacy by Renyi accounting, {counts}"
+        f"({math.ceil(bound * 1000) / 1000:g}, {runs.delta(mechanism.delta)})-"
+        f"differential privacy by {stated_by(epsilon)}, {counts}"
         f"for adding or removing one {unit}; one {unit} is {task.unit_in_words}"
     )
 
@@ -139,7 +140,7 @@ def _caveats(
     unit, delta = task.unit_noun, runs.delta(mechanism.delta)
     # Canaries are nobody's: what delta says is said of the real units.
     size = mechanism.dataset_size - audit.slots - audit.planted
-    caveats += weakness(epsilon["rdp"])
+    caveats += weakness(stated(epsilon) or 0.0)
     if mechanism.delta >= 1 / size:
         caveats.append(
             f"delta is {delta} for {size:,} {unit}s: at 1/N and above, publishing a random {unit} "
@@ -174,18 +175,18 @@ def _refuted(measured: Mapping[str, Any], epsilon: dict[str, Any] | None) -> lis
         return []
     return [
         f"THE AUDIT REFUTES IT: at {audit['confidence']:.0%} confidence the run spent an epsilon "
-        f"of at least {down(audit['epsilon_lower'])}, more than {up(stated(epsilon))}. Something "
-        "in the code does not do what is accounted for: do not release this model"
+        f"of at least {down(audit['epsilon_lower'])}, more than {up(least_claim(epsilon))}. "
+        "Something in the code does not do what is accounted for: do not release this model"
     ]
 
 
-def stated(epsilon: Mapping[str, Any]) -> float:
-    """The least epsilon that a card states as an upper bound: what an audit may refute.
+def least_claim(epsilon: Mapping[str, Any]) -> float:
+    """The least epsilon that a card gives as an upper bound: what an audit may refute.
 
     Args:
         epsilon: by accountant, see `Mechanism.epsilons`.
     """
-    return float(min(epsilon["rdp"], epsilon["prv"]["upper"]))
+    return float(min(stated(epsilon) or 0.0, epsilon["prv"]["upper"]))
 
 
 def forget_peak() -> None:

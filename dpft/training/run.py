@@ -22,7 +22,7 @@ from dpft.runs.paths import run_path
 from dpft.tasks import load_task
 from dpft.training.predictions import predict, score_file, write_predictions
 from dpft.training.progress import Progress
-from dpft.training.recording import forget_peak, make_record, stated
+from dpft.training.recording import forget_peak, least_claim, make_record
 from dpft.training.remake import is_whole, others
 from dpft.training.session import Session
 from dpft.training.setup import Prepared, prepare
@@ -143,7 +143,7 @@ def _audited(run: Run, prepared: Prepared, progress: Progress) -> dict[str, Any]
         result = prepared.auditor.result(
             mechanism,
             confidence=run.audit.confidence,
-            epsilon=stated(mechanism.epsilons()),
+            epsilon=least_claim(mechanism.epsilons()),
         )
     return {"audit": result}
 

@@ -153,7 +153,7 @@ class Session(Closing):
     def _spend(self, step: int, released: Released) -> None:
         if self._ledger is None:
             return
-        entry: dict[str, Any] = {"epsilon_rdp": self._mechanism.epsilon_after(step + 1)}
+        entry: dict[str, Any] = {"epsilon_rdp": self._mechanism.rdp_after(step + 1)}
         if self._prepared.parts.loaded.model.device.type == "cpu":
             # Elsewhere a replay may round differently.
             entry["update"] = release_digest(self._clipper.parameters, released)

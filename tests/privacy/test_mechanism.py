@@ -24,11 +24,23 @@ def make(**changes):
 
 def test_calibration_spends_the_budget_and_no_more():
     mechanism = make()
-    epsilon = mechanism.epsilons()["rdp"]
-    assert 2.99 < epsilon <= 3.0
-    assert mechanism.epsilon_after(410) == pytest.approx(epsilon, rel=1e-9)
-    assert mechanism.epsilon_after(0) == 0
-    assert mechanism.epsilon_after(200) < epsilon
+    epsilons = mechanism.epsilons()
+    assert 2.99 < epsilons["pld"] <= 3.0 < epsilons["rdp"]
+    assert mechanism.rdp_after(410) == pytest.approx(epsilons["rdp"], rel=1e-9)
+    assert mechanism.rdp_after(0) == 0
+    assert mechanism.rdp_after(200) < epsilons["rdp"]
+    assert 2.99 < make(accountant="rdp").epsilons()["rdp"] <= 3.0
+
+
+def test_what_is_shown_while_training_ends_at_the_stated_epsilon_and_is_a_bound_before():
+    mechanism = make()
+    shown = [mechanism.epsilon_after(steps) for steps in (0, 1, 41, 100, 205, 409, 410)]
+    assert shown == sorted(shown)
+    assert shown[0] == 0
+    assert shown[-1] == mechanism.epsilons()["pld"]
+    for steps, epsilon in zip((41, 100, 205), shown[2:5], strict=True):
+        assert epsilon >= mechanism.epsilons(steps)["pld"] - 1e-12
+        assert epsilon <= mechanism.rdp_after(steps)
 
 
 def test_noise_scales_with_the_sensitivity_over_groups():
@@ -46,7 +58,7 @@ def test_no_noise_means_no_guarantee():
     mechanism = Mechanism(100, 10, 5, 0.0, (), 1e-3)
     assert not mechanism.private
     assert mechanism.sensitivity == math.inf
-    assert mechanism.epsilon_after(5) == math.inf
+    assert mechanism.rdp_after(5) == math.inf
     assert mechanism.epsilons()["rdp"] == math.inf
 
 
@@ -61,7 +73,7 @@ def test_the_written_form_says_all_that_ran():
     assert stated["sampling_rate"] == 1024 / 42061
     assert stated["sensitivity"] == 0.1
     assert stated["noise_std"] == stated["noise_multiplier"] * 0.1
-    again = accounting.epsilon_rdp(
+    again = accounting.epsilon_pld(
         sampling_rate=stated["sampling_rate"],
         noise_multiplier=stated["noise_multiplier"],
         steps=stated["steps"],
@@ -123,7 +135,7 @@ def test_gradients_and_counts_together_spend_exactly_the_target(accountant, budg
     assert mechanism.noise_multiplier > flat.noise_multiplier
     spent = mechanism.epsilons()[accountant]
     assert flat.epsilons()[accountant] * (1 - 1e-9) <= spent <= 3.0
-    assert mechanism.epsilon_after(410) == pytest.approx(mechanism.epsilons()["rdp"], rel=1e-9)
+    assert mechanism.rdp_after(410) == pytest.approx(mechanism.epsilons()["rdp"], rel=1e-9)
 
 
 def test_count_noise_given_leaves_the_rest_to_gradients():
@@ -167,7 +179,7 @@ def test_adaptive_mechanisms_say_all_that_ran():
     assert stated["groups"] == 76
     assert stated["quantiles"] == {"target": 0.5, "learning_rate": 0.3, "rescale": None}
     assert stated["count_noise"] > 0
-    again = accounting.epsilon_rdp(
+    again = accounting.epsilon_pld(
         sampling_rate=stated["sampling_rate"],
         noise_multiplier=stated["total_noise_multiplier"],
         steps=stated["steps"],
@@ -214,7 +226,7 @@ def test_counts_are_never_released_without_noise(count_noise):
         ({"dataset_size": 0}, "training set is empty"),
         ({"delta": 1.0}, "delta"),
         ({"target_epsilon": -1.0}, "epsilon"),
-        ({"target_epsilon": 1e-9}, "epsilon"),
+        ({"target_epsilon": 1e-9, "accountant": "rdp"}, "epsilon"),
         ({"thresholds": ()}, "clipping threshold"),
         ({"sampling": "poison"}, "'poison'.*poisson"),
     ],
@@ -264,5 +276,5 @@ def test_what_no_guarantee_can_be_stated_for_is_refused(changed):
 
 def test_without_noise_every_step_costs_without_bound():
     plain = Mechanism(100, 10, 5, 0.0, (1.0,), 1e-5)
-    assert plain.epsilon_after(1) == math.inf
+    assert plain.rdp_after(1) == math.inf
     assert plain.epsilons()["rdp"] == math.inf

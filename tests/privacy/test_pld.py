@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpft.privacy.accounting import epsilon_prv, epsilon_rdp
+from dpft.privacy import accounting
+from dpft.privacy.accounting import epsilon_pld, epsilon_prv, epsilon_rdp, rdp_curve
 from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
 
 
@@ -78,3 +79,86 @@ def test_neighbours_are_told_apart_no_better_than_the_profile_says() -> None:
         bound = profile.deltas + np.exp(profile.epsilons) * q[:, None]
         assert (p[:, None] <= bound + 1e-9).all()
     assert math.isclose(profile.deltas[0], float((included - without).max()), rel_tol=1e-2)
+
+
+# Rate, noise, steps, delta: the papers' runs, and what is far from them.
+THIRTY = [
+    *((1024 / 42_061, noise, 410, 1.19e-5) for noise in (0.5, 0.67, 1.0, 2.0, 10.0)),
+    *((1000 / 67_349, noise, 201, 7.4e-6) for noise in (0.5, 0.8, 1.5)),
+    *((6000 / 392_702, noise, 1170, 1.27e-6) for noise in (0.6, 1.0)),
+    *((4096 / 50_000, noise, steps, 1e-5) for noise, steps in ((1.0, 120), (4.0, 1200))),
+    *((rate, 1.0, 100, 1e-5) for rate in (1e-6, 1e-4, 1e-2, 0.5, 0.99, 1.0)),
+    *((0.01, 1.0, steps, 1e-5) for steps in (1, 2, 10_000, 100_000)),
+    *((0.01, 1.0, 1000, delta) for delta in (0.1, 1e-8, 1e-12)),
+    *((0.05, noise, 50, 1e-5) for noise in (0.15, 0.3, 50.0, 1000.0)),
+    (1e-4, 0.7, 300_000, 1e-6),
+]
+
+
+@pytest.mark.parametrize(("rate", "noise", "steps", "delta"), THIRTY)
+def test_thirty_settings_agree_with_the_library_and_the_bounds(
+    rate: float, noise: float, steps: int, delta: float
+) -> None:
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    event = {"sampling_rate": rate, "noise_multiplier": noise, "steps": steps}
+    found, ours = epsilon_pld(**event, delta=delta), epsilon_rdp(**event, delta=delta)
+    if found is None:
+        assert delta < 1e-9 or ours > 500
+        return
+    gaussian = GaussianDpEvent(noise)
+    theirs = RdpAccountant().compose(
+        PoissonSampledDpEvent(rate, gaussian) if rate < 1 else gaussian, steps
+    )
+    assert found <= ours
+    assert found <= theirs.get_epsilon(delta) + 0.002
+    prv = epsilon_prv(**event, delta=delta)
+    assert found >= prv.lower
+    if prv.method == "prv":
+        assert found <= prv.upper * 1.01
+    if rate < 1 and steps <= 1000 and found < 10:
+        finer = LossDistribution(**event, grid=1e-4 if noise < 20 else 1e-6).epsilon(delta)
+        assert found <= 1.01 * finer + 0.002
+        assert finer <= 1.01 * found + 0.002
+
+
+def test_our_renyi_curve_is_the_librarys() -> None:
+    """Ours stays for selection and for the papers' columns: equal at whole orders, which are exact
+    in both; between them ours is an integral and theirs a bound."""
+    from dp_accounting.rdp import rdp_privacy_accountant as library
+
+    for rate, noise in ((0.01, 0.7), (0.1, 1.0), (0.5, 4.0)):
+        curve = rdp_curve(sampling_rate=rate, noise_multiplier=noise)
+        theirs = np.array(
+            library._compute_rdp_poisson_subsampled_gaussian(rate, noise, list(curve.orders))
+        )
+        whole = curve.orders % 1 == 0
+        assert curve.rdp[whole] == pytest.approx(theirs[whole], rel=1e-9)
+        assert (curve.rdp <= theirs * (1 + 1e-9)).all()
+
+
+def test_bounds_that_contradict_each_other_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounting, "epsilon_pld", lambda **event: 2 * epsilon_rdp(**event))
+    with pytest.raises(accounting.AccountingError, match="one of them is wrong"):
+        accounting.all_epsilons(sampling_rate=0.01, noise_multiplier=1.0, steps=100, delta=1e-5)
+
+
+def test_beyond_all_guarantees_renyi_dp_speaks_alone() -> None:
+    epsilons = accounting.all_epsilons(
+        sampling_rate=0.1, noise_multiplier=0.05, steps=1000, delta=1e-5
+    )
+    assert epsilons["pld"] is None
+    assert epsilons["rdp"] > 500
+
+
+@pytest.mark.parametrize("target", [0.1, 3.0, 8.0])
+def test_less_noise_is_needed_than_by_renyi_dp(target: float) -> None:
+    event = {"sampling_rate": 1024 / 42_061, "steps": 410, "delta": 1.19e-5}
+    by = {
+        name: accounting.calibrate_noise(target_epsilon=target, accountant=name, **event)
+        for name in ("pld", "rdp")
+    }
+    spent = epsilon_pld(noise_multiplier=by["pld"], **event)
+    assert 0.999 * target < spent <= target
+    assert 0.85 * by["rdp"] < by["pld"] < 0.97 * by["rdp"]

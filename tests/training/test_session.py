@@ -110,7 +110,7 @@ def test_the_ledger_counts_every_step_that_the_weights_have_seen(tmp_path):
     assert ledger.steps_spent == 3
     mechanism = prepared.parts.mechanism
     spent = [entry["epsilon_rdp"] for entry in ledger.entries]
-    assert spent == [mechanism.epsilon_after(steps) for steps in (1, 2, 3)]
+    assert spent == [mechanism.rdp_after(steps) for steps in (1, 2, 3)]
     assert spent == sorted(set(spent))
     assert spent[-1] == pytest.approx(mechanism.epsilons()["rdp"])
 

@@ -11,14 +11,18 @@ from scipy import optimize
 from dpft.privacy.accounting.cache import disk_cached
 from dpft.privacy.accounting.checks import validate
 from dpft.privacy.accounting.gdp import epsilon_gdp_clt
+from dpft.privacy.accounting.pld import epsilon_pld
 from dpft.privacy.accounting.prv import epsilon_prv
 from dpft.privacy.accounting.rdp import DEFAULT_CONVERSION, Conversion, epsilon_rdp
 
-Accountant = Literal["rdp", "gdp_clt", "prv"]
+Accountant = Literal["pld", "rdp", "gdp_clt", "prv"]
 MIN_NOISE, MAX_NOISE = 1e-6, 1e6  # where calibration looks
 
 
 def _epsilon_by(accountant: str, conversion: Conversion, **kwargs: Any) -> float:
+    if accountant == "pld":
+        found = epsilon_pld(**kwargs)
+        return epsilon_rdp(**kwargs) if found is None else found
     if accountant == "rdp":
         return epsilon_rdp(**kwargs, conversion=conversion)
     return epsilon_gdp_clt(**kwargs) if accountant == "gdp_clt" else epsilon_prv(**kwargs).upper
@@ -32,9 +36,9 @@ def _search_noise(*, target: float, tol: float, **kwargs: Any) -> tuple[float, .
         epsilon = _epsilon_by(noise_multiplier=math.exp(log_sigma), **kwargs)
         return math.log(min(max(epsilon, 1e-300), 1e300) / target)
 
-    # PRV epsilons are slow, and never above those by RDP: RDP finds where to start.
+    # PLD and PRV are slow, and never above RDP, which finds where to start.
     high = 0.0
-    if kwargs["accountant"] == "prv":
+    if kwargs["accountant"] in ("pld", "prv"):
         found = _search_noise(target=target, tol=1e-3, **{**kwargs, "accountant": "rdp"})[0]
         high = math.log(found) if math.isfinite(found) else high
     while excess(high) > 0:
@@ -63,7 +67,7 @@ def calibrate_noise(
     delta: float,
     sampling_rate: float,
     steps: int,
-    accountant: Accountant | str = "rdp",
+    accountant: Accountant | str = "pld",
     conversion: Conversion = DEFAULT_CONVERSION,
     tol: float = 1e-4,
 ) -> float:
@@ -74,7 +78,7 @@ def calibrate_noise(
         delta: the failure probability, in (0, 1).
         sampling_rate: probability of each record in a step, in (0, 1].
         steps: optimizer steps of the whole run.
-        accountant: ``"rdp"``, ``"gdp_clt"``, or ``"prv"`` (its upper bound).
+        accountant: ``"pld"``, ``"rdp"``, ``"gdp_clt"``, or ``"prv"`` (its upper bound).
         conversion: from Renyi DP to epsilon; only ``accountant="rdp"`` uses it.
         tol: relative tolerance; the result is at most this share above the smallest.
 
@@ -93,7 +97,7 @@ def calibrate_noise(
     if accountant not in get_args(Accountant):
         raise ValueError(
             f"got accountant={accountant!r}; expected one of {get_args(Accountant)}. "
-            "Type privacy.accountant=rdp."
+            "Type privacy.accountant=pld."
         )
     if not 0 < tol < 1:
         raise ValueError(f"got tol={tol}; expected a number in (0, 1). Leave it out for 1e-4.")

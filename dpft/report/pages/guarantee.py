@@ -9,7 +9,7 @@ from typing import Any
 from dpft.report.card import not_covered
 from dpft.report.pages.frame import Html, facts, folded, joined, listed, marked, paragraph
 from dpft.report.pages.gather import Gathered
-from dpft.runs.shown import bounds, delta, down, number, up, warnings
+from dpft.runs.shown import bounds, delta, down, number, stated, up, warnings
 
 NONE = (
     "No privacy guarantee. This run was trained without noise: model, scores and texts may reveal "
@@ -50,7 +50,7 @@ def guarantee(run: Gathered) -> Html:
             parts.append(
                 paragraph(
                     in_words(
-                        privacy["epsilon"].get("rdp"),
+                        stated(privacy["epsilon"]),
                         privacy["delta"],
                         _noun(privacy["neighbouring"]),
                     )

@@ -15,7 +15,7 @@ from dpft.report.pages.sections import CHOSEN, COVERED, brief_cost, samples, sum
 from dpft.report.pages.settings import changes, differing, told
 from dpft.report.pages.settings import shown as value_shown
 from dpft.report.pages.target import Found
-from dpft.runs.shown import clock, up
+from dpft.runs.shown import clock, stated, up
 from dpft.tasks.scores import lower_is_better, score
 
 # More settings than these are compared in a table of their own.
@@ -178,7 +178,7 @@ def _spent(run: Gathered) -> tuple[str, str, str]:
         total = (run.mechanism or {}).get("steps", "?")
         return up(entries[-1].get("epsilon_rdp")), f"{len(entries)} of {total}", "–"
     training, privacy = run.record["training"], run.record.get("privacy")
-    epsilon = up(privacy["epsilon"].get("rdp")) if run.private and privacy else "none"
+    epsilon = up(stated(privacy["epsilon"])) if run.private and privacy else "none"
     return epsilon, f"{training.get('steps', '–')}", clock(training.get("seconds"))
 
 

@@ -71,7 +71,7 @@ def groups_and_guarantee() -> list[Comparison]:
         ratios = {
             "noise to sensitivity": many.noise_multiplier / one.noise_multiplier,
             "sensitivity": many.sensitivity / one.sensitivity,
-            "epsilon": many.epsilon_after(410) / one.epsilon_after(410),
+            "epsilon": many.rdp_after(410) / one.rdp_after(410),
         }
         found += [
             computed(f"{name}, {groups} groups to one", ratio, 1 - 1e-9, 1 + 1e-9, f"{ratio:.9f}")

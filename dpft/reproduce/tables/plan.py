@@ -17,6 +17,8 @@ SCALES = ("paper", "laptop")
 # Two names of one setting: the later one must win under either.
 _SHORTHANDS = {"privacy.epsilon": "eps", "privacy.sampling": "sampling"}
 _DECODED = ("dev", "test")
+# The papers account by Renyi DP, and so do all runs that stand for their cells.
+_PAPERS = ("privacy.accountant=rdp",)
 # Settings that the table decides, or that would send all its runs into one folder.
 _DECIDED = {
     "seed": "--seeds 0,1,2",
@@ -109,9 +111,9 @@ def words_at(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[s
     """The overrides of a cell's run at a scale, without a seed."""
     own = own_words(table, column, row, scale)
     if scale == "paper":
-        return merged(table.setting, own)
+        return merged(_PAPERS, table.setting, own)
     assert table.laptop is not None
-    return merged(table.laptop.setting, own)
+    return merged(_PAPERS, table.laptop.setting, own)
 
 
 def own_words(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[str, ...]:
