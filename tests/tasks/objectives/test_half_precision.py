@@ -6,6 +6,7 @@ rounding shows: many records that are alike, and one that is longer than all oth
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -75,7 +76,8 @@ def clipped_sum(model, data, indices):
         losses, batch = finite_losses(data, model, data.batch(piece, 0))
         clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
     clipper.close()
-    return torch.cat([p.grad.flatten().double() for p in model.parameters()])
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return torch.cat([p.grad.flatten().double() for p in trained])
 
 
 def moved(model, data, one):
@@ -84,6 +86,30 @@ def moved(model, data, one):
     change = clipped_sum(model, data, range(len(data))) - clipped_sum(model, data, others)
     own = clipped_sum(model, data, [one])
     return float(change.norm()) / C, float((change - own).norm()) / C
+
+
+def lora_on_half():
+    """LoRA in float32 on weights that are themselves bfloat16."""
+    model = gpt2().to(torch.bfloat16)
+    lora = get_peft_model(model, LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True))
+    for name, parameter in lora.named_parameters():
+        if "lora_" in name:
+            parameter.data = parameter.data.float()
+            if "lora_B" in name:  # begins at zero, where nothing moves A
+                torch.nn.init.normal_(parameter, std=0.02)
+    return lora.train()
+
+
+@pytest.mark.parametrize("long", [21, 40])
+def test_weights_in_half_precision_under_lora_couple_no_records_either(long):
+    examples = [example("gpt2", 17)] * ALIKE + [example("gpt2", long, seed=1)]
+    objective = KINDS["gpt2"][1]
+    data = Records(objective, examples, SHAPES)
+    for one in (0, ALIKE):
+        change, of_others = moved(lora_on_half(), data, one)
+        assert change <= 1 + 1e-5
+        assert of_others <= 1e-5
+    assert moved(lora_on_half(), Records(objective, examples), ALIKE)[1] > 0.005
 
 
 @pytest.mark.parametrize("kind", KINDS)
