@@ -33,6 +33,8 @@ def print_pairs(title: str, rows: Sequence[tuple[str, str, str]]) -> None:
 def show(records: Sequence[tuple[Path, Mapping[str, Any]]], markdown: bool = False) -> None:
     """Print runs side by side: one row each, scores, epsilon by every accountant, labels."""
     rows = [row(path, record) for path, record in records]
+    if all(r.get("eps PLD", "none") in ("none", "0") for r in rows):  # of no run is it known
+        rows = [{name: cell for name, cell in r.items() if name != "eps PLD"} for r in rows]
     if markdown:
         echo("\n".join([as_markdown(rows), *map(_footnote, records)]))
     else:
@@ -52,6 +54,8 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
             cells[metric] = "-" if value is None else f"{value:.4f}"
     privacy = record.get("privacy")
     for column, key in _EPSILONS.items():
+        if key == "pld" and privacy is not None and "pld" not in privacy["epsilon"]:
+            continue
         if privacy is None:
             cells[column] = "none"
         else:

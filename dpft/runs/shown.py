@@ -14,7 +14,7 @@ SHUFFLED = "Epsilon computed for Poisson sampling, run with shuffled batches."
 # PRV is composed for one direction, removing a record (docs/accounting.md, Limits).
 _KINDS = {
     "pld": "upper bound",
-    "rdp": "upper bound, looser",
+    "rdp": "upper bound",
     "prv": "upper bound for removal; for addition unproven",
 }
 # What a statement names: the tightest proven bound that a record has.

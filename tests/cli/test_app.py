@@ -97,7 +97,7 @@ def test_flags_and_overrides_in_any_order(typed, sorted_):
     ],
 )
 def test_account_prints_the_papers_epsilons(arguments, delta, gdp, prv):
-    result = invoke("account", *arguments.split(), "--json")
+    result = invoke("account", *arguments.split(), "privacy.accountant=rdp", "--json")
     assert result.exit_code == 0, result.output
     answer = json.loads(result.stdout)
     epsilon = answer["epsilon"]
@@ -117,7 +117,7 @@ def test_account_prints_a_table():
     assert "noise multiplier" in output
     assert "GDP-CLT" in output
     # Bounds, rounded up; PRV's estimate is a remark.
-    assert "epsilon, RDP 3.000 upper bound" in output
+    assert "epsilon, PLD 3.000 upper bound" in output
     assert "epsilon, PRV 2.694 upper bound for removal" in output
 
 
@@ -134,7 +134,7 @@ def test_account_calls_no_figure_of_shuffled_batches_a_bound():
     [
         ("account eps=0", "privacy.epsilon is 0.0; expected a number > 0"),
         ("account eps=-1", "expected a number > 0"),
-        ("account eps=1e-7", "epsilon"),
+        ("account eps=1e-7 privacy.accountant=rdp", "epsilon"),
         ("account eps=three", "privacy.epsilon is 'three'"),
         ("account optim.bach_size=3", "bach_size"),
         ("account +optim.bach_size=3", "unknown setting optim.bach_size; did you mean"),
@@ -147,7 +147,7 @@ def test_account_calls_no_figure_of_shuffled_batches_a_bound():
         ("account clip.threshold=-1", "clip.threshold is -1"),
         ("account clip.threshold=null", "clip.threshold is null"),
         ("account privacy.delta=2", "privacy.delta is 2"),
-        ("account privacy.accountant=pvr", "'pvr'; expected one of rdp, gdp_clt, prv"),
+        ("account privacy.accountant=pvr", "'pvr'; expected one of pld, rdp, gdp_clt, prv"),
         ("account eps=null", "neither privacy.epsilon nor privacy.noise_multiplier"),
         ("account seed=x", "seed is 'x'"),
         ("account resume=runs/one", "type dpft compare runs/one"),

@@ -3,7 +3,7 @@
 import pytest
 
 from dpft.privacy import Mechanism
-from dpft.privacy.accounting import epsilon_gdp_clt, epsilon_rdp
+from dpft.privacy.accounting import epsilon_gdp_clt, epsilon_pld
 from dpft.training.progress import Progress
 
 SUMMARY = {"loss": 6.43361, "dropped": 3}
@@ -41,5 +41,5 @@ def test_who_looks_at_the_terminal_sees_the_loss(capsys, monkeypatch):
 @pytest.mark.parametrize("steps", [1, 2])
 def test_the_epsilon_that_is_shown_is_the_proven_one_so_far(capsys, steps):
     said = shown(capsys, steps=steps)
-    assert f"step {steps}/{steps} eps {epsilon_rdp(steps=steps, **SETTING):.2f}" in said
+    assert f"step {steps}/{steps} eps {epsilon_pld(steps=steps, **SETTING):.2f}" in said
     assert f"eps {epsilon_gdp_clt(steps=steps, **SETTING):.2f}" not in said

@@ -9,7 +9,7 @@ import torch
 
 from dpft.config.compose import compose
 from dpft.config.schema import parse
-from dpft.privacy.accounting import epsilon_gdp_clt, epsilon_rdp
+from dpft.privacy.accounting import epsilon_gdp_clt, epsilon_pld
 from dpft.report.card import model_card
 from dpft.report.comparison import print_remarks
 from dpft.runs.paths import run_path
@@ -95,7 +95,7 @@ def record_of(run):
         return recording.make_record(run, prepared, directory, 1.0, {})
 
 
-@pytest.mark.parametrize("accountant", ["rdp", "gdp_clt", "prv"])
+@pytest.mark.parametrize("accountant", ["pld", "rdp", "gdp_clt", "prv"])
 def test_the_statement_quotes_the_epsilon_of_the_accountant_that_it_names(
     tmp_path, capsys, accountant
 ):
@@ -109,24 +109,25 @@ def test_the_statement_quotes_the_epsilon_of_the_accountant_that_it_names(
         "steps": 30,
         "delta": 1e-3,
     }
-    proven = epsilon_rdp(**setting)
+    proven = epsilon_pld(**setting)
     assert proven > 1.1 * epsilon_gdp_clt(**setting)
     print_remarks(run_path(run), record)
     for text in (record["privacy"]["statement"], model_card(record), capsys.readouterr().out):
         ((epsilon, delta),) = re.findall(
-            r"\(([\d.]+), ([\d.e-]+)\)-differential\s+privacy\s+by\s+Renyi\s+accounting", text
+            r"\(([\d.]+), ([\d.e-]+)\)-differential\s+privacy\s+by\s+privacy\s+loss", text
         )
         assert proven <= float(epsilon) < proven + 0.001
         assert float(delta) == 1e-3
-    assert recording.stated(record["privacy"]["epsilon"]) == pytest.approx(
+    assert recording.least_claim(record["privacy"]["epsilon"]) == pytest.approx(
         min(proven, record["privacy"]["epsilon"]["prv"]["upper"])
     )
 
 
 def test_an_audit_is_held_against_a_bound_and_no_estimate():
     epsilon = {"rdp": 3.0, "gdp_clt": 1.0, "prv": {"lower": 1.5, "estimate": 2.0, "upper": 2.5}}
-    assert recording.stated(epsilon) == 2.5
-    assert recording.stated({**epsilon, "rdp": 2.2}) == 2.2
+    assert recording.least_claim(epsilon) == 2.5
+    assert recording.least_claim({**epsilon, "rdp": 2.2}) == 2.2
+    assert recording.least_claim({**epsilon, "pld": 2.1}) == 2.1
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "shuffle"])

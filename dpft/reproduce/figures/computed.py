@@ -25,7 +25,9 @@ def _nobody(done: int, total: int) -> None:
 
 def sigma_of(rate: float, steps: int) -> float:
     """The noise multiplier that `EPSILON` and `DELTA` ask for, by Renyi DP."""
-    return calibrate_noise(target_epsilon=EPSILON, delta=DELTA, sampling_rate=rate, steps=steps)
+    return calibrate_noise(
+        target_epsilon=EPSILON, delta=DELTA, sampling_rate=rate, steps=steps, accountant="rdp"
+    )
 
 
 def steps_at(rate: float, epochs: float = EPOCHS) -> int:

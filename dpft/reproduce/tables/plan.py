@@ -111,9 +111,9 @@ def words_at(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[s
     """The overrides of a cell's run at a scale, without a seed."""
     own = own_words(table, column, row, scale)
     if scale == "paper":
-        return merged(_PAPERS, table.setting, own)
+        return merged(table.setting, _PAPERS, own)
     assert table.laptop is not None
-    return merged(_PAPERS, table.laptop.setting, own)
+    return merged(table.laptop.setting, _PAPERS, own)
 
 
 def own_words(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[str, ...]:
