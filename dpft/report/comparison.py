@@ -33,8 +33,6 @@ def print_pairs(title: str, rows: Sequence[tuple[str, str, str]]) -> None:
 def show(records: Sequence[tuple[Path, Mapping[str, Any]]], markdown: bool = False) -> None:
     """Print runs side by side: one row each, scores, epsilon by every accountant, labels."""
     rows = [row(path, record) for path, record in records]
-    if all(r.get("eps PLD", "none") in ("none", "0") for r in rows):  # of no run is it known
-        rows = [{name: cell for name, cell in r.items() if name != "eps PLD"} for r in rows]
     if markdown:
         echo("\n".join([as_markdown(rows), *map(_footnote, records)]))
     else:
@@ -54,14 +52,14 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
             cells[metric] = "-" if value is None else f"{value:.4f}"
     privacy = record.get("privacy")
     for column, key in _EPSILONS.items():
-        if key == "pld" and privacy is not None and "pld" not in privacy["epsilon"]:
-            continue
+        if key == "pld" and (privacy is None or "pld" not in privacy["epsilon"]):
+            continue  # a column of its own only where some run has it
         if privacy is None:
             cells[column] = "none"
         else:
             cells[column] = _epsilon(privacy["epsilon"], key)
     if privacy is None and record["training"]["steps"] == 0:
-        cells |= dict.fromkeys(_EPSILONS, "0")
+        cells |= {column: "0" for column in _EPSILONS if column in cells}
     if "audit" in record:
         cells["eps at least (audit)"] = down(record["audit"]["epsilon_lower"])
     if "canaries" in scores:
@@ -103,7 +101,11 @@ def _columns(rows: Sequence[Row]) -> list[str]:
     seen: dict[str, None] = {}
     for r in rows:
         seen.update(dict.fromkeys(r))
-    return list(seen)
+    columns = list(seen)
+    if "eps PLD" in columns:
+        columns.remove("eps PLD")
+        columns.insert(columns.index("eps RDP"), "eps PLD")
+    return columns
 
 
 def _print(rows: Sequence[Row], records: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:

@@ -17,7 +17,7 @@ def test_figure_6_is_calibration_at_each_rate():
         rate, steps = 2.0**k, 50 * 2**-k
         assert point.x == rate
         assert point.y == calibrate_noise(
-            target_epsilon=3, delta=1e-5, sampling_rate=rate, steps=steps
+            target_epsilon=3, delta=1e-5, sampling_rate=rate, steps=steps, accountant="rdp"
         )
         spent = epsilon_rdp(sampling_rate=rate, noise_multiplier=point.y, steps=steps, delta=1e-5)
         assert 2.99 < spent <= 3
@@ -39,7 +39,9 @@ def test_figure_3a_divides_by_the_rate():
         *NAMED, tell=lambda *far: told.append(far), steps=(100, 400), rates=(0.01, 0.1)
     )
     short, long = content.panels[0].series
-    sigma = calibrate_noise(target_epsilon=3, delta=1e-5, sampling_rate=0.1, steps=400)
+    sigma = calibrate_noise(
+        target_epsilon=3, delta=1e-5, sampling_rate=0.1, steps=400, accountant="rdp"
+    )
     assert long.points[1].y == sigma / 0.1
     assert all(s.points[0].y > s.points[1].y for s in (short, long))
     assert all(a.y < b.y for a, b in zip(short.points, long.points, strict=True))

@@ -53,7 +53,7 @@ def test_laptop_replaces_setting_swaps_words_and_skips():
     one = run_of(the_plan, "full")
     assert one.words == (
         *("task=e2e", "task.limit_train=5000", "clip=bk", "optim.batch_size=500"),
-        *("model=tiny", "privacy.accountant=rdp", "adapt=full", "eps=3"),
+        *("privacy.accountant=rdp", "model=tiny", "adapt=full", "eps=3"),
     )
     assert the_plan.seeds == (0,)
     assert plan().seeds == (0, 1)
