@@ -1,38 +1,60 @@
-"""Time and memory of checking and preparing many records; results/scale/README.md has the commands.
+"""Time and memory of checking, starting and resuming, against the number of records.
 
-    python scripts/scale_records.py measure --sizes 10000 100000 --out results/scale/records.csv
+    python scripts/scale_records.py measure --out results/scale/records.csv
     python scripts/scale_records.py plot --out results/scale/records.csv
+    python scripts/scale_records.py table --out results/scale/records.csv
 
-Rows are made up: five words in, twelve words out, about 134 bytes each. What is measured already is
-not measured again, so that a run of the script that was stopped goes on.
+Rows are made up and seeded: five words in, twelve words out, about 134 bytes each. Each stage is a
+fresh process of `dpft`: `check` is `dpft data check`, `start` is `dpft train` until the checkpoint
+of its first step stands, and `resume` is the same command after the process was killed there, until
+the next checkpoint stands. What is in the file already is not measured again, so that the same
+command goes on after it was stopped. results/scale/README.md says what was found.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import json
 import os
 import random
-import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-STAGES = ("check", "prepare", "resume")
-FIELDS = ("version", "rows", "stage", "wall_s", "cpu_s", "peak_mib")
-SETTINGS = (
-    *("task=text2text", "task.max_length=64", "model=tiny", "optim.batch_size=256"),
-    *("optim.steps=1", "privacy.noise_seed=1", "name=scale", "device=cpu"),
+STAGES = ("check", "start", "resume")
+FIELDS = (
+    "version",
+    "rows",
+    "stage",
+    "round",
+    "cpu_s",
+    "wall_s",
+    "rss_mib",
+    "pss_mib",
+    "process_mib",
 )
-HOLD_OUT = "task.test_share=0.0001"
+REPEATS = {10_000: 5, 100_000: 5, 1_000_000: 3, 10_000_000: 1}
+# Of ten million rows: seconds of wall time, and MiB of all processes together.
+GOALS = {"start": 600.0, "resume": 60.0}
+GOAL_MIB = 2e9 / 2**20
+BATCH = 16
+DATA = ("task.test_share=0.01", "task.max_length=64")
+TRAINING = (
+    *("task=text2text", "task.limit_eval=100", "model=tiny", f"optim.batch_size={BATCH}"),
+    *("privacy.noise_multiplier=1", "privacy.noise_seed=1", "optim.steps=1000"),
+    *("checkpoint_every=1", "name=scale", "device=cpu"),
+)
+PAUSE = 0.2  # seconds between two looks at the processes
 
 
 def generate(path: Path, rows: int) -> None:
-    """Write made-up rows as JSON lines, unless they are there."""
+    """Write made-up rows as JSON lines, unless they are there; fewer rows are the first of more."""
     if path.exists():
         return
     rng = random.Random(0)
@@ -40,156 +62,270 @@ def generate(path: Path, rows: int) -> None:
     partial = path.with_suffix(".partial")
     with partial.open("w", encoding="utf-8") as file:
         for _ in range(rows):
-            row = {
-                "source": " ".join(rng.choices(words, k=5)),
-                "target": " ".join(rng.choices(words, k=12)),
-            }
-            file.write(json.dumps(row) + "\n")
+            drawn = rng.choices(words, k=17)
+            source, target = " ".join(drawn[:5]), " ".join(drawn[5:])
+            file.write(f'{{"source": "{source}", "target": "{target}"}}\n')
     partial.rename(path)
 
 
-def measured(command: Sequence[str], package: Path) -> dict[str, float]:
-    """Wall and CPU seconds of a command and its children, and the memory of the largest of them."""
-    environment = {**os.environ, "PYTHONPATH": str(package), "OMP_NUM_THREADS": "1"}
-    wrapped = [sys.executable, __file__, "wrapped", *command]
-    done = subprocess.run(wrapped, env=environment, stdout=subprocess.PIPE, check=True, text=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+@dataclass
+class Taken:
+    """What a process and its descendants took.
+
+    Attributes:
+        cpu_s: user and system seconds, of all that it waited for too (`wait4`).
+        wall_s: seconds until it ended, or was killed since it was far enough.
+        rss_mib: the most that all together held at one look, a look every `PAUSE`: the sum of their
+            resident sets, in which what several of them share counts for each.
+        pss_mib: the same by proportional sets, in which pages that other programs of the machine
+            have too, such as libraries, count in part.
+        process_mib: resident memory at the peak of the largest of them (`ru_maxrss`).
+    """
+
+    cpu_s: float
+    wall_s: float
+    rss_mib: float
+    pss_mib: float
+    process_mib: float
 
 
-def wrapped(command: Sequence[str]) -> None:
-    """Run a command, and print what it took; in a process that has no other children."""
-    begun = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, own = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - begun
-    if status:
-        sys.exit(f"{' '.join(command)} ended with status {status}")
-    print(
-        json.dumps(
-            {
-                "wall_s": round(seconds, 2),
-                # With the children that it waited for; the memory is that of the largest.
-                "cpu_s": round(own.ru_utime + own.ru_stime, 2),
-                "peak_mib": round(own.ru_maxrss / 1024),
-            }
-        )
+def measured(command: Sequence[str], enough: Callable[[], bool] | None = None) -> Taken:
+    """Run a command until it ends, or until it is far enough, where it is killed.
+
+    Raises:
+        SystemExit: if it failed, or ended before it was far enough.
+    """
+    began, peak = time.perf_counter(), (0.0, 0.0)
+    # A session of its own: all of its processes are found by its number.
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     )
+    assert process.stderr is not None
+    killed = False
+    while True:
+        pid, status, used = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            break
+        if enough is not None and not killed and enough():
+            process.kill()
+            killed = True
+            continue
+        if not killed:
+            peak = tuple(map(max, peak, _held(process.pid)))
+            time.sleep(PAUSE)
+    wall = time.perf_counter() - began
+    said = process.stderr.read().decode()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if killed != (enough is not None) or (not killed and status):
+        sys.exit(f"{' '.join(command)} ended with {process.returncode}\n{said}")
+    return Taken(used.ru_utime + used.ru_stime, wall, *peak, used.ru_maxrss / 2**10)
 
 
-def prepare(overrides: Sequence[str]) -> None:
-    """All of a run that stands before its first step."""
-    from omegaconf import OmegaConf
-
-    from dpft import runs
-    from dpft.config.compose import compose
-    from dpft.config.schema import parse
-    from dpft.runs.paths import run_path
-    from dpft.tasks import load_task
-    from dpft.training.progress import Progress
-    from dpft.training.setup import prepare as prepared
-
-    run = parse(compose(list(overrides)))
-    text = OmegaConf.to_yaml(OmegaConf.create(dict(run.raw)))
-    path = run_path(run)
-    with runs.RunDirectory.open(path, run.identity(), text) as directory, Progress() as progress:
-        found = prepared(run, load_task(run.task), directory, progress)
-        print(found.data, file=sys.stderr)
-        own, child = (
-            resource.getrusage(whose).ru_maxrss // 1024
-            for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        )
-        print(f"peak: {own} MiB itself, {child} MiB a child", file=sys.stderr)
-
-
-def measure(arguments: argparse.Namespace) -> None:
-    """Measure what is not in the file yet."""
-    out: Path = arguments.out
-    done = set()
-    if out.exists():
-        with out.open(newline="") as file:
-            done = {(r["version"], int(r["rows"]), r["stage"]) for r in csv.DictReader(file)}
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    for rows in arguments.sizes:
-        data = arguments.work / f"{rows}.jsonl"
-        runs = arguments.work / f"runs-{arguments.version}-{rows}"
-        for stage in STAGES:
-            if (arguments.version, rows, stage) in done or stage not in arguments.stages:
+def _held(session: int) -> tuple[float, float]:
+    """MiB that all processes of a session hold: the sum of RSS, and of PSS."""
+    totals = {"Rss:": 0, "Pss:": 0}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal():
+            continue
+        try:
+            if int((folder / "stat").read_text().rsplit(")", 1)[1].split()[3]) != session:
                 continue
-            generate(data, rows)
-            command = [sys.executable, "-m", "dpft.cli.app", "data", "check", "text2text"]
-            command += [f"task.train_file={data}", HOLD_OUT]
-            if stage != "check":
-                if stage == "prepare":
-                    shutil.rmtree(runs, ignore_errors=True)
-                settings = [*SETTINGS, f"task.train_file={data}", HOLD_OUT, f"runs_dir={runs}"]
-                command = [sys.executable, __file__, "prepare", *settings]
-            found = {"version": arguments.version, "rows": rows, "stage": stage}
-            found |= measured(command, arguments.package)
-            new = not out.exists()
-            with out.open("a", newline="") as file:
-                writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-                if new:
-                    writer.writeheader()
-                writer.writerow(found)
-            print(found, file=sys.stderr)
-        if arguments.clean:
-            shutil.rmtree(runs, ignore_errors=True)
-            data.unlink(missing_ok=True)
+            lines = (folder / "smaps_rollup").read_text().splitlines()
+        except (OSError, IndexError):  # it has ended meanwhile
+            continue
+        for name, value, *_ in map(str.split, lines[1:]):
+            if name in totals:
+                totals[name] += int(value)
+    return totals["Rss:"] / 2**10, totals["Pss:"] / 2**10
+
+
+def checkpoints(run: Path) -> int:
+    """Steps behind the newest whole checkpoint."""
+    found = (run / "checkpoints").glob("*/manifest.json")
+    numbers = [int(file.parent.name.rpartition("-")[2]) for file in found if _whole(file)]
+    return max(numbers, default=0)
+
+
+def _whole(manifest: Path) -> bool:
+    return manifest.parent.name.rpartition("-")[2].isdecimal()
+
+
+def stage(name: str, rows: int, work: Path) -> Taken:
+    """Measure one stage; a run to resume is started, if none is there."""
+    data, runs = work / f"{rows}.jsonl", work / f"runs-{rows}"
+    generate(data, rows)
+    dpft = [sys.executable, "-m", "dpft"]
+    given = [f"task.train_file={data}", *DATA]
+    if name == "check":
+        return measured([*dpft, "data", "check", "text2text", *given])
+    train = [*dpft, "train", *TRAINING, *given, f"runs_dir={runs}"]
+    if name == "start":
+        shutil.rmtree(runs, ignore_errors=True)
+    elif not checkpoints(runs / "scale"):
+        stage("start", rows, work)
+    behind = checkpoints(runs / "scale")
+    return measured(train, lambda: checkpoints(runs / "scale") > behind)
+
+
+def read(out: Path) -> list[dict[str, str]]:
+    """What was measured so far."""
+    if not out.exists():
+        return []
+    with out.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def append(out: Path, row: Mapping[str, Any]) -> None:
+    """Write one more row."""
+    new = not out.exists()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def measure(out: Path, repeats: Mapping[int, int], work: Path, version: str, keep: bool) -> None:
+    """Measure what is not in the file yet, round by round; files are removed after the last."""
+    found = read(out)
+    done = {(r["version"], int(r["rows"]), r["stage"], int(r["round"])) for r in found}
+    work.mkdir(parents=True, exist_ok=True)
+    for number in range(1, max(repeats.values()) + 1):
+        for rows, count in repeats.items():
+            if number > count:
+                continue
+            for name in STAGES:
+                if (version, rows, name, number) in done:
+                    continue
+                taken = stage(name, rows, work)
+                row = {"version": version, "rows": rows, "stage": name, "round": number}
+                row |= {key: f"{value:.2f}" for key, value in vars(taken).items()}
+                append(out, row)
+                print(row, file=sys.stderr, flush=True)
+            if number == count and not keep:
+                (work / f"{rows}.jsonl").unlink(missing_ok=True)
+                shutil.rmtree(work / f"runs-{rows}", ignore_errors=True)
+    if not keep and not any(work.iterdir()):
+        work.rmdir()
+
+
+Key = tuple[str, str, int]
+"""Version, stage and rows."""
+
+
+def medians(found: Sequence[Mapping[str, str]], column: str) -> dict[Key, list[float]]:
+    """Least, median and largest of a column, for each version, stage and number of rows."""
+    values: dict[Key, list[float]] = {}
+    for row in found:
+        if row[column]:
+            key = row["version"], row["stage"], int(row["rows"])
+            values.setdefault(key, []).append(float(row[column]))
+    return {key: [min(v), statistics.median(v), max(v)] for key, v in values.items()}
+
+
+def table(out: Path) -> str:
+    """Medians, as Markdown."""
+    found = read(out)
+    columns = [medians(found, name) for name in FIELDS[4:]]
+    lines = [
+        "| version | rows | stage | CPU s | wall s | RSS of all, MB | PSS of all, MB "
+        "| largest process, MB | runs |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for version, name, rows in sorted(
+        columns[0], key=lambda key: (key[0], key[2], key[1] != "check", key[1] != "start")
+    ):
+        key = (version, name, rows)
+        cpu, wall, *memory = (column.get(key, [float("nan")] * 3)[1] for column in columns)
+        count = sum((r["version"], r["stage"], int(r["rows"])) == key for r in found)
+        cells = [f"{cpu:.3g}", f"{wall:.3g}", *(f"{x * 1.048576:,.0f}" for x in memory)]
+        lines.append(f"| {version} | {rows:,} | {name} | {' | '.join(cells)} | {count} |")
+    return "\n".join(lines).replace("nan", "")
 
 
 def plot(out: Path) -> None:
-    """CPU time and memory against the number of rows, beside the file as PNG."""
+    """CPU time, wall time and memory against the number of rows, beside the file as PNG."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with out.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    style = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-    with rc_context(style):
-        figure = Figure(figsize=(8, 3.4), layout="constrained")
-        panels = figure.subplots(1, 2)
-        for axes, column, label in (
-            (panels[0], "cpu_s", "CPU seconds"),
-            (panels[1], "peak_mib", "peak memory of the largest process, MiB"),
-        ):
-            for stage, marker in zip(STAGES, "o^s", strict=True):
-                for version, colour in (("before", "#b35900"), ("this", "#1f4e79")):
-                    found = sorted(
-                        (int(row["rows"]), float(row[column]))
-                        for row in rows
-                        if (row["version"], row["stage"]) == (version, stage)
+    from dpft.figures.style import COLOURS, DPI, RC
+
+    found = read(out)
+    panels = (
+        ("cpu_s", "CPU seconds of all processes", {}),
+        ("wall_s", "wall seconds", GOALS),
+        ("rss_mib", "peak memory of all processes, MB", {"": GOAL_MIB}),
+    )
+    with rc_context(RC):
+        figure = Figure(figsize=(11, 3.8), layout="constrained")
+        for axes, (column, label, goals) in zip(figure.subplots(1, 3), panels, strict=True):
+            scale = 1.048576 if column == "rss_mib" else 1.0
+            spread = medians(found, column)
+            for name, marker, colour in zip(STAGES, "o^s", COLOURS, strict=False):
+                for version, look in (("before", ""), ("this", "-")):
+                    points = sorted(
+                        (k[2], v) for k, v in spread.items() if k[:2] == (version, name)
                     )
-                    name = {"check": "data check", "prepare": "first start", "resume": "next start"}
-                    axes.plot(
-                        *zip(*found, strict=True),
+                    if not points:
+                        continue
+                    x = [rows for rows, _ in points]
+                    low, middle, high = ([scale * v[i] for _, v in points] for i in range(3))
+                    errors = [
+                        [m - a for m, a in zip(middle, low, strict=True)],
+                        [b - m for m, b in zip(middle, high, strict=True)],
+                    ]
+                    axes.errorbar(
+                        *(x, middle, errors),
+                        fmt=f"{marker}{look}",
                         color=colour,
-                        marker=marker,
-                        linestyle={"check": ":", "prepare": "-", "resume": "--"}[stage],
-                        label=f"{name[stage]}, {version}",
+                        markerfacecolor="white" if version == "before" else colour,
+                        label=f"{name}, before" if version == "before" else name,
                     )
-            axes.set(xscale="log", yscale="log", xlabel="training records", ylabel=label)
-        panels[0].legend(fontsize=7, frameon=False)
-        figure.savefig(out.with_suffix(".png"), dpi=150)
+                if name in goals:
+                    axes.axhline(goals[name], color=colour, linestyle="dotted")
+                    axes.annotate(
+                        f"goal: {name} at 10 million",
+                        (1e4, goals[name]),
+                        xytext=(0, 2),
+                        textcoords="offset points",
+                        fontsize=7,
+                    )
+            if "" in goals:
+                axes.axhline(goals[""] * scale, color="black", linestyle="dotted")
+                axes.annotate(
+                    "goal at 10 million",
+                    (1e4, goals[""] * scale),
+                    xytext=(0, 2),
+                    textcoords="offset points",
+                    fontsize=7,
+                )
+            axes.set(xscale="log", yscale="log", xlabel="rows", ylabel=label)
+        figure.axes[0].legend(frameon=False)
+        figure.savefig(out.with_suffix(".png"), dpi=DPI)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Do what is typed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("verb", choices=["measure", "plot", "table"])
+    parser.add_argument("--out", type=Path, required=True, help="the CSV file")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[*REPEATS], help="numbers of rows")
+    parser.add_argument("--rounds", type=int, help="of each size; without: fewer for large ones")
+    parser.add_argument("--work", type=Path, default=Path("build/scale"), help="for data and runs")
+    parser.add_argument("--version", default="this", help="what the rows are called in the file")
+    parser.add_argument("--keep", action="store_true", help="keep data and runs")
+    given = parser.parse_args(arguments)
+    if given.verb == "plot":
+        plot(given.out)
+    elif given.verb == "table":
+        print(table(given.out))
+    else:
+        repeats = {rows: given.rounds or REPEATS.get(rows, 1) for rows in given.sizes}
+        measure(given.out, repeats, given.work, given.version, given.keep)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "wrapped":
-        wrapped(sys.argv[2:])
-    elif sys.argv[1] == "prepare":
-        prepare(sys.argv[2:])
-    else:
-        parser = argparse.ArgumentParser(description=__doc__)
-        parser.add_argument("verb", choices=["measure", "plot"])
-        parser.add_argument("--out", type=Path, required=True)
-        parser.add_argument("--sizes", type=int, nargs="*", default=[])
-        parser.add_argument("--stages", nargs="*", default=STAGES)
-        parser.add_argument("--version", default="this")
-        parser.add_argument("--package", type=Path, default=Path(__file__).parents[1])
-        parser.add_argument("--work", type=Path, default=Path("scale-work"))
-        parser.add_argument("--clean", action="store_true")
-        found = parser.parse_args()
-        if found.verb == "plot":
-            plot(found.out)
-        else:
-            measure(found)
+    main()
