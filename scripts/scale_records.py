@@ -28,17 +28,9 @@ from pathlib import Path
 from typing import Any
 
 STAGES = ("check", "start", "resume")
-FIELDS = (
-    "version",
-    "rows",
-    "stage",
-    "round",
-    "cpu_s",
-    "wall_s",
-    "rss_mib",
-    "pss_mib",
-    "process_mib",
-)
+MEASURED = ("cpu_s", "wall_s", "rss_mib", "pss_mib", "process_mib")
+# The load is the machine's over the last minute of a stage: wall time tells little where it is high.
+FIELDS = ("version", "rows", "stage", "round", *MEASURED, "load")
 REPEATS = {10_000: 5, 100_000: 5, 1_000_000: 3, 10_000_000: 1}
 # Of ten million rows: seconds of wall time, and MiB of all processes together.
 GOALS = {"start": 600.0, "resume": 60.0}
@@ -201,6 +193,7 @@ def measure(out: Path, repeats: Mapping[int, int], work: Path, version: str, kee
                 taken = stage(name, rows, work)
                 row = {"version": version, "rows": rows, "stage": name, "round": number}
                 row |= {key: f"{value:.2f}" for key, value in vars(taken).items()}
+                row["load"] = f"{os.getloadavg()[0]:.1f}"
                 append(out, row)
                 print(row, file=sys.stderr, flush=True)
             if number == count and not keep:
@@ -227,7 +220,7 @@ def medians(found: Sequence[Mapping[str, str]], column: str) -> dict[Key, list[f
 def table(out: Path) -> str:
     """Medians, as Markdown."""
     found = read(out)
-    columns = [medians(found, name) for name in FIELDS[4:]]
+    columns = [medians(found, name) for name in MEASURED]
     lines = [
         "| version | rows | stage | CPU s | wall s | RSS of all, MB | PSS of all, MB "
         "| largest process, MB | runs |",

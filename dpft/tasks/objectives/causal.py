@@ -102,7 +102,7 @@ class Causal:
     def _example(self, segments: Sequence[list[int]], written: list[int]) -> CausalExample:
         """An example of tokens: of each segment of the source, and of the target."""
         before, source, after, lost = self._pieces(segments)
-        whole = [*written, self.tokenizer.eos_token_id]
+        whole = [*written, self._end]
         fixed = len(before) + len(after)
         if self.cut == "target":
             # At least one target token is kept, so that every record has a loss.
@@ -140,8 +140,7 @@ class Causal:
         return width, min(padded(len(example.target), self.max_length), width - 1)
 
     def blank(self) -> CausalExample:
-        end = self.tokenizer.eos_token_id
-        return CausalExample((end,), (end,))
+        return CausalExample((self._end,), (self._end,))
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         nll = token_nll(model, batch)
@@ -203,7 +202,7 @@ class Causal:
 
         And how many tokens the first has lost already.
         """
-        end = [self.tokenizer.eos_token_id] if self.ends else []
+        end = [self._end] if self.ends else []
         ended = [[*segment, *end] for segment in segments]
         whole = [*chain.from_iterable(ended[: self.keep])]
         kept = whole[: self.max_length // 2]
@@ -211,8 +210,13 @@ class Causal:
         first, after = self._frame
         before = [*first, *kept]
         if not (before or source or after):
-            source = [self.tokenizer.eos_token_id]
+            source = [self._end]
         return before, source, after, len(whole) - len(kept)
+
+    @cached_property
+    def _end(self) -> int:
+        """The end token, which the tokenizer takes microseconds to tell."""
+        return int(self.tokenizer.eos_token_id)
 
     @cached_property
     def _frame(self) -> list[list[int]]:

@@ -101,12 +101,13 @@ def check_independence(
 
 def _chosen(data: TrainingSet, token_budget: int | None) -> list[tuple[list[int], list[list[int]]]]:
     """Indices of units to compare: of a batch, and of each of its units alone."""
-    order = np.argsort(data.lengths, kind="stable").tolist()
+    # An array: ten million numbers of Python's own take 400 MB.
+    order = np.argsort(data.lengths, kind="stable")
     places = (0, len(order) // 2, len(order) - 1)
     if token_budget is None:
-        together = [*dict.fromkeys(order[place] for place in places)]
+        together = [*dict.fromkeys(int(order[place]) for place in places)]
         return [(together, [[i] for i in together])]
-    near = {order[k] for place in places for k in (max(0, place - 1), place)}
+    near = {int(order[k]) for place in places for k in (max(0, place - 1), place)}
     pieces = data.microbatches(sorted(near), token_budget)
     return [
         # Alone each is in the last row but one: among others most are in another.
