@@ -4,7 +4,7 @@
     python scripts/scale_records.py plot --out results/scale/records.csv
     python scripts/scale_records.py table --out results/scale/records.csv
 
-Rows are made up and seeded: five words in, twelve words out, about 134 bytes each. Each stage is a
+Rows are made up and seeded: five words in, thirteen words out, 134 bytes each. Each stage is a
 fresh process of `dpft`: `check` is `dpft data check`, `start` is `dpft train` until the checkpoint
 of its first step stands, and `resume` is the same command after the process was killed there, until
 the next checkpoint stands. What is in the file already is not measured again, so that the same
@@ -18,6 +18,7 @@ import csv
 import os
 import random
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -25,11 +26,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 STAGES = ("check", "start", "resume")
 MEASURED = ("cpu_s", "wall_s", "rss_mib", "pss_mib", "process_mib")
-# The load is the machine's over the last minute of a stage: wall time tells little where it is high.
+# The load is the machine's over a stage's last minute: wall time tells little where it is high.
 FIELDS = ("version", "rows", "stage", "round", *MEASURED, "load")
 REPEATS = {10_000: 5, 100_000: 5, 1_000_000: 3, 10_000_000: 1}
 # Of ten million rows: seconds of wall time, and MiB of all processes together.
@@ -54,7 +56,7 @@ def generate(path: Path, rows: int) -> None:
     partial = path.with_suffix(".partial")
     with partial.open("w", encoding="utf-8") as file:
         for _ in range(rows):
-            drawn = rng.choices(words, k=17)
+            drawn = rng.choices(words, k=18)
             source, target = " ".join(drawn[:5]), " ".join(drawn[5:])
             file.write(f'{{"source": "{source}", "target": "{target}"}}\n')
     partial.rename(path)
@@ -87,29 +89,30 @@ def measured(command: Sequence[str], enough: Callable[[], bool] | None = None) -
     Raises:
         SystemExit: if it failed, or ended before it was far enough.
     """
-    began, peak = time.perf_counter(), (0.0, 0.0)
-    # A session of its own: all of its processes are found by its number.
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-    )
-    assert process.stderr is not None
-    killed = False
-    while True:
-        pid, status, used = os.wait4(process.pid, os.WNOHANG)
-        if pid:
-            break
-        if enough is not None and not killed and enough():
-            process.kill()
-            killed = True
-            continue
-        if not killed:
-            peak = tuple(map(max, peak, _held(process.pid)))
-            time.sleep(PAUSE)
-    wall = time.perf_counter() - began
-    said = process.stderr.read().decode()
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if killed != (enough is not None) or (not killed and status):
-        sys.exit(f"{' '.join(command)} ended with {process.returncode}\n{said}")
+    began, peak, killed = time.perf_counter(), (0.0, 0.0), False
+    with TemporaryFile("w+") as said:
+        # A session of its own: all of its processes are found by its number.
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
+        )
+        try:
+            while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
+                if enough is not None and enough():
+                    process.kill()
+                    killed = True
+                    ended = os.wait4(process.pid, 0)
+                    break
+                peak = tuple(map(max, peak, _held(process.pid)))
+                time.sleep(PAUSE)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        _, status, used = ended
+        wall = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if killed != (enough is not None) or (not killed and status):
+            said.seek(0)
+            sys.exit(f"{' '.join(command)} ended with {process.returncode}\n{said.read()}")
     return Taken(used.ru_utime + used.ru_stime, wall, *peak, used.ru_maxrss / 2**10)
 
 
@@ -132,14 +135,9 @@ def _held(session: int) -> tuple[float, float]:
 
 
 def checkpoints(run: Path) -> int:
-    """Steps behind the newest whole checkpoint."""
-    found = (run / "checkpoints").glob("*/manifest.json")
-    numbers = [int(file.parent.name.rpartition("-")[2]) for file in found if _whole(file)]
-    return max(numbers, default=0)
-
-
-def _whole(manifest: Path) -> bool:
-    return manifest.parent.name.rpartition("-")[2].isdecimal()
+    """Steps behind the newest whole checkpoint; 0 where there is none."""
+    folders = (file.parent.name for file in (run / "checkpoints").glob("step-*/manifest.json"))
+    return max((int(name.removeprefix("step-")) for name in folders), default=0)
 
 
 def stage(name: str, rows: int, work: Path) -> Taken:
@@ -311,6 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--version", default="this", help="what the rows are called in the file")
     parser.add_argument("--keep", action="store_true", help="keep data and runs")
     given = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(f"stopped by signal {number}"))
     if given.verb == "plot":
         plot(given.out)
     elif given.verb == "table":
