@@ -34,9 +34,10 @@ MEASURED = ("cpu_s", "wall_s", "rss_mib", "pss_mib", "process_mib")
 # The load is the machine's over a stage's last minute: wall time tells little where it is high.
 FIELDS = ("version", "rows", "stage", "round", *MEASURED, "load")
 REPEATS = {10_000: 5, 100_000: 5, 1_000_000: 3, 10_000_000: 1}
-# Of ten million rows: seconds of wall time, and MiB of all processes together.
+# Of ten million rows: seconds of wall time, and MB of all processes together.
 GOALS = {"start": 600.0, "resume": 60.0}
-GOAL_MIB = 2e9 / 2**20
+GOAL_MB = 2000.0
+MB = 2**20 / 1e6  # of a MiB
 BATCH = 16
 DATA = ("task.test_share=0.01", "task.max_length=64")
 TRAINING = (
@@ -205,13 +206,15 @@ Key = tuple[str, str, int]
 """Version, stage and rows."""
 
 
-def medians(found: Sequence[Mapping[str, str]], column: str) -> dict[Key, list[float]]:
+def medians(
+    found: Sequence[Mapping[str, str]], column: str, unit: float = 1.0
+) -> dict[Key, list[float]]:
     """Least, median and largest of a column, for each version, stage and number of rows."""
     values: dict[Key, list[float]] = {}
     for row in found:
         if row[column]:
             key = row["version"], row["stage"], int(row["rows"])
-            values.setdefault(key, []).append(float(row[column]))
+            values.setdefault(key, []).append(unit * float(row[column]))
     return {key: [min(v), statistics.median(v), max(v)] for key, v in values.items()}
 
 
@@ -230,7 +233,7 @@ def table(out: Path) -> str:
         key = (version, name, rows)
         cpu, wall, *memory = (column.get(key, [float("nan")] * 3)[1] for column in columns)
         count = sum((r["version"], r["stage"], int(r["rows"])) == key for r in found)
-        cells = [f"{cpu:.3g}", f"{wall:.3g}", *(f"{x * 1.048576:,.0f}" for x in memory)]
+        cells = [f"{cpu:.3g}", f"{wall:.3g}", *(f"{x * MB:,.0f}" for x in memory)]
         lines.append(f"| {version} | {rows:,} | {name} | {' | '.join(cells)} | {count} |")
     return "\n".join(lines).replace("nan", "")
 
@@ -240,60 +243,53 @@ def plot(out: Path) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from dpft.figures.style import COLOURS, DPI, RC
+    from dpft.figures.style import DPI, RC
 
     found = read(out)
-    panels = (
-        ("cpu_s", "CPU seconds of all processes", {}),
-        ("wall_s", "wall seconds", GOALS),
-        ("rss_mib", "peak memory of all processes, MB", {"": GOAL_MIB}),
-    )
     with rc_context(RC):
         figure = Figure(figsize=(11, 3.8), layout="constrained")
-        for axes, (column, label, goals) in zip(figure.subplots(1, 3), panels, strict=True):
-            scale = 1.048576 if column == "rss_mib" else 1.0
-            spread = medians(found, column)
-            for name, marker, colour in zip(STAGES, "o^s", COLOURS, strict=False):
-                for version, look in (("before", ""), ("this", "-")):
-                    points = sorted(
-                        (k[2], v) for k, v in spread.items() if k[:2] == (version, name)
-                    )
-                    if not points:
-                        continue
-                    x = [rows for rows, _ in points]
-                    low, middle, high = ([scale * v[i] for _, v in points] for i in range(3))
-                    errors = [
-                        [m - a for m, a in zip(middle, low, strict=True)],
-                        [b - m for m, b in zip(middle, high, strict=True)],
-                    ]
-                    axes.errorbar(
-                        *(x, middle, errors),
-                        fmt=f"{marker}{look}",
-                        color=colour,
-                        markerfacecolor="white" if version == "before" else colour,
-                        label=f"{name}, before" if version == "before" else name,
-                    )
-                if name in goals:
-                    axes.axhline(goals[name], color=colour, linestyle="dotted")
-                    axes.annotate(
-                        f"goal: {name} at 10 million",
-                        (1e4, goals[name]),
-                        xytext=(0, 2),
-                        textcoords="offset points",
-                        fontsize=7,
-                    )
-            if "" in goals:
-                axes.axhline(goals[""] * scale, color="black", linestyle="dotted")
-                axes.annotate(
-                    "goal at 10 million",
-                    (1e4, goals[""] * scale),
-                    xytext=(0, 2),
-                    textcoords="offset points",
-                    fontsize=7,
-                )
-            axes.set(xscale="log", yscale="log", xlabel="rows", ylabel=label)
-        figure.axes[0].legend(frameon=False)
+        cpu, wall, memory = figure.subplots(1, 3)
+        _panel(cpu, "CPU seconds of all processes", medians(found, "cpu_s"))
+        _panel(wall, "wall seconds, on a machine that others use", medians(found, "wall_s"))
+        _panel(memory, "peak memory of all processes, MB", medians(found, "rss_mib", MB))
+        for name, seconds in GOALS.items():
+            _goal(wall, f"goal: {name} at 10 million", seconds, _COLOURS[name])
+        _goal(memory, "goal at 10 million", GOAL_MB, "black")
+        cpu.legend(frameon=False)
         figure.savefig(out.with_suffix(".png"), dpi=DPI)
+
+
+_COLOURS = dict(zip(STAGES, ("#0072B2", "#D55E00", "#009E73"), strict=True))
+
+
+def _panel(axes: Any, label: str, spread: Mapping[Key, Sequence[float]]) -> None:
+    """Medians by the number of rows, ranges as bars; what was measured before is hollow."""
+    for (name, colour), marker in zip(_COLOURS.items(), "o^s", strict=True):
+        for version in sorted({key[0] for key in spread}):
+            points = sorted((k[2], v) for k, v in spread.items() if k[:2] == (version, name))
+            if not points:
+                continue
+            low, middle, high = zip(*(values for _, values in points), strict=True)
+            before = version == "before"
+            axes.errorbar(
+                [rows for rows, _ in points],
+                middle,
+                [
+                    [m - least for m, least in zip(middle, low, strict=True)],
+                    [most - m for m, most in zip(middle, high, strict=True)],
+                ],
+                fmt=marker if before else f"{marker}-",
+                color=colour,
+                markerfacecolor="white" if before else colour,
+                label=f"{name}, before" if before else name,
+            )
+    axes.set(xscale="log", yscale="log", xlabel="rows", ylabel=label)
+
+
+def _goal(axes: Any, text: str, value: float, colour: str) -> None:
+    axes.axhline(value, color=colour, linestyle="dotted")
+    place = {"xytext": (0, 2), "textcoords": "offset points", "fontsize": 7}
+    axes.annotate(text, (1e4, value), **place)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -309,7 +305,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--version", default="this", help="what the rows are called in the file")
     parser.add_argument("--keep", action="store_true", help="keep data and runs")
     given = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(f"stopped by signal {number}"))
     if given.verb == "plot":
         plot(given.out)
     elif given.verb == "table":
@@ -320,4 +315,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(f"stopped by signal {number}"))
     main()
