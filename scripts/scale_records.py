@@ -30,7 +30,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 STAGES = ("check", "start", "resume")
-MEASURED = ("cpu_s", "wall_s", "rss_mib", "pss_mib", "process_mib")
+MEASURED = ("cpu_s", "wall_s", "waited_s", "rss_mib", "pss_mib", "process_mib")
 # The load is the machine's over a stage's last minute: wall time tells little where it is high.
 FIELDS = ("version", "rows", "stage", "round", *MEASURED, "load")
 REPEATS = {10_000: 5, 100_000: 5, 1_000_000: 3, 10_000_000: 1}
@@ -45,7 +45,9 @@ TRAINING = (
     *("privacy.noise_multiplier=1", "privacy.noise_seed=1", "optim.steps=1000"),
     *("checkpoint_every=1", "name=scale", "device=cpu"),
 )
-PAUSE = 0.2  # seconds between two looks at the processes
+# Seconds between two looks at the processes, each of which costs milliseconds; a hundredth of the
+# time so far where that is longer.
+PAUSE, LONGEST_PAUSE = 0.2, 2.0
 
 
 def generate(path: Path, rows: int) -> None:
@@ -70,7 +72,10 @@ class Taken:
     Attributes:
         cpu_s: user and system seconds, of all that it waited for too (`wait4`).
         wall_s: seconds until it ended, or was killed since it was far enough.
-        rss_mib: the most that all together held at one look, a look every `PAUSE`: the sum of their
+        waited_s: seconds for which the first process, and after it the child that waited longest,
+            were ready to run and had no core, since others had it (the kernel's schedstat). Wall
+            time less these is about what it would be on a machine of one's own.
+        rss_mib: the most that all together held at one look, every 0.2 to 2 s: the sum of their
             resident sets, in which what several of them share counts for each.
         pss_mib: the same by proportional sets, in which pages that other programs of the machine
             have too, such as libraries, count in part.
@@ -79,6 +84,7 @@ class Taken:
 
     cpu_s: float
     wall_s: float
+    waited_s: float
     rss_mib: float
     pss_mib: float
     process_mib: float
@@ -90,12 +96,13 @@ def measured(command: Sequence[str], enough: Callable[[], bool] | None = None) -
     Raises:
         SystemExit: if it failed, or ended before it was far enough.
     """
-    began, peak, killed = time.perf_counter(), (0.0, 0.0), False
+    began, killed = time.perf_counter(), False
     with TemporaryFile("w+") as said:
         # A session of its own: all of its processes are found by its number.
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
         )
+        looks = _Looks(process.pid)
         try:
             while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
                 if enough is not None and enough():
@@ -103,8 +110,9 @@ def measured(command: Sequence[str], enough: Callable[[], bool] | None = None) -
                     killed = True
                     ended = os.wait4(process.pid, 0)
                     break
-                peak = tuple(map(max, peak, _held(process.pid)))
-                time.sleep(PAUSE)
+                looks.look()
+                so_far = time.perf_counter() - began
+                time.sleep(min(max(PAUSE, so_far / 100), LONGEST_PAUSE))
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             raise
@@ -114,25 +122,52 @@ def measured(command: Sequence[str], enough: Callable[[], bool] | None = None) -
         if killed != (enough is not None) or (not killed and status):
             said.seek(0)
             sys.exit(f"{' '.join(command)} ended with {process.returncode}\n{said.read()}")
-    return Taken(used.ru_utime + used.ru_stime, wall, *peak, used.ru_maxrss / 2**10)
+    return Taken(
+        cpu_s=used.ru_utime + used.ru_stime,
+        wall_s=wall,
+        waited_s=looks.waited(),
+        rss_mib=looks.peaks["Rss:"] / 2**10,
+        pss_mib=looks.peaks["Pss:"] / 2**10,
+        process_mib=used.ru_maxrss / 2**10,
+    )
 
 
-def _held(session: int) -> tuple[float, float]:
-    """MiB that all processes of a session hold: the sum of RSS, and of PSS."""
-    totals = {"Rss:": 0, "Pss:": 0}
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdecimal():
-            continue
-        try:
-            if int((folder / "stat").read_text().rsplit(")", 1)[1].split()[3]) != session:
+class _Looks:
+    """What is seen of all processes of a session.
+
+    Attributes:
+        peaks: in KiB, of the sums of RSS and of PSS.
+    """
+
+    def __init__(self, session: int) -> None:
+        self._session = session
+        self._waited: dict[int, int] = {}  # nanoseconds, by process
+        self.peaks = {"Rss:": 0, "Pss:": 0}
+
+    def look(self) -> None:
+        """Add up what they hold now."""
+        totals = dict.fromkeys(self.peaks, 0)
+        for folder in Path("/proc").iterdir():
+            if not folder.name.isdecimal():
                 continue
-            lines = (folder / "smaps_rollup").read_text().splitlines()
-        except (OSError, IndexError):  # it has ended meanwhile
-            continue
-        for name, value, *_ in map(str.split, lines[1:]):
-            if name in totals:
-                totals[name] += int(value)
-    return totals["Rss:"] / 2**10, totals["Pss:"] / 2**10
+            try:
+                stat = (folder / "stat").read_text().rsplit(")", 1)[1]
+                if int(stat.split()[3]) != self._session:
+                    continue
+                lines = (folder / "smaps_rollup").read_text().splitlines()
+                waited = (folder / "schedstat").read_text().split()[1]
+            except (OSError, IndexError):  # it has ended meanwhile
+                continue
+            self._waited[int(folder.name)] = int(waited)
+            for name, value, *_ in map(str.split, lines[1:]):
+                if name in totals:
+                    totals[name] += int(value)
+        self.peaks = {name: max(value, totals[name]) for name, value in self.peaks.items()}
+
+    def waited(self) -> float:
+        """Seconds without a core, of the first process and of one other."""
+        first = self._waited.pop(self._session, 0)
+        return (first + max(self._waited.values(), default=0)) / 1e9
 
 
 def checkpoints(run: Path) -> int:
@@ -223,17 +258,17 @@ def table(out: Path) -> str:
     found = read(out)
     columns = [medians(found, name) for name in MEASURED]
     lines = [
-        "| version | rows | stage | CPU s | wall s | RSS of all, MB | PSS of all, MB "
+        "| version | rows | stage | CPU s | wall s | waited s | RSS of all, MB | PSS of all, MB "
         "| largest process, MB | runs |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for version, name, rows in sorted(
         columns[0], key=lambda key: (key[0], key[2], key[1] != "check", key[1] != "start")
     ):
         key = (version, name, rows)
-        cpu, wall, *memory = (column.get(key, [float("nan")] * 3)[1] for column in columns)
+        cpu, wall, waited, *memory = (column.get(key, [float("nan")] * 3)[1] for column in columns)
         count = sum((r["version"], r["stage"], int(r["rows"])) == key for r in found)
-        cells = [f"{cpu:.3g}", f"{wall:.3g}", *(f"{x * MB:,.0f}" for x in memory)]
+        cells = [f"{cpu:.3g}", f"{wall:.3g}", f"{waited:.3g}", *(f"{x * MB:,.0f}" for x in memory)]
         lines.append(f"| {version} | {rows:,} | {name} | {' | '.join(cells)} | {count} |")
     return "\n".join(lines).replace("nan", "")
 
