@@ -194,11 +194,16 @@ def stage(name: str, rows: int, work: Path) -> Taken:
 
 
 def read(out: Path) -> list[dict[str, str]]:
-    """What was measured so far."""
+    """What was measured so far; ``free_s`` are wall seconds less those without a core."""
     if not out.exists():
         return []
     with out.open(newline="") as file:
-        return list(csv.DictReader(file))
+        found = list(csv.DictReader(file))
+    for row in found:
+        row["free_s"] = ""
+        if row["waited_s"]:
+            row["free_s"] = str(float(row["wall_s"]) - float(row["waited_s"]))
+    return found
 
 
 def append(out: Path, row: Mapping[str, Any]) -> None:
@@ -239,6 +244,7 @@ def measure(out: Path, repeats: Mapping[int, int], work: Path, version: str, kee
 
 Key = tuple[str, str, int]
 """Version, stage and rows."""
+_UNKNOWN = [float("nan")] * 3
 
 
 def medians(
@@ -256,19 +262,21 @@ def medians(
 def table(out: Path) -> str:
     """Medians, as Markdown."""
     found = read(out)
-    columns = [medians(found, name) for name in MEASURED]
+    columns = [medians(found, name) for name in ("cpu_s", "wall_s", "free_s")]
+    columns += [medians(found, name, MB) for name in ("rss_mib", "pss_mib", "process_mib")]
     lines = [
-        "| version | rows | stage | CPU s | wall s | waited s | RSS of all, MB | PSS of all, MB "
-        "| largest process, MB | runs |",
+        "| version | rows | stage | CPU s | wall s | less waiting "
+        "| RSS of all, MB | PSS of all, MB | largest process, MB | runs |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for version, name, rows in sorted(
         columns[0], key=lambda key: (key[0], key[2], key[1] != "check", key[1] != "start")
     ):
         key = (version, name, rows)
-        cpu, wall, waited, *memory = (column.get(key, [float("nan")] * 3)[1] for column in columns)
+        *seconds, rss, pss, process = (column.get(key, _UNKNOWN)[1] for column in columns)
         count = sum((r["version"], r["stage"], int(r["rows"])) == key for r in found)
-        cells = [f"{cpu:.3g}", f"{wall:.3g}", f"{waited:.3g}", *(f"{x * MB:,.0f}" for x in memory)]
+        cells = [f"{x:.3g}" if x < 100 else f"{x:,.0f}" for x in seconds]
+        cells += [f"{x:,.0f}" for x in (rss, pss, process)]
         lines.append(f"| {version} | {rows:,} | {name} | {' | '.join(cells)} | {count} |")
     return "\n".join(lines).replace("nan", "")
 
@@ -285,7 +293,8 @@ def plot(out: Path) -> None:
         figure = Figure(figsize=(11, 3.8), layout="constrained")
         cpu, wall, memory = figure.subplots(1, 3)
         _panel(cpu, "CPU seconds of all processes", medians(found, "cpu_s"))
-        _panel(wall, "wall seconds, on a machine that others use", medians(found, "wall_s"))
+        _panel(wall, "wall seconds; dashed: with waiting for a core", medians(found, "free_s"))
+        _faint(wall, medians(found, "wall_s"))
         _panel(memory, "peak memory of all processes, MB", medians(found, "rss_mib", MB))
         for name, seconds in GOALS.items():
             _goal(wall, f"goal: {name} at 10 million", seconds, _COLOURS[name])
@@ -295,6 +304,9 @@ def plot(out: Path) -> None:
 
 
 _COLOURS = dict(zip(STAGES, ("#0072B2", "#D55E00", "#009E73"), strict=True))
+
+
+_HOLLOW = {"check": 5, "start": 10, "resume": 5}  # start and resume lie on each other
 
 
 def _panel(axes: Any, label: str, spread: Mapping[Key, Sequence[float]]) -> None:
@@ -315,10 +327,18 @@ def _panel(axes: Any, label: str, spread: Mapping[Key, Sequence[float]]) -> None
                 ],
                 fmt=marker if before else f"{marker}-",
                 color=colour,
-                markerfacecolor="white" if before else colour,
+                markerfacecolor="none" if before else colour,
+                markersize=_HOLLOW[name] if before else None,
                 label=f"{name}, before" if before else name,
             )
     axes.set(xscale="log", yscale="log", xlabel="rows", ylabel=label)
+
+
+def _faint(axes: Any, spread: Mapping[Key, Sequence[float]]) -> None:
+    """Medians without marks."""
+    for name, colour in _COLOURS.items():
+        points = sorted((k[2], v[1]) for k, v in spread.items() if k[:2] == ("this", name))
+        axes.plot(*zip(*points, strict=True), "--", color=colour, alpha=0.4)
 
 
 def _goal(axes: Any, text: str, value: float, colour: str) -> None:

@@ -103,7 +103,7 @@ def test_medians_are_tabled_and_drawn_beside_earlier_ones(scale, tmp_path):
                 row |= {"wall_s": 9, "waited_s": 2} if version == "this" else {}
                 scale.append(out, {**common, **row})
     told = scale.table(out)
-    assert "| this | 1,000 | check | 5 | 9 | 2 | 1,049 | 944 | 839 | 3 |" in told
+    assert "| this | 1,000 | check | 5 | 9 | 7 | 1,049 | 944 | 839 | 3 |" in told
     assert "| before | 1,000 | resume | 36 |  |  | 1,049 | 944 | 839 | 1 |" in told
     scale.plot(out)
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
