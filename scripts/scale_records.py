@@ -286,7 +286,7 @@ def plot(out: Path) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from dpft.figures.style import DPI, RC
+    from dpft.reproduce.figures.style import DPI, RC
 
     found = read(out)
     with rc_context(RC):
