@@ -96,8 +96,14 @@ class Composer(Closing):
             if not path.is_file() or "@package" in path.read_text(encoding="utf-8"):
                 raise _UnusualError
             content = _plain(OmegaConf.load(path), resolve=False)
-            if "defaults" in content:
+            bases = content.pop("defaults", [])
+            # Another file of the group, which this one changes at its top.
+            if not all(isinstance(base, str) and base.isalnum() for base in bases):
                 raise _UnusualError
+            if bases and any(isinstance(value, dict) for value in content.values()):
+                raise _UnusualError
+            for base in bases:
+                content = {**self._file(group, base), **content}
             self._files[group, name] = content
         return self._files[group, name]
 
