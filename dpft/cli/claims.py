@@ -36,28 +36,23 @@ def main(
     form = chosen_format(form, out, _SUFFIXES)
     claims = load(name)
     from dpft.reproduce.claims.bench_files import bench_files
+    from dpft.reproduce.claims.cells import Evidence
     from dpft.reproduce.claims.evaluate import evaluate
-    from dpft.reproduce.claims.evidence import Evidence
-    from dpft.reproduce.claims.render import as_markdown, as_text, show_list, show_one
-    from dpft.reproduce.claims.shown import as_json
+    from dpft.reproduce.claims.report import as_json, as_markdown, as_text, page_of, show
     from dpft.reproduce.tables.composition import Composer
     from dpft.reproduce.tables.found import make_index
 
     index = make_index(runs or None)
-    found, damaged = bench_files(benches or None)
+    files, damaged = bench_files(benches or None)
     with Composer() as composer:
-        evidence = Evidence(index, found, composer)
+        evidence = Evidence(index, files, composer)
         results = [evaluate(claim, evidence) for claim in claims]
-    one = name is not None and "/" in name
+    page = page_of(results, one=name is not None and "/" in name)
     if out is None and form == "terminal":
-        console = make_console()
-        if one:
-            show_one(results[0], console)
-        else:
-            show_list(results, console)
+        show(page, make_console())
     else:
-        texts = {"terminal": as_text, "markdown": as_markdown}
-        text = as_json(results) if form == "json" else texts[form](results, one=one)
+        as_form = as_text if form == "terminal" else as_markdown
+        text = as_json(results) if form == "json" else as_form(page)
         if out is None:
             echo(text, nl=False)
         else:

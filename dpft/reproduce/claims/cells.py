@@ -3,197 +3,386 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from dpft.reproduce.claims.comparison import Comparison, Outcome, Side
-from dpft.reproduce.claims.contrast import Score, against_text, contrast, in_words, not_the_papers
-from dpft.reproduce.claims.evidence import Evidence, check_labels, columns_of, matching, scales_of
-from dpft.reproduce.claims.schema import CellsCheck, ClaimError
-from dpft.reproduce.papers import Column, PaperTable, Row
-from dpft.reproduce.papers.schema import show_label
-from dpft.reproduce.tables.cells import Cell, Filled
+from dpft.config.errors import suggestion
+from dpft.reproduce.claims.bench_files import BenchFile
+from dpft.reproduce.claims.comparison import (
+    Comparison,
+    Outcome,
+    Score,
+    Side,
+    contrast,
+    in_range,
+    in_words,
+)
+from dpft.reproduce.claims.schema import CellsCheck, Expected, FigureCheck, Pattern, VariantsCheck
+from dpft.reproduce.figures import lists
+from dpft.reproduce.papers import Column, PaperError, PaperTable, Row, load
+from dpft.reproduce.papers.schema import Label, show_label
+from dpft.reproduce.tables.cells import Cell, fill
+from dpft.reproduce.tables.composition import Composer
+from dpft.reproduce.tables.found import Index
+from dpft.reproduce.tables.plan import Plan, key_of, make_plan, words_at
 from dpft.reproduce.tables.shown import shown_path
-from dpft.reproduce.tables.verdicts import Verdict, at_least
+from dpft.reproduce.tables.verdicts import Verdict, at_least, tolerance
 
-Cells = Mapping[tuple[int, str], Cell]
+Group = tuple[Sequence[Row], Sequence[Row]]
+
+# A record is of another run where one of these differs, which is known without composing it.
+CHOICES = ("task", "adapt")
+NUMBERS = ("optim.lr", "optim.batch_size", "optim.epochs", "task.limit_train", "task.limit_eval")
 
 
-def compare_cells(check: CellsCheck, evidence: Evidence, where: str) -> list[Comparison]:
-    """Every comparison that the check asks for, on each side that it names.
+@dataclass
+class Evidence:
+    """Records and benchmarks, and the cells that the records fill; each read once.
 
-    Args:
-        check: from a file of claims.
-        evidence: what is at hand.
-        where: the claim, for messages.
+    Attributes:
+        index: the records.
+        benches: the benchmarks.
+        composer: within its ``with``.
+    """
+
+    index: Index
+    benches: Sequence[BenchFile]
+    composer: Composer
+    _tables: dict[tuple[str, bool], PaperTable] = field(default_factory=dict)
+    _cells: dict[tuple[int, str], tuple[Row, Mapping[str, Cell]]] = field(default_factory=dict)
+
+    def table(self, name: str, *, figure: bool = False) -> PaperTable:
+        """The table ``li2022/2``, or the list of runs of the figure of that name.
+
+        Raises:
+            ConfigError, PaperError: if there is none, or its file is malformed.
+        """
+        if (name, figure) not in self._tables:
+            paper, _, number = name.partition("/")
+            path = lists.ROOT / paper / f"{number}.yaml"
+            self._tables[name, figure] = lists.read_list(path) if figure else load(paper, number)
+        return self._tables[name, figure]
+
+    def cell(self, table: PaperTable, row: Row, column: Column, scale: str) -> Cell:
+        """A cell beside the records at a scale, which the table must have."""
+        key = (id(row), scale)
+        if key not in self._cells:
+            filled = fill(self._plan(replace(table, rows=(row,)), scale), self.index)
+            cells = zip(filled.columns, filled.rows[0].cells, strict=True)
+            self._cells[key] = (row, {one.key: cell for one, cell in cells})
+        return self._cells[key][1][column.key]
+
+    def command(self, table: PaperTable, row: Row, scale: str) -> str:
+        """What runs a row of a table of one column."""
+        plan = make_plan(replace(table, rows=(row,)), self.composer, scale)
+        return shlex.join(["dpft", "train", *plan.runs[0, 0].overrides(0)])
+
+    def _plan(self, table: PaperTable, scale: str) -> Plan:
+        columns = _columns_at(table, scale)
+        if any(self._may_be_recorded(table, column, scale) for column in columns):
+            return make_plan(table, self.composer, scale)
+        # None need be composed, which takes seconds for all tables.
+        return Plan(table, scale, (0,), True, columns, table.rows, {}, (), ())
+
+    def _may_be_recorded(self, table: PaperTable, column: Column, scale: str) -> bool:
+        """Whether a record has the choices and numbers that the only row asks for."""
+        (row,) = table.rows
+        if table.run_of(row, scale) is None:
+            return False
+        words = words_at(table, column, row, scale)
+        wanted = {key_of(word): word.partition("=")[2] for word in words}
+        asked = [*map(wanted.get, CHOICES), *(_number(wanted.get(name)) for name in NUMBERS)]
+        return any(
+            all(x is None or x == y for x, y in zip(asked, one, strict=True))
+            for one in self._recorded
+        )
+
+    @cached_property
+    def _recorded(self) -> set[tuple[object, ...]]:
+        records = (one.record for group in self.index.records.values() for one in group)
+        return {
+            (
+                *(config[choice]["name"] for choice in CHOICES),
+                *(config[group].get(name) for group, name in (x.split(".") for x in NUMBERS)),
+            )
+            for config in (record["config"] for record in records)
+        }
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:  # an interpolation, which may come to any number
+        return None
+
+
+def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Comparison], list[str]]:
+    """Every comparison that the check asks for, and the commands that fill the missing cells.
 
     Raises:
-        ClaimError: if the check names a table, row or column that is not there, or compares
-            nothing at all.
+        ConfigError, PaperError: if the check names a table, row or column that is not there, or
+            compares nothing at all.
     """
-    table = evidence.table(check.table, where, check.figure)
-    check_labels(table, (check.first, check.second, check.where), where)
-    check_labels(table, (dict.fromkeys(check.free, ()),), where)
-    columns = columns_of(table, check.columns, where)
+    figure = isinstance(check, FigureCheck)
+    table = evidence.table(check.table, figure=figure)
+    _check_labels(table, (check.first, check.second, check.where, dict.fromkeys(check.free, ())))
+    columns = _columns(table, check.columns)
     sides = [Side.PRINTED] if check.printed else []
-    sides += [Side(scale) for scale in scales_of(table)] if check.ours else []
-    found = []
+    sides += [Side(scale) for scale in _scales(table)] if check.ours else []
+    compared: list[Comparison] = []
     for side in sides:
-        filled = evidence.filled(table, "laptop" if side is Side.LAPTOP else "paper")
-        cells = _by_place(filled)
-        rows = [filled_row.row for filled_row in filled.rows]
-        for first, second in _groups(check, rows):
-            for column in (c for c in columns if c in filled.columns):
-                found += _comparison(check, table, column, first, second, cells, side)
-    if not found:
-        raise ClaimError(
-            f"{where}: the check compares nothing in {table.name}; expected labels of rows that "
-            f"differ in nothing but what `first` and `second` say, or `free: [...]`"
+        scale = "laptop" if side is Side.LAPTOP else "paper"
+        for first, second in _groups(check, _rows_at(table, scale)):
+            for column in (one for one in _columns_at(table, scale) if one in columns):
+                what = _what(check.expected.kind, column, first, second, check.first)
+                compared += _compare(what, check, table, column, (first, second), side, evidence)
+    if not compared:
+        raise PaperError(
+            f"the check compares nothing in {table.name}; expected labels of rows that differ in "
+            "nothing but what `first` and `second` say, or `free: [...]`"
         )
-    return found
+    lacking = {one.side for one in compared if one.outcome is Outcome.LACKING}
+    commands = [
+        shlex.join(["dpft", "figure" if figure else "table", check.table, *words, "--run"])
+        for side, words in ((Side.LAPTOP, ["scale=laptop"]), (Side.PAPER, []))
+        if side in lacking
+    ]
+    return compared, commands
 
 
-def _by_place(filled: Filled) -> Cells:
-    return {(id(row.row), column.key): cell for row, column, cell in filled.cells}
+def compare_variants(
+    check: VariantsCheck, evidence: Evidence
+) -> tuple[list[Comparison], list[str]]:
+    """Every pair at every scale, and the commands of the missing runs.
+
+    Raises:
+        ConfigError, PaperError: if the row or column is not there, or a run does not compose.
+    """
+    table = evidence.table(check.table)
+    _check_labels(table, (check.row,))
+    rows = _matching(table.rows, check.row)
+    if len(rows) != 1 or rows[0].run is None:
+        raise PaperError(
+            f"{len(rows)} rows of {table.name} have {dict(check.row)}; expected one, and one that "
+            "can be run"
+        )
+    (column,) = columns = _columns(table, (check.column,))
+    variants = {
+        name: Row(
+            labels={**rows[0].labels, "variant": name},
+            printed={column.key: math.nan},
+            run=(*rows[0].run, *words),
+        )
+        for name, words in check.variants.items()
+    }
+    table = replace(table, columns=columns, rows=tuple(variants.values()))
+    compared: list[Comparison] = []
+    commands: list[str] = []
+    for scale in (one for one in _scales(table) if one in check.scales):
+        if not _columns_at(table, scale):
+            continue
+        for pair in check.pairs:
+            first, second = ([variants[name]] for name in pair)
+            what = _what(check.expected.kind, column, first, second, ())
+            compared += _compare(what, check, table, column, (first, second), Side(scale), evidence)
+        for row in table.rows:
+            score = _score(evidence.cell(table, row, column, scale), row, column, Side(scale))
+            if score is None or score.value is None or (scale == "paper" and score.stands_in):
+                commands.append(evidence.command(table, row, scale))
+    return compared, commands
 
 
-def _groups(check: CellsCheck, rows: Sequence[Row]) -> list[tuple[list[Row], list[Row]]]:
+def _compare(
+    what: str,
+    check: CellsCheck | VariantsCheck,
+    table: PaperTable,
+    column: Column,
+    rows: Group,
+    side: Side,
+    evidence: Evidence,
+) -> list[Comparison]:
+    scale = "laptop" if side is Side.LAPTOP else "paper"
+    # A printed dash asks for nothing.
+    firsts, seconds = (
+        [
+            score
+            for row in group
+            if (score := _score(evidence.cell(table, row, column, scale), row, column, side))
+        ]
+        for group in rows
+    )
+    expected, scores = check.expected, [*firsts, *seconds]
+    of_text = expected.kind == "value"
+    if not firsts or not (seconds or of_text):
+        return []
+    missing = [score for score in scores if score.value is None]
+    if missing or (side is not Side.PRINTED and all(score.copied for score in scores)):
+        why = "" if missing else "the paper took both numbers from elsewhere"
+        why = next((score.why for score in missing if score.why), why)
+        outcome = Outcome.CANNOT if why else Outcome.LACKING
+        runs = tuple(run for score in scores for run in score.runs)
+        return [Comparison(side, what, in_words(expected), outcome, why=why, runs=runs)]
+    stand_ins = side is Side.PAPER and any(score.stands_in for score in scores)
+    if stand_ins:
+        # The paper's setting has no number. What the text states, and what the paper copied, is of
+        # the paper's models; stand-ins are compared with each other alone.
+        lacking = Comparison(side, what, in_words(expected), Outcome.LACKING)
+        if of_text or any(score.copied for score in scores):
+            return [lacking]
+    if of_text:
+        return [_against_text(what, expected, table, column, firsts[0], side)]
+    sign = 1 if column.higher_is_better else -1
+    one, two = (max(group, key=lambda s: sign * (s.value or 0.0)) for group in (firsts, seconds))
+    if not stand_ins:
+        return [contrast(what, expected, column, one, two, side)]
+    one, two = (replace(score, spread=score.spread_of_ours) for score in (one, two))
+    return [lacking, contrast(what, expected, column, one, two, Side.STAND_IN)]
+
+
+def _score(cell: Cell, row: Row, column: Column, side: Side) -> Score | None:
+    """The cell's number on a side; None for a printed dash."""
+    if cell.printed is None:
+        return None
+    unknown = math.isnan(cell.printed)  # of a figure whose numbers did not come down to us
+    if side is Side.PRINTED:
+        return None if unknown else Score(row.name, cell.printed, cell.printed_spread)
+    if cell.ours is not None:
+        of_ours = None if cell.deviation is None else at_least(cell.deviation, cell.ours)
+        return Score(
+            row.name,
+            cell.ours,
+            # The printed deviation is of the paper's setting.
+            spread=of_ours if unknown or side is Side.LAPTOP else cell.spread,
+            spread_of_ours=of_ours,
+            sampling=cell.sampling,
+            runs=tuple(map(shown_path, cell.paths)),
+            marks="".join(mark.letter for mark in cell.marks),
+        )
+    if cell.verdict is Verdict.COPIED and side is Side.PAPER:
+        # Compared with what the paper itself took over.
+        return Score(row.name, cell.printed, cell.printed_spread, copied=True)
+    why = ""
+    if cell.verdict is Verdict.COPIED:
+        why = f"{row.name} is copied from {row.taken_from}, which no run at this scale compares to"
+    if cell.verdict is Verdict.CANNOT_RUN:
+        why = row.why or f"{column.label} is no score"
+    return Score(row.name, None, why=why)
+
+
+def _against_text(
+    what: str, expected: Expected, table: PaperTable, column: Column, score: Score, side: Side
+) -> Comparison:
+    """A number against one that the text states; a printed one that differs may stand elsewhere."""
+    assert score.value is not None
+    assert expected.low is not None
+    stated = expected.low
+    # Text rounds more than tables do.
+    allowed = 0.5 * 10.0 ** -len(f"{stated:g}".partition(".")[2])
+    if side is not Side.PRINTED:
+        allowed = max(
+            tolerance(value, score.spread, column.decimals) for value in (score.value, stated)
+        )
+    outcome = in_range(score.value, score.value, (stated, stated), allowed)
+    outcome = Outcome.HOLDS if outcome is Outcome.CLOSE else outcome
+    text = score.text(column)
+    if outcome is Outcome.FAILS and side is Side.PRINTED:
+        printed = [(row.name, row.printed.get(column.key)) for row in table.rows]
+        near = [name for name, x in printed if x is not None and abs(x - stated) <= allowed]
+        text += f"; {stated:g} is printed of {'; '.join(near) or 'no row'}"
+    return Comparison(
+        side=side,
+        what=what,
+        expected=in_words(expected),
+        outcome=outcome,
+        text=text,
+        numbers={"first": score.value, "told": stated, "margin": allowed},
+        runs=score.runs,
+        marks=score.marks,
+    )
+
+
+def _groups(check: CellsCheck, rows: Sequence[Row]) -> list[Group]:
     """Rows in question beside rows that they are compared with."""
-    rows = matching(rows, check.where)
-    first = matching(rows, check.first)
-    kind = check.expected.kind
-    if kind == "value":
+    rows = _matching(rows, check.where)
+    first = _matching(rows, check.first)
+    if check.expected.kind == "value":
         return [([row], []) for row in first]
-    if kind == "best":
-        loose = {*check.first, *check.free}
-        by_rest: dict[tuple[object, ...], tuple[list[Row], list[Row]]] = {}
+    loose = {*check.first, *check.second, *check.free}
+    if check.expected.kind == "best":
+        by_rest: dict[tuple[Label, ...], tuple[list[Row], list[Row]]] = {}
         for row in rows:
             rest = tuple(value for name, value in row.labels.items() if name not in loose)
             by_rest.setdefault(rest, ([], []))[row not in first].append(row)
         return [group for group in by_rest.values() if all(group)]
-    loose = {*check.first, *check.second, *check.free}
     return [
         ([one], [other])
         for one in first
-        for other in matching(rows, check.second)
+        for other in _matching(rows, check.second)
         if one is not other
         and all(one.labels[name] == other.labels[name] for name in one.labels if name not in loose)
     ]
 
 
-def _comparison(
-    check: CellsCheck,
-    table: PaperTable,
-    column: Column,
-    first: Sequence[Row],
-    second: Sequence[Row],
-    cells: Cells,
-    side: Side,
-) -> list[Comparison]:
-    kind = check.expected.kind
-    places = [(row, _score(row, column, cells, side)) for row in (*first, *second)]
-    scores = [(row, score) for row, score in places if score is not None]
-    if len(scores) < len(places) and kind != "best":
-        return []  # a printed dash asks for nothing
-    firsts = [(row, score) for row, score in scores if row in first]
-    seconds = [(row, score) for row, score in scores if row not in first]
-    if not firsts or not (seconds or kind == "value"):
-        return []
-    what = _what(column, first, second, check)
-    missing = [score for _, score in scores if score.value is None]
-    if missing or (side is not Side.PRINTED and all(score.copied for _, score in scores)):
-        return [_without(what, check, scores, missing, side)]
-    if side is Side.PAPER and any(not_the_papers(score.marks) for _, score in scores):
-        return _with_stand_ins(what, check, column, firsts, seconds, cells)
+def _what(
+    kind: str, column: Column, first: Sequence[Row], second: Sequence[Row], named: Iterable[str]
+) -> str:
+    one = first[0]
     if kind == "value":
-        return [against_text(what, check.expected, table, column, firsts[0], side)]
-    one, two = _best(firsts, column), _best(seconds, column)
-    return [contrast(what, check.expected, column, one, two, side)]
-
-
-def _with_stand_ins(
-    what: str,
-    check: CellsCheck,
-    column: Column,
-    firsts: Sequence[tuple[Row, Score]],
-    seconds: Sequence[tuple[Row, Score]],
-    cells: Cells,
-) -> list[Comparison]:
-    """The paper's setting has no number; the stand-ins' are compared with each other alone."""
-    lacking = Comparison(Side.PAPER, what, in_words(check.expected), Outcome.LACKING)
-    copied = any(score.copied for _, score in (*firsts, *seconds))
-    # What the text states, and what the paper copied, is of the paper's models.
-    if check.expected.kind == "value" or copied:
-        return [lacking]
-    best = [_best(pairs, column)[0] for pairs in (firsts, seconds)]
-    one, two = ((row, _score(row, column, cells, Side.STAND_IN) or Score(None)) for row in best)
-    return [lacking, contrast(what, check.expected, column, one, two, Side.STAND_IN)]
-
-
-def _without(
-    what: str,
-    check: CellsCheck,
-    scores: Sequence[tuple[Row, Score]],
-    missing: Sequence[Score],
-    side: Side,
-) -> Comparison:
-    never = [score for score in missing if score.outcome is Outcome.CANNOT]
-    why = never[0].why if never else ""
-    if not missing:
-        why = "the paper took both numbers from elsewhere"
-    outcome = Outcome.CANNOT if why else Outcome.LACKING
-    runs = tuple(run for _, score in scores for run in score.runs)
-    return Comparison(side, what, in_words(check.expected), outcome, why=why, runs=runs)
-
-
-def _score(row: Row, column: Column, cells: Cells, side: Side) -> Score | None:
-    """The cell's number on a side; None for a printed dash."""
-    cell = cells[id(row), column.key]
-    if cell.printed is None:
-        return None
-    if side is Side.PRINTED:
-        # A figure whose numbers did not come down to us has none.
-        return None if math.isnan(cell.printed) else Score(cell.printed, cell.printed_spread)
-    if cell.ours is not None:
-        marks = "".join(mark.letter for mark in cell.marks)
-        # The printed deviation is of the paper's setting.
-        spread = cell.spread
-        if side is not Side.PAPER:
-            spread = None if cell.deviation is None else at_least(cell.deviation, cell.ours)
-        return Score(
-            cell.ours,
-            spread,
-            runs=tuple(map(shown_path, cell.paths)),
-            marks=marks,
-            sampling=cell.sampling,
+        return f"{column.label}: {one.name}"
+    if kind == "best":
+        differing = list(named)
+        text = f"best of {len(first)} rows against best of {len(second)}"
+    else:
+        other = second[0]
+        differing = [name for name in one.labels if one.labels[name] != other.labels[name]]
+        text = " against ".join(
+            ", ".join(show_label(row.labels[name]) for name in differing) for row in (one, other)
         )
-    if cell.verdict is Verdict.COPIED:
-        if side is Side.PAPER:  # compared with what the paper itself took over
-            return Score(cell.printed, cell.printed_spread, copied=True)
-        why = f"{row.name} is copied from {row.taken_from}, which no run at this scale compares to"
-        return Score(None, outcome=Outcome.CANNOT, why=why)
-    if cell.verdict is Verdict.CANNOT_RUN:
-        return Score(None, outcome=Outcome.CANNOT, why=row.why or f"{column.label} is no score")
-    return Score(None)
+    shared = [show_label(value) for name, value in one.labels.items() if name not in differing]
+    of = f" ({', '.join(shared)})" if shared else ""
+    return f"{column.label}{of}: {text}"
 
 
-def _best(scores: Iterable[tuple[Row, Score]], column: Column) -> tuple[Row, Score]:
-    sign = 1 if column.higher_is_better else -1
-    return max(scores, key=lambda pair: sign * (pair[1].value or 0.0))
+def _scales(table: PaperTable) -> tuple[str, ...]:
+    return ("paper",) if table.laptop is None else ("paper", "laptop")
 
 
-def _what(column: Column, first: Sequence[Row], second: Sequence[Row], check: CellsCheck) -> str:
-    if check.expected.kind == "value":
-        return f"{column.label}: {first[0].name}"
-    if check.expected.kind == "best":
-        shared = _labels(first[0], [n for n in first[0].labels if n not in check.first])
-        told = f" ({shared})" if shared else ""
-        return f"{column.label}{told}: best of {len(first)} rows against best of {len(second)}"
-    (one,), (other,) = first, second
-    differing = [name for name in one.labels if one.labels[name] != other.labels[name]]
-    shared = _labels(one, [name for name in one.labels if name not in differing])
-    told = f" ({shared})" if shared else ""
-    return f"{column.label}{told}: {_labels(one, differing)} against {_labels(other, differing)}"
+def _columns_at(table: PaperTable, scale: str) -> tuple[Column, ...]:
+    return tuple(column for column in table.columns if scale == "paper" or column.at_laptop)
 
 
-def _labels(row: Row, names: Sequence[str]) -> str:
-    return ", ".join(show_label(row.labels[name]) for name in names)
+def _rows_at(table: PaperTable, scale: str) -> list[Row]:
+    laptop = table.laptop if scale == "laptop" else None
+    return [row for row in table.rows if laptop is None or not laptop.skips(row)]
+
+
+def _matching(rows: Iterable[Row], pattern: Pattern) -> list[Row]:
+    """The rows that have one of the pattern's values in each of its labels."""
+    return [row for row in rows if all(row.labels[name] in pattern[name] for name in pattern)]
+
+
+def _columns(table: PaperTable, keys: Sequence[str]) -> tuple[Column, ...]:
+    """The columns with these keys; all, where none is named."""
+    known = {column.key: column for column in table.columns}
+    for key in keys:
+        _check_known(table, "column", key, known)
+    return tuple(known[key] for key in keys) if keys else table.columns
+
+
+def _check_labels(table: PaperTable, patterns: Iterable[Pattern]) -> None:
+    """Refuse a label or a value of one that no row has: it would silently compare nothing."""
+    for name, values in (item for pattern in patterns for item in pattern.items()):
+        _check_known(table, "label", name, table.label_names)
+        for value in values:
+            _check_known(table, name, value, [row.labels[name] for row in table.rows])
+
+
+def _check_known(table: PaperTable, noun: str, got: Label, known: Iterable[Label]) -> None:
+    if got not in known:
+        names = list(dict.fromkeys(map(show_label, known)))
+        raise PaperError(
+            f"{table.name} has no {noun} {got!r}{suggestion(show_label(got), names)}; expected "
+            f"{', '.join(names)}"
+        )

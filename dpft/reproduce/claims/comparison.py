@@ -1,10 +1,53 @@
-"""One comparison: two numbers, what the claim makes of them, and whether it is borne out."""
+"""When a comparison counts, and what several of them say together: defined in one place.
+
+**Margin.** Two scores differ only if they lie further apart than ``max(2 s, r) + u/2``, as in
+`dpft.reproduce.tables.verdicts`: ``s`` is the larger standard deviation of the two (each number's
+the printed one where there is one, else that of our seeds within bounds), ``r`` is 1% of the larger
+number and counts only where no deviation is known, ``u`` is the unit of the last printed digit. For
+ours at a laptop's scale a printed deviation says nothing, so only that of our seeds counts there:
+in full, and as 0.5% where it is less, since two seeds that happen to agree are no measure. Two of
+ours that are shares of the scored records, as accuracy is, differ by two standard errors of such a
+share or not at all.
+
+**Outcomes.** With ``d`` the amount by which the first number is better and ``m`` the margin:
+
+============== ===================== ==================== =====================
+expected       holds                 fails                too close to tell
+============== ===================== ==================== =====================
+above, best    ``d > m``             ``d < -m``           else
+not_below      ``d >= -m``           ``d < -m``           never
+on_par         ``|d| <= m``          ``|d| > m``          never
+a range        inside                outside by ``> m``   outside by at most m
+============== ===================== ==================== =====================
+
+Where seeds of ours lie far apart (mark ``W``) or the scored records are few, so that their error is
+the margin, a difference within it is too close to tell for ``not_below`` and ``on_par`` too: a wide
+margin shows nothing to be as good.
+
+A range that a paper states of its own printed numbers is arithmetic: there ``m`` is only what the
+last digits may have been rounded by.
+
+**Verdict.** Of a check's comparisons that came out: all hold, ``holds``; all fail, ``fails``; some
+of each, ``mixed``; all too close, ``too close to tell``. The checks of a claim together are the
+claim, so one of which more is too close to tell than holds leaves no more than ``holds in part`` of
+what it and the others bear out, however many comparisons they have. Counts stand beside it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from dpft.reproduce.claims.schema import Expected
+from dpft.reproduce.papers import Column
+from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark
+from dpft.reproduce.tables.verdicts import tolerance
+
+# Of two numbers at the edge, binary rounding must not decide.
+_EDGE = 1 + 1e-9
 
 
 class Side(StrEnum):
@@ -28,7 +71,53 @@ class Outcome(StrEnum):
     CANNOT = "cannot be tested here"
 
 
-DECIDED = (Outcome.HOLDS, Outcome.FAILS)
+class Verdict(StrEnum):
+    """Of a claim, on one side."""
+
+    HOLDS = "holds"
+    IN_PART = "holds in part"
+    FAILS = "fails"
+    MIXED = "mixed"
+    CLOSE = "too close to tell"
+    NOT_YET = "not yet testable"
+    CANNOT = "cannot be tested here"
+
+
+@dataclass(frozen=True)
+class Score:
+    """A number that may be compared, or why there is none.
+
+    Attributes:
+        name: of its row.
+        value: None where there is none.
+        spread: its standard deviation over seeds, where one is known.
+        spread_of_ours: the same without what the paper prints.
+        sampling: the standard error that the number of scored records leaves to it, of shares.
+        why: it cannot be had.
+        runs: behind it.
+        marks: letters of `dpft.reproduce.tables.marks`.
+        copied: whether the paper took it from elsewhere.
+    """
+
+    name: str
+    value: float | None
+    spread: float | None = None
+    spread_of_ours: float | None = None
+    sampling: float = 0.0
+    why: str = ""
+    runs: tuple[str, ...] = ()
+    marks: str = ""
+    copied: bool = False
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether it is not of the paper's own setting."""
+        return any(mark.letter in self.marks for mark in NOT_THE_PAPERS)
+
+    def text(self, column: Column, *, named: bool = False) -> str:
+        """With the printed number of decimals, and where it is from."""
+        text = f"{self.value:.{column.decimals}f}{' (copied)' if self.copied else ''}"
+        return f"{text} ({self.name})" if named else text
 
 
 @dataclass(frozen=True)
@@ -40,7 +129,7 @@ class Comparison:
         what: what is compared.
         expected: of the claim, in words, with the margin.
         outcome: whether it is so.
-        found: the numbers in words; empty where there are none.
+        text: the numbers in words; empty where there are none.
         numbers: the numbers, by name.
         ahead: whether the first number is the better one, however little; None: there is no better.
         why: it cannot be tested here.
@@ -54,7 +143,7 @@ class Comparison:
     what: str
     expected: str
     outcome: Outcome
-    found: str = ""
+    text: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
     ahead: bool | None = None
     why: str = ""
@@ -66,4 +155,164 @@ class Comparison:
     @property
     def known(self) -> bool:
         """Whether there are numbers."""
-        return self.outcome in (*DECIDED, Outcome.CLOSE)
+        return self.outcome in (Outcome.HOLDS, Outcome.FAILS, Outcome.CLOSE)
+
+
+def in_words(expected: Expected, allowed: str = "the margin") -> str:
+    """What is expected, for people."""
+    fixed = {
+        "above": f"better by more than {allowed}",
+        "best": f"better by more than {allowed}",
+        "not_below": f"not worse by more than {allowed}",
+        "on_par": f"at most {allowed} apart",
+        "value": f"{expected.low:g}" if expected.low is not None else "",
+    }
+    if expected.kind in fixed:
+        return fixed[expected.kind]
+    kind = "better by" if expected.kind == "apart" else "a ratio of"
+    return f"{kind} {range_in_words(expected.low, expected.high)}"
+
+
+def range_in_words(low: float | None, high: float | None) -> str:
+    """``3 to 5``, ``at least 3``, or the number where the ends are one."""
+    if low is None or high is None:
+        return f"at most {high:g}" if low is None else f"at least {low:g}"
+    return f"{low:g}" if high - low < 1e-6 else f"{low:g} to {high:g}"
+
+
+def in_range(
+    low: float, high: float, ends: tuple[float | None, float | None], allowed: float = 0.0
+) -> Outcome:
+    """Whether what was measured lies inside a range, outside by more than is allowed, or neither.
+
+    Args:
+        low: of what was measured; a single number is both.
+        high: of the same.
+        ends: of the range; None: no bound.
+        allowed: the margin.
+    """
+    least = -math.inf if ends[0] is None else ends[0]
+    most = math.inf if ends[1] is None else ends[1]
+    if least <= low and high <= most:
+        return Outcome.HOLDS
+    allowed *= _EDGE
+    outside = high < least - allowed or low > most + allowed
+    return Outcome.FAILS if outside else Outcome.CLOSE
+
+
+def ordered(kind: str, ahead: float, allowed: float) -> Outcome:
+    """The outcome of ``above``, ``best``, ``not_below`` or ``on_par``.
+
+    Args:
+        kind: of `Expected`.
+        ahead: by how much the first is better.
+        allowed: the margin.
+    """
+    allowed *= _EDGE
+    if kind == "on_par":
+        return Outcome.HOLDS if abs(ahead) <= allowed else Outcome.FAILS
+    if ahead < -allowed:
+        return Outcome.FAILS
+    return Outcome.HOLDS if kind == "not_below" or ahead > allowed else Outcome.CLOSE
+
+
+def contrast(
+    what: str, expected: Expected, column: Column, first: Score, second: Score, side: Side
+) -> Comparison:
+    """Two numbers against each other.
+
+    Args:
+        what: what is compared.
+        expected: of the first to the second.
+        column: says which is better, and how many digits are shown.
+        first: with a value.
+        second: the same.
+        side: whose numbers they are.
+    """
+    a, b = first.value, second.value
+    assert a is not None
+    assert b is not None
+    ahead = (a - b) * (1 if column.higher_is_better else -1)
+    spread = max((s.spread for s in (first, second) if s.spread is not None), default=None)
+    usual = max(tolerance(value, spread, column.decimals) for value in (a, b))
+    if expected.kind in ("apart", "ratio") and side is Side.PRINTED:
+        usual = 10.0**-column.decimals  # arithmetic: half a unit of each
+    allowed = max(usual, 2 * first.sampling, 2 * second.sampling)
+    marks = "".join(sorted({*first.marks, *second.marks}))
+    text, ends = f"{ahead:+.{column.decimals}f}", (expected.low, expected.high)
+    if expected.kind == "ratio":
+        ratio = a / b if b else math.inf
+        outcome = in_range(ratio, ratio, ends, allowed / abs(b) if b else 0.0)
+        text = f"ratio {ratio:.3f}"
+    elif expected.kind == "apart":
+        outcome = in_range(ahead, ahead, ends, allowed)
+    else:
+        outcome = ordered(expected.kind, ahead, allowed)
+        wide = allowed > usual or Mark.WIDE.letter in marks
+        if outcome is Outcome.HOLDS and abs(ahead) <= allowed and wide:
+            outcome = Outcome.CLOSE
+    named = expected.kind == "best"
+    return Comparison(
+        side=side,
+        what=what,
+        expected=in_words(expected, f"{allowed:.{column.decimals + 1}f}"),
+        outcome=outcome,
+        text=f"{first.text(column, named=named)} and {second.text(column, named=named)}: {text}",
+        numbers={"first": a, "second": b, "ahead": ahead, "margin": allowed},
+        ahead=None if ahead == 0 or expected.kind == "ratio" else ahead > 0,
+        runs=tuple(dict.fromkeys((*first.runs, *second.runs))),
+        marks=marks,
+    )
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict with its counts.
+
+    Attributes:
+        verdict: see the module's text.
+        holds: comparisons that bear the claim out.
+        fails: those that contradict it.
+        close: those too close to tell.
+        lacking: those without numbers yet.
+        cannot: those that no run here can give.
+        ahead: of those with a better and a worse number, where the first is better, by any amount.
+        behind: where it is worse.
+    """
+
+    verdict: Verdict
+    holds: int
+    fails: int
+    close: int
+    lacking: int
+    cannot: int
+    ahead: int
+    behind: int
+
+    @property
+    def known(self) -> int:
+        """Comparisons with numbers."""
+        return self.holds + self.fails + self.close
+
+
+def judge(checks: Sequence[Sequence[Comparison]]) -> Judgement:
+    """What the checks of a claim say together.
+
+    Args:
+        checks: the comparisons of each.
+    """
+    by_check = [Counter(one.outcome for one in check) for check in checks]
+    count: Counter[Outcome] = sum(by_check, Counter())
+    holds, fails, close, lacking, cannot = (count[outcome] for outcome in Outcome)
+    verdict = Verdict.CANNOT
+    if holds or fails:
+        verdict = Verdict.MIXED if holds and fails else Verdict.HOLDS if holds else Verdict.FAILS
+    elif close or lacking:
+        verdict = Verdict.CLOSE if close else Verdict.NOT_YET
+    mostly_close = any(one[Outcome.CLOSE] > one[Outcome.HOLDS] for one in by_check)
+    if verdict is Verdict.HOLDS and mostly_close:
+        verdict = Verdict.IN_PART
+    known = Counter(one.ahead for check in checks for one in check if one.known)
+    return Judgement(
+        verdict, holds, fails, close, lacking, cannot, ahead=known[True], behind=known[False]
+    )

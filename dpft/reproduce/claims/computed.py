@@ -1,68 +1,258 @@
-"""What follows without any run: a name in a file of claims, and the function behind it."""
+"""What follows without a run: by counting, by the accountants, or by clipping on a tiny model.
+
+A file of claims names a function, its arguments and the range that its value must lie in. Each
+returns ``value``, and other numbers that the file's text may show. What needs torch imports it when
+it is called.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from importlib import import_module
+import functools
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from dpft.reproduce.claims.comparison import Comparison, Outcome, Side
-from dpft.reproduce.claims.schema import Expected
+from dpft.reproduce.figures.memory import Layer, each, peak, peaks, uniform, vit
 
-# The module of each; imported when one is asked for, since some need torch.
-FUNCTIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "square_root_rule": "accounted",
-        "groups_and_guarantee": "accounted",
-        "cost_of_quantiles": "accounted",
-        "embedding_memory": "exact",
-        "bell_numbers": "exact",
-        "clippings_not_nested": "exact",
-        "formula_of_peaks": "peaks",
-        "where_memory_peaks": "peaks",
-        "bound_rises_with_groups": "exact",
-        "backward_passes": "engine",
-        "scaled_loss": "engine",
-    }
-)
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Numbers = dict[str, Any]
+Groups = Sequence[tuple[int, int]]
 
 
-def compute(name: str) -> list[Comparison]:
-    """The comparisons that the function makes."""
-    module = import_module(f"dpft.reproduce.claims.{FUNCTIONS[name]}")
-    function: Callable[[], list[Comparison]] = getattr(module, name)
-    return function()
+def embedding_memory(length: int, matrices: int) -> Numbers:
+    """GPT-2's formed gradient to Gram matrices of ``T^2`` numbers (Li et al. 2022, section 4.2)."""
+    formed, held = 50_257 * 768, matrices * length**2  # vocabulary times width
+    return {"value": formed / held, "formed": formed, "held": held}
 
 
-def computed(
-    what: str, value: float, low: float | None, high: float | None, found: str = ""
-) -> Comparison:
-    """A number that must lie in a range.
+def bell_numbers(layers: int) -> Numbers:
+    """log10 of the ways to group layers (Bu et al. 2023, section 5)."""
+    ways = bell(layers)
+    return {"value": math.log10(ways), "ways": ways}
 
-    Args:
-        what: what the number is.
-        value: the number.
-        low: of the range; None: no bound.
-        high: of the range.
-        found: the number in words, where it needs some.
+
+def bell(n: int) -> int:
+    """The number of partitions of a set of ``n``, by the Bell triangle.
+
+    >>> [bell(n) for n in range(1, 6)]
+    [1, 2, 5, 15, 52]
     """
-    from dpft.reproduce.claims.contrast import in_words
-    from dpft.reproduce.claims.judging import in_range
+    row = [1]
+    for _ in range(n - 1):
+        row = list(itertools.accumulate(row, initial=row[-1]))
+    return row[-1]
 
-    expected = Expected("ratio", low, high)
-    same = low is not None and high is not None and high - low < 1e-6
-    words = f"{low:g}" if same else in_words(expected)
-    return Comparison(
-        side=Side.COMPUTED,
-        what=what,
-        expected=words.removeprefix("a ratio of "),
-        outcome=in_range(value, expected, 0.0),
-        found=found or f"{value:.6g}",
-        numbers={"value": value},
+
+def clippings_not_nested(norm: float) -> Numbers:
+    """Theorem 2 of Bu et al. 2023: gradients ``[3, 4]`` and ``[norm, 0]`` over two layers, R = 4.
+
+    Clipping all layers together scales the first to norm 4, so that layer-wise clipping would need
+    its first threshold at what is left of it: it only ever shortens a part to its threshold. With
+    that threshold the second gradient comes out otherwise, by ``value``. The paper's second
+    gradient has norm 6; the proof wants one that stays unclipped.
+    """
+    needed, together = 3.0 * 4.0 / math.hypot(3.0, 4.0), min(norm, 4.0)
+    alone = min(norm, needed)
+    return {"value": together - alone, "needed": needed, "alone": alone, "together": together}
+
+
+def bound_rises_with_groups(xi: float) -> Numbers:
+    """The factor ``(20 xi + sqrt(M)/5) M^(1/4)`` of Theorem 1 (Bu et al. 2023), by groups ``M``."""
+    factors = [(20 * xi + math.sqrt(m) / 5) * m**0.25 for m in (1, 2, 12, 76, 149)]
+    return {
+        "value": min(more / fewer for fewer, more in itertools.pairwise(factors)),
+        "factors": ", ".join(f"{factor:.3g}" for factor in factors),
+    }
+
+
+def formula_of_peaks(groups: str) -> Numbers:
+    """Equation 8 of Bu et al. 2023 as printed, to a count with the groups' ends, for ViT-large."""
+    layers, groupings = _vit_large()
+    counted = max(peaks(layers, groupings[groups]))
+    printed = max(peaks_as_printed(layers, groupings[groups]))
+    return {"value": printed / counted, "counted": counted}
+
+
+def peaks_as_printed(layers: Sequence[Layer], groups: Groups) -> list[int]:
+    """Equation 8: inputs of layers below a group's last, output gradients between its ends."""
+    return [
+        sum(one.T * one.d for one in layers[: last - 1])
+        + sum(one.T * one.p for one in layers[first + 1 : last - 1])
+        for first, last in groups
+    ]
+
+
+def first_peak(groups: str) -> Numbers:
+    """The peak of the group processed first to the highest (Bu et al. 2023, section 6.1)."""
+    layers, groupings = _vit_large()
+    heights = peaks(layers, groupings[groups])
+    return {"value": heights[-1] / max(heights)}
+
+
+def highest_peak(groups: str) -> Numbers:
+    """The highest peak to that without privacy (Bu et al. 2023, section 6.1)."""
+    layers, groupings = _vit_large()
+    return {"value": peak(layers, groupings[groups]) / peak(layers, None)}
+
+
+def peaks_fall() -> Numbers:
+    """Of the highest peaks from one group to one a layer, the largest ratio of one to the last."""
+    heights = [highest_peak(groups)["value"] for groups in _vit_large()[1]]
+    return {
+        "value": max(more / fewer for fewer, more in itertools.pairwise(heights)),
+        "peaks": ", ".join(f"{height:.3f}" for height in heights),
+    }
+
+
+@functools.cache
+def _vit_large() -> tuple[Sequence[Layer], Mapping[str, Groups]]:
+    layers = vit(1024, 24)
+    several = {f"{count} groups": uniform(layers, count) for count in (2, 3, 4, 6, 12, 24)}
+    return layers, {
+        "one group": ((0, len(layers)),),
+        **several,
+        "one group a layer": each(layers),
+    }
+
+
+def square_root_rule(k: int) -> Numbers:
+    """The noise multiplier at ``q = 2^-k`` to ``c sqrt(q)`` (Li et al. 2022, Figure 6).
+
+    ``c`` is the geometric mean of ``sigma / sqrt(q)`` from 2^-2, the largest rate that the figure
+    shows, to 2^-7, where Tramèr and Boneh (2021) let the rule hold.
+    """
+    c = math.exp(sum(math.log(_sigma(i) / math.sqrt(2.0**-i)) for i in range(2, 8)) / 6)
+    rule, sigma = c * math.sqrt(2.0**-k), _sigma(k)
+    return {"value": sigma / rule, "c": c, "rule": rule, "sigma": sigma}
+
+
+@functools.cache
+def _sigma(k: int, epochs: int = 50, epsilon: float = 3.0, delta: float = 1e-5) -> float:
+    from dpft.privacy.accounting import calibrate_noise
+
+    return calibrate_noise(
+        target_epsilon=epsilon,
+        delta=delta,
+        sampling_rate=2.0**-k,
+        steps=epochs * 2**k,
+        accountant="rdp",
     )
 
 
-def shown(what: str, is_so: bool, expected: str, found: str) -> Comparison:
-    """Something that is so or is not."""
-    outcome = Outcome.HOLDS if is_so else Outcome.FAILS
-    return Comparison(Side.COMPUTED, what, expected, outcome, found)
+def groups_and_guarantee(groups: int, quantity: str) -> Numbers:
+    """A quantity of one budget over several groups to that over one (Bu et al. 2023, Table 5)."""
+    return {"value": _guarantee(groups)[quantity] / _guarantee(1)[quantity]}
+
+
+@functools.cache
+def _guarantee(groups: int) -> Mapping[str, float]:
+    from dpft.privacy import Mechanism
+
+    mechanism = Mechanism.calibrate(
+        dataset_size=42_061,
+        batch_size=1024,
+        steps=410,
+        thresholds=(0.1 / math.sqrt(groups),) * groups,
+        delta=1 / 84_122,
+        target_epsilon=3.0,
+    )
+    return {
+        "noise to sensitivity": mechanism.noise_multiplier,
+        "sensitivity": mechanism.sensitivity,
+        "epsilon": mechanism.rdp_after(410),
+    }
+
+
+def cost_of_quantiles(share: float) -> Numbers:
+    """Noise on the gradients if a share of the budget goes to quantiles (He et al., Prop. 3.1)."""
+    from dpft.privacy.quantiles import split_noise
+
+    return {"value": split_noise(1.0, 100, budget=share)[0]}
+
+
+def backward_passes(style: str) -> Numbers:
+    """How often a batch's backward goes through the model, once the first was checked."""
+    from dpft.privacy import make_clipper
+
+    model, losses = _tiny_model()
+    passes = 0
+
+    def count(_: Tensor) -> None:
+        nonlocal passes
+        passes += 1
+
+    def watch(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
+        output.register_hook(count)
+
+    model[1].register_forward_hook(watch)
+    clipper = make_clipper(model, style, threshold=None if style == "none" else 0.1)
+    for _ in range(2):  # the first batch is also checked against autograd
+        model.zero_grad()
+        passes = 0
+        clipper.backward(losses())
+    clipper.close()
+    return {"value": passes}
+
+
+def scaled_loss(scale: float, scaled_threshold: bool) -> Numbers:
+    """A scaled loss's clipped sum, scaled back, to the plain one: relative difference.
+
+    With threshold CK it is K times the plain one. With the threshold left at C it is not (Li et al.
+    2022, appendix T), and noise at ``sigma C`` would then be a different share of the signal.
+    """
+    plain = _clipped_sum(1.0, 0.1)
+    scaled = _clipped_sum(scale, 0.1 * scale if scaled_threshold else 0.1) / scale
+    return {"value": float((scaled - plain).norm() / plain.norm())}
+
+
+def _clipped_sum(scale: float, threshold: float) -> Tensor:
+    import torch
+
+    from dpft.privacy import make_clipper
+
+    model, losses = _tiny_model()
+    clipper = make_clipper(model, "bk", threshold=threshold)
+    clipper.backward(scale * losses())
+    clipper.close()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def _tiny_model() -> tuple[nn.Sequential, Callable[[], Tensor]]:
+    """Two layers, and the losses of eight records; the same at every call, whatever the seed."""
+    import torch
+    from torch import nn
+
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    x = torch.randn(8, 6, generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, 3, (8,), generator=generator)
+    return model, lambda: nn.functional.cross_entropy(model(x), labels, reduction="none")
+
+
+FUNCTIONS: Mapping[str, Callable[..., Numbers]] = MappingProxyType(
+    {
+        function.__name__: function
+        for function in (
+            embedding_memory,
+            bell_numbers,
+            clippings_not_nested,
+            bound_rises_with_groups,
+            formula_of_peaks,
+            first_peak,
+            highest_peak,
+            peaks_fall,
+            square_root_rule,
+            groups_and_guarantee,
+            cost_of_quantiles,
+            backward_passes,
+            scaled_loss,
+        )
+    }
+)

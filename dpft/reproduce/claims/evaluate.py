@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dpft.config.errors import ConfigError
 from dpft.reproduce.claims.benches import bench_commands, compare_benches
-from dpft.reproduce.claims.cells import compare_cells
-from dpft.reproduce.claims.comparison import Comparison, Outcome, Side
-from dpft.reproduce.claims.computed import compute
-from dpft.reproduce.claims.evidence import Evidence
-from dpft.reproduce.claims.judging import Judgement, judge
+from dpft.reproduce.claims.cells import Evidence, compare_cells, compare_variants
+from dpft.reproduce.claims.comparison import (
+    Comparison,
+    Judgement,
+    Outcome,
+    Side,
+    in_range,
+    judge,
+    range_in_words,
+)
+from dpft.reproduce.claims.computed import FUNCTIONS
 from dpft.reproduce.claims.schema import (
     BenchCheck,
     CellsCheck,
+    Check,
     Claim,
     ComputedCheck,
     Untestable,
     VariantsCheck,
 )
-from dpft.reproduce.claims.variants import compare_variants
+from dpft.reproduce.papers import PaperError
 
 
 @dataclass(frozen=True)
@@ -47,21 +55,21 @@ class Result:
     @property
     def printed(self) -> tuple[Comparison, ...]:
         """Those of every check."""
-        return tuple(one for part in self.printed_by_check for one in part)
+        return tuple(itertools.chain(*self.printed_by_check))
 
     @property
     def ours(self) -> tuple[Comparison, ...]:
         """Those of every check."""
-        return tuple(one for part in self.ours_by_check for one in part)
+        return tuple(itertools.chain(*self.ours_by_check))
 
     @property
     def by_print(self) -> Judgement | None:
         """Whether the paper's own numbers bear it out; None where it prints none."""
-        return judge(self.printed_by_check) if self.printed else None
+        return judge(self.printed_by_check) if self.printed_by_check else None
 
     @property
     def by_us(self) -> Judgement:
-        """What we found."""
+        """Whether ours do."""
         return judge(self.ours_by_check)
 
     @property
@@ -75,7 +83,7 @@ def evaluate(claim: Claim, evidence: Evidence) -> Result:
     """Make every comparison of a claim.
 
     Raises:
-        ClaimError: for a check that names what is not there.
+        PaperError: for a check that names what is not there; names the check.
     """
     printed: list[tuple[Comparison, ...]] = []
     ours: list[tuple[Comparison, ...]] = []
@@ -83,27 +91,17 @@ def evaluate(claim: Claim, evidence: Evidence) -> Result:
     reasons: list[str] = []
     commands: list[str] = []
     for number, check in enumerate(claim.checks, 1):
-        where = f"{claim.name}, check {number}"
-        match check:
-            case CellsCheck():
-                found = compare_cells(check, evidence, where)
-                printed.append(tuple(one for one in found if one.side is Side.PRINTED))
-                commands += _of_table(check, found)
-            case VariantsCheck():
-                found, lacking = compare_variants(check, evidence, where)
-                commands += lacking
-            case BenchCheck():
-                found = compare_benches(check, evidence)
-                commands += bench_commands(check, found)
-            case ComputedCheck():
-                found = compute(check.function)
-            case Untestable():
-                found = []
-                reasons.append(check.why)
-        chosen, other = _chosen(found)
-        ours.append(tuple(chosen))
+        try:
+            compared, missing = _compared(check, evidence)
+        except (ConfigError, PaperError) as error:
+            raise PaperError(f"{claim.name}, check {number}: {error}") from error
+        by_setting, other = _by_setting(compared)
+        printed.append(tuple(one for one in compared if one.side is Side.PRINTED))
+        ours.append(tuple(by_setting))
         aside += other
-        reasons += [one.why for one in chosen if one.outcome is Outcome.CANNOT]
+        reasons += [check.why] if isinstance(check, Untestable) else []
+        reasons += [one.why for one in by_setting if one.outcome is Outcome.CANNOT]
+        commands += missing
     return Result(
         claim=claim,
         printed_by_check=tuple(filter(None, printed)),
@@ -114,36 +112,58 @@ def evaluate(claim: Claim, evidence: Evidence) -> Result:
     )
 
 
-def _chosen(found: Sequence[Comparison]) -> tuple[list[Comparison], list[Comparison]]:
+def _compared(check: Check, evidence: Evidence) -> tuple[list[Comparison], list[str]]:
+    """A check's comparisons, and the commands that would give the missing numbers."""
+    match check:
+        case CellsCheck():
+            return compare_cells(check, evidence)
+        case VariantsCheck():
+            return compare_variants(check, evidence)
+        case BenchCheck():
+            compared = compare_benches(check, evidence.benches)
+            return compared, bench_commands(check, compared)
+        case ComputedCheck():
+            return list(compute(check)), []
+        case Untestable():
+            return [], []
+
+
+def compute(check: ComputedCheck) -> Iterator[Comparison]:
+    """The comparisons of numbers that follow without a run.
+
+    Raises:
+        PaperError: for arguments that the function does not take, or a text that shows others.
+    """
+    low, high = check.within
+    for case in check.of:
+        lists = [value if isinstance(value, list) else [value] for value in case.values()]
+        for values in itertools.product(*lists):
+            arguments = dict(zip(case, values, strict=True))
+            try:
+                numbers = {**arguments, **FUNCTIONS[check.function](**arguments)}
+                what, text = check.what.format(**numbers), check.shows.format(**numbers)
+            except (KeyError, TypeError, ValueError) as error:
+                raise PaperError(f"{check.function} of {arguments}: {error!r}") from error
+            value = float(numbers["value"])
+            yield Comparison(
+                side=Side.COMPUTED,
+                what=what,
+                expected=range_in_words(low, high),
+                outcome=in_range(value, value, check.within),
+                text=text,
+                numbers={"value": value},
+            )
+
+
+def _by_setting(compared: Sequence[Comparison]) -> tuple[list[Comparison], list[Comparison]]:
     """Ours: those that need no scale, with the first of these that has numbers; the rest aside."""
-    by_side = {side: [one for one in found if one.side is side] for side in Side}
+    by_side = {side: [one for one in compared if one.side is side] for side in Side}
     free = [*by_side[Side.COMPUTED], *by_side[Side.MEASURED]]
     scales = [by_side[side] for side in (Side.PAPER, Side.STAND_IN, Side.LAPTOP)]
-    for test in (_known, _lacking):
-        for place, scale in enumerate(scales):
-            if any(map(test, scale)):
-                others = [one for other in scales[place + 1 :] for one in other]
-                return [*free, *scale], list(filter(_known, others))
-    return [*free, *scales[0]], []
-
-
-def _known(one: Comparison) -> bool:
-    return one.known
-
-
-def _lacking(one: Comparison) -> bool:
-    return one.outcome is Outcome.LACKING
-
-
-def _of_table(check: CellsCheck, found: Sequence[Comparison]) -> list[str]:
-    """What would fill the missing cells, a laptop's first."""
-    lacking = {one.side for one in found if one.outcome is Outcome.LACKING}
-    if not lacking & {Side.PAPER, Side.LAPTOP}:
-        return []
-    words = {Side.LAPTOP: ["scale=laptop"], Side.PAPER: []}
-    verb = "figure" if check.figure else "table"
-    return [
-        shlex.join(["dpft", verb, check.table, *words[side], "--run"])
-        for side in (Side.LAPTOP, Side.PAPER)
-        if side in lacking
-    ]
+    known = [any(one.known for one in scale) for scale in scales]
+    lacking = [any(one.outcome is Outcome.LACKING for one in scale) for scale in scales]
+    best = next((i for has in (known, lacking) for i in range(3) if has[i]), None)
+    if best is None:
+        return [*free, *scales[0]], []
+    rest = [one for scale in scales[best + 1 :] for one in scale if one.known]
+    return [*free, *scales[best]], rest

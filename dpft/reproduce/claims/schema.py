@@ -1,26 +1,52 @@
-"""What a file of claims holds, as frozen dataclasses, and where the files lie."""
+"""What a file of claims holds, as frozen dataclasses that pydantic checks, and where it lies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from dpft.config.errors import DataError
-from dpft.reproduce.papers.schema import Label, Words
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PlainValidator,
+    Strict,
+    Tag,
+    TypeAdapter,
+)
 
-ORDERS = ("above", "not_below", "on_par", "best")
-RANGES = ("apart", "ratio", "value")
-QUANTITIES = ("time", "memory", "batch", "speed")
+from dpft.config.errors import ConfigError, suggestion
+from dpft.reproduce.claims.computed import FUNCTIONS
+from dpft.reproduce.papers.reader import strict_yaml, validated
+from dpft.reproduce.papers.schema import (
+    PAPERS,
+    AnyLabel,
+    FileSchema,
+    Number,
+    Text,
+    Words,
+    in_order,
+)
 
-Pattern = Mapping[str, tuple[Label, ...]]
+ROOT = Path(__file__).resolve().parent / "data"
+_RANGES = ("apart", "ratio", "value")
+_KINDS = ("cells", "figure", "variants_of", "bench", "computed", "cannot")
 
-
-class ClaimError(DataError):
-    """A file of claims is malformed, or names what no table has; the message says where."""
+Flag = Annotated[bool, Strict()]
+Range = Annotated[tuple[Number | None, Number | None], AfterValidator(in_order)]
+Labels = Annotated[
+    tuple[AnyLabel, ...],
+    BeforeValidator(lambda value: value if isinstance(value, list) else [value]),
+    Field(min_length=1),
+]
+Pattern = Mapping[str, Labels]
 
 
 @dataclass(frozen=True)
-class Expected:
+class Expected(FileSchema):
     """What the first of two numbers must be to the second.
 
     Attributes:
@@ -32,18 +58,46 @@ class Expected:
         high: of the range.
     """
 
-    kind: str
-    low: float | None = None
-    high: float | None = None
+    kind: Literal["above", "not_below", "on_par", "best", "apart", "ratio", "value"]
+    low: Number | None = None
+    high: Number | None = None
+
+    @property
+    def has_second(self) -> bool:
+        """Whether there is a second number that the rows of a check must name."""
+        return self.kind not in ("best", "value")
+
+
+def _unfolded(value: Any) -> Any:
+    """``above`` and ``{apart: [3, 5]}`` as the fields of `Expected`."""
+    if not (isinstance(value, Mapping) and len(value) == 1):
+        return {"kind": value}
+    ((kind, ends),) = value.items()
+    low, high = ends if isinstance(ends, list) and len(ends) == 2 else (ends, ends)
+    return {"kind": kind, "low": low, "high": high}
+
+
+def _with_range(expected: Expected) -> Expected:
+    in_order((expected.low, expected.high))
+    if (expected.kind in _RANGES) == (expected.low is expected.high is None):
+        raise ValueError(
+            f"is {expected.kind}; expected numbers for {', '.join(_RANGES)}, as in "
+            "{apart: [3, 5]}, and for no others"
+        )
+    return expected
+
+
+Expectation = Annotated[
+    Expected, BeforeValidator(_unfolded), AfterValidator(_with_range), Field(alias="expect")
+]
 
 
 @dataclass(frozen=True)
-class CellsCheck:
+class CellsCheck(FileSchema):
     """Rows of a table against other rows of it, column by column.
 
     Attributes:
         table: ``li2022/2``.
-        figure: whether that is a figure's own list of runs, which prints no numbers.
         expected: of the first to the second.
         first: labels of the rows in question; a label may have several values.
         second: of what they are compared with. Rows are paired that agree in every label which
@@ -55,20 +109,38 @@ class CellsCheck:
         ours: whether ours are.
     """
 
-    table: str
-    figure: bool
-    expected: Expected
+    table: Annotated[Text, Field(alias="cells")]
+    expected: Expectation
     first: Pattern
-    second: Pattern
-    where: Pattern
-    free: Words
-    columns: Words
-    printed: bool = True
-    ours: bool = True
+    second: Pattern = field(default_factory=dict)
+    where: Pattern = field(default_factory=dict)
+    free: Words = ()
+    columns: Words = ()
+    printed: Flag = True
+    ours: Flag = True
 
 
 @dataclass(frozen=True)
-class VariantsCheck:
+class FigureCheck(CellsCheck):
+    """The same in a figure's own list of runs, which prints no numbers."""
+
+    table: Annotated[Text, Field(alias="figure")]
+    printed: Flag = False
+
+
+def _comparable(check: CellsCheck) -> CellsCheck:
+    if check.expected.has_second != bool(check.second):
+        has, hint = "a", "that is compared with nothing: leave it out"
+        if check.expected.has_second:
+            has, hint = "no", "expected the labels of what the first is compared with"
+        raise ValueError(f"expects {check.expected.kind} and has {has} second; {hint}")
+    if not (check.printed or check.ours):
+        raise ValueError("compares neither printed numbers nor ours; expected one")
+    return check
+
+
+@dataclass(frozen=True)
+class VariantsCheck(FileSchema):
     """Runs that are no cells: a row of a table with other overrides, compared in pairs.
 
     Attributes:
@@ -81,17 +153,35 @@ class VariantsCheck:
         scales: at which it makes sense.
     """
 
-    table: str
+    table: Annotated[Text, Field(alias="variants_of")]
     row: Pattern
-    column: str
-    expected: Expected
+    column: Text
+    expected: Expectation
     variants: Mapping[str, Words]
-    pairs: tuple[tuple[str, str], ...]
-    scales: Words
+    pairs: Annotated[tuple[tuple[Text, Text], ...], Field(min_length=1)]
+    scales: Annotated[tuple[Literal["paper", "laptop"], ...], Field(min_length=1)] = (
+        "paper",
+        "laptop",
+    )
+
+
+def _pairs_are_there(check: VariantsCheck) -> VariantsCheck:
+    for name in (name for pair in check.pairs for name in pair):
+        if name not in check.variants:
+            raise ValueError(
+                f"has a pair with {name!r}{suggestion(name, check.variants)}; expected variants: "
+                f"{', '.join(check.variants)}"
+            )
+    if not check.expected.has_second or check.expected.kind == "ratio":
+        raise ValueError(
+            f"expects {check.expected.kind}; expected above, not_below, on_par or apart, which "
+            "compare a pair of runs"
+        )
+    return check
 
 
 @dataclass(frozen=True)
-class BenchCheck:
+class BenchCheck(FileSchema):
     """A ratio of two clipping styles out of ``dpft bench``.
 
     Attributes:
@@ -99,42 +189,77 @@ class BenchCheck:
             per second at the largest batch.
         first: styles or peers, each compared with each ``second`` that the same file has.
         second: ``none`` is training without privacy.
-        low: of the ratio first / second; None: no bound.
-        high: of the same.
+        ratio: range of first / second; None: no bound.
         models: names of `dpft.reproduce.bench.catalog`.
-        longest_at_least: only files with as many tokens a record.
         command: what measures it.
+        tokens: only files with as many tokens a record, or more.
     """
 
-    quantity: str
+    quantity: Annotated[Literal["time", "memory", "batch", "speed"], Field(alias="bench")]
     first: Words
     second: Words
-    low: float | None
-    high: float | None
+    ratio: Range
     models: Words
-    longest_at_least: int | None
-    command: str
+    command: Text
+    tokens: Annotated[int, Strict(), Field(ge=1)] | None = None
+
+
+def _function(name: Any) -> str:
+    if name not in FUNCTIONS:
+        raise ValueError(
+            f"is {name!r}{suggestion(str(name), FUNCTIONS)}; expected {', '.join(FUNCTIONS)}"
+        )
+    return str(name)
 
 
 @dataclass(frozen=True)
-class ComputedCheck:
-    """Something that follows without a run: a function of `dpft.reproduce.claims.computed`."""
+class ComputedCheck(FileSchema):
+    """A number that follows without a run and must lie in a range.
 
-    function: str
+    Attributes:
+        function: of `dpft.reproduce.claims.computed`.
+        what: what the number is, with the function's arguments and results in braces.
+        within: the range; None: no bound.
+        of: arguments, one mapping for each call; of a list each value is taken, with each value of
+            the other lists.
+        shows: the number in words, with the same in braces.
+    """
+
+    function: Annotated[str, PlainValidator(_function), Field(alias="computed")]
+    what: Text
+    within: Range
+    of: tuple[Mapping[str, Any], ...] = ({},)
+    shows: Text = "{value:.6g}"
 
 
 @dataclass(frozen=True)
-class Untestable:
+class Untestable(FileSchema):
     """What no run of dpft can tell, and why."""
 
-    why: str
+    why: Annotated[Text, Field(alias="cannot")]
 
 
-Check = CellsCheck | VariantsCheck | BenchCheck | ComputedCheck | Untestable
+def _kind_of(check: Any) -> str | None:
+    return next((kind for kind in _KINDS if kind in check), None)
+
+
+Check = Annotated[
+    Annotated[CellsCheck, AfterValidator(_comparable), Tag("cells")]
+    | Annotated[FigureCheck, AfterValidator(_comparable), Tag("figure")]
+    | Annotated[VariantsCheck, AfterValidator(_pairs_are_there), Tag("variants_of")]
+    | Annotated[BenchCheck, Tag("bench")]
+    | Annotated[ComputedCheck, Tag("computed")]
+    | Annotated[Untestable, Tag("cannot")],
+    Discriminator(
+        _kind_of,
+        custom_error_type="kind",
+        custom_error_message=f"expected a check with one of the keys {', '.join(_KINDS)}",
+    ),
+]
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(FileSchema):
     """A headline claim.
 
     Attributes:
@@ -147,13 +272,66 @@ class Claim:
     """
 
     paper: str
-    number: str
-    says: str
-    source: str
-    checks: tuple[Check, ...]
-    reading: str | None = None
+    number: Annotated[str, Field(pattern=r"^c\d{2}$")]
+    says: Text
+    source: Text
+    checks: Annotated[tuple[Check, ...], Field(min_length=1)]
+    reading: Text | None = None
 
     @property
     def name(self) -> str:
         """As it is typed: ``li2022/c05``."""
         return f"{self.paper}/{self.number}"
+
+
+_CLAIMS = TypeAdapter(Annotated[dict[str, Claim], Field(min_length=1)])
+
+
+def read(path: Path) -> list[Claim]:
+    """The claims in a file, in its order; its name is the paper's.
+
+    Raises:
+        PaperError: for the first place that does not follow the schema.
+    """
+    content: Any = strict_yaml(path)
+    if isinstance(content, Mapping):
+        content = {
+            number: {**one, "paper": path.stem, "number": number}
+            if isinstance(one, Mapping)
+            else one
+            for number, one in content.items()
+        }
+    return list(validated(_CLAIMS, content, path).values())
+
+
+def papers_with_claims() -> list[str]:
+    """Papers that have a file, by year."""
+    papers = {path.stem for path in ROOT.glob("*.yaml")}
+    return [*(paper for paper in PAPERS if paper in papers), *sorted(papers - set(PAPERS))]
+
+
+def load(name: str | None = None) -> list[Claim]:
+    """Every claim, those of a paper (``li2022``), or one (``li2022/c05``).
+
+    Raises:
+        ConfigError: if there is none of that name.
+        PaperError: for a malformed file.
+    """
+    papers = papers_with_claims()
+    paper, slash, _ = (name or "").partition("/")
+    if name is not None and paper not in papers:
+        raise ConfigError(
+            f"there are no claims of {paper!r}{suggestion(paper, papers)}; expected one of "
+            f"{', '.join(papers)}: type dpft claims for all"
+        )
+    wanted = papers if name is None else [paper]
+    claims = [claim for one in wanted for claim in read(ROOT / f"{one}.yaml")]
+    if not slash:
+        return claims
+    known = [claim.name for claim in claims]
+    if name not in known:
+        raise ConfigError(
+            f"there is no claim {name!r}{suggestion(str(name), known)}; expected {known[0]} to "
+            f"{known[-1]}: type dpft claims {paper} for a list"
+        )
+    return [claims[known.index(name)]]

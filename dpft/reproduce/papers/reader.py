@@ -1,20 +1,21 @@
-"""A strict reader of table files: what is unknown, missing or said twice is refused."""
+"""A strict reader of data files: what is unknown, missing or given twice is refused by place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from dpft.config.errors import suggestion
-from dpft.reproduce.papers import values
-from dpft.reproduce.papers.schema import Column, Label, Laptop, PaperError, PaperTable, Row, Words
+from dpft.reproduce.papers.schema import PaperError, PaperTable
 
 T = TypeVar("T")
 
-
+_TABLE = TypeAdapter(PaperTable)
+_ONE_OF = {"rows": "row", "columns": "column", "runs": "run", "checks": "check"}
 # The one written in C is ten times faster, where it is there.
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -47,38 +48,69 @@ def strict_yaml(path: Path) -> Any:
     try:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (OSError, UnicodeDecodeError) as error:
-        raise PaperError(f"{path} cannot be read: {error}; expected a table's file") from error
+        raise PaperError(f"{path} cannot be read: {error}; expected a file of data") from error
     except yaml.YAMLError as error:
-        told = " ".join(str(error).split())
-        raise PaperError(f"{path} is not YAML: {told}; correct that line") from error
+        what = " ".join(str(error).split())
+        raise PaperError(f"{path} is not YAML: {what}; correct that line") from error
 
 
-class Place:
-    """A mapping of the file and where it stands, from which keys are taken one by one."""
+def validated(schema: TypeAdapter[T], content: Any, path: Path) -> T:
+    """A file's content as its schema has it.
 
-    def __init__(self, content: Any, where: str) -> None:
-        if not isinstance(content, Mapping):
-            raise PaperError(f"{where} is {content!r}; expected keys with values")
-        self.where = where
-        self._content = dict(content)
-        self._asked: list[str] = []
+    Args:
+        schema: what a file of this kind holds.
+        content: from `strict_yaml`.
+        path: of the file, for messages.
 
-    def take(self, key: str, kind: Callable[[Any, str], T], *default: T) -> T:
-        """A key's value as ``kind``; without a default the key must be there."""
-        self._asked.append(key)
-        if key not in self._content:
-            if default:
-                return default[0]
-            raise PaperError(f"{self.where} lacks {key!r}; expected that key and its value")
-        return kind(self._content.pop(key), f"{self.where}, {key}")
+    Raises:
+        PaperError: for the first place that does not follow the schema.
+    """
+    try:
+        return schema.validate_python(content)
+    except ValidationError as invalid:
+        error = invalid.errors(include_url=False)[0]
+    *outer, last = error["loc"] or ("",)
+    if error["type"] == "missing":
+        text = f"{_place(content, outer)} lacks {last!r}; expected that key and its value"
+    elif error["type"] == "unexpected_keyword_argument":
+        near = suggestion(str(last), _keys(schema))
+        text = f"{_place(content, outer)} has an unknown key {last!r}{near}"
+    elif error["type"] == "value_error":
+        text = f"{_place(content, error['loc'])} {error['ctx']['error']}"
+    else:
+        expected = error["msg"].replace("Input should be", "expected")
+        text = f"{_place(content, error['loc'])} is {error['input']!r}; {expected}"
+    raise PaperError(f"{path}{text}")
 
-    def done(self) -> None:
-        """Refuse what nobody asked for."""
-        for key in self._content:
-            raise PaperError(
-                f"{self.where} has an unknown key {key!r}{suggestion(str(key), self._asked)}; "
-                f"expected {', '.join(self._asked)}"
-            )
+
+def _keys(schema: TypeAdapter[Any]) -> set[str]:
+    """Every key that a file of this schema may have anywhere."""
+    whole = schema.json_schema()
+    parts = [whole, *whole.get("$defs", {}).values()]
+    return {key for part in parts for key in part.get("properties", ())}
+
+
+def _place(content: Any, location: Sequence[str | int]) -> str:
+    """Where something stands: ``, row 2 (full, 3), printed, bleu``."""
+    parts: list[str] = []
+    for part in location:
+        if part == "[key]":
+            continue
+        try:
+            content = content[part]
+        except (LookupError, TypeError):
+            content = None
+        name = str(part + 1 if isinstance(part, int) else part)
+        if isinstance(content, Mapping) and parts == ["columns"]:
+            name = str(content.get("key", name))  # a mapping in the file
+        if parts and parts[-1] in _ONE_OF:
+            parts[-1] = f"{_ONE_OF[parts[-1]]} {name}"
+        else:
+            parts.append(name)
+        labels = content.get("is") if isinstance(content, Mapping) else None
+        if isinstance(labels, Mapping):
+            parts[-1] += f" ({', '.join(map(str, labels.values()))})"
+    return "".join(f", {part}" for part in parts)
 
 
 def parse_table(content: Any, path: Path) -> PaperTable:
@@ -87,154 +119,62 @@ def parse_table(content: Any, path: Path) -> PaperTable:
     Raises:
         PaperError: for the first place that does not follow the schema.
     """
-    top = Place(content, str(path))
-    title, source = top.take("title", values.text), top.take("source", values.text)
-    split = top.take("split", values.text, "test")
-    seeds = top.take("seeds", values.optional(values.count))
-    columns = tuple(
-        _column(key, value, split, f"{path}, column {key}")
-        for key, value in top.take("columns", values.keys).items()
-    )
-    listed = top.take("rows", values.listed)
-    rows = tuple(_row(row, columns, f"{path}, row {n}") for n, row in enumerate(listed, 1))
-    if not rows or not columns:
-        raise PaperError(f"{path} has no {'rows' if columns else 'columns'}; expected at least one")
-    table = PaperTable(
-        paper=path.resolve().parent.name,
-        number=path.stem,
-        title=title,
-        source=source,
-        seeds=seeds,
-        columns=columns,
-        rows=rows,
-        setting=top.take("setting", values.words, ()),
-        unknown=top.take("unknown", values.words, ()),
-        choices=top.take("choices", values.words, ()),
-        laptop=top.take("laptop", values.optional(_laptop), None),
-        notes=top.take("notes", values.words, ()),
-    )
-    top.done()
-    _check_labels(rows, path)
-    if table.laptop is not None:
-        _check_laptop(table, table.laptop, path)
+    if isinstance(content, Mapping):
+        content = {**content, "paper": path.resolve().parent.name, "number": path.stem}
+        split, columns = content.pop("split", "test"), content.get("columns")
+        if isinstance(columns, Mapping):
+            content["columns"] = [
+                {"split": split, **one, "key": key} if isinstance(one, Mapping) else one
+                for key, one in columns.items()
+            ]
+    table = validated(_TABLE, content, path)
+    for problem in (*_row_problems(table), *_laptop_problems(table)):
+        raise PaperError(f"{path}, {problem}")
     return table
 
 
-def _column(key: str, content: Any, split: str, where: str) -> Column:
-    place = Place(content, where)
-    column = Column(
-        key=key,
-        label=place.take("label", values.text),
-        decimals=place.take("decimals", values.digits),
-        metrics=place.take("metric", values.metrics),
-        factor=place.take("factor", values.number, 1.0),
-        higher_is_better=place.take("better", values.better),
-        split=place.take("split", values.text, split),
-        run=place.take("run", values.words, ()),
-        unit=place.take("unit", values.optional(values.text), None),
-        at_laptop=place.take("laptop", values.at_laptop, True),
-    )
-    place.done()
-    return column
-
-
-def _row(content: Any, columns: tuple[Column, ...], where: str) -> Row:
-    place = Place(content, where)
-    labels = place.take("is", values.labels)
-    place.where = where = f"{where} ({', '.join(map(str, labels.values()))})"
-    row = Row(
-        labels=labels,
-        run=place.take("run", values.optional(values.words), None),
-        printed=place.take("printed", values.by_column(values.optional(values.number))),
-        std=place.take("std", values.by_column(values.number), {}),
-        ci95=place.take("ci95", values.by_column(values.interval), {}),
-        unexplained=place.take("unexplained", values.by_column(values.number), {}),
-        epsilons=place.take("epsilons", values.epsilons, {}),
-        taken_from=place.take("from", values.optional(values.text), None),
-        why=place.take("why", values.optional(values.text), None),
-        marks=place.take("marks", values.words, ()),
-    )
-    place.done()
-    if row.run is None and row.taken_from is None and row.why is None:
-        raise PaperError(
-            f"{where} has none of run, from and why; expected the overrides of its run, whose "
-            "number it is, or why dpft cannot run it"
-        )
-    if row.run is not None and row.taken_from is not None:
-        raise PaperError(
-            f"{where} has both run and from; a number taken from elsewhere is shown and never run: "
-            "leave one out"
-        )
-    if row.run is None and row.epsilons:
-        raise PaperError(f"{where} has epsilons and no run; they are computed from its settings")
-    known = [column.key for column in columns]
-    used = [*row.printed, *row.std, *row.ci95, *row.unexplained]
-    used += [key for by_column in row.epsilons.values() for key in by_column if key is not None]
-    for key in used:
-        if key not in known:
-            raise PaperError(
-                f"{where} has an unknown column {key!r}{suggestion(key, known)}; expected "
-                f"{', '.join(known)}"
-            )
-    return row
-
-
-def _laptop(content: Any, where: str) -> Laptop:
-    place = Place(content, where)
-    skipped: list[Any] = place.take("skip", values.listed, [])
-    added: list[Any] = place.take("runs", values.listed, [])
-    laptop = Laptop(
-        setting=place.take("setting", values.words),
-        swap=place.take("swap", values.by_column(values.words), {}),
-        skip=tuple(values.labels(item, f"{where}, skip") for item in skipped),
-        runs=tuple(_laptop_run(item, f"{where}, runs") for item in added),
-        says=place.take("says", values.text),
-    )
-    place.done()
-    return laptop
-
-
-def _laptop_run(content: Any, where: str) -> tuple[Mapping[str, Label], Words]:
-    place = Place(content, where)
-    found = place.take("is", values.labels), place.take("run", values.words)
-    place.done()
-    return found
-
-
-def _check_labels(rows: Iterable[Row], path: Path) -> None:
-    first: Row | None = None
+def _row_problems(table: PaperTable) -> Iterator[str]:
+    """Columns that are not there, and rows that cannot be told apart."""
+    known = [column.key for column in table.columns]
     seen: dict[tuple[Any, ...], int] = {}
-    for number, row in enumerate(rows, 1):
-        first = first or row
-        where = f"{path}, row {number} ({row.name})"
-        if list(row.labels) != list(first.labels):
-            raise PaperError(
-                f"{where} is told by {', '.join(row.labels)}; expected {', '.join(first.labels)}, "
-                "in this order, as in the first row"
+    for number, row in enumerate(table.rows, 1):
+        where = f"row {number} ({row.name})"
+        used = [*row.printed, *row.std, *row.ci95, *row.unexplained]
+        used += [key for printed in row.epsilons.values() for key in printed if key is not None]
+        for key in used:
+            if key not in known:
+                near = suggestion(key, known)
+                yield f"{where} has an unknown column {key!r}{near}; expected {', '.join(known)}"
+        if tuple(row.labels) != table.label_names:
+            yield (
+                f"{where} has the labels {', '.join(row.labels)}; expected "
+                f"{', '.join(table.label_names)}, in this order, as in the first row"
             )
-        key = tuple(row.labels.values())
-        if key in seen:
-            raise PaperError(f"{where} is row {seen[key]} again; expected another `is`")
-        seen[key] = number
+        values = tuple(row.labels.values())
+        if values in seen:
+            yield f"{where} is row {seen[values]} again; expected another `is`"
+        seen[values] = number
 
 
-def _check_laptop(table: PaperTable, laptop: Laptop, path: Path) -> None:
-    """Refuse a swap or skip that would silently do nothing."""
+def _laptop_problems(table: PaperTable) -> Iterator[str]:
+    """A swap, skip or run that would silently do nothing."""
+    if table.laptop is None:
+        return
     words = {*table.setting, *(word for column in table.columns for word in column.run)}
     words |= {word for row in table.rows for word in table.run_of(row, "laptop") or ()}
-    for word in laptop.swap:
+    for word in table.laptop.swap:
         if word not in words:
-            raise PaperError(
-                f"{path}, laptop, swap: no override is {word!r}{suggestion(word, words)}; expected "
-                "one of the setting, of a column or of a row"
+            yield (
+                f"laptop, swap: no override is {word!r}{suggestion(word, words)}; expected one of "
+                "the setting, of a column or of a row"
             )
-    for labels in laptop.skip:
+    for labels in table.laptop.skip:
         if not any(row.has(labels) for row in table.rows):
-            raise PaperError(f"{path}, laptop, skip: no row is {dict(labels)}")
-    for labels, _ in laptop.runs:
-        here = [row for row in table.rows if row.has(labels)]
-        if not here or any(row.run is not None for row in here):
-            raise PaperError(
-                f"{path}, laptop, runs: {dict(labels)} are {len(here)} rows; expected one or more, "
+            yield f"laptop, skip: no row is {dict(labels)}"
+    for one in table.laptop.runs:
+        rows = [row for row in table.rows if row.has(one.labels)]
+        if not rows or any(row.run is not None for row in rows):
+            yield (
+                f"laptop, runs: {dict(one.labels)} are {len(rows)} rows; expected one or more, "
                 "none of which has a run at the paper's scale"
             )

@@ -1,26 +1,88 @@
-"""What a table's file holds, as frozen dataclasses, and where the files lie."""
+"""What a table's file holds, as frozen dataclasses, which `reader` has pydantic check.
+
+Where a key of the file is no name in Python (``is``, ``from``) or says less than its field, the
+field has the key as its alias.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    Strict,
+)
 
 from dpft.config.errors import DataError
 
 # In the order of their publication.
 PAPERS = ("li2022", "he2022", "bu2023")
-ACCOUNTANTS = ("rdp", "gdp_clt", "prv")
-
-Label = str | float | None
-Words = tuple[str, ...]
 
 
 class PaperError(DataError):
-    """A table's file is malformed; the message names the file, the place and what belongs there."""
+    """A file of data is malformed; the message names the file, the place and what belongs there."""
+
+
+class FileSchema:
+    """A mapping of a file, in which an unknown key is an error."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+
+def _one_line(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty; expected a text")
+    return " ".join(text.split())
+
+
+def _label(value: Any) -> Label:
+    if isinstance(value, bool) or not isinstance(value, str | int | float | None):
+        raise ValueError(f"is {value!r}; expected a text or a number: quote it")
+    return value
+
+
+def in_order(ends: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Two ends of a range, None where it has no bound."""
+    if None not in ends and ends[0] > ends[1]:
+        raise ValueError(f"is {list(ends)}; expected [low, high], the lower end first")
+    return ends
+
+
+def _choice(values: Mapping[str, bool]) -> PlainValidator:
+    def chosen(value: Any) -> bool:
+        if str(value) not in values:
+            raise ValueError(f"is {value!r}; expected {' or '.join(values)}")
+        return values[value]
+
+    return PlainValidator(chosen)
+
+
+Label = str | float | None
+AnyLabel = Annotated[Label, PlainValidator(_label)]
+Text = Annotated[str, AfterValidator(_one_line)]
+Words = tuple[Text, ...]
+Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+Interval = Annotated[tuple[Number, Number], AfterValidator(in_order)]
+Labels = Annotated[Mapping[str, AnyLabel], Field(alias="is", min_length=1)]
+# An epsilon of the whole row stands under no column.
+Epsilons = Annotated[
+    Mapping[str | None, Number],
+    BeforeValidator(lambda value: value if isinstance(value, Mapping) else {None: value}),
+]
+
+
+def _names(value: Any) -> Any:
+    return () if value is None else [value] if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
-class Column:
+class Column(FileSchema):
     """One printed metric.
 
     Attributes:
@@ -29,34 +91,36 @@ class Column:
         decimals: printed digits after the point.
         metrics: its name in a record's ``scores.<split>.metrics``, or several, of which the first
             that a record has counts; none where dpft does not measure it.
-        factor: printed = factor * record's value; 100 where records hold shares.
         higher_is_better: False for errors and perplexities.
         split: which scores of a record.
+        factor: printed = factor * record's value; 100 where records hold shares.
         run: overrides that only this column's runs need.
         unit: for the heading.
         at_laptop: whether it is there at that scale.
     """
 
     key: str
-    label: str
-    decimals: int
-    metrics: Words
-    factor: float
-    higher_is_better: bool
-    split: str
+    label: Text
+    decimals: Annotated[int, Strict(), Field(ge=0)]
+    metrics: Annotated[Words, BeforeValidator(_names), Field(alias="metric")]
+    higher_is_better: Annotated[
+        bool, _choice({"higher": True, "lower": False}), Field(alias="better")
+    ]
+    split: Text
+    factor: Number = 1.0
     run: Words = ()
-    unit: str | None = None
-    at_laptop: bool = True
+    unit: Text | None = None
+    at_laptop: Annotated[bool, _choice({"skip": False}), Field(alias="laptop")] = True
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(FileSchema):
     """One printed row.
 
     Attributes:
         labels: what tells it from the others, such as ``{"model": "GPT-2", "epsilon": 3}``.
-        run: overrides at the paper's scale; None where dpft does not run it.
         printed: by column; None is a printed dash.
+        run: overrides at the paper's scale; None where dpft does not run it.
         std: printed standard deviations, by column.
         ci95: printed 95% intervals, by column.
         unexplained: what is printed behind a plus-minus sign where the paper does not say what it
@@ -68,21 +132,21 @@ class Row:
         marks: remarks on the row.
     """
 
-    labels: Mapping[str, Label]
-    run: Words | None
-    printed: Mapping[str, float | None]
-    std: Mapping[str, float]
-    ci95: Mapping[str, tuple[float, float]]
-    epsilons: Mapping[str, Mapping[str | None, float]]
-    taken_from: str | None = None
-    why: str | None = None
+    labels: Labels
+    printed: Mapping[str, Number | None]
+    run: Words | None = None
+    std: Mapping[str, Number] = field(default_factory=dict)
+    ci95: Mapping[str, Interval] = field(default_factory=dict)
+    unexplained: Mapping[str, Number] = field(default_factory=dict)
+    epsilons: Mapping[Literal["rdp", "gdp_clt", "prv"], Epsilons] = field(default_factory=dict)
+    taken_from: Annotated[Text | None, Field(alias="from")] = None
+    why: Text | None = None
     marks: Words = ()
-    unexplained: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """Its labels in one line: ``GPT-2, full, 3``."""
-        return ", ".join(show_label(value) for value in self.labels.values())
+        return ", ".join(map(show_label, self.labels.values()))
 
     def has(self, labels: Mapping[str, Label]) -> bool:
         """Whether these are among its labels."""
@@ -90,45 +154,73 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Laptop:
+class LaptopRun(FileSchema):
+    """What rows with these labels run, though they have no run at the paper's scale.
+
+    Their numbers were taken from elsewhere, and would have nothing to be compared with here.
+    """
+
+    labels: Labels
+    run: Words
+
+
+@dataclass(frozen=True)
+class Laptop(FileSchema):
     """The same table on small models and subsets.
 
     Attributes:
         setting: in place of the table's.
+        says: what stands in for what, shown with every table.
         swap: words of rows and columns, and what stands in for each.
         skip: rows whose labels hold one of these are left out.
-        runs: what rows with these labels run, though they have no run at the paper's scale. Their
-            numbers were taken from elsewhere, and would have nothing to be compared with here.
-        says: what stands in for what, shown with every table.
+        runs: of rows that have none at the paper's scale.
     """
 
     setting: Words
-    swap: Mapping[str, Words]
-    skip: tuple[Mapping[str, Label], ...]
-    says: str
-    runs: tuple[tuple[Mapping[str, Label], Words], ...] = ()
+    says: Text
+    swap: Mapping[str, Words] = field(default_factory=dict)
+    skip: tuple[Mapping[str, AnyLabel], ...] = ()
+    runs: tuple[LaptopRun, ...] = ()
 
     def skips(self, row: Row) -> bool:
         """Whether a row is left out at this scale."""
         return any(map(row.has, self.skip))
 
 
+def _runs_or_says_why(row: Row) -> Row:
+    if row.run is None and row.taken_from is None and row.why is None:
+        raise ValueError(
+            "has none of run, from and why; expected the overrides of its run, whose number it "
+            "is, or why dpft cannot run it"
+        )
+    if row.run is not None and row.taken_from is not None:
+        raise ValueError(
+            "has both run and from; a number taken from elsewhere is shown and never run: leave "
+            "one out"
+        )
+    if row.run is None and row.epsilons:
+        raise ValueError("has epsilons and no run; they are computed from its settings")
+    return row
+
+
 @dataclass(frozen=True)
-class PaperTable:
+class PaperTable(FileSchema):
     """A printed table. ``docs/tables.md`` explains each field as a file's author needs it."""
 
     paper: str
     number: str
-    title: str
-    source: str
-    seeds: int | None
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    setting: Words
-    unknown: Words
-    choices: tuple[str, ...]
-    laptop: Laptop | None
-    notes: tuple[str, ...]
+    title: Text
+    source: Text
+    seeds: Annotated[int, Strict(), Field(ge=1)] | None
+    columns: Annotated[tuple[Column, ...], Field(min_length=1)]
+    rows: Annotated[
+        tuple[Annotated[Row, AfterValidator(_runs_or_says_why)], ...], Field(min_length=1)
+    ]
+    setting: Words = ()
+    unknown: Words = ()
+    choices: Words = ()
+    laptop: Laptop | None = None
+    notes: Words = ()
 
     @property
     def name(self) -> str:
@@ -138,9 +230,7 @@ class PaperTable:
     def run_of(self, row: Row, scale: str) -> Words | None:
         """The overrides of a row's run at a scale; None where dpft does not run it."""
         if row.run is None and scale == "laptop" and self.laptop is not None:
-            for labels, words in self.laptop.runs:
-                if row.has(labels):
-                    return words
+            return next((one.run for one in self.laptop.runs if row.has(one.labels)), None)
         return row.run
 
     @property

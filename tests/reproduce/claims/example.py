@@ -2,7 +2,7 @@
 
 from dpft.reproduce.claims.schema import CellsCheck, Expected
 from dpft.reproduce.papers.schema import Column, Laptop, PaperTable, Row
-from dpft.reproduce.tables.cells import Cell, Filled, FilledRow
+from dpft.reproduce.tables.cells import Cell
 from dpft.reproduce.tables.verdicts import Verdict
 
 
@@ -24,8 +24,6 @@ def row(
         run=None if source or why else (),
         printed={"acc": printed},
         std={} if std is None else {"acc": std},
-        ci95={},
-        epsilons={},
         taken_from=source,
         why=why,
     )
@@ -60,19 +58,14 @@ class Evidence:
             seeds=None,
             columns=(self.column,),
             rows=tuple(made for made, _ in rows),
-            setting=(),
-            unknown=(),
-            choices=(),
-            laptop=Laptop((), {}, (), "small") if laptop else None,
-            notes=(),
+            laptop=Laptop((), "small") if laptop else None,
         )
 
-    def table(self, name, where, figure=False):
+    def table(self, name, figure=False):
         return self.only
 
-    def filled(self, table, scale):
-        rows = tuple(FilledRow(made, (cell,)) for made, cell in self.rows)
-        return Filled(self.only, scale, (0,), (self.column,), rows, (), (), (), ())
+    def cell(self, table, row, column, scale):
+        return next(cell for made, cell in self.rows if made is row)
 
 
 def pattern(labels):
@@ -85,7 +78,6 @@ def pattern(labels):
 def check(kind, first, second=None, *, low=None, high=None, where=None, free=(), columns=()):
     return CellsCheck(
         table="demo/1",
-        figure=False,
         expected=Expected(kind, low, high),
         first=pattern(first),
         second=pattern(second or {}),

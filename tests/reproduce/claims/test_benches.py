@@ -8,9 +8,7 @@ from dpft.config.errors import ConfigError
 from dpft.reproduce.claims.bench_files import bench_files
 from dpft.reproduce.claims.benches import bench_commands, compare_benches
 from dpft.reproduce.claims.comparison import Outcome
-from dpft.reproduce.claims.evidence import Evidence
 from dpft.reproduce.claims.schema import BenchCheck
-from dpft.reproduce.tables.found import Index
 
 
 def spread(median, low=None, high=None):
@@ -34,13 +32,13 @@ def write(folder, name, content):
 
 
 def check(first, second, low=None, high=None, quantity="time", tokens=None):
-    return BenchCheck(quantity, first, second, low, high, ("gpt2",), tokens, "dpft bench")
+    return BenchCheck(quantity, first, second, (low, high), ("gpt2",), "dpft bench", tokens)
 
 
 def compared(the_check, folder):
     files, damaged = bench_files([folder])
     assert not damaged
-    return compare_benches(the_check, Evidence(Index(), files, None))
+    return compare_benches(the_check, files)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +50,7 @@ def test_time_relative_to_non_private(tmp_path, high, outcome):
     write(tmp_path, "a.json", document(summary=found))
     (one,) = compared(check(("bk",), ("none",), high=high), tmp_path)
     assert one.outcome is outcome
-    assert one.found == "1.01 (0.89 to 1.11)"
+    assert one.text == "1.01 (0.89 to 1.11)"
     assert one.brief == "gpt2 on cpu"
     assert one.runs == ("a.json",)
 
@@ -100,7 +98,7 @@ def test_memory_is_decided_on_a_gpu(tmp_path, device, outcome, commands):
     the_check = check(("bk",), ("none",), low=1.2, high=1.4, quantity="memory")
     (one,) = compared(the_check, tmp_path)
     assert one.outcome is outcome
-    assert one.found.startswith("1.08")
+    assert one.text.startswith("1.08")
     assert bench_commands(the_check, [one]) == commands
 
 

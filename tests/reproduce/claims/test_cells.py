@@ -4,7 +4,7 @@ import pytest
 
 from dpft.reproduce.claims.cells import compare_cells
 from dpft.reproduce.claims.comparison import Outcome, Side
-from dpft.reproduce.claims.schema import ClaimError
+from dpft.reproduce.papers import PaperError
 from dpft.reproduce.tables.marks import Mark
 from tests.reproduce.claims.example import Evidence, check, row
 
@@ -13,7 +13,7 @@ FULL, LORA = {"method": "full"}, {"method": "LoRA"}
 
 
 def compared(the_check, evidence, side=Side.PRINTED):
-    return [one for one in compare_cells(the_check, evidence, "demo/c01") if one.side is side]
+    return [one for one in compare_cells(the_check, evidence)[0] if one.side is side]
 
 
 def printed(kind, first, second, *, higher=True, low=None, high=None, **more):
@@ -93,7 +93,7 @@ def test_a_range_of_our_numbers_has_the_margin():
 def test_ratios_say_nothing_of_better():
     one = printed("ratio", 23.52, 20.38, high=1.1, higher=False)
     assert one.outcome is Outcome.FAILS
-    assert "ratio 1.154" in one.found
+    assert "ratio 1.154" in one.text
     assert one.ahead is None
     assert printed("ratio", 22.0, 20.38, high=1.1, higher=False).outcome is Outcome.HOLDS
 
@@ -102,7 +102,7 @@ def test_a_number_of_the_text_that_the_table_has_elsewhere():
     evidence = Evidence(row(A, 64.18), row(B, 64.64), decimals=2)
     (one,) = compared(check("value", FULL, low=64.6, high=64.6), evidence)
     assert one.outcome is Outcome.FAILS
-    assert "LoRA, 3" in one.found
+    assert "LoRA, 3" in one.text
     (one,) = compared(check("value", LORA, low=64.6, high=64.6), evidence)
     assert one.outcome is Outcome.HOLDS  # as the text rounds
 
@@ -111,7 +111,7 @@ def test_the_best_of_some_against_the_best_of_all_others():
     rows = [row({"rate": r, "batch": b}, v) for r, b, v in ((1, 1, 50.0), (1, 2, 60.0), (2, 2, 40))]
     (one,) = compared(check("best", {"rate": 1, "batch": 2}), Evidence(*rows))
     assert one.outcome is Outcome.HOLDS
-    assert one.found.startswith("60.0 (1, 2) and 50.0 (1, 1)")
+    assert one.text.startswith("60.0 (1, 2) and 50.0 (1, 1)")
     # By rate alone, batches are compared apart, and batch 1 has but one rate.
     (one,) = compared(check("best", {"rate": 2}), Evidence(*rows))
     assert one.outcome is Outcome.FAILS
@@ -130,7 +130,7 @@ def test_ours_are_compared_with_what_the_paper_copied():
     rows = (row(A, 80.0, ours=88.0), row(B, 85.0, source="Somebody 2019"))
     (one,) = compared(check("above", FULL, LORA), Evidence(*rows), Side.PAPER)
     assert one.outcome is Outcome.HOLDS
-    assert "85.0 (copied)" in one.found
+    assert "85.0 (copied)" in one.text
     (one,) = compared(check("above", FULL, LORA), Evidence(*rows), Side.LAPTOP)
     assert one.outcome is Outcome.CANNOT
     assert "Somebody 2019" in one.why
@@ -210,17 +210,17 @@ def test_pairs_agree_in_what_nobody_named():
 
 
 @pytest.mark.parametrize(
-    ("the_check", "said"),
+    ("the_check", "message"),
     [
-        (check("above", {"methd": "full"}, LORA), "no 'methd'; did you mean 'method'"),
+        (check("above", {"methd": "full"}, LORA), "no label 'methd'; did you mean 'method'"),
         (check("above", {"method": "ful"}, LORA), "method 'ful'; did you mean 'full'"),
-        (check("above", FULL, LORA, where={"epsilon": 8}), "no row of demo/1 has epsilon 8"),
+        (check("above", FULL, LORA, where={"epsilon": 8}), "demo/1 has no epsilon 8"),
         (check("above", FULL, LORA, columns=["accc"]), "no column 'accc'; did you mean 'acc'"),
-        (check("above", FULL, LORA, free=["epsilom"]), "no 'epsilom'"),
+        (check("above", FULL, LORA, free=["epsilom"]), "no label 'epsilom'"),
         (check("above", {"method": "full", "epsilon": 3}, FULL), "compares nothing in demo/1"),
     ],
 )
-def test_what_no_table_has_is_an_error(the_check, said):
+def test_what_no_table_has_is_an_error(the_check, message):
     evidence = Evidence(row(A, 80.0), row(B, 85.0))
-    with pytest.raises(ClaimError, match=said):
-        compare_cells(the_check, evidence, "demo/c01")
+    with pytest.raises(PaperError, match=message):
+        compare_cells(the_check, evidence)

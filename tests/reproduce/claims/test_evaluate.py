@@ -2,12 +2,11 @@
 
 import pytest
 
-from dpft.reproduce.claims.comparison import Outcome, Side
+from dpft.reproduce.claims.cells import Evidence
+from dpft.reproduce.claims.comparison import Outcome, Side, Verdict
 from dpft.reproduce.claims.evaluate import evaluate
-from dpft.reproduce.claims.evidence import Evidence
-from dpft.reproduce.claims.judging import Verdict
+from dpft.reproduce.claims.report import counted, scale
 from dpft.reproduce.claims.schema import CellsCheck, Claim, ComputedCheck, Expected, Untestable
-from dpft.reproduce.claims.shown import row
 from dpft.reproduce.papers import library
 from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.found import make_index
@@ -15,12 +14,9 @@ from tests.reproduce.tables.example import PAPERS, plan, run_of, write_record
 
 EPSILONS = CellsCheck(
     table="demo/1",
-    figure=False,
     expected=Expected("above"),
     first={"method": ("full",), "epsilon": ("none",)},
     second={"method": ("full",), "epsilon": (3,)},
-    where={},
-    free=(),
     columns=("bleu",),
 )
 
@@ -53,7 +49,8 @@ def test_records_fill_a_claim_a_laptops_first(tmp_path):
     record(tmp_path, "laptop", "none", 0.20)
     trend = evaluated(tmp_path)
     assert (trend.by_us.verdict, trend.sides) == (Verdict.FAILS, (Side.LAPTOP,))
-    assert row(trend)[-2:] == ["fails (0 of 1 hold)", "laptop scale, trend only"]
+    assert counted(trend.by_us) == "fails (0 of 1 hold)"
+    assert scale(trend) == "laptop scale, trend only"
     assert trend.commands == ("dpft table demo/1 --run",)
     record(tmp_path, "paper", 3, 0.60)
     record(tmp_path, "paper", "none", 0.70)
@@ -61,7 +58,7 @@ def test_records_fill_a_claim_a_laptops_first(tmp_path):
     assert (whole.by_us.verdict, whole.sides) == (Verdict.HOLDS, (Side.PAPER,))
     assert [one.outcome for one in whole.aside] == [Outcome.FAILS]  # the laptop's, still shown
     assert whole.commands == ()
-    assert row(whole)[-1] == "paper scale"
+    assert scale(whole) == "paper scale"
 
 
 def test_a_stand_in_at_the_papers_scale_is_marked(tmp_path):
@@ -70,14 +67,16 @@ def test_a_stand_in_at_the_papers_scale_is_marked(tmp_path):
         model = {"base_model": "somewhere/tiny"}
         write_record(tmp_path / f"{epsilon}", run, 0, {"BLEU": bleu}, model=model)
     found = evaluated(tmp_path)
-    assert row(found)[-1] == "paper scale with stand-ins, trend only, marks M"
+    assert scale(found) == "paper scale with stand-ins, trend only, marks M"
     assert found.commands[-1] == "dpft table demo/1 --run"  # the paper's setting has no number
 
 
 def test_a_laptops_checks_do_not_hold_for_an_undecided_one(tmp_path):
     record(tmp_path, "laptop", 3, 0.300)
     record(tmp_path, "laptop", "none", 0.302)
-    whole = evaluated(tmp_path, EPSILONS, ComputedCheck("bell_numbers"))
+    whole = evaluated(
+        tmp_path, EPSILONS, ComputedCheck("bell_numbers", "", (4, 5), ({"layers": 9},))
+    )
     assert whole.by_us.verdict is Verdict.IN_PART
 
 
@@ -86,7 +85,9 @@ def test_a_part_that_cannot_be_tested_is_told(tmp_path):
     record(tmp_path, "laptop", "none", 0.40)
     found = evaluated(tmp_path, EPSILONS, Untestable("nobody has it"))
     assert found.reasons == ("nobody has it",)
-    assert row(found)[-2] == "holds (1 of 1 hold; a part cannot be tested here)"
+    assert (
+        counted(found.by_us, found.reasons) == "holds (1 of 1 hold; a part cannot be tested here)"
+    )
     alone = evaluated(tmp_path, Untestable("nobody has it"))
     assert alone.by_print is None
     assert alone.by_us.verdict is Verdict.CANNOT

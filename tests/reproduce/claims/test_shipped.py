@@ -9,16 +9,17 @@ from dpft.cli.app import app
 from dpft.config.schema import parse
 from dpft.reproduce.bench import catalog
 from dpft.reproduce.bench.settings import Settings
-from dpft.reproduce.claims import load, papers_with_claims
-from dpft.reproduce.claims.comparison import Outcome, Side
+from dpft.reproduce.claims import cells, load, papers_with_claims
+from dpft.reproduce.claims.cells import Evidence
+from dpft.reproduce.claims.comparison import Outcome, Side, Verdict
 from dpft.reproduce.claims.evaluate import evaluate
-from dpft.reproduce.claims.evidence import Evidence
-from dpft.reproduce.claims.judging import Verdict
 from dpft.reproduce.claims.schema import BenchCheck
 from dpft.reproduce.figures import lists
+from dpft.reproduce.papers import load as load_table
 from dpft.reproduce.papers import names
 from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.found import Index
+from dpft.reproduce.tables.plan import words_at
 
 CLAIMS = load()
 
@@ -70,6 +71,24 @@ def test_every_command_is_one_that_dpft_takes(results):
                 assert options["name"] in known, command
 
 
+def test_what_a_table_chooses_has_the_name_by_which_its_records_are_told():
+    tables = [load_table(*name.split("/")) for name in names()]
+    words = {
+        word
+        for table in tables
+        for scale in ("paper", "laptop")[: 1 if table.laptop is None else 2]
+        for row in table.rows
+        for column in table.columns
+        for word in words_at(table, column, row, scale)
+        if word.startswith(tuple(f"{choice}=" for choice in cells.CHOICES))
+    }
+    assert len(words) > 10
+    with Composer() as composer:
+        for word in words:
+            group, _, name = word.partition("=")
+            assert composer.compose(["task=e2e", word])[group]["name"] == name
+
+
 def test_benchmarks_name_styles_and_models():
     known = {*catalog.STYLES, *catalog.PEERS}
     for one in (c for claim in CLAIMS for c in claim.checks if isinstance(c, BenchCheck)):
@@ -108,6 +127,6 @@ def test_where_the_printed_numbers_disagree_with_the_text(results):
     assert gap == pytest.approx(5.89)  # ViT-large at epsilon 2; the 2% is that at epsilon 8
     assert min(numbers(results["he2022/c07"], "ahead")) == pytest.approx(-1.699)
     memory = results["bu2023/c02"].printed
-    assert [one.found[-5:] for one in memory] == ["1.154", "1.354"]
-    (told,) = results["bu2023/c16"].printed
-    assert "64.6 is printed of GPT2-large, all-layer (AUTO), 1, 8" in told.found
+    assert [one.text[-5:] for one in memory] == ["1.154", "1.354"]
+    (one,) = results["bu2023/c16"].printed
+    assert "64.6 is printed of GPT2-large, all-layer (AUTO), 1, 8" in one.text

@@ -2,11 +2,11 @@
 
 import pytest
 
+from dpft.reproduce.claims.cells import Evidence
 from dpft.reproduce.claims.comparison import Outcome, Side
 from dpft.reproduce.claims.evaluate import evaluate
-from dpft.reproduce.claims.evidence import Evidence
-from dpft.reproduce.claims.schema import Claim, ClaimError, Expected, VariantsCheck
-from dpft.reproduce.papers import library
+from dpft.reproduce.claims.schema import Claim, Expected, VariantsCheck
+from dpft.reproduce.papers import PaperError, library
 from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.found import make_index
 from dpft.reproduce.tables.plan import merged, planned, words_at
@@ -65,11 +65,11 @@ def test_runs_of_a_laptop_are_compared_where_the_paper_scale_has_none(tmp_path):
 
 
 def test_what_is_not_there_is_an_error(tmp_path):
-    for changed, said in (
+    for changed, message in (
         ({"row": {"method": ("full",)}}, "2 rows of demo/1"),
         ({"row": {"method": ("theirs",)}}, "one that can be run"),
         ({"column": "blue"}, "no column 'blue'"),
         ({"variants": {"long": LONG, "short": ("optim.epoch=1",)}}, "unknown setting optim.epoch"),
     ):
-        with pytest.raises(ClaimError, match=said):
+        with pytest.raises(PaperError, match=message):
             result(tmp_path, **changed)

@@ -54,7 +54,7 @@ def test_a_small_table_and_its_defaults(tmp_path):
     [
         ("title: Small", "titel: Small", "lacks 'title'"),
         ("seeds: null", "seeds: null\nsetings: []", "unknown key 'setings'.*'setting'"),
-        ("seeds: null", "seeds: 0", "seeds is 0; expected a whole number above 0"),
+        ("seeds: null", "seeds: 0", "seeds is 0; expected greater than or equal to 1"),
         ("better: higher", "better: more", "column bleu, better is 'more'"),
         ("label: BLEU, ", "", "column bleu lacks 'label'"),
         ("{bleu: 60.1}", "{blue: 60.1}", r"row 1 \(full, 3\).*unknown column 'blue'.*'bleu'"),
@@ -64,7 +64,11 @@ def test_a_small_table_and_its_defaults(tmp_path):
         ("epsilon: none", "epsilon: 3", r"row 2 \(full, 3\) is row 1 again"),
         ("method: full, epsilon: none", "epsilon: none, method: full", "in this order"),
         ("method: full, epsilon: 3", "method: full, epsilon: yes", "epsilon is True"),
-        ("    run: [eps=3]", "    run: [eps=3]\n    epsilons: {clt: 2}", "unknown accountant"),
+        (
+            "    run: [eps=3]",
+            "    run: [eps=3]\n    epsilons: {clt: 2}",
+            "clt is .clt.; expected .rdp.",
+        ),
         ("    run: [eps=3]", "    run: [eps=3]\n    ci95: {bleu: [2, 1]}", r"\[low, high\]"),
         ("{bleu: 60.1}", "{bleu: 60.1, bleu: 61}", r"given twice.*line \d+"),
         ("columns:", "columns: [", "is not YAML"),
