@@ -1,7 +1,7 @@
 """Headline claims of the papers as checks, over printed numbers and over our own.
 
-`schema` holds what a claim's file says and reads it, `cells`, `benches` and `computed` make
-comparisons of it, `comparison` says what counts, `evaluate` puts a verdict on each claim, and
+`schema` holds what a claim's file says and reads it, `cells`, `benches` and `computed` (whose
+numbers `cache` keeps) make comparisons of it, `comparison` says what counts, `evaluate` puts a verdict on each claim, and
 `report` shows them. Nothing here reads data or loads a pretrained model. ``docs/claims.md`` says
 how to add one.
 """

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce.claims.benches import bench_commands, compare_benches
+from dpft.reproduce.claims.cache import numbers_of
 from dpft.reproduce.claims.cells import Evidence, compare_cells, compare_variants
 from dpft.reproduce.claims.comparison import (
     Comparison,
@@ -18,7 +19,6 @@ from dpft.reproduce.claims.comparison import (
     judge,
     range_in_words,
 )
-from dpft.reproduce.claims.computed import FUNCTIONS
 from dpft.reproduce.claims.schema import (
     BenchCheck,
     CellsCheck,
@@ -140,7 +140,7 @@ def compute(check: ComputedCheck) -> Iterator[Comparison]:
         for values in itertools.product(*lists):
             arguments = dict(zip(case, values, strict=True))
             try:
-                numbers = {**arguments, **FUNCTIONS[check.function](**arguments)}
+                numbers = {**arguments, **numbers_of(check.function, arguments)}
                 what, text = check.what.format(**numbers), check.shows.format(**numbers)
             except (KeyError, TypeError, ValueError) as error:
                 raise PaperError(f"{check.function} of {arguments}: {error!r}") from error
