@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from dpft.tasks.samples.grammar import vocabulary
 from dpft.tasks.tables import write_lines
 
 CLASSES = ("repair", "spare part", "opening hours", "thanks")
@@ -20,19 +21,7 @@ CLASSES = ("repair", "spare part", "opening hours", "thanks")
 _USERS = MappingProxyType({"train": 120, "dev": 16, "test": 16})
 _MOST = 40
 
-_THINGS = ("toaster", "kettle", "floor lamp", "bicycle", "radio", "sewing machine", "fan", "clock")
-_FAULTS = (
-    ("stays cold", "changed the fuse"),
-    ("rattles", "tightened two screws"),
-    ("smells burnt", "cleaned the motor"),
-    ("stops after a minute", "soldered a loose wire"),
-    ("leaks", "put in a new seal"),
-    ("is stuck", "oiled the axle"),
-)
-_PARTS = ("a belt", "a fuse", "a knob", "a hinge", "a spring", "a bulb", "a chain")
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
-_OPENINGS = ("Hello, ", "Dear team, ", "Good morning, ", "Sorry to ask, ", "Me again: ", "")
-_CLOSINGS = ("", " Many thanks.", " See you soon.", " Greetings from upstairs.")
+_TEXT = vocabulary("own")
 _YEARS = range(1961, 2024)
 
 
@@ -42,13 +31,13 @@ class _Visitor:
     def __init__(self, name: str, rng: random.Random) -> None:
         self.name = name
         self.rng = rng
-        self.things = rng.sample(_THINGS, 3)
-        self.opening, self.closing = rng.choice(_OPENINGS), rng.choice(_CLOSINGS)
-        self.day = rng.choice(_DAYS)
+        self.things = rng.sample(_TEXT["things"], 3)
+        self.opening, self.closing = rng.choice(_TEXT["openings"]), rng.choice(_TEXT["closings"])
+        self.day = rng.choice(_TEXT["days"])
 
     def text2text(self) -> dict[str, str]:
         """Keywords of a repair in, a note to the owner out."""
-        thing, (fault, cure) = self.rng.choice(self.things), self.rng.choice(_FAULTS)
+        thing, (fault, cure) = self.rng.choice(self.things), self.rng.choice(_TEXT["faults"])
         year = self.rng.choice(_YEARS)
         return {
             "source": f"{thing} | {year} | {fault} | ready {self.day}",
@@ -60,21 +49,21 @@ class _Visitor:
 
     def classification(self) -> dict[str, str]:
         """A message, and what it is about."""
-        thing, fault = self.rng.choice(self.things), self.rng.choice(_FAULTS)[0]
+        thing, fault = self.rng.choice(self.things), self.rng.choice(_TEXT["faults"])[0]
         label = self.rng.choice(CLASSES)
-        said = {
+        message = {
             "repair": f"my {thing} {fault}, can you mend it?",
-            "spare part": f"do you have {self.rng.choice(_PARTS)} for a {thing}?",
+            "spare part": f"do you have {self.rng.choice(_TEXT['parts'])} for a {thing}?",
             "opening hours": f"until when are you open on {self.day}?",
             "thanks": f"the {thing} has run since {self.day}, what a joy!",
         }[label]
-        return {"text": f"{self.opening}{said}{self.closing}", "label": label}
+        return {"text": f"{self.opening}{message}{self.closing}", "label": label}
 
     def language_modeling(self) -> dict[str, str]:
         """A page of a visitor's diary."""
         lines = []
-        for day in self.rng.sample(_DAYS, self.rng.randint(1, 4)):
-            thing, (fault, cure) = self.rng.choice(self.things), self.rng.choice(_FAULTS)
+        for day in self.rng.sample(_TEXT["days"], self.rng.randint(1, 4)):
+            thing, (fault, cure) = self.rng.choice(self.things), self.rng.choice(_TEXT["faults"])
             lines.append(f"On {day} I brought a {thing} that {fault}. They {cure}.")
         return {"text": f"{' '.join(lines)}{self.closing}"}
 
@@ -90,15 +79,15 @@ KINDS: MappingProxyType[str, Callable[[_Visitor], dict[str, str]]] = MappingProx
 
 def rows(kind: str, split: str, seed: int) -> Sequence[dict[str, str]]:
     """The rows of a split, a column ``user`` among theirs."""
-    found = []
+    lines = []
     for number in range(_USERS[split]):
         name = f"{split}-visitor-{number:02}"
         rng = random.Random(f"{seed} {kind} {name}")
         visitor = _Visitor(name, rng)
         times = min(_MOST, int(rng.paretovariate(0.6))) if split == "train" else 4
-        found += [{"user": name, **KINDS[kind](visitor)} for _ in range(times)]
-    random.Random(f"{seed} {kind} {split}").shuffle(found)
-    return found
+        lines += [{"user": name, **KINDS[kind](visitor)} for _ in range(times)]
+    random.Random(f"{seed} {kind} {split}").shuffle(lines)
+    return lines
 
 
 def write_sample(kind: str, folder: Path, seed: int) -> None:

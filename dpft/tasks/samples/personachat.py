@@ -15,6 +15,8 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpft.tasks.samples.grammar import Words, vocabulary
+
 TRAIN, DEV = 800, 100
 DISTRACTORS = 4
 SILENCE = "__SILENCE__"
@@ -25,78 +27,13 @@ class Topic:
     """A kind of fact: its values, how a persona states it, how it is asked about and told."""
 
     fact: str
-    values: tuple[str, ...]
-    questions: tuple[str, ...]
-    answers: tuple[str, ...]
+    values: Words
+    questions: Words
+    answers: Words
 
 
-def _topic(fact: str, values: str, questions: str, answers: str) -> Topic:
-    split = [tuple(part.strip() for part in text.split("/")) for text in (questions, answers)]
-    return Topic(fact, tuple(values.split(", ")), *split)
-
-
-TOPICS = (
-    _topic(
-        "i have {} at home.",
-        "two dogs, a black cat, a parrot, three fish, a rabbit, a turtle, an old horse",
-        "do you have any animals ? / are there animals in your house ?",
-        "yes , i have {} at home . / i do , i have {} .",
-    ),
-    _topic(
-        "i work as {}.",
-        "a nurse, a baker, a teacher, a driver, a farmer, a lawyer, a gardener, a cook, a painter",
-        "what do you do for a living ? / what is your job ?",
-        "i work as {} . / i am {} and i like my job .",
-    ),
-    _topic(
-        "my favorite food is {}.",
-        "pizza, curry, soup, fish, rice, cake, bread, cheese, salad",
-        "what do you like to eat ? / what is your favorite food ?",
-        "i love {} , i could eat it every day . / my favorite food is {} .",
-    ),
-    _topic(
-        "i like to {} on weekends.",
-        "paint, swim, read, dance, cook, run, sing, sleep, drive around, play chess",
-        "what do you do for fun ? / what do you like to do on weekends ?",
-        "i like to {} when i have time . / on weekends i {} .",
-    ),
-    _topic(
-        "i live {}.",
-        "in a small town, on a farm, by the sea, in the mountains, in the city, near a lake",
-        "where do you live ? / where are you from ?",
-        "i live {} , it is nice there . / my home is {} .",
-    ),
-    _topic(
-        "i grew up with {}.",
-        "one brother, two sisters, five brothers, a twin sister, three cousins, my grandmother",
-        "tell me about your family . / who did you grow up with ?",
-        "i grew up with {} . / i was raised with {} .",
-    ),
-    _topic(
-        "i listen to {} music.",
-        "country, jazz, rock, folk, classical, pop, old, loud",
-        "what music do you like ? / do you listen to music ?",
-        "i listen to {} music a lot . / i like {} music the most .",
-    ),
-    _topic(
-        "my favorite color is {}.",
-        "blue, green, red, yellow, black, white, orange, brown",
-        "what is your favorite color ? / which color do you like ?",
-        "my favorite color is {} . / {} , i like it a lot .",
-    ),
-)
-_GREETINGS = (
-    "hi , how are you today ?",
-    "hello ! how are you ?",
-    "hey there , how is your day ?",
-    "hi ! nice to meet you .",
-)
-_WELL = ("i am good .", "i am doing great .", "hello , i am fine .")
-_OPENINGS = ("hello , how are you today ?", "hi , tell me about you !")
-_FIRST_WORDS = ("i am good , thanks .", "i am well .", "fine , it is sunny here .")
-_PRAISE = ("{} , that is nice !", "oh , {} ! great .", "{} sounds good .")
-_GOODBYES = ("it was nice to talk to you . bye !", "i have to go now . goodbye !")
-_LAST_WORDS = ("bye , have a nice day !", "goodbye , it was nice to talk to you too .")
+_TEXT = vocabulary("personachat")
+TOPICS = tuple(Topic(**topic) for topic in _TEXT["topics"])
 
 Fact = tuple[Topic, str]
 Dialogue = tuple[list[str], list[tuple[str, str]]]
@@ -125,12 +62,12 @@ def _exchanges(facts: list[Fact], rng: random.Random) -> list[tuple[str, str]]:
     facts = rng.sample(facts, len(facts))
     topic, value = facts.pop()
     if rng.random() < 0.1:
-        exchanges = [(SILENCE, rng.choice(_OPENINGS))]
-        begin = rng.choice(_FIRST_WORDS)
+        exchanges = [(SILENCE, rng.choice(_TEXT["openings"]))]
+        begin = rng.choice(_TEXT["first_words"])
         exchanges.append((f"{begin} {rng.choice(topic.questions)}", _answer(topic, value, rng)))
     else:
-        told = topic.fact.format(value).replace(".", " .")
-        exchanges = [(rng.choice(_GREETINGS), f"{rng.choice(_WELL)} {told}")]
+        fact = topic.fact.format(value).replace(".", " .")
+        exchanges = [(rng.choice(_TEXT["greetings"]), f"{rng.choice(_TEXT['well'])} {fact}")]
     for topic, value in facts[: rng.randint(2, 3)]:
         question = rng.choice(topic.questions)
         if rng.random() < 0.5:
@@ -139,10 +76,10 @@ def _exchanges(facts: list[Fact], rng: random.Random) -> list[tuple[str, str]]:
         # The partner tells first, and the reply takes it up.
         theirs = rng.choice([other for other in topic.values if other != value])
         statement = topic.fact.format(theirs).replace(".", " .")
-        praise = rng.choice(_PRAISE).format(theirs)
+        praise = rng.choice(_TEXT["praise"]).format(theirs)
         exchanges.append((f"{statement} {question}", f"{praise} {_answer(topic, value, rng)}"))
     if rng.random() < 0.5:
-        exchanges.append((rng.choice(_GOODBYES), rng.choice(_LAST_WORDS)))
+        exchanges.append((rng.choice(_TEXT["goodbyes"]), rng.choice(_TEXT["last_words"])))
     return exchanges
 
 
