@@ -17,9 +17,9 @@ from dpft.reproduce.study.sheet import read_key
 from dpft.runs import Ledger, RunDirectory, checkpoint, is_finished, read_ledger, read_record
 from dpft.runs.norms import NormsLog, read_norms
 from dpft.runs.stored import stored_config
+from dpft.sweep.arguments import read_list
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import BEGUN, Event, Journal
-from dpft.sweep.words import read_list
 from dpft.tasks import load_task
 from dpft.training.out_of_memory import Budget
 from dpft.training.predictions import read_predictions
@@ -49,7 +49,14 @@ def whole(tmp_path_factory):
     rows = [{"source": "one", "target": "eins"}] * 3
     (base / "data.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (base / "list.txt").write_text("seed=1\nseed=2\n")
-    sweep = {"version": 1, "points": []}
+    sweep = {
+        "version": 1,
+        "words": [],
+        "config_dir": None,
+        "list": [],
+        "metric": None,
+        "points": [],
+    }
     (base / "sweep.json").write_text(json.dumps(sweep))
     Journal(base / "journal.jsonl").add(Event(BEGUN))
     key = {"schema_version": 1, "study": {}, "items": {}, "raters": {}, "systems": {}}

@@ -16,9 +16,9 @@ from dpft.cli.again import override
 from dpft.config.errors import ConfigError
 from dpft.report.terminal import echo, secho
 from dpft.runs.ledger import read_ledger
+from dpft.sweep.arguments import ParsedOverrides, parse_arguments
 from dpft.sweep.folder import checked_name, default_name
 from dpft.sweep.points import make_plan
-from dpft.sweep.words import read_words
 
 if TYPE_CHECKING:
     from dpft.sweep.selection import Selection
@@ -48,47 +48,40 @@ def main(
         typer.Exit: with status 1, if not every trial is done: the same command goes on.
     """
     from dpft.privacy.accounting import Trials
-    from dpft.runs.atomic import write_atomic
     from dpft.runs.record import read_record
     from dpft.runs.shown import up
     from dpft.sweep.release import release
     from dpft.sweep.selection import Candidate, Selection, check, draw, price
     from dpft.sweep.splits import remark
     from dpft.tasks import load_task
-    from dpft.tasks.scores import check_metric, lower_is_better, score
+    from dpft.tasks.scores import check_metric
     from dpft.training.mechanisms import make_mechanism
 
     try:
         trials = Trials(mean, shape)
     except ValueError as error:
         raise ConfigError(f"{error}: --trials and --shape") from error
-    if lower_is_better(metric) is not lowest:
-        better, released, advice = "lower", "highest", "type --lowest"
-        if lowest:
-            better, released, advice = "higher", "lowest", "leave --lowest out"
-        raise ConfigError(
-            f"{metric} is better the {better} it is, and the {released} would be released: {advice}"
-        )
-    words = read_words(arguments)
-    plan = make_plan(words)
+    _check_direction(metric, lowest)
+    parsed = parse_arguments(arguments)
+    plan = make_plan(parsed)
     if plan.points is None:
         raise ConfigError("a sweeper that chooses by scores is no private selection; give values")
-    found = [
+    candidates = [
         Candidate(point.overrides, run) for point, run in zip(plan.points, plan.runs, strict=True)
     ]
-    check(found)
+    check(candidates)
     first = plan.runs[0]
     check_metric(metric, load_task(first.task), first.decode.split)
     warning = remark(plan.runs)
     if warning is not None:
         secho(warning, fg=typer.colors.YELLOW, err=True)
-    folder = plan.runs_dir / "selections" / checked_name(name or default_name(words, ()))
+    folder = plan.runs_dir / "selections" / checked_name(name or default_name(parsed, ()))
     selection = Selection(folder)
-    selection.describe(found, trials, metric, lowest)
-    lines = draw(selection.key(), found, trials)
+    selection.describe(candidates, trials, metric, lowest)
+    lines = draw(selection.key(), candidates, trials)
     if selection.chosen.exists():
         echo("this selection has released its run before; nothing is run again", err=True)
-        _tell(selection, read_record(selection.chosen), metric)
+        _show(selection, read_record(selection.chosen), metric)
         return
     if not lines:
         echo(
@@ -97,47 +90,19 @@ def main(
             "selection, whose price adds to the price of this one"
         )
         return
-    file = selection.private / "trials.txt"
-    write_atomic(file, "".join(f"{shlex.join(line)}\n" for line in lines), mode=0o600)
-    own = [word for word in words.overrides if word.startswith(("hydra/", "hydra."))]
-    typed = [*own, override("runs_dir", str(selection.trials)), override("sweep.metric", metric)]
-    if words.config_dir is not None:
-        typed += ["--config-dir", str(words.config_dir)]
-    secho("The number of trials is secret, and so is every trial but the best", err=True)
-    with _unread_by_others():
-        sweep.main(typed, file=file, name="trials", secret=True)
-
-    made = make_plan(read_words(typed), lines)
-    assert made.points is not None
-    assert all(selection.trials in point.path.parents for point in made.points)
-    # One without a record diverged: its ledger tells on how many records.
-    paths = [point.path for point in made.points]
-    records = [read_record(p) if (p / "record.json").exists() else None for p in paths]
-    sizes = {_size(path, record) for path, record in zip(paths, records, strict=True)}
-    if len(sizes) > 1:
-        raise ConfigError(
-            f"{selection.trials}: trials were trained on {_listed(sizes)} records; expected as "
-            "many for all: the data changed meanwhile, and no price holds. Put the data back, and "
-            "give another --name, whose price adds to what was spent here"
-        )
-    # No number is the worst score: that follows from what the trial releases, as any score does.
-    scored = [(i, record, score(record, metric)[1]) for i, record in enumerate(records) if record]
-    ranked = [(value, i, record) for i, record, value in scored if value is not None]
-    if not ranked:
-        raise ConfigError(f"no trial has a finite {metric}; nothing is released")
-    _, best, record = (min if lowest else max)(ranked, key=lambda trial: trial[:2])
-    (size,) = sizes
-    mechanisms = [make_mechanism(candidate.run, size) for candidate in found]
+    paths = _run_trials(selection, parsed, lines, metric)
+    best, record, size = _best(selection, paths, metric, lowest)
+    mechanisms = [make_mechanism(candidate.run, size) for candidate in candidates]
     chosen = release(
         selection,
-        paths[best],
+        best,
         record,
         metric=metric,
         lowest=lowest,
         trials=trials,
         mechanisms=mechanisms,
     )
-    _tell(selection, chosen, metric)
+    _show(selection, chosen, metric)
     each, total, _ = price(mechanisms, trials)
     secho(
         f"  each trial spent at most epsilon {up(each)}; the choice makes it {up(total)}",
@@ -145,8 +110,80 @@ def main(
     )
 
 
+def _check_direction(metric: str, lowest: bool) -> None:
+    from dpft.tasks.scores import lower_is_better
+
+    if lower_is_better(metric) is not lowest:
+        better, released, advice = "lower", "highest", "type --lowest"
+        if lowest:
+            better, released, advice = "higher", "lowest", "leave --lowest out"
+        raise ConfigError(
+            f"{metric} is better the {better} it is, and the {released} would be released: {advice}"
+        )
+
+
+def _run_trials(
+    selection: Selection, parsed: ParsedOverrides, lines: Sequence[Sequence[str]], metric: str
+) -> list[Path]:
+    """Run what was drawn as a sweep below ``private/``; the trials' folders.
+
+    Raises:
+        typer.Exit: not every trial is done.
+    """
+    from dpft.runs.atomic import write_atomic
+
+    file = selection.private / "trials.txt"
+    write_atomic(file, "".join(f"{shlex.join(line)}\n" for line in lines), mode=0o600)
+    own = [word for word in parsed.overrides if word.startswith(("hydra/", "hydra."))]
+    typed = [*own, override("runs_dir", str(selection.trials)), override("sweep.metric", metric)]
+    if parsed.config_dir is not None:
+        typed += ["--config-dir", str(parsed.config_dir)]
+    secho("The number of trials is secret, and so is every trial but the best", err=True)
+    with _owner_only_files():
+        sweep.main(typed, file=file, name="trials", secret=True)
+    points = make_plan(parse_arguments(typed), lines).points
+    assert points is not None
+    assert all(selection.trials in point.path.parents for point in points)
+    return [point.path for point in points]
+
+
+def _best(
+    selection: Selection, paths: Sequence[Path], metric: str, lowest: bool
+) -> tuple[Path, dict[str, Any], int]:
+    """Folder and record of the best trial, and on how many records all were trained.
+
+    Raises:
+        ConfigError: the trials' numbers of records differ, or no trial has a score.
+    """
+    from dpft.runs.record import read_record
+    from dpft.tasks.scores import score
+
+    # A trial without a record diverged: its ledger holds the number of records.
+    records = {p: read_record(p) if (p / "record.json").exists() else None for p in paths}
+    sizes = {
+        int((record or read_ledger(p / "ledger.jsonl").header)["mechanism"]["dataset_size"])
+        for p, record in records.items()
+    }
+    if len(sizes) > 1:
+        listed = " and ".join(f"{size:,}" for size in sorted(sizes))
+        raise ConfigError(
+            f"{selection.trials}: trials were trained on {listed} records; expected as "
+            "many for all: the data changed meanwhile, and no price holds. Put the data back, and "
+            "give another --name, whose price adds to what was spent here"
+        )
+    # No number is the worst score: that follows from what the trial releases, as any score does.
+    scored = [
+        (path, record, score(record, metric)[1]) for path, record in records.items() if record
+    ]
+    ranked = [(value, i) for i, (_, _, value) in enumerate(scored) if value is not None]
+    if not ranked:
+        raise ConfigError(f"no trial has a finite {metric}; nothing is released")
+    path, record, _ = scored[(min if lowest else max)(ranked)[1]]
+    return path, record, sizes.pop()
+
+
 @contextmanager
-def _unread_by_others() -> Iterator[None]:
+def _owner_only_files() -> Iterator[None]:
     """What is written meanwhile, by the processes that are started too, is its owner's alone."""
     before = os.umask(0o077)
     try:
@@ -155,7 +192,7 @@ def _unread_by_others() -> Iterator[None]:
         os.umask(before)
 
 
-def _tell(selection: Selection, chosen: Mapping[str, Any], metric: str) -> None:
+def _show(selection: Selection, chosen: Mapping[str, Any], metric: str) -> None:
     """What was released, at which price, and what the price leaves out."""
     from dpft.tasks.scores import score
 
@@ -163,14 +200,3 @@ def _tell(selection: Selection, chosen: Mapping[str, Any], metric: str) -> None:
     echo(f"  {chosen['privacy']['statement']}")
     for caveat in chosen["privacy"]["caveats"]:
         secho(f"  note: {caveat}", fg=typer.colors.YELLOW)
-
-
-def _size(path: Path, record: Mapping[str, Any] | None) -> int:
-    """On how many records a trial was trained."""
-    if record is not None:
-        return int(record["mechanism"]["dataset_size"])
-    return int(read_ledger(path / "ledger.jsonl").header["mechanism"]["dataset_size"])
-
-
-def _listed(sizes: set[int]) -> str:
-    return " and ".join(f"{size:,}" for size in sorted(sizes))

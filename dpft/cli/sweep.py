@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +17,14 @@ from dpft.report.console import Console
 from dpft.report.terminal import echo, secho
 from dpft.runs.hidden import check_no_trial
 from dpft.sweep import splits
-from dpft.sweep.child import Child
+from dpft.sweep.arguments import ParsedOverrides, parse_arguments, read_list
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
 from dpft.sweep.journal import BEGUN, Event, Journal
 from dpft.sweep.points import Plan, labels, make_plan
+from dpft.sweep.process import Multirun
 from dpft.sweep.slurm import Queue
 from dpft.sweep.state import DONE, FAILED, RUNNING, WAITING, Row, States
 from dpft.sweep.table import Display, as_table, summary
-from dpft.sweep.words import Words, read_list, read_words
 
 # Seconds between two looks at the runs.
 _LOOK = 1.0
@@ -58,16 +60,16 @@ def main(
         ConfigError: before anything runs, if any point could not.
         typer.Exit: with status 1, if not every run is done in the end.
     """
-    words = read_words(arguments)
+    parsed = parse_arguments(arguments)
     if watch is not None:
-        _watch(words, watch)
+        _watch(parsed, watch)
         return
     lines = () if file is None else read_list(file)
-    plan = make_plan(words, lines)
-    folder = folder_of(plan.runs_dir, name or default_name(words, lines))
+    plan = make_plan(parsed, lines)
+    folder = folder_of(plan.runs_dir, name or default_name(parsed, lines))
     if plan.merged:
         echo(f"merged {plan.merged} points with the settings of an earlier one", err=True)
-    # Which settings secret trials have must not be told; `dpft select` tells of all candidates.
+    # Nothing may be said of the settings of secret trials; `dpft select` warns of all candidates.
     warning = splits.remark(plan.runs, plan.searched) if chooses and not secret else None
     if warning is not None:
         secho(warning, fg=typer.colors.YELLOW, err=True)
@@ -76,47 +78,51 @@ def main(
         return
     lock = folder.lock()
     try:
-        folder.describe(words, lines, plan)
-        child_words = _words_of_child(words, lines, folder, keep_going, plan)
-        _run(child_words, States(folder), folder, secret)
+        folder.describe(parsed, lines, plan)
+        _run(_multirun_arguments(parsed, lines, folder, keep_going), folder, secret)
     finally:
         lock.release()
 
 
-def _run(words: Sequence[str], states: States, folder: SweepFolder, secret: bool) -> None:
-    journal = Journal(folder.journal)
-    journal.add(Event(BEGUN))
+def _run(arguments: Sequence[str], folder: SweepFolder, secret: bool) -> None:
+    states = States(folder)
+    Journal(folder.journal).add(Event(BEGUN))
     echo(f"sweep {folder.path}; its output goes to {folder.log}", err=True)
     begin = folder.log.stat().st_size if folder.log.exists() else 0
     status = None
     queue, lost = Queue(folder.submitted), list[str]()
     try:
-        with Child(words, folder.log) as child, Display(lines=not secret) as display:
+        with Multirun(arguments, folder.log) as process, Display(lines=not secret) as display:
             while status is None and not lost:
-                display.show(_to_look_at(states, secret))
-                status, lost = child.wait(_LOOK), queue.lost()
-            display.show(_to_look_at(states, secret))
+                display.show(_visible_rows(states, secret))
+                status, lost = process.wait(_LOOK), queue.lost()
+            display.show(_visible_rows(states, secret))
     finally:
-        rows, console = _to_look_at(states, secret), Console()
+        rows, console = _visible_rows(states, secret), Console()
         if rows and (console.is_terminal or not secret):
             console.print(as_table(rows, summary(rows)))
-    failures = [(row.label, row.error) for row in rows if row.error is not None]
-    failures += [(" ".join(e.overrides), e.error or "") for e in states.stray()]
+    failures = [f"{row.label}: {row.error}" for row in rows if row.error is not None]
+    failures += [f"{' '.join(e.overrides)}: {e.error or ''}" for e in states.stray()]
     if secret and not Console(stderr=True).is_terminal:
         if status or failures:  # what failed tells settings, and how many trials there are at least
-            secho(f"a trial failed; why is secret as well: see {folder.log}", err=True)
+            _error(f"a trial failed; why is secret as well: see {folder.log}")
     else:
-        _tell_failures(failures, status, folder, begin)
+        for failure in failures:
+            _error(failure)
+        if status and not failures:
+            with folder.log.open("rb") as log:
+                log.seek(begin)
+                printed = log.read().decode(errors="replace").splitlines()
+            echo("\n".join(printed[-_LAST_LINES:]), err=True)
+            _error(f"Hydra ended with status {status}; see {folder.log}")
     if lost:
         jobs = "" if secret else f" ({', '.join(lost)})"
-        secho(
+        _error(
             f"Slurm knows the jobs{jobs} no longer, and they left no result: they were cancelled "
-            f"or killed. What they printed: {folder.submitted}",
-            fg=typer.colors.RED,
-            err=True,
+            f"or killed. What they printed: {folder.submitted}"
         )
     if not secret:
-        _tell_cost(rows, states.searched)
+        _show_cost(rows, states.searched)
     done = all(row.state == DONE for row in rows)
     if not done:
         echo("not every run is done; the same command goes on with the others", err=True)
@@ -124,7 +130,11 @@ def _run(words: Sequence[str], states: States, folder: SweepFolder, secret: bool
         raise typer.Exit(1)
 
 
-def _to_look_at(states: States, secret: bool) -> list[Row]:
+def _error(message: str) -> None:
+    secho(message, fg=typer.colors.RED, err=True)
+
+
+def _visible_rows(states: States, secret: bool) -> list[Row]:
     """The rows; those of secret trials without scores, and one that diverged is done.
 
     The price of a selection is for one outcome. Who stops it because of a trial's score has made
@@ -141,41 +151,16 @@ def _to_look_at(states: States, secret: bool) -> list[Row]:
     ]
 
 
-def _tell_failures(
-    failures: Sequence[tuple[str, str]], status: int | None, folder: SweepFolder, begin: int
-) -> None:
-    """Why points failed; where none did and Hydra ended all the same, the end of its log.
-
-    Args:
-        failures: label and sentence of each.
-        status: of Hydra.
-        folder: of the sweep.
-        begin: where in its log this attempt begins.
-    """
-    for label, error in failures:
-        secho(f"{label}: {error}", fg=typer.colors.RED, err=True)
-    if status and not failures:
-        with folder.log.open("rb") as log:
-            log.seek(begin)
-            said = log.read().decode(errors="replace").splitlines()
-        echo("\n".join(said[-_LAST_LINES:]), err=True)
-        secho(f"Hydra ended with status {status}; see {folder.log}", err=True)
-
-
-def _words_of_child(
-    words: Words,
-    lines: Sequence[Sequence[str]],
-    folder: SweepFolder,
-    keep_going: bool,
-    plan: Plan,
+def _multirun_arguments(
+    parsed: ParsedOverrides, lines: Sequence[Sequence[str]], folder: SweepFolder, keep_going: bool
 ) -> list[str]:
-    typed = [] if words.config_dir is None else ["--config-dir", str(words.config_dir)]
+    """What follows ``dpft train -m``; the list, as it was read and checked, is copied for it."""
+    typed = [] if parsed.config_dir is None else ["--config-dir", str(parsed.config_dir)]
     path, hydra = folder.path.absolute(), folder.hydra.absolute()
     typed += [override("hydra.sweep.dir", str(hydra)), "hydra.sweep.subdir=."]
-    typed += words.overrides
+    typed += parsed.overrides
     typed += [override("sweep.folder", str(path)), override("sweep.keep_going", keep_going)]
     if lines:
-        # What was read and checked, whatever happens to the original meanwhile.
         text = "".join(f"{shlex.join(line)}\n" for line in lines)
         folder.list.write_text(text, encoding="utf-8")
         typed.append(override("sweep.list", str(folder.list.absolute())))
@@ -198,7 +183,7 @@ def _show_plan(plan: Plan, folder: SweepFolder) -> None:
     echo(f"{folder.path}: {len(plan.points)} points, {done} done")
 
 
-def _tell_cost(rows: Sequence[Row], searched: bool) -> None:
+def _show_cost(rows: Sequence[Row], searched: bool) -> None:
     """What the runs cost together, if several are private and done."""
     from dpft.runs.record import read_record
 
@@ -217,42 +202,30 @@ def _tell_cost(rows: Sequence[Row], searched: bool) -> None:
         secho(f"\n{remark}", fg=typer.colors.YELLOW)
 
 
-def _watch(words: Words, name: str) -> None:
+def _watch(parsed: ParsedOverrides, name: str) -> None:
+    typed = dict(word.split("=", 1) for word in parsed.overrides if "=" in word)
     check_no_trial(Path(name))
     folder = SweepFolder(Path(name))
     if not folder.description.exists():
-        folder = folder_of(Path(_typed(words, "runs_dir") or "runs"), Path(name).name)
+        folder = folder_of(Path(typed.get("runs_dir") or "runs"), Path(name).name)
         if not folder.description.exists():
             raise ConfigError(
                 f"there is no sweep {name!r}, as a folder or as {folder.path}; type runs_dir=DIR "
                 "if its runs lie elsewhere"
             )
     check_no_trial(folder.path)
-    states = States(folder, _typed(words, "sweep.metric"))
+    states = States(folder, typed.get("sweep.metric"))
     console = Console()
     rows = states.rows()
     if console.is_terminal:
-        import time
-
-        try:
-            with Display() as display:
-                while any(row.state == RUNNING for row in rows) or _between(rows):
-                    display.show(rows)
-                    time.sleep(_LOOK)
-                    rows = states.rows()
-        except KeyboardInterrupt:
-            rows = states.rows()
+        # Some run, some wait, or none is there yet and the first may be about to begin.
+        with contextlib.suppress(KeyboardInterrupt), Display() as display:
+            while not rows or any(row.state in (RUNNING, WAITING) for row in rows):
+                display.show(rows)
+                time.sleep(_LOOK)
+                rows = states.rows()
+        rows = states.rows()
     console.print(as_table(rows, summary(rows)))
     for row in rows:
         if row.state == FAILED:
-            secho(f"{row.label}: {row.error}", fg=typer.colors.RED, err=True)
-
-
-def _typed(words: Words, key: str) -> str | None:
-    given = [word.partition("=")[2] for word in words.overrides if word.startswith(f"{key}=")]
-    return given[-1] if given else None
-
-
-def _between(rows: Sequence[Row]) -> bool:
-    """Whether some wait, or none is there yet: the next may be about to begin."""
-    return not rows or any(row.state == WAITING for row in rows)
+            _error(f"{row.label}: {row.error}")

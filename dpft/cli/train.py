@@ -14,7 +14,7 @@ from dpft.config.folder import conf_dir
 from dpft.config.overrides import check_flags, explained, refusals_told
 from dpft.config.schema import parse
 from dpft.report.terminal import secho
-from dpft.sweep import lifeline
+from dpft.sweep.process import end_with_parent
 
 # Hydra's flags that take a value, and --info, whose value is optional.
 _WITH_VALUE = (
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
     """Hand the arguments to Hydra, which calls the job once, or once per point of a sweep."""
     words = flags_first(arguments)
     check_flags(words)
-    lifeline.follow()
+    end_with_parent()
     import hydra
     from omegaconf import DictConfig, OmegaConf
 

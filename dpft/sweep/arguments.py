@@ -1,7 +1,8 @@
-"""What was typed after ``dpft sweep``, and the lines of a list of points."""
+"""The arguments of ``dpft sweep``, and the lines of a list of points."""
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 from collections.abc import Sequence
@@ -11,10 +12,8 @@ from pathlib import Path
 from dpft.config.errors import ConfigError
 from dpft.config.overrides import check_flags
 
-_CONFIG_DIR = ("--config-dir", "-cd")
-_MULTIRUN = ("-m", "--multirun")
 # Settings that a sweep makes itself, or that make no sense in one, and what to do instead.
-_REFUSED = {
+REFUSED = {
     "resume": "runs of a sweep continue by themselves: leave it out",
     "force": "it would run every finished point again at each start: type dpft train ... "
     "force=true for the one that is meant",
@@ -27,14 +26,9 @@ _REFUSED = {
 }
 
 
-def refused(setting: str) -> str:
-    """What to do instead of a setting that no sweep takes."""
-    return _REFUSED[setting]
-
-
 @dataclass(frozen=True)
-class Words:
-    """What was typed, sorted.
+class ParsedOverrides:
+    """The command line of a sweep.
 
     Attributes:
         overrides: settings, groups and sweeps over them, Hydra's own included, in their order.
@@ -45,38 +39,31 @@ class Words:
     config_dir: Path | None = None
 
 
-def read_words(arguments: Sequence[str]) -> Words:
+def parse_arguments(arguments: Sequence[str]) -> ParsedOverrides:
     """Sort what was typed into overrides and the flags that a sweep takes.
 
     Raises:
         ConfigError: for another flag, or a setting that a sweep makes itself.
     """
     check_flags([word.partition("=")[0] for word in arguments if word.startswith("-")])
-    overrides: list[str] = []
-    folder: str | None = None
-    pending = list(arguments)
-    while pending:
-        word = pending.pop(0)
-        flag, given, value = word.partition("=")
-        if flag in _CONFIG_DIR:
-            if not given and not pending:
-                raise ConfigError(f"got {flag} without a folder; type {flag} DIR")
-            folder = value if given else pending.pop(0)
-        elif word.startswith("-") and word not in _MULTIRUN:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--config-dir", "-cd", type=Path)
+    try:
+        flags, overrides = parser.parse_known_args(arguments)
+    except argparse.ArgumentError:
+        raise ConfigError("got --config-dir without a folder; type --config-dir DIR") from None
+    for word in overrides:
+        if word.startswith("-"):
+            flag = word.partition("=")[0]
             raise ConfigError(
                 f"dpft sweep does not take Hydra's flag {flag}; type dpft train {flag} ... for one "
                 "configuration, or leave it out"
             )
-        elif word not in _MULTIRUN:
-            overrides.append(_allowed(word))
-    if folder is not None and not Path(folder).is_dir():
-        raise ConfigError(f"{flag_of(arguments)} is {folder!r}; expected a folder of configs")
-    return Words(tuple(overrides), None if folder is None else Path(folder).absolute())
-
-
-def flag_of(arguments: Sequence[str]) -> str:
-    """How the folder of further configs was asked for, for an error message."""
-    return next(w.partition("=")[0] for w in arguments if w.partition("=")[0] in _CONFIG_DIR)
+        _check_allowed(word)
+    if flags.config_dir is not None and not flags.config_dir.is_dir():
+        raise ConfigError(f"--config-dir is '{flags.config_dir}'; expected a folder of configs")
+    return ParsedOverrides(tuple(overrides), flags.config_dir and flags.config_dir.absolute())
 
 
 def read_list(file: Path) -> tuple[tuple[str, ...], ...]:
@@ -95,30 +82,31 @@ def read_list(file: Path) -> tuple[tuple[str, ...], ...]:
     points = []
     for number, line in enumerate(lines, start=1):
         try:
-            words = shlex.split(line, comments=True)
-            points.append(tuple(_of_line(word) for word in words))
+            words = tuple(shlex.split(line, comments=True))
+            for word in words:
+                _check_setting(word)
         except (ConfigError, ValueError) as error:
             raise ConfigError(f"{file}, line {number}: {error}") from error
-    points = [words for words in points if words]
+        if words:
+            points.append(words)
     if not points:
         raise ConfigError(f"{file} holds no points; expected the settings of one run a line")
     return tuple(points)
 
 
-def _of_line(word: str) -> str:
-    if word.startswith("-") or not re.match(r"[+~]*[\w.@/]+(=|$)", word):
+def setting(override: str) -> str:
+    """The name of the setting that an override changes: ``eps`` of ``++eps=3``."""
+    return override.lstrip("+~").partition("=")[0]
+
+
+def _check_setting(word: str) -> None:
+    if not re.match(r"[+~]*[\w.@/]+(=|$)", word):
         raise ConfigError(f"got {word!r}; expected NAME=VALUE, as in eps=3")
-    if _key(word).startswith(("hydra.", "hydra/", "sweep.")):
+    if setting(word).startswith(("hydra.", "hydra/", "sweep.")):
         raise ConfigError(f"got {word!r}; expected settings of a run: type it after dpft sweep")
-    return _allowed(word)
+    _check_allowed(word)
 
 
-def _key(word: str) -> str:
-    return word.lstrip("+~").partition("=")[0]
-
-
-def _allowed(word: str) -> str:
-    key = _key(word)
-    if key in _REFUSED:
-        raise ConfigError(f"got {word} in a sweep; {_REFUSED[key]}")
-    return word
+def _check_allowed(word: str) -> None:
+    if setting(word) in REFUSED:
+        raise ConfigError(f"got {word} in a sweep; {REFUSED[setting(word)]}")

@@ -38,12 +38,11 @@ def find(paths: Sequence[Path], private: bool = False) -> Found:
         if _is_run(only):
             name = only.resolve().name
             return Found(name, only, (Target(only, name),), several=False)
-    runs: dict[Path, Path] = {}
+    runs: dict[Path, Path] = {}  # each once, however it was named
     for path in paths:
         for run in _runs_at(_directory(path)):
             runs.setdefault(run.resolve(), run)
-    names = _names(list(runs))
-    targets = tuple(Target(run, name) for run, name in zip(runs.values(), names, strict=True))
+    targets = tuple(map(Target, runs.values(), _names(list(runs))))
     folder = _directory(paths[0]) if len(paths) == 1 else _common(list(runs))
     return Found(f"{folder.resolve().name}: {len(runs)} runs", folder, targets, several=True)
 
@@ -70,12 +69,11 @@ def _runs_at(path: Path) -> list[Path]:
             f"there is no folder {path}; expected a run directory, a folder that holds some, or a "
             "sweep's folder (runs/sweeps/NAME)"
         )
-    found = {file.parent for name in _OF_A_RUN for file in path.rglob(name)}
-    # What force=true set aside is no result; its cost is told where the run itself is. And under
+    # What force=true set aside is no result; its cost is stated where the run itself is. And under
     # private/ lie the trials of a selection, of which not even the number may be known.
     runs = [
         run
-        for run in sorted(found)
+        for run in sorted({file.parent for name in _OF_A_RUN for file in path.rglob(name)})
         if not any(_SET_ASIDE.search(part) for part in run.relative_to(path).parts)
         and not below_private(run, path)
     ]
@@ -104,30 +102,26 @@ def _of_sweep(path: Path) -> Found:
     # These import Hydra, which a report of one run does without.
     from dpft.sweep.folder import SweepFolder
     from dpft.sweep.points import labels
-    from dpft.sweep.state import States
+    from dpft.sweep.state import Row, States
 
     folder = SweepFolder(path)
     states = States(folder)
-    problems: list[str] = []
+    problems: tuple[str, ...] = ()
     try:
         rows = states.rows()
-        told = [(row.point.path, row.label, row.state, row.error) for row in rows]
     except DpftError as error:
-        problems.append(str(error).replace(f"{path}/", ""))
+        problems = (str(error).replace(f"{path}/", ""),)
         points = folder.points() or ()
         names = labels(point.overrides for point in points)
-        told = [(p.path, name, "", None) for p, name in zip(points, names, strict=True)]
-    if not told:
+        rows = [Row(label, point, "") for label, point in zip(names, points, strict=True)]
+    if not rows:
         raise ConfigError(
             f"the sweep {path} has no runs yet; type dpft sweep --watch {path} to see how far it is"
         )
+    names = _names([row.point.path for row in rows])
     targets = tuple(
-        Target(run, name, label, state or None, error)
-        for (run, label, state, error), name in zip(
-            told, _names([run for run, *_ in told]), strict=True
-        )
+        Target(row.point.path, name, row.label, row.state or None, row.error)
+        for row, name in zip(rows, names, strict=True)
     )
-    name = path.resolve().name
-    return Found(
-        f"Sweep {name}", path, targets, True, folder.metric(), states.searched, tuple(problems)
-    )
+    title = f"Sweep {path.resolve().name}"
+    return Found(title, path, targets, True, folder.metric(), states.searched, problems)

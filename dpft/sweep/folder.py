@@ -6,57 +6,50 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from dpft.config.errors import ConfigError
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import RunError, RunLockedError, disk_report
 from dpft.runs.identity import config_hash
 from dpft.runs.lock import DirectoryLock
-from dpft.runs.wellformed import parse_json
+from dpft.runs.wellformed import fault, parse_json
+from dpft.sweep.arguments import ParsedOverrides
 from dpft.sweep.points import Plan, Point
-from dpft.sweep.words import Words
 
 VERSION = 1
 
 
-@dataclass(frozen=True)
+class _Entry(TypedDict):
+    overrides: list[str]
+    digest: str
+    run: str
+    private: bool
+
+
+class Description(TypedDict):
+    """``sweep.json``. Runs are named as seen from the folder, so that both may be moved."""
+
+    version: int
+    words: list[str]
+    config_dir: str | None
+    list: list[list[str]]
+    metric: str | None
+    points: list[_Entry] | None
+
+
 class SweepFolder:
     """``runs_dir/sweeps/NAME``; its runs lie beside it, under ``runs_dir``."""
 
-    path: Path
-
-    @property
-    def description(self) -> Path:
-        """What the sweep is, see `describe`."""
-        return self.path / "sweep.json"
-
-    @property
-    def journal(self) -> Path:
-        """What happened, see `dpft.sweep.journal`."""
-        return self.path / "journal.jsonl"
-
-    @property
-    def log(self) -> Path:
-        """What Hydra and the jobs printed."""
-        return self.path / "log.txt"
-
-    @property
-    def list(self) -> Path:
-        """A copy of the list of points, so that an edit of the original moves no point."""
-        return self.path / "list.txt"
-
-    @property
-    def hydra(self) -> Path:
-        """Hydra's own files."""
-        return self.path / "hydra"
-
-    @property
-    def submitted(self) -> Path:
-        """Submitit's files, a folder for each job that it handed to Slurm."""
-        return self.hydra / ".submitit"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.description = path / "sweep.json"  # what the sweep is, see `describe`
+        self.journal = path / "journal.jsonl"  # what happened, see `dpft.sweep.journal`
+        self.log = path / "log.txt"  # what Hydra and the jobs printed
+        self.list = path / "list.txt"  # a copy, so that an edit of the original moves no point
+        self.hydra = path / "hydra"  # Hydra's own files
+        self.submitted = self.hydra / ".submitit"  # a folder for each job handed to Slurm
 
     def lock(self) -> DirectoryLock:
         """Be the only process that runs this sweep.
@@ -78,23 +71,32 @@ class SweepFolder:
                 "written to: give another runs_dir"
             ) from error
 
-    def describe(self, words: Words, lines: Sequence[Sequence[str]], plan: Plan) -> None:
+    def describe(
+        self, arguments: ParsedOverrides, lines: Sequence[Sequence[str]], plan: Plan
+    ) -> None:
         """Write what the sweep is; again, if it is the same.
 
         Raises:
-            ConfigError: the folder holds a sweep of other words.
-            RunError: the disk refused.
+            ConfigError: the folder holds another sweep.
+            RunError: the file cannot be written.
         """
-        content = {
+        config_dir, points = arguments.config_dir, plan.points
+        content: Description = {
             "version": VERSION,
-            "words": list(words.overrides),
-            "config_dir": None if words.config_dir is None else str(words.config_dir),
+            "words": list(arguments.overrides),
+            "config_dir": None if config_dir is None else str(config_dir),
             "list": [list(line) for line in lines],
             "metric": plan.metric,
-            "points": None if plan.points is None else [self._entry(p) for p in plan.points],
+            "points": None if points is None else [self._entry(point) for point in points],
         }
         if self.description.exists():
-            self._check_same(content)
+            before = self._read()
+            for key in ("words", "config_dir", "list"):
+                if before[key] != content[key]:
+                    raise ConfigError(
+                        f"{self.path} holds another sweep ({key}: {before[key]}); give another "
+                        "--name, or none. What is finished of it is not run again either way"
+                    )
         try:
             write_atomic(self.description, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         except OSError as error:
@@ -109,26 +111,17 @@ class SweepFolder:
         Raises:
             ConfigError: the folder holds no sweep, or a damaged one.
         """
-        listed = self._read()["points"]
-        if listed is None:
+        points = self._read()["points"]
+        if points is None:
             return None
-        try:
-            return tuple(
-                Point(
-                    tuple(entry["overrides"]),
-                    str(entry["digest"]),
-                    self.inside(entry["run"]),
-                    bool(entry["private"]),
-                )
-                for entry in listed
-            )
-        except (KeyError, TypeError) as error:
-            raise self._damaged(error) from error
+        return tuple(
+            Point(tuple(p["overrides"]), p["digest"], self.inside(p["run"]), p["private"])
+            for p in points
+        )
 
     def metric(self) -> str | None:
         """The score by which the runs are compared; None: the first of each run's split."""
-        given = self._read().get("metric")
-        return None if given is None else str(given)
+        return self._read()["metric"]
 
     def outside(self, run: Path) -> str:
         """A run's directory seen from this folder, so that both may be moved together."""
@@ -138,7 +131,7 @@ class SweepFolder:
         """The inverse of `outside`."""
         return Path(os.path.normpath(self.path / run))
 
-    def _entry(self, point: Point) -> dict[str, Any]:
+    def _entry(self, point: Point) -> _Entry:
         return {
             "overrides": list(point.overrides),
             "digest": point.digest,
@@ -146,40 +139,29 @@ class SweepFolder:
             "private": point.private,
         }
 
-    def _check_same(self, content: dict[str, Any]) -> None:
-        before = self._read()
-        for key in ("words", "config_dir", "list"):
-            if before.get(key) != content[key]:
-                raise ConfigError(
-                    f"{self.path} holds another sweep ({key}: {before.get(key)}); give another "
-                    "--name, or none. What is finished of it is not run again either way"
-                )
-
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> Description:
         try:
-            content = parse_json(self.description.read_bytes())
+            content: Description = parse_json(self.description.read_bytes())
+            problem = fault(content, Description)
+            if problem is None and content["version"] != VERSION:
+                problem = f"version is {content['version']}"
         except OSError as error:
             raise ConfigError(
                 f"{self.path} holds no sweep ({error}); expected a folder that dpft sweep made"
             ) from error
         except ValueError as error:
-            raise self._damaged(error) from error
-        if not isinstance(content, dict) or content.get("version") != VERSION:
-            raise self._damaged(f"no description of version {VERSION}")
-        if "points" not in content:
-            raise self._damaged("no points")
+            problem = str(error)
+        if problem is not None:
+            raise ConfigError(
+                f"{self.description} is damaged ({problem}); delete the file and run the sweep's "
+                "command again: runs do not depend on it"
+            )
         return content
 
-    def _damaged(self, why: object) -> ConfigError:
-        return ConfigError(
-            f"{self.description} is damaged ({why}); delete the file and run the sweep's command "
-            "again: runs do not depend on it"
-        )
 
-
-def default_name(words: Words, lines: Sequence[Sequence[str]]) -> str:
-    """The same words and list, the same name."""
-    given = [list(words.overrides), str(words.config_dir), [list(line) for line in lines]]
+def default_name(arguments: ParsedOverrides, lines: Sequence[Sequence[str]]) -> str:
+    """The same arguments and list, the same name."""
+    given = [list(arguments.overrides), str(arguments.config_dir), [list(line) for line in lines]]
     return config_hash({"sweep": given})
 
 

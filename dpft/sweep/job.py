@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +24,19 @@ from dpft.runs.identity import config_hash
 from dpft.runs.paths import run_path
 from dpft.runs.record import read_record
 from dpft.sweep import journal as events
+from dpft.sweep.arguments import read_list, setting
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import Event, Journal
-from dpft.sweep.words import read_list
 from dpft.tasks.scores import score
 
 # Seconds to wait for a run that is in use: a process that was killed may still be dying.
 _WAIT = 10.0
 
+Execute = Callable[[dict[str, Any]], None]
+
 
 def run_point(
-    raw: Mapping[str, Any],
-    typed: Sequence[str],
-    search: Sequence[str],
-    execute: Callable[[dict[str, Any]], None],
+    raw: Mapping[str, Any], typed: Sequence[str], search: Sequence[str], execute: Execute
 ) -> float | None:
     """Make the run of one point, unless it is finished, and write down what happened.
 
@@ -58,37 +58,36 @@ def run_point(
     assert settings.folder is not None
     folder = SweepFolder(Path(settings.folder))
     journal = Journal(folder.journal)
-    overrides = tuple(word for word in typed if not word.lstrip("+~").startswith("sweep."))
-    known: dict[str, Any] = {"overrides": overrides}
+    overrides = tuple(word for word in typed if not setting(word).startswith("sweep."))
+    event = partial(Event, overrides=overrides)
     try:
         if settings.list is not None and settings.point is not None:
             overrides = (*overrides, *read_list(Path(settings.list))[settings.point])
-            known["overrides"] = overrides
+            event = partial(Event, overrides=overrides)
             raw = compose_here([*search, *overrides])
         # As if it had been typed by itself: a run does not depend on the sweep that it is part of.
         run = parse({**raw, "sweep": asdict(Sweep())})
         path, digest = run_path(run), config_hash(run.identity())
-        known |= {"run": folder.outside(path), "digest": digest}
+        event = partial(event, run=folder.outside(path), digest=digest)
         if not settings.keep_going and _failed_before(journal):
-            journal.add(Event(events.SKIPPED, **known))
+            journal.add(event(events.SKIPPED))
             return None
         # A sweep asks for scores, so that models may be gone by now; what is damaged, a run mends.
         if is_finished(path, digest) and not damages(path, (RECORD, LEDGER), thorough=False):
-            journal.add(Event(events.DONE_BEFORE, **known))
+            journal.add(event(events.DONE_BEFORE))
         else:
-            journal.add(Event(events.STARTED, **known))
-            journal.add(Event(_run(run, path, digest, execute), **known))
+            journal.add(event(events.STARTED))
+            journal.add(event(_run(run, path, digest, execute)))
         return score(read_record(path), settings.metric)[1]
     except KeyboardInterrupt:
-        journal.add(Event(events.STOPPED, **known))
+        journal.add(event(events.STOPPED))
         raise
     except RunLockedError as error:
-        journal.add(Event(events.IN_USE, error=_sentence(error), **known))
+        journal.add(event(events.IN_USE, error=_sentence(error)))
         return None
     except Exception as error:
-        diverged = isinstance(error, DivergedError)
-        kind = events.DIVERGED if diverged else events.FAILED
-        journal.add(Event(kind, error=_sentence(error), **known))
+        kind = events.DIVERGED if isinstance(error, DivergedError) else events.FAILED
+        journal.add(event(kind, error=_sentence(error)))
         label = " ".join(overrides) or "the defaults"
         if isinstance(error, DpftError):
             echo(f"dpft: {label}: {error}", err=True)
@@ -99,7 +98,7 @@ def run_point(
         raise TrainingError(f"{label}: {_sentence(error)}") from None
 
 
-def _run(run: Run, path: Path, digest: str, execute: Callable[[dict[str, Any]], None]) -> str:
+def _run(run: Run, path: Path, digest: str, execute: Execute) -> str:
     """Run it, waiting a moment where another process has it; what came of it, as an event."""
     deadline = time.monotonic() + _WAIT
     while True:

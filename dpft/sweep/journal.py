@@ -25,10 +25,6 @@ DIVERGED = "diverged"  # a failure that typing the same again only repeats
 EVENTS = (BEGUN, STARTED, FINISHED, DONE_BEFORE, FAILED, DIVERGED, SKIPPED, STOPPED, IN_USE)
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
 @dataclass(frozen=True)
 class Event:
     """One line of a journal.
@@ -50,7 +46,7 @@ class Event:
     run: str | None = None
     overrides: tuple[str, ...] = ()
     error: str | None = None
-    time: str = field(default_factory=_now)
+    time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
 
@@ -77,19 +73,16 @@ class Journal:
             DpftError: the disk refused.
         """
         line = json.dumps(asdict(event), ensure_ascii=False).encode() + b"\n"
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         try:
-            how = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-            # An error may quote the data.
-            descriptor = os.open(self._path, how, 0o600)
-            try:
+            # Its owner's alone: an error may quote the data.
+            with os.fdopen(os.open(self._path, flags, 0o600), "r+b") as file:
                 # One writer at a time, so an unfinished line is that of a dead one: it is cut off.
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                _cut_torn_line(descriptor)
-                while line:
-                    line = line[os.write(descriptor, line) :]
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+                fcntl.flock(file, fcntl.LOCK_EX)
+                file.truncate(file.read().rfind(b"\n") + 1)
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             raise DpftError(
                 f"could not write to {self._path}: {disk_report(self._path.parent, error)}; free "
@@ -137,17 +130,3 @@ def latest_attempt(events: Sequence[Event]) -> list[Event]:
     """Those after the last `BEGUN`, or all of them."""
     starts = [index for index, event in enumerate(events) if event.event == BEGUN]
     return list(events[starts[-1] + 1 if starts else 0 :])
-
-
-def _cut_torn_line(descriptor: int) -> None:
-    size = os.fstat(descriptor).st_size
-    end, block = size, 4096
-    while end > 0:
-        start = max(0, end - block)
-        found = os.pread(descriptor, end - start, start).rfind(b"\n")
-        if found >= 0:
-            end = start + found + 1
-            break
-        end = start
-    if end < size:
-        os.ftruncate(descriptor, end)

@@ -14,9 +14,10 @@ from dpft.config.overrides import refusals_told
 from dpft.config.schema import Run, Sweep, build, parse
 from dpft.runs.identity import config_hash
 from dpft.runs.paths import run_path
-from dpft.sweep.words import Words, refused
+from dpft.sweep.arguments import REFUSED, ParsedOverrides
 
 _BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+_SEARCH = "hydra.searchpath="
 
 
 @dataclass(frozen=True)
@@ -58,20 +59,22 @@ class Plan:
     searched: Run | None = None
 
 
-def make_plan(words: Words, lines: Sequence[Sequence[str]] = ()) -> Plan:
+def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -> Plan:
     """Expand and check.
 
     Args:
-        words: what was typed.
-        lines: a list's points, each combined with every point of ``words``.
+        arguments: what was typed.
+        lines: a list's points, each combined with every point of ``arguments``.
 
     Raises:
         ConfigError: for the first point that could not run; two points that would share a folder.
     """
     with initialised():
         with refusals_told():
-            task, own = _split(words)
-            base, sweeper = _base([*own, *task])
+            parsed = _parsed(arguments.overrides)
+            task = [str(o.input_line) for o in parsed if not o.is_hydra_override()]
+            search = _search_path(parsed, arguments.config_dir)
+            base, sweeper = _fixed(parsed, search)
         runs_dir = Path(str(base["runs_dir"]))
         metric = build(Sweep, base["sweep"], "sweep").metric
         if sweeper["_target_"] != _BASIC:
@@ -84,15 +87,14 @@ def make_plan(words: Words, lines: Sequence[Sequence[str]] = ()) -> Plan:
         params = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
         with refusals_told():
             grid = _grid([*params, *task])
-        choices = [[*chosen, *line] for chosen, line in itertools.product(grid, lines or [()])]
-        search = [word for word in own if word.startswith("hydra.searchpath=")]
+        choices = [(*chosen, *line) for chosen, line in itertools.product(grid, lines or [()])]
         runs = [
-            (tuple(choice), _checked(number, len(choices), choice, search))
+            _checked(number, len(choices), choice, search)
             for number, choice in enumerate(choices, start=1)
         ]
-    kept = _unique(runs)
-    points, settings = tuple(point for point, _ in kept), tuple(run for _, run in kept)
-    return Plan(points, len(runs) - len(kept), runs_dir, metric, settings)
+    unique = _unique(choices, runs)
+    points, settings = tuple(point for point, _ in unique), tuple(run for _, run in unique)
+    return Plan(points, len(runs) - len(unique), runs_dir, metric, settings)
 
 
 def labels(points: Iterable[Sequence[str]]) -> list[str]:
@@ -100,22 +102,6 @@ def labels(points: Iterable[Sequence[str]]) -> list[str]:
     listed = [tuple(words) for words in points]
     shared = set(listed[0]).intersection(*listed[1:]) if len(listed) > 1 else set()
     return [" ".join(w for w in words if w not in shared) or "the defaults" for words in listed]
-
-
-def _split(words: Words) -> tuple[list[str], list[str]]:
-    """Overrides of the job, and of Hydra itself."""
-    parsed = _parsed(words.overrides)
-    task = [override for override in parsed if not override.is_hydra_override()]
-    own = [override for override in parsed if override.is_hydra_override()]
-    lines = [str(override.input_line) for override in own]
-    swept = [str(override.input_line) for override in own if override.is_sweep_override()]
-    if swept:
-        raise ConfigError(f"got {swept[0]}; expected one value: Hydra's own settings are not swept")
-    if words.config_dir is not None:
-        if any(line.startswith("hydra.searchpath=") for line in lines):
-            raise ConfigError("got --config-dir and hydra.searchpath; expected one of them")
-        lines.append(f'hydra.searchpath=["file://{words.config_dir}"]')
-    return [str(override.input_line) for override in task], lines
 
 
 def _parsed(overrides: Sequence[str]) -> list[Any]:
@@ -127,12 +113,26 @@ def _parsed(overrides: Sequence[str]) -> list[Any]:
     return parser.parse_overrides(list(overrides))
 
 
-def _base(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _search_path(parsed: Sequence[Any], config_dir: Path | None) -> list[str]:
+    """Where Hydra looks for configs besides dpft's own, as an override, if it was typed."""
+    search = [o.input_line for o in parsed if o.input_line.startswith(_SEARCH)]
+    if config_dir is None:
+        return search
+    if search:
+        raise ConfigError("got --config-dir and hydra.searchpath; expected one of them")
+    return [f'{_SEARCH}["file://{config_dir}"]']
+
+
+def _fixed(parsed: Sequence[Any], search: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The config of what is not swept, and the settings of Hydra's sweeper."""
     from hydra import compose
     from omegaconf import OmegaConf
 
-    fixed = [o.input_line for o in _parsed(overrides) if not o.is_sweep_override()]
+    swept = [o.input_line for o in parsed if o.is_hydra_override() and o.is_sweep_override()]
+    if swept:
+        raise ConfigError(f"got {swept[0]}; expected one value: Hydra's own settings are not swept")
+    lines = [o.input_line for o in parsed if not o.is_sweep_override()]
+    fixed = [*search, *(line for line in lines if line not in search)]
     hydra = compose("config", overrides=fixed, return_hydra_config=True).hydra
     sweeper: Any = OmegaConf.to_container(hydra.sweeper, resolve=False)
     return compose_here(fixed), sweeper
@@ -150,7 +150,7 @@ def _checked(number: int, total: int, overrides: Sequence[str], search: Sequence
         run = parse(compose_here([*search, *overrides]))
         run_path(run)  # a name is made of settings, all of which must be there
         if run.force:  # of a preset; typed, it is refused before
-            raise ConfigError(f"got force=true; {refused('force')}")
+            raise ConfigError(f"got force=true; {REFUSED['force']}")
         return run
     except DpftError as error:
         raise ConfigError(
@@ -158,18 +158,17 @@ def _checked(number: int, total: int, overrides: Sequence[str], search: Sequence
         ) from error
 
 
-def _unique(runs: Sequence[tuple[tuple[str, ...], Run]]) -> list[tuple[Point, Run]]:
+def _unique(choices: Sequence[tuple[str, ...]], runs: Sequence[Run]) -> list[tuple[Point, Run]]:
     """Each configuration once."""
-    found: dict[str, tuple[Point, Run]] = {}
+    kept: dict[str, tuple[Point, Run]] = {}
     folders: dict[Path, Point] = {}
-    for overrides, run in runs:
-        digest, path = config_hash(run.identity()), run_path(run)
-        point = Point(overrides, digest, path, run.clip.private)
-        other = folders.setdefault(path, point)
-        if other.digest != digest:
+    for overrides, run in zip(choices, runs, strict=True):
+        point = Point(overrides, config_hash(run.identity()), run_path(run), run.clip.private)
+        other = folders.setdefault(point.path, point)
+        if other.digest != point.digest:
             raise ConfigError(
-                f"two points would share the folder {path}: '{' '.join(other.overrides)}' and "
-                f"'{' '.join(overrides)}'; leave out name=, or give each its own"
+                f"two points would share the folder {point.path}: '{' '.join(other.overrides)}' "
+                f"and '{' '.join(overrides)}'; leave out name=, or give each its own"
             )
-        found.setdefault(digest, (point, run))
-    return list(found.values())
+        kept.setdefault(point.digest, (point, run))
+    return list(kept.values())

@@ -17,11 +17,10 @@ from dpft.runs.finished import DONE, marked, read_marker
 from dpft.runs.shown import delta as shown_delta
 from dpft.runs.shown import up
 from dpft.runs.stored import stored_config
-from dpft.sweep.selection import Selection, price, spending, written
+from dpft.sweep.selection import Selection, price, rule, spending
 
-# Beside the record: what the verbs that use a trained run look for, and what they use.
-_FILES = ("identity.json",)
-_FOLDERS = ("model", "generations")
+# Of the trial, beside its record: what the verbs that use a trained run look for and use.
+_COPIED = ("identity.json", "model", "generations")
 
 
 def release(
@@ -50,15 +49,11 @@ def release(
         by whichever accountant, hold no longer and are left out.
     """
     chosen = _priced(record, metric, lowest, trials, mechanisms)
-    fresh = selection.private / "chosen.new"  # of a process that is killed nobody finds it there
+    fresh = selection.private / "chosen.new"  # nobody finds it there if this process is killed
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    for name in _FOLDERS:
-        if (trial / name).is_dir():
-            _copy(trial / name, fresh / name)
-    for name in _FILES:
-        if (trial / name).is_file():
-            shutil.copyfile(trial / name, fresh / name)
+    for name in _COPIED:
+        _copy(trial / name, fresh / name)
     (fresh / "config.yaml").write_text(_config(trial, selection), encoding="utf-8")
     (fresh / "record.json").write_text(
         json.dumps(chosen, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
@@ -105,16 +100,13 @@ def _priced(
             "delta": delta,
             "epsilon": {"pld": None, "rdp": epsilon, "gdp_clt": None, "prv": None},
             "statement": statement,
-            "caveats": [*private["caveats"], caveat, _deciding(record)],
+            "caveats": [*private["caveats"], caveat, _uncovered(record)],
         },
         # Trials may share a process, whose peak is of all of them.
         "training": {**record["training"], "peak_memory_bytes": None},
         "selection": {
-            "metric": metric,
-            "best": "lowest" if lowest else "highest",
+            **rule(metric, lowest, trials),
             "candidates": len(mechanisms),
-            "mean": trials.mean,
-            "shape": written(trials),
             "mechanisms": spending(mechanisms),
         },
         # Which numbers were not finite; those of the trial's own guarantee are left out.
@@ -122,16 +114,16 @@ def _priced(
     }
 
 
-def _deciding(record: Mapping[str, Any]) -> str:
+def _uncovered(record: Mapping[str, Any]) -> str:
     """What the guarantee leaves out: the records whose scores decided."""
     split = record["config"]["decode"]["split"]
-    said = f"scores of the {split} split decided which run is released, and no guarantee covers "
+    text = f"scores of the {split} split decided which run is released, and no guarantee covers "
     if record["config"]["task"].get(f"{split}_share"):
         return (
-            f"{said}its records, which were held out of the private data: the choice itself, and "
+            f"{text}its records, which were held out of the private data: the choice itself, and "
             "with it this model, may reveal something of them"
         )
-    return f"{said}its records: they must be ones that may be looked at freely"
+    return f"{text}its records: they must be ones that may be looked at freely"
 
 
 def _config(trial: Path, selection: Selection) -> str:
@@ -142,10 +134,10 @@ def _config(trial: Path, selection: Selection) -> str:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a folder, without times: those of the original tell how many trials came after it."""
-    target.mkdir()
-    for path in sorted(source.iterdir()):
-        if path.is_dir():
+    """Copy a file or a folder, without times: the original's tell how many trials came after it."""
+    if source.is_file():
+        shutil.copyfile(source, target)
+    elif source.is_dir():
+        target.mkdir()
+        for path in sorted(source.iterdir()):
             _copy(path, target / path.name)
-        else:
-            shutil.copyfile(path, target / path.name)

@@ -23,6 +23,7 @@ from dpft.runs.atomic import owners_folder, write_atomic
 from dpft.runs.hidden import DESCRIPTION, PRIVATE, SELECTION_KEY
 from dpft.runs.identity import config_hash, differences
 from dpft.runs.wellformed import parse_json
+from dpft.sweep.arguments import setting
 
 _KEY_BYTES = 32
 
@@ -40,31 +41,16 @@ class Candidate:
     run: Run
 
 
-@dataclass(frozen=True)
 class Selection:
     """``runs_dir/selections/NAME``: what was chosen at the top, all else under ``private/``."""
 
-    path: Path
-
-    @property
-    def description(self) -> Path:
-        """What is chosen from, and how; public."""
-        return self.path / DESCRIPTION
-
-    @property
-    def chosen(self) -> Path:
-        """The best run: model, card, record and generations; its record states the whole price."""
-        return self.path / "chosen"
-
-    @property
-    def private(self) -> Path:
-        """The key, the trials, their number: whoever publishes these has published all of them."""
-        return self.path / PRIVATE
-
-    @property
-    def trials(self) -> Path:
-        """Where the trials run."""
-        return self.private / "trials"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.description = path / DESCRIPTION  # what is chosen from, and how; public
+        self.chosen = path / "chosen"  # the best run; its record states the whole price
+        # The key, the trials, their number: whoever publishes these has published all of them.
+        self.private = path / PRIVATE
+        self.trials = self.private / "trials"  # where the trials run
 
     def describe(
         self, candidates: Sequence[Candidate], trials: Trials, metric: str, lowest: bool
@@ -77,10 +63,7 @@ class Selection:
         content = {
             "candidates": [list(candidate.overrides) for candidate in candidates],
             "hashes": [config_hash(candidate.run.identity()) for candidate in candidates],
-            "metric": metric,
-            "best": "lowest" if lowest else "highest",
-            "mean": trials.mean,
-            "shape": written(trials),
+            **rule(metric, lowest, trials),
         }
         if self.description.exists():
             try:
@@ -125,9 +108,14 @@ class Selection:
         return key
 
 
-def written(trials: Trials) -> float | str:
-    """The shape of a distribution as JSON can hold it; ``float`` reads it back."""
-    return "inf" if trials.poisson else trials.shape
+def rule(metric: str, lowest: bool, trials: Trials) -> dict[str, Any]:
+    """How is chosen, as JSON can hold it; ``float`` reads the shape back."""
+    return {
+        "metric": metric,
+        "best": "lowest" if lowest else "highest",
+        "mean": trials.mean,
+        "shape": "inf" if trials.poisson else trials.shape,
+    }
 
 
 def check(candidates: Sequence[Candidate]) -> None:
@@ -163,8 +151,8 @@ def check(candidates: Sequence[Candidate]) -> None:
 
 def _common(run: Run) -> dict[str, Any]:
     """What decides which records are trained on, how many they are, and which decide."""
-    audit, split = asdict(run.audit), run.decode.split
-    return {"task": dict(run.task), "audit": audit, "decode": {"split": split}}
+    decode = {"split": run.decode.split}
+    return {"task": dict(run.task), "audit": asdict(run.audit), "decode": decode}
 
 
 def draw(key: bytes, candidates: Sequence[Candidate], trials: Trials) -> list[tuple[str, ...]]:
@@ -175,19 +163,14 @@ def draw(key: bytes, candidates: Sequence[Candidate], trials: Trials) -> list[tu
         candidates: equally likely.
         trials: the distribution of their number.
     """
-    count = trials.draw(key)
     lines = []
-    for trial in range(count):
+    for trial in range(trials.draw(key)):
         generator = keys.generator(key, "trial", trial)
         candidate = candidates[int(generator.integers(len(candidates)))]
-        words = [w for w in candidate.overrides if _setting(w) not in ("seed", "runs_dir")]
+        words = [w for w in candidate.overrides if setting(w) not in ("seed", "runs_dir")]
         # A seed of its own makes it a run of its own, with noise of its own.
         lines.append((*words, f"seed={int(generator.integers(2**31))}"))
     return lines
-
-
-def _setting(word: str) -> str:
-    return word.lstrip("+~").partition("=")[0]
 
 
 def spending(mechanisms: Sequence[Any]) -> list[dict[str, Any]]:
@@ -196,7 +179,7 @@ def spending(mechanisms: Sequence[Any]) -> list[dict[str, Any]]:
     Args:
         mechanisms: of all candidates, drawn or not.
     """
-    found = [
+    spent = [
         {
             "sampling_rate": mechanism.sampling_rate,
             "noise_multiplier": mechanism.total_noise_multiplier,
@@ -204,7 +187,7 @@ def spending(mechanisms: Sequence[Any]) -> list[dict[str, Any]]:
         }
         for mechanism in mechanisms
     ]
-    return [spent for place, spent in enumerate(found) if spent not in found[:place]]
+    return [one for place, one in enumerate(spent) if one not in spent[:place]]
 
 
 def price(mechanisms: Sequence[Any], trials: Trials) -> tuple[float, float, float]:

@@ -6,7 +6,6 @@ takes a job that ``scancel`` or a failing node has ended for one that runs. The 
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -18,8 +17,17 @@ _EVERY = 30.0
 _PATIENCE = 20.0  # for an answer
 
 
+def _answer(command: list[str]) -> str | None:
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=_PATIENCE, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
 class Queue:
-    """Tells which of a sweep's jobs have ended without a result.
+    """Knows which of a sweep's jobs have ended without a result.
 
     Args:
         folder: where Submitit keeps its files, below the sweep's own.
@@ -31,48 +39,32 @@ class Queue:
         self,
         folder: Path,
         every: float = _EVERY,
-        ask: Callable[[list[str]], str | None] | None = None,
+        ask: Callable[[list[str]], str | None] = _answer,
     ) -> None:
         self._folder = folder
         self._every = every
-        self._ask = ask or _answer
+        self._ask = ask
         self._next = time.monotonic() + every
-        self._before: set[str] = set()
-        # What an earlier attempt submitted is not waited for.
-        self._earlier = set(self._submitted())
+        self._gone: set[str] = set()  # at the last question
+        self._earlier = self._submitted()  # by another attempt: not waited for
 
     def lost(self) -> list[str]:
         """Jobs that Slurm no longer knows, once nothing else is waited for; usually none."""
         if time.monotonic() < self._next:
             return []
         self._next = time.monotonic() + self._every
-        waited = {job for job in self._submitted() if job not in self._earlier}
-        waited = {job for job in waited if not any(self._folder.glob(f"{job}/*_result.pkl"))}
+        jobs = self._submitted() - self._earlier
+        waited = {job for job in jobs if not any(self._folder.glob(f"{job}/*_result.pkl"))}
         if not waited:
             return []
         queued = self._ask(["squeue", "--me", "--noheader", "--array", "--format=%i"])
-        # Where there are accounts, Submitit finds out by itself, and tells more.
-        if (
-            queued is None
-            or self._ask(["sacct", "--noheader", f"--jobs={min(waited)}"]) is not None
-        ):
+        if queued is None:
             return []
-        gone = waited - set(queued.split())
-        lost = gone & self._before if gone == waited else set()
-        self._before = gone
-        return sorted(lost) if lost == waited else []
+        # Where there are accounts, Submitit finds out by itself, and says more.
+        if self._ask(["sacct", "--noheader", f"--jobs={min(waited)}"]) is not None:
+            return []
+        before, self._gone = self._gone, waited - set(queued.split())
+        return sorted(waited) if waited == self._gone and waited <= before else []
 
-    def _submitted(self) -> list[str]:
-        return [file.parent.name for file in self._folder.glob("*/*_submitted.pkl")]
-
-
-def _answer(command: list[str]) -> str | None:
-    if shutil.which(command[0]) is None:
-        return None
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_PATIENCE, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout
+    def _submitted(self) -> set[str]:
+        return {file.parent.name for file in self._folder.glob("*/*_submitted.pkl")}

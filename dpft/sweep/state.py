@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,13 @@ from dpft.tasks.scores import score
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, SKIPPED, STOPPED = "failed", "skipped", "stopped"
+# The state of a run that is not finished, by its last event. One that finished was taken away.
+_STATES = {
+    events.FAILED: FAILED,
+    events.DIVERGED: FAILED,
+    events.SKIPPED: SKIPPED,
+    events.STOPPED: STOPPED,
+}
 _ENDS = (events.FINISHED, events.FAILED, events.DIVERGED)
 # A line of a ledger or of the metrics is far shorter.
 _TAIL = 1 << 16
@@ -84,14 +91,14 @@ class States:
         Raises:
             ConfigError: the journal is damaged.
         """
-        happened = self._journal.read()
-        points = self._points if self._points is not None else _met(happened, self._folder)
+        history = self._journal.read()
+        points = self._chosen(history) if self._points is None else self._points
+        by_run: dict[str | None, list[Event]] = {}
+        for event in latest_attempt(history):
+            by_run.setdefault(event.digest, []).append(event)
         names = labels(point.overrides for point in points)
-        now: dict[str, list[Event]] = {}
-        for event in latest_attempt(happened):
-            now.setdefault(event.digest or "", []).append(event)
         return [
-            self._row(point, name, now.get(point.digest, []))
+            self._row(point, name, by_run.get(point.digest, []))
             for point, name in zip(points, names, strict=True)
         ]
 
@@ -104,137 +111,109 @@ class States:
         """Failures of this attempt that belong to no run, such as impossible settings."""
         return [e for e in self._journal.attempt() if e.event == events.FAILED and not e.digest]
 
+    def _chosen(self, history: Sequence[Event]) -> list[Point]:
+        """The points that a sweeper has chosen so far, in its order."""
+        chosen: dict[str, Point] = {}
+        for event in history:
+            if event.digest is not None and event.run is not None:
+                path = self._folder.inside(event.run)
+                private = (path / "ledger.jsonl").exists()
+                chosen[event.digest] = Point(event.overrides, event.digest, path, private)
+        return list(chosen.values())
+
     def _row(self, point: Point, label: str, happened: Sequence[Event]) -> Row:
-        row = self._done.get(point.digest)
-        if row is None and is_finished(point.path, point.digest):
-            row = self._done[point.digest] = self._finished(Row(label, point, DONE))
-        if row is not None:
-            row = replace(row, label=label)
+        if point.digest not in self._done and is_finished(point.path, point.digest):
+            self._done[point.digest] = self._finished(Row(label, point, DONE))
+        if point.digest in self._done:
+            row = replace(self._done[point.digest], label=label)
         else:
-            diverged = bool(happened) and happened[-1].event == events.DIVERGED
-            row = _unfinished(Row(label, point, _state(happened), diverged=diverged))
-        error = row.error or _error(row.state, happened)
-        return replace(row, seconds=_seconds(row, happened), error=error)
+            row = _with_progress(Row(label, point, _state(happened)))
+        last = happened[-1] if happened else None
+        if last is not None and (last.event != events.IN_USE or row.state == SKIPPED):
+            diverged = row.state == FAILED and last.event == events.DIVERGED
+            row = replace(row, error=row.error or last.error, diverged=diverged)
+        return replace(row, seconds=_seconds(row.state, happened))
 
     def _finished(self, row: Row) -> Row:
         try:
             record = read_record(row.point.path)
-        except DpftError as error:
-            return replace(row, error=str(error))
-        taken, privacy = record["training"]["steps"], record["privacy"]
-        row = replace(row, step=taken, steps=taken, epsilon=privacy and stated(privacy["epsilon"]))
-        if (record.get("audit") or {}).get("refuted"):
-            return replace(row, error="the audit refutes its guarantee; do not release the model")
-        try:
+            taken, privacy = record["training"]["steps"], record["privacy"]
+            epsilon = privacy and stated(privacy["epsilon"])
+            row = replace(row, step=taken, steps=taken, epsilon=epsilon)
+            if (record.get("audit") or {}).get("refuted"):
+                error = "the audit refutes its guarantee; do not release the model"
+                return replace(row, error=error)
             metric, value = score(record, self._metric)
         except DpftError as error:
             return replace(row, error=str(error))
         return replace(row, metric=metric, score=value)
 
 
-def _met(happened: Sequence[Event], folder: SweepFolder) -> list[Point]:
-    """The points that a sweeper has chosen so far, in its order."""
-    found: dict[str, Point] = {}
-    for event in happened:
-        if event.digest is not None and event.run is not None:
-            path = folder.inside(event.run)
-            private = (path / "ledger.jsonl").exists()
-            found[event.digest] = Point(event.overrides, event.digest, path, private)
-    return list(found.values())
-
-
 def _state(happened: Sequence[Event]) -> str:
     """Of a run that is not finished, from what happened to it since the sweep was started."""
-    # A second job for a run that is in use says nothing of the run, not even that it started.
-    told: list[Event] = []
+    last: dict[tuple[str, int], Event] = {}  # of each process, the latest at the end
     for event in happened:
-        if event.event != events.IN_USE:
-            told.append(event)
-        elif told and told[-1].event == events.STARTED and _same_process(told[-1], event):
-            told.pop()
-    if not told:
+        last.pop((event.host, event.pid), None)
+        last[event.host, event.pid] = event
+    # A job that left the run to another one says nothing of it, not even that it started.
+    ours = [event for event in last.values() if event.event != events.IN_USE]
+    if not ours:
         return SKIPPED if happened else WAITING
-    last = told[-1]
-    if last.event == events.STARTED:
-        return RUNNING if _alive(last) else STOPPED
-    states = {
-        events.FAILED: FAILED,
-        events.DIVERGED: FAILED,
-        events.SKIPPED: SKIPPED,
-        events.STOPPED: STOPPED,
-    }
-    return states.get(last.event, WAITING)  # finished, and then taken away
-
-
-def _same_process(one: Event, other: Event) -> bool:
-    return (one.host, one.pid) == (other.host, other.pid)
+    if ours[-1].event == events.STARTED:
+        return RUNNING if _alive(ours[-1]) else STOPPED
+    return _STATES.get(ours[-1].event, WAITING)
 
 
 def _alive(event: Event) -> bool:
-    """Whether the process that wrote it is there; on another machine that cannot be told."""
+    """Whether the process that wrote it is there; of another machine's that is assumed."""
     if event.host != socket.gethostname():
         return True
     try:
         os.kill(event.pid, 0)
+        # A dead process that its parent has not asked about yet still has its number.
+        status = Path(f"/proc/{event.pid}/stat").read_text(errors="replace")
     except ProcessLookupError:
         return False
-    except PermissionError:
-        pass
-    try:  # a dead process that nobody has asked about yet still has its number
-        told = Path(f"/proc/{event.pid}/stat").read_text(errors="replace")
-    except OSError:
+    except OSError:  # another user's process, or a system without /proc
         return True
-    return told.rpartition(")")[2].split()[:1] != ["Z"]
+    return status.rpartition(")")[2].split()[:1] != ["Z"]
 
 
-def _error(state: str, happened: Sequence[Event]) -> str | None:
-    if not happened or (happened[-1].event == events.IN_USE and state != SKIPPED):
+def _seconds(state: str, happened: Sequence[Event]) -> float | None:
+    starts = [event.seconds for event in happened if event.event == events.STARTED]
+    if not starts or state == STOPPED:
         return None
-    return happened[-1].error
+    ends = [event.seconds for event in happened if event.event in _ENDS]
+    return max(0.0, (ends[-1] if ends else time.time()) - starts[-1])
 
 
-def _seconds(row: Row, happened: Sequence[Event]) -> float | None:
-    starts = [event for event in happened if event.event == events.STARTED]
-    if not starts or row.state == STOPPED:
-        return None
-    later = [e for e in happened if e.event in _ENDS]
-    end = later[-1].seconds if later else time.time()
-    return max(0.0, end - starts[-1].seconds)
-
-
-def _unfinished(row: Row) -> Row:
-    """Steps so far, and the budget that they have spent."""
+def _with_progress(row: Row) -> Row:
+    """With the steps so far, and the budget that they have spent."""
     ledger = row.point.path / "ledger.jsonl"
     if ledger.exists():
-        last, header = _last_line(ledger), _first_line(ledger).get("header", {})
-        total = header.get("mechanism", {}).get("steps")
-        if "step" not in last:  # the header alone: nothing is spent
-            return replace(row, step=0, steps=total, epsilon=0.0)
-        spent = last.get("epsilon_rdp")
-        return replace(row, step=int(last["step"]) + 1, steps=total, epsilon=spent)
-    last = _last_line(row.point.path / "private" / "metrics.jsonl")
+        first, last = _ends(ledger)
+        total = first.get("header", {}).get("mechanism", {}).get("steps")
+        spent = last.get("epsilon_rdp") if "step" in last else 0.0  # the header spends nothing
+        return replace(row, step=int(last.get("step", -1)) + 1, steps=total, epsilon=spent)
+    _, last = _ends(row.point.path / "private" / "metrics.jsonl")
     return replace(row, step=int(last["step"]) + 1) if "step" in last else row
 
 
-def _first_line(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return _mapping(file.readline())
-
-
-def _last_line(path: Path) -> dict[str, Any]:
-    """The last whole line; nothing where there is none yet."""
+def _ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The first and the last whole line of a file of JSON objects; empty where there is none."""
     try:
         with path.open("rb") as file:
+            first = file.readline()
             file.seek(max(0, path.stat().st_size - _TAIL))
-            lines = file.read().splitlines(keepends=True)
+            tail = file.read()
     except FileNotFoundError:
-        return {}
-    return next((_mapping(line) for line in reversed(lines) if line.endswith(b"\n")), {})
+        return {}, {}
+    return _object(first), _object(tail[: tail.rfind(b"\n") + 1].rstrip().rpartition(b"\n")[2])
 
 
-def _mapping(line: bytes) -> dict[str, Any]:
+def _object(line: bytes) -> dict[str, Any]:
     try:
         value = parse_json(line)
     except ValueError:
         return {}
-    return dict(value) if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else {}

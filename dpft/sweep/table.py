@@ -11,21 +11,22 @@ from rich.live import Live
 from rich.table import Table
 
 from dpft.report.console import Console
+from dpft.report.terminal import echo
 from dpft.runs.closing import Closing
 from dpft.runs.shown import clock, up
 from dpft.sweep import state
 from dpft.sweep.state import Row
 
+# Which rows are shown first where not all fit, and how.
 _STYLES = {
     state.RUNNING: "bold",
-    state.DONE: "green",
     state.FAILED: "red",
     state.STOPPED: "yellow",
     state.SKIPPED: "yellow",
+    state.DONE: "green",
     state.WAITING: "dim",
 }
-# Which rows are shown first where not all fit.
-_URGENCY = (state.RUNNING, state.FAILED, state.STOPPED, state.SKIPPED, state.DONE, state.WAITING)
+_URGENCY = tuple(_STYLES)
 # Lines of a terminal that the table's head and frame take.
 _FRAME = 7
 
@@ -41,7 +42,7 @@ class Display(Closing):
         self._lines = lines
         self._console = Console(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._shown: dict[str, str] = {}
+        self._printed: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -59,16 +60,10 @@ class Display(Closing):
             self._live.update(as_table(fitting, summary(rows)), refresh=True)
             return
         for row in rows if self._lines else ():
-            before = self._shown.get(row.point.digest, state.WAITING)
-            if row.state != before:
-                self._shown[row.point.digest] = row.state
+            if row.state != self._printed.get(row.point.digest, state.WAITING):
+                self._printed[row.point.digest] = row.state
                 done = sum(r.state == state.DONE for r in rows)
-                self._console.print(
-                    f"[{done}/{len(rows)} done] {row.label}: {row.state}",
-                    highlight=False,
-                    markup=False,
-                    soft_wrap=True,
-                )
+                echo(f"[{done}/{len(rows)} done] {row.label}: {row.state}", err=True)
 
 
 def as_table(rows: Sequence[Row], title: str) -> Table:
@@ -85,12 +80,10 @@ def as_table(rows: Sequence[Row], title: str) -> Table:
 
 def cells(row: Row) -> tuple[str, str, str, str, str, str]:
     """Label, state, steps, epsilon so far, score and time of one point, as text."""
-    steps = "-" if row.step is None else f"{row.step}"
-    if row.step is not None and row.steps is not None:
-        steps = f"{row.step}/{row.steps}"
-    epsilon = "-" if row.epsilon is None else up(row.epsilon)
-    if row.epsilon is None and not row.point.private:
-        epsilon = "none"
+    counted = [str(count) for count in (row.step, row.steps) if count is not None]
+    steps = "-" if row.step is None else "/".join(counted)
+    unknown = "-" if row.point.private else "none"
+    epsilon = unknown if row.epsilon is None else up(row.epsilon)
     value = "-" if row.score is None else f"{row.score:.4f}"
     return row.label, row.state, steps, epsilon, value, clock(row.seconds)
 
@@ -98,25 +91,22 @@ def cells(row: Row) -> tuple[str, str, str, str, str, str]:
 def summary(rows: Sequence[Row]) -> str:
     """``12 points: 3 done, 1 running, 8 waiting``."""
     counts = Counter(row.state for row in rows)
-    listed = [f"{counts[s]} {s}" for s in (state.DONE, *_URGENCY) if counts[s] and s != state.DONE]
-    done = [f"{counts[state.DONE]} {state.DONE}"]
+    others = [f"{counts[s]} {s}" for s in _URGENCY if counts[s] and s != state.DONE]
     noun = "point" if len(rows) == 1 else "points"
-    return f"{len(rows)} {noun}: {', '.join([*done, *listed])}"
+    return f"{len(rows)} {noun}: {', '.join([f'{counts[state.DONE]} done', *others])}"
 
 
 def shortened(rows: Sequence[Row], lines: int) -> list[Row]:
     """The most urgent rows, in the sweep's order; among finished ones the latest."""
-    lines = max(1, lines)
-    ranked = sorted(
-        enumerate(rows),
-        key=lambda entry: (
-            _URGENCY.index(entry[1].state),
-            -entry[0] if entry[1].state == state.DONE else entry[0],
-        ),
-    )
-    return [row for _, row in sorted(ranked[:lines], key=lambda entry: entry[0])]
+
+    def urgency(place: int) -> tuple[int, int]:
+        now = rows[place].state
+        return _URGENCY.index(now), -place if now == state.DONE else place
+
+    kept = sorted(range(len(rows)), key=urgency)[: max(1, lines)]
+    return [rows[place] for place in sorted(kept)]
 
 
 def _metric(rows: Sequence[Row]) -> str:
-    names = list(dict.fromkeys(row.metric for row in rows if row.metric is not None))
-    return names[0] if len(names) == 1 else "score"
+    names = {row.metric for row in rows if row.metric is not None}
+    return names.pop() if len(names) == 1 else "score"

@@ -3,15 +3,15 @@
 import pytest
 
 from dpft.config.errors import ConfigError
-from dpft.sweep.words import read_list, read_words
+from dpft.sweep.arguments import parse_arguments, read_list
 
 
 def test_flags_and_overrides_in_any_order(tmp_path):
-    words = read_words(["eps=1,2", "-m", "--config-dir", str(tmp_path), "+experiment=demo"])
+    words = parse_arguments(["eps=1,2", "-m", "--config-dir", str(tmp_path), "+experiment=demo"])
     assert words.overrides == ("eps=1,2", "+experiment=demo")
     assert words.config_dir == tmp_path
-    assert read_words([f"-cd={tmp_path}"]).config_dir == tmp_path
-    assert read_words(["--multirun"]).overrides == ()
+    assert parse_arguments([f"-cd={tmp_path}"]).config_dir == tmp_path
+    assert parse_arguments(["--multirun"]).overrides == ()
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_flags_and_overrides_in_any_order(tmp_path):
 )
 def test_what_a_sweep_does_not_take(typed, message):
     with pytest.raises(ConfigError) as caught:
-        read_words(typed.split())
+        parse_arguments(typed.split())
     assert message in str(caught.value)
 
 

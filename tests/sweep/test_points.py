@@ -9,12 +9,12 @@ from dpft.config.folder import conf_dir
 from dpft.config.schema import parse
 from dpft.runs import config_hash
 from dpft.runs.paths import run_path
+from dpft.sweep.arguments import ParsedOverrides
 from dpft.sweep.points import labels, make_plan
-from dpft.sweep.words import Words
 
 
 def plan(*overrides, lines=()):
-    return make_plan(Words(overrides), lines)
+    return make_plan(ParsedOverrides(overrides), lines)
 
 
 def test_a_grid_is_every_combination_and_the_last_value_moves_fastest():
@@ -103,7 +103,7 @@ def test_configs_of_ones_own_are_found(tmp_path):
     own = tmp_path / "experiment"
     own.mkdir()
     (own / "mine.yaml").write_text("# @package _global_\neps: 5\n")
-    got = make_plan(Words(("+experiment=mine",), tmp_path))
+    got = make_plan(ParsedOverrides(("+experiment=mine",), tmp_path))
     assert got.points[0].digest == config_hash(parse(compose(["eps=5"])).identity())
     assert got.runs[0].privacy.epsilon == 5
 
@@ -151,4 +151,4 @@ def test_a_preset_does_not_bring_force_into_a_sweep(tmp_path):
     own.mkdir()
     (own / "own.yaml").write_text("# @package _global_\nforce: true\n")
     with pytest.raises(ConfigError, match=r"point 1 of 2 .*got force=true; .*every finished point"):
-        make_plan(Words(("+experiment=own", "seed=1,2"), tmp_path))
+        make_plan(ParsedOverrides(("+experiment=own", "seed=1,2"), tmp_path))

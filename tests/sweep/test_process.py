@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from dpft.sweep.child import Child
+from dpft.sweep.process import Multirun
 
 
 def test_what_a_child_is_told_stands_neither_in_its_arguments_nor_in_its_environment(tmp_path):
     log = tmp_path / "log"
-    with Child(["seeed=7654321"], log) as child:
+    with Multirun(["seeed=7654321"], log) as child:
         process = Path("/proc", str(child._process.pid))
         shown = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
         assert child.wait(60) == 2, log.read_text()

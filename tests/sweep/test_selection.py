@@ -21,11 +21,11 @@ from dpft.privacy import accounting
 from dpft.privacy.accounting import Trials
 from dpft.report.cost import composed
 from dpft.runs import config_hash
+from dpft.sweep.arguments import parse_arguments, read_list
 from dpft.sweep.find import find
 from dpft.sweep.points import make_plan
 from dpft.sweep.release import _copy
 from dpft.sweep.selection import Candidate, Selection, draw, price
-from dpft.sweep.words import read_list, read_words
 from dpft.training.trained import loaded_run
 from tests.report.pages.example import config as settings_of
 from tests.report.pages.example import mechanism, record
@@ -145,7 +145,7 @@ def test_candidates_and_trials_find_configs_of_ones_own(tmp_path, monkeypatch):
     trials = []
 
     def stand_in(arguments, *, file, **others):
-        trials.extend(make_plan(read_words(arguments), read_list(file)).runs)
+        trials.extend(make_plan(parse_arguments(arguments), read_list(file)).runs)
         raise typer.Exit(1)
 
     monkeypatch.setattr(Trials, "draw", lambda self, key: 2)
@@ -170,7 +170,7 @@ def by_hand(tmp_path, monkeypatch):
         def stand_in(arguments, *, file, **options):
             swept.append(options)
             os.utime(file.parents[1] / "selection.json", (1, 1))
-            plan = make_plan(read_words(arguments), read_list(file))
+            plan = make_plan(parse_arguments(arguments), read_list(file))
             for point, score, size in zip(plan.points, scores, sizes, strict=True):
                 point.path.mkdir(parents=True)
                 if score == "diverged":

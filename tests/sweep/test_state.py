@@ -13,12 +13,12 @@ from dpft.config.errors import ConfigError
 from dpft.runs import RunLockedError
 from dpft.runs.shown import clock
 from dpft.sweep import journal as events
+from dpft.sweep.arguments import ParsedOverrides
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
 from dpft.sweep.journal import Event, Journal
 from dpft.sweep.points import Plan, Point
 from dpft.sweep.state import States
 from dpft.sweep.table import Display, as_table, cells, shortened, summary
-from dpft.sweep.words import Words
 from tests.report.pages.example import record as whole
 
 NOBODY = 2**22 + 1  # no process has so high a number
@@ -37,7 +37,7 @@ def point(tmp_path, seed, private=True):
 
 
 def describe(folder, *points):
-    folder.describe(Words(("seed=1,2",)), (), Plan(points, 0, folder.path.parents[1]))
+    folder.describe(ParsedOverrides(("seed=1,2",)), (), Plan(points, 0, folder.path.parents[1]))
 
 
 def ledger(path, steps, total=8):
@@ -130,10 +130,10 @@ def test_of_secret_trials_no_file_learns_what_failed(folder, tmp_path, monkeypat
     describe(folder, *points)
     finished(points[0].path, points[0].digest)
     Journal(folder.journal).add(Event(events.FAILED, points[1].digest, error="out of memory"))
-    monkeypatch.setattr(sweep, "Child", Ended)
+    monkeypatch.setattr(sweep, "Multirun", Ended)
     monkeypatch.setattr(sweep, "Journal", lambda path: type("", (), {"add": lambda *_: None})())
     with pytest.raises(typer.Exit):
-        sweep._run((), States(folder), folder, secret)
+        sweep._run((), folder, secret)
     told = "".join(capsys.readouterr())
 
     for known in ("seed=", "out of memory", "1 done", "0.2500"):
@@ -151,14 +151,14 @@ def test_a_trial_that_diverged_is_done_and_a_run_that_diverged_failed(
     finished(points[0].path, points[0].digest)
     Journal(folder.journal).add(Event(events.DIVERGED, points[1].digest, error="not finite"))
     monkeypatch.setattr(Ended, "wait", lambda self, seconds: 0)
-    monkeypatch.setattr(sweep, "Child", Ended)
+    monkeypatch.setattr(sweep, "Multirun", Ended)
     monkeypatch.setattr(sweep, "Journal", lambda path: type("", (), {"add": lambda *_: None})())
     if secret:
-        sweep._run((), States(folder), folder, secret)
+        sweep._run((), folder, secret)
         assert "not finite" not in "".join(capsys.readouterr())
         return
     with pytest.raises(typer.Exit):
-        sweep._run((), States(folder), folder, secret)
+        sweep._run((), folder, secret)
     assert "1 failed" in capsys.readouterr().out
 
 
@@ -166,10 +166,10 @@ def test_a_sweep_whose_jobs_slurm_has_dropped_ends(folder, tmp_path, monkeypatch
     one = point(tmp_path, 1)
     describe(folder, one)
     monkeypatch.setattr(Ended, "wait", lambda self, seconds: None)
-    monkeypatch.setattr(sweep, "Child", Ended)
+    monkeypatch.setattr(sweep, "Multirun", Ended)
     monkeypatch.setattr(sweep.Queue, "lost", lambda self: ["3_0"])
     with pytest.raises(typer.Exit):
-        sweep._run((), States(folder), folder, secret=False)
+        sweep._run((), folder, secret=False)
     said = capsys.readouterr().err
     assert "Slurm knows the jobs (3_0) no longer" in said
     assert "the same command goes on" in said
@@ -237,7 +237,7 @@ def test_another_metric_may_be_shown_and_a_wrong_one_is_told(folder, tmp_path):
 
 
 def test_points_that_a_sweeper_chooses_are_met_one_by_one(folder, tmp_path):
-    folder.describe(Words(("hydra/sweeper=optuna",)), (), Plan(None, 0, tmp_path))
+    folder.describe(ParsedOverrides(("hydra/sweeper=optuna",)), (), Plan(None, 0, tmp_path))
     assert States(folder).rows() == []
     journal = Journal(folder.journal)
     for seed in (3, 4):
@@ -265,7 +265,7 @@ def test_a_folder_holds_one_sweep(folder, tmp_path):
     describe(folder, one)
     describe(folder, one)
     with pytest.raises(ConfigError, match="holds another sweep"):
-        folder.describe(Words(("seed=1,3",)), (), Plan((one,), 0, tmp_path))
+        folder.describe(ParsedOverrides(("seed=1,3",)), (), Plan((one,), 0, tmp_path))
     folder.description.write_text("{")
     with pytest.raises(ConfigError, match=r"sweep.json is damaged"):
         folder.points()
@@ -280,9 +280,9 @@ def test_a_sweep_is_run_by_one_process(folder):
 
 
 def test_the_same_words_are_the_same_sweep():
-    one = default_name(Words(("seed=1,2",)), (("eps=3",),))
-    assert one == default_name(Words(("seed=1,2",)), (("eps=3",),))
-    assert one != default_name(Words(("seed=1,2",)), (("eps=8",),))
+    one = default_name(ParsedOverrides(("seed=1,2",)), (("eps=3",),))
+    assert one == default_name(ParsedOverrides(("seed=1,2",)), (("eps=3",),))
+    assert one != default_name(ParsedOverrides(("seed=1,2",)), (("eps=8",),))
     with pytest.raises(ConfigError, match=r"--name is '\.\./x'"):
         folder_of(Path("runs"), "../x")
 

@@ -8,11 +8,11 @@ from dpft.cli.report import build
 from dpft.config.errors import ConfigError
 from dpft.report.pages.gather import Options
 from dpft.sweep import journal as events
+from dpft.sweep.arguments import ParsedOverrides
 from dpft.sweep.find import find
 from dpft.sweep.folder import folder_of
 from dpft.sweep.journal import Event, Journal
 from dpft.sweep.points import Plan, Point
-from dpft.sweep.words import Words
 from tests.report.pages.example import LOSSES, Page, a_run, a_selection, config, ledger, record
 
 
@@ -119,7 +119,7 @@ def test_a_sweep_shows_every_point(tmp_path):
         Point(("task=e2e", f"optim.lr={lr}"), f"hash-{lr}", tmp_path / "runs" / f"lr-{lr}", True)
         for lr in (1, 2, 3, 4)
     ]
-    folder.describe(Words(("optim.lr=1,2,3,4",)), (), Plan(tuple(points), 0, tmp_path))
+    folder.describe(ParsedOverrides(("optim.lr=1,2,3,4",)), (), Plan(tuple(points), 0, tmp_path))
     a_run(points[0].path, record(0.4, config_hash="hash-1"))
     (points[0].path / "DONE").write_text(json.dumps({"config_hash": "hash-1"}))
     ledger(points[1].path, steps=2)

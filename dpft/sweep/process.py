@@ -1,0 +1,97 @@
+"""Hydra's multirun in a process group of its own, which does not outlive its parent.
+
+The child holds the reading end of a pipe of which only the parent has the other end. When the
+parent is gone, even by SIGKILL, the kernel closes that end and reading returns. The child then ends
+its whole process group, in which its own workers are. That is safe, since runs survive any kill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpft.runs.closing import Closing
+
+_VARIABLE = "DPFT_SWEEP_LIFELINE"
+# Seconds that a run has to end by itself after Ctrl-C.
+_PATIENCE = 5.0
+
+
+class Multirun(Closing):
+    """``dpft train -m ...``, which ends when this object is closed or this process dies.
+
+    The arguments are handed over on standard input: every user of the machine sees the arguments of
+    a process, and of a selection's trials nobody may know even how many there are.
+
+    Args:
+        arguments: what follows ``dpft train -m``.
+        log: what the process and its workers print is appended to this file.
+    """
+
+    def __init__(self, arguments: Sequence[str], log: Path) -> None:
+        reading, self._writing = os.pipe()
+        environment = {**os.environ, _VARIABLE: str(reading), "PYTHONUNBUFFERED": "1"}
+        try:
+            # Its owner's alone: an error may quote the data.
+            log.touch(mode=0o600)
+            # A file without a name, since a pipe could fill up before anybody reads it.
+            with log.open("ab") as output, tempfile.TemporaryFile("w+", encoding="utf-8") as typed:
+                json.dump(["train", "-m", *arguments], typed)
+                typed.seek(0)
+                self._process = subprocess.Popen(
+                    # -P: as the dpft script, which does not import from the working folder
+                    [sys.executable, "-P", "-m", "dpft.cli.piped"],
+                    stdin=typed,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(reading,),
+                    process_group=0,
+                    env=environment,
+                )
+        except BaseException:
+            os.close(self._writing)
+            raise
+        finally:
+            os.close(reading)
+
+    def wait(self, seconds: float) -> int | None:
+        """The exit status once the process has ended, None if it has not after ``seconds``."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def close(self) -> None:
+        """Interrupt it and give it a moment; then kill what is left of it and of its workers."""
+        if self._process.poll() is None:
+            self._signal(signal.SIGINT)
+            self.wait(_PATIENCE)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        os.close(self._writing)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
+def end_with_parent() -> None:
+    """In the child: end with the parent, if `Multirun` started this process."""
+    number = os.environ.pop(_VARIABLE, None)  # for this process only: below, it is another's file
+    if number is None or os.getpgrp() != os.getpid():
+        return  # not the leader of a group of its own: others would be ended too
+    os.set_inheritable(int(number), False)
+    threading.Thread(target=_follow, args=(int(number),), name="lifeline", daemon=True).start()
+
+
+def _follow(descriptor: int) -> None:
+    os.read(descriptor, 1)  # nothing is ever written
+    os.killpg(os.getpgrp(), signal.SIGKILL)
