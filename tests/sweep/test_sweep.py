@@ -206,6 +206,16 @@ def test_a_dry_run_shows_the_points_and_makes_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_points_are_planned_before_torch_is_imported(tmp_path):
+    code = (
+        "import sys; from dpft.cli.sweep import main; main(['seed=1,2'], dry_run=True); "
+        "print('torch' in sys.modules, 'transformers' in sys.modules)"
+    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "False False", done.stderr
+
+
 def test_a_bad_point_is_told_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "points.txt").write_text("seed=1\nsede=2\n")
