@@ -1,4 +1,4 @@
-"""Run the queue of docs/evidence.md: one process at a time, as far as it has not been run.
+"""Run the queue of docs/explanation/evidence.md, one process at a time, without finished runs.
 
     python scripts/evidence.py --list            # the order, and what is done
     DPFT_DATA=FOLDER python scripts/evidence.py
@@ -33,7 +33,7 @@ class Study:
     """Runs that answer one question together.
 
     Attributes:
-        finding: its letter in docs/evidence.md.
+        finding: its letter in docs/explanation/evidence.md.
         name: begins the names of its runs.
         settings: of every run.
         rows: further settings, by the name of what is compared.
@@ -196,7 +196,7 @@ def make(study: Study) -> bool:
 
 def main() -> None:
     """Parse the command line and run."""
-    parser = argparse.ArgumentParser(description="Run the queue of docs/evidence.md.")
+    parser = argparse.ArgumentParser(description="Run the queue of docs/explanation/evidence.md.")
     parser.add_argument("findings", nargs="*", help="letters; default: all")
     parser.add_argument("--list", action="store_true", help="show the queue and what is done")
     args = parser.parse_args()

@@ -8,7 +8,7 @@ Writes LADDER/tokenizer once, and LADDER/RUNG: a folder that `dpft train model=c
 model.path=LADDER/RUNG` loads, with `pretraining.json`, which says how it was made. All sizes share
 tokenizer, text, order of the text and number of tokens. Killed at any moment, the same command
 goes on from the last checkpoint and ends at the same weights, bit by bit. Hardware and hours of
-each rung: docs/ladder.md.
+each rung: docs/how-to/ladder.md.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ Row = tuple[str, str]
 Tok = Any
 Model = Any
 # Ordinary words of restaurant talk that the generated text lacks: the tokenizer learns them whole.
-# Chosen after looking at which common words of the official E2E text split: see docs/tiny_model.md.
+# Chosen after looking at which common words of the official E2E text split: see
+# docs/reference/tiny_model.md.
 ORDINARY = (
     "a about above affordable after all along also although always amazing an any around "
     "atmosphere average bad based be because been before best better between big breakfast "

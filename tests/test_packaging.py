@@ -86,7 +86,7 @@ def test_every_dependency_is_pinned() -> None:
 
 
 def test_every_dependency_is_explained() -> None:
-    explained = (ROOT / "docs" / "dependencies.md").read_text()
+    explained = (ROOT / "docs/reference/dependencies.md").read_text()
     rows = {canonical(name) for name in re.findall(r"^\| `([^`]+)` \|", explained, re.MULTILINE)}
     declared = names(PROJECT["dependencies"])
     for extra in PROJECT["optional-dependencies"].values():

@@ -5,7 +5,7 @@ everything else. So does this test: a canary's gradient lies on one coordinate o
 group, where its size is that group's threshold, and what the real records add there is known and
 subtracted. What is left is noise, with the canary in it or not. Noise that is missing, far too
 small or the same at every step, sampling at far another rate, and thresholds that the noise does
-not know all show; docs/audit.md says how far.
+not know all show; docs/how-to/audit.md says how far.
 
 What clips the real records is not tested: see `dpft.audit.records`.
 """

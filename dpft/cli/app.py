@@ -259,7 +259,7 @@ def table(
     """A paper's table beside your runs, and the missing ones: dpft table li2022/2 scale=laptop
 
     Without a name it lists every table. Each cell: printed number; ours with its deviation over
-    seeds; difference, verdict and marks; docs/tables.md defines them.
+    seeds; difference, verdict and marks; docs/how-to/tables.md defines them.
 
     \b
     dpft table li2022/2 --missing                      # the commands that would fill it
@@ -303,7 +303,7 @@ def claims(
     """The papers' headline claims: do they hold, by print and by your runs? dpft claims li2022
 
     Holds, fails, mixed, too close to tell, not yet testable (and by which command), or cannot be
-    tested here. With a claim's name: every number. docs/claims.md says what counts.
+    tested here. With a claim's name: every number. docs/how-to/claims.md says what counts.
     """
     from dpft.cli import claims as verb
 
@@ -337,7 +337,7 @@ def figure(
     """A paper's figure, as PNG and SVG with its data as CSV: dpft figure li2022/6
 
     Without a name it lists every figure and what it is made from: computed, from recorded runs,
-    from files of dpft bench, or from what a run keeps under private/. docs/figures.md.
+    from files of dpft bench, or from what a run keeps under private/. docs/how-to/figures.md.
     """
     from dpft.cli import figure as verb
 
@@ -486,7 +486,8 @@ def select(
     """Choose settings on private data, accounted: dpft select optim.lr=1e-3,4e-3 --metric BLEU
 
     Runs a random number of private trials with settings drawn from those given, and releases the
-    best, whose record states the price of the choice (Papernot & Steinke 2022; docs/sweeps.md).
+    best, whose record states the price of the choice (Papernot & Steinke 2022).
+    docs/how-to/sweeps.md explains it.
     """
     from dpft.cli import select as verb
 

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> None:
             "\n  dpft audit bound task=e2e task.source=sample eps=3\n"
             "  dpft audit bound task=e2e eps=3 audit.gradients=2000 audit.records=200\n"
             "  dpft audit canary task=e2e clip=none audit.repetitions=10\n\n"
-            "All settings of an audit: dpft ls audit; what it can show: docs/audit.md"
+            "All settings of an audit: dpft ls audit; what it can show: docs/how-to/audit.md"
         )
         return
     kind, rest = arguments[0], list(arguments[1:])

@@ -12,7 +12,7 @@ from dpft.models.select import select
 def adapt(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> LoadedModel:
     """The model with ``requires_grad`` set, or wrapped, as ``conf/adapt`` says.
 
-    A new classification head is trained whatever the method. See docs/adaptation.md.
+    A new classification head is trained whatever the method. See docs/reference/adaptation.md.
 
     Args:
         loaded: as `load_model` made it, every parameter trainable. It is changed.

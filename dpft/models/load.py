@@ -133,9 +133,9 @@ def load_model(settings: Model, needs: Needs, seed: int, *, own: bool = False) -
 
     Args:
         settings: ``path`` is a hub id, a folder, ``bundled:NAME``, ``package:NAME`` or
-            ``random:FAMILY``; see docs/models.md. ``init=scratch`` keeps the architecture and draws
-            new weights; ``tied=False`` gives the output head a copy of the input embedding as a
-            parameter of its own, as in the published GPT-2 runs.
+            ``random:FAMILY``; see docs/reference/models.md. ``init=scratch`` keeps the
+            architecture and draws new weights; ``tied=False`` gives the output head a copy of the
+            input embedding as a parameter of its own, as in the published GPT-2 runs.
         needs: what the task's objective works with.
         seed: for drawn weights, a new head's among them.
         own: whether this is what the run itself has saved, rather than the base of another.

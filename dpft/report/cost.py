@@ -16,7 +16,7 @@ _ADAPTIVE = (
     "Noise, batch size or steps of later runs were chosen by the scores of earlier ones: the total "
     "is then not proven, unless it had been fixed beforehand."
 )
-_WHERE = "dpft select chooses among private runs at a smaller price: docs/sweeps.md."
+_WHERE = "dpft select chooses among private runs at a smaller price: docs/how-to/sweeps.md."
 
 
 def remarks(records: Sequence[Mapping[str, Any]], searched: bool = False) -> list[str]:

@@ -1,7 +1,7 @@
 """The run directory: configuration, ledger, checkpoints, record and card of one run.
 
 A run may be killed at any moment and continued by the same command, to the same weights and the
-same ledger, bit for bit. ``docs/runs.md`` tells the layout and what may be published.
+same ledger, bit for bit. ``docs/reference/runs.md`` tells the layout and what may be published.
 """
 
 from dpft.runs import checkpoint

@@ -11,7 +11,7 @@ from typing import Any
 # The largest epsilon of the "reasonable" tier of Ponomareva et al., How to DP-fy ML, 2023.
 _REASONABLE = 10
 SHUFFLED = "Epsilon computed for Poisson sampling, run with shuffled batches."
-# PRV is composed for one direction, removing a record (docs/accounting.md, Limits).
+# PRV is composed for one direction, removing a record (docs/reference/accounting.md, Limits).
 _KINDS = {
     "pld": "upper bound",
     "rdp": "upper bound",

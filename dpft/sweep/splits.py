@@ -47,7 +47,7 @@ def _text(what: str) -> str:
     return (
         f"{what} on the test split: the best of them is then no fair test score. To choose, type "
         "decode.split=dev where the task has a dev split; then, for the run that is chosen, "
-        "dpft decode RUN decode.split=test and dpft score RUN (docs/sweeps.md)."
+        "dpft decode RUN decode.split=test and dpft score RUN (docs/how-to/sweeps.md)."
     )
 
 

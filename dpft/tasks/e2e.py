@@ -88,7 +88,7 @@ def linearise(mr: str) -> str:
     """The prompt text: ``"name : Aromi | area : riverside"``.
 
     The form of Li & Liang 2021, whose files, which Li et al. 2022 used, name some attributes
-    otherwise and hold tokenised references (docs/tasks/e2e.md).
+    otherwise and hold tokenised references (docs/reference/tasks/e2e.md).
     """
     return " | ".join(f"{name} : {value}" for name, value in slots(mr))
 

@@ -1,7 +1,7 @@
 """What tasks on the user's own data share: where the data are, whose they are, what is held out.
 
 The data are files, or a data set of the hub, whose columns the settings name. Either each record is
-a unit of privacy, or all records of one user are; see docs/tasks/own_data.md.
+a unit of privacy, or all records of one user are; see docs/how-to/own_data.md.
 
 Nothing here may make one unit depend on another. Whether a record is held out for testing follows
 from a digest of that record (of its user, where users are units), and not from its place in the

@@ -235,7 +235,9 @@ def save_hub(dataset: Dataset, name: str, folder: Path) -> Iterator[tuple[Path, 
     """
     hub = dataset.hub
     if hub is None:
-        raise DataError(f"the hub has no copy of {name}; see docs/tasks for where its files are")
+        raise DataError(
+            f"the hub has no copy of {name}; see docs/reference/tasks for where its files are"
+        )
     for split in hub.splits:
         loaded = _load_hub(hub, name, split, "Go online")
         file = folder / f"{hub.splits[split].split('+')[0]}.parquet"

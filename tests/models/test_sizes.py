@@ -1,4 +1,4 @@
-"""Parameter counts in docs/models.md are those of the architectures."""
+"""Parameter counts in docs/reference/models.md are those of the architectures."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.models.standins import FAMILIES
 
-DOCS = Path(__file__).parents[2] / "docs" / "models.md"
+DOCS = Path(__file__).parents[2] / "docs/reference/models.md"
 TEN = tuple("abcdefghij")
 
 

@@ -134,7 +134,7 @@ def test_weights_that_are_damaged_are_not_used(path: Path) -> None:
 def test_where_the_key_is_deleted_the_damaged_file_is_to_be_put_back(
     path: Path, original: Path
 ) -> None:
-    """As `docs/runs.md` advises, ``private/`` is deleted in the end."""
+    """As `docs/reference/runs.md` advises, ``private/`` is deleted in the end."""
     shutil.rmtree(path / "private")
     assert again(path)
     cut(path / WEIGHTS)

@@ -8,7 +8,7 @@ privacy loss distributions (PLD; a proven upper bound, and the tightest: it is w
 Renyi DP (a proven upper bound, about a tenth larger), and two that repeat what papers print: the
 Gaussian-DP central limit theorem (an approximation, often too small), and numerical composition of
 privacy random variables (PRV; bounds from both sides, proven for removing a record).
-``docs/accounting.md`` compares them with printed numbers and lists the limits.
+``docs/reference/accounting.md`` compares them with printed numbers and lists the limits.
 """
 
 from __future__ import annotations

@@ -94,8 +94,9 @@ def epsilon_prv(
 
     Guarantee: the true epsilon under Poisson sampling is at most ``upper`` for removing a record,
     up to the rounding of floating-point arithmetic in the library. That adding one costs no more
-    held in every case tried, but we know no proof (docs/accounting.md, Limits). Where ``note`` says
-    that Renyi DP or the exact formula stands in, both are covered. ``estimate`` guarantees nothing.
+    held in every case tried, but we know no proof (docs/reference/accounting.md, Limits). Where
+    ``note`` says that Renyi DP or the exact formula stands in, both are covered. ``estimate``
+    guarantees nothing.
 
     Raises:
         ValueError: if an argument is outside its range.

@@ -9,7 +9,8 @@ def steps_for(*, dataset_size: int, batch_size: int, epochs: float) -> int:
     """Optimizer steps of a run: ``epochs`` times the whole batches in one epoch, rounded up.
 
     An epoch is ``floor(dataset_size / batch_size)`` steps, as with a loader that drops its last
-    incomplete batch: that is what reproduces the papers' converted epsilons (docs/accounting.md).
+    incomplete batch: that is what reproduces the papers' converted epsilons
+    (docs/reference/accounting.md).
     Any count is honest as long as the run takes the steps that were accounted for.
 
     Raises:

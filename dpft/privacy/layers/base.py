@@ -83,7 +83,7 @@ class GramCache:
 
 
 # Above this many multiplications one product per record is faster on a CPU than a batched one,
-# whose threads share out the records (measured in docs/performance.md).
+# whose threads share out the records (measured in docs/explanation/performance.md).
 _LOOPED_GRAM = 2**24
 
 

@@ -2,5 +2,5 @@
 
 `find` says which runs are meant, `gather` reads one, `guarantee`, `curves`, `sections` and
 `settings` turn what was read into parts, `one` and `several` make a page of them, and `frame`
-and `svg` know how pages and curves look. ``docs/reports.md`` tells what stands on a page and why.
+and `svg` know how pages and curves look. ``docs/how-to/reports.md`` says what is on a page and why.
 """

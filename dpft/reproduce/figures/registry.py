@@ -324,7 +324,8 @@ FIGURES = (
         "Bu et al. 2023, Figure 2",
         Kind.NONE,
         None,
-        why="it is a drawing of an algorithm and has no data; docs/clipping.md describes the plans",
+        why="it is a drawing of an algorithm and has no data; docs/reference/clipping.md describes "
+        "the plans",
     ),
     Figure(
         "bu2023/3",

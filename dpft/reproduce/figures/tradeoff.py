@@ -189,7 +189,8 @@ def boundaries_by_memory(name: str, title: str, source: str, at_hand: Materials)
     caption = at_hand.caption(
         [
             "The number beside a point is the block at which the second group begins, of 12 "
-            "(docs/tables.md, bu2023/3). Memory is the paper's in both: ours was not measured."
+            "(docs/how-to/tables.md, bu2023/3). Memory is the paper's in both: "
+            "ours was not measured."
         ],
         letters_of(panels),
     )

@@ -1,7 +1,7 @@
 """Tables of the papers as data: one YAML file a table, ``<paper>/<number>.yaml``.
 
 The files hold what a paper prints and the settings that repeat it; `dpft.reproduce.tables` puts
-runs beside them. ``docs/tables.md`` says how to add one.
+runs beside them. ``docs/how-to/tables.md`` says how to add one.
 """
 
 from dpft.reproduce.papers.library import load, names, read

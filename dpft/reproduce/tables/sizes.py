@@ -1,7 +1,7 @@
 """How many instances the published evaluation splits have: what a score must be of to be theirs.
 
-Counts are of questions, as `docs/tasks` gives them: meaning representations of E2E, triple sets of
-DART. MNLI's two parts are one split; a copy may hold the matched one alone.
+Counts are of questions, as `docs/reference/tasks` gives them: meaning representations of E2E,
+triple sets of DART. MNLI's two parts are one split; a copy may hold the matched one alone.
 """
 
 from __future__ import annotations

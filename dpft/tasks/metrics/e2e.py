@@ -1,7 +1,7 @@
 """The five scores of the E2E NLG challenge, equal to those of its official scorer.
 
 BLEU and NIST are those of `mteval` v13a. METEOR, ROUGE-L and CIDEr are those of the COCO caption
-evaluation. How equality was checked stands in `docs/metrics.md`.
+evaluation. How equality was checked stands in `docs/reference/metrics.md`.
 
 Source: Dusek, Novikova and Rieser, 2020, "Evaluating the State-of-the-Art of End-to-End Natural
 Language Generation: The E2E NLG Challenge".

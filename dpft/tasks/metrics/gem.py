@@ -2,7 +2,7 @@
 
 Nothing is cleaned: BLEU and METEOR read the texts as they are. ROUGE reads words of NLTK, and
 several references are jackknifed. BERTScore and BLEURT need weights, and are None without them. How
-each was checked against `gem-metrics` stands in `docs/metrics.md`.
+each was checked against `gem-metrics` stands in `docs/reference/metrics.md`.
 
 Source: Gehrmann et al., 2021, "The GEM Benchmark: Natural Language Generation, its Evaluation and
 Metrics".

@@ -20,7 +20,8 @@ def test_epsilons_follow_from_the_papers_settings():
         rows = epsilons(table(), table().rows, composer)
     assert [len(row) for row in rows] == [2, 0, 0, 0, 0]
     by_name = {cell.accountant: cell for cell in rows[0]}
-    # E2E, batches of 1024, ten epochs, epsilon 3: docs/accounting.md, and Li et al. 2022, Table 7.
+    # E2E, batches of 1024, ten epochs, epsilon 3: docs/reference/accounting.md, and Li et al.
+    # 2022, Table 7.
     assert by_name["gdp_clt"].ours == pytest.approx(2.32, abs=0.02)
     assert by_name["gdp_clt"].columns == ()  # one number for the row
     assert not by_name["gdp_clt"].within

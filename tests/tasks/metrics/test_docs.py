@@ -1,9 +1,9 @@
-"""The examples of docs/metrics.md."""
+"""The examples of docs/reference/metrics.md."""
 
 import doctest
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/reference/metrics.md"
 
 
 def test_the_examples_of_the_page_are_what_is_computed():
