@@ -2,7 +2,7 @@
 # Variables that may be given on the command line:
 #   PYTHON=python3.12       which Python builds the environment
 #   VENV=.venv              where the environment lies
-#   EXTRAS=dev,peers,sweep  which of pyproject.toml's extras are installed
+#   EXTRAS=dev,docs,sweep   which of pyproject.toml's extras are installed
 #   WORKERS=4               how many tests run at once, on one thread each
 #   ARGS="-k clipping"      what else pytest is told
 #   KILLS=1000              how many times `make torture` kills a run
@@ -11,7 +11,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 PYTHON :=
 VENV := .venv
-EXTRAS := dev
+EXTRAS := dev,docs
 WORKERS := 2
 ARGS :=
 KILLS := 1000
@@ -25,7 +25,7 @@ ifneq ($(shell $(BIN)/python -SEc "print(open('$(STAMP)').read())" 2>/dev/null),
 STALE := stale
 endif
 
-.PHONY: help demo test torture lint format wheel clean distclean setup stale
+.PHONY: help demo test torture lint docs format wheel clean distclean setup stale
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -44,6 +44,9 @@ lint: $(STAMP) ## check style (ruff), types (mypy) and which package imports whi
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports
+
+docs: $(STAMP) ## build the site of docs/ into build/site, offline; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 format: $(STAMP) ## rewrite the code in the house style
 	$(BIN)/python -m ruff check --fix-only .

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -255,9 +256,8 @@ def test_the_readme_commands_are_valid():
     assert len(commands) > 5
     for verb, rest in commands:
         if verb in ("train", "account"):
-            words = [w for w in rest.split() if "=" in w and not w.startswith(("-", "resume="))]
-            # Without a word, as where a run is resumed, every shipped config would be validated.
-            words = [w.split(",")[0] for w in words] or ["seed=0"]
+            words = [w for w in shlex.split(rest) if "=" in w and not w.startswith("-")]
+            words = [w if "[" in w else w.split(",")[0] for w in words]  # of a sweep the first
             result = invoke("validate", *words)
             assert result.exit_code == 0, f"{verb} {rest}: {result.output}"
         else:

@@ -1,0 +1,77 @@
+"""README, docs/ and results/: links lead somewhere, and examples run."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md"), *ROOT.glob("results/**/*.md")]
+)
+# Where pages of docs/ are named: messages, docstrings and comments.
+TEXTS = sorted(
+    file
+    for folder in ("conf", "dpft", "scripts", "tests")
+    for file in (ROOT / folder).rglob("*")
+    if file.suffix in {".py", ".yaml", ".md", ".sh"}
+)
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """As MkDocs and GitHub make them of headings."""
+    headings = re.findall(r"^#+ +(.+?) *$", prose(page), re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)|`", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", text).strip()) for text in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_a_page_resolve(page):
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_pages_that_code_names_exist():
+    named = {
+        (str(file.relative_to(ROOT)), page)
+        for file in (*TEXTS, ROOT / "pyproject.toml", ROOT / "Makefile", ROOT / "README.md")
+        for page in re.findall(r"\bdocs/[\w/-]+(?:\.md)?", file.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 30
+    assert {(file, page) for file, page in named if not (ROOT / page).exists()} == set()
+
+
+def test_every_page_is_in_the_navigation():
+    def pages(entry):
+        if isinstance(entry, str):
+            return [entry]
+        parts = entry if isinstance(entry, list) else entry.values()
+        return [page for part in parts for page in pages(part)]
+
+    nav = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    present = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    assert present <= set(nav)
+    assert len(nav) == len(set(nav))
+
+
+def test_the_training_loop_of_the_page_runs(capsys):
+    text = (DOCS / "how-to/training_loop.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(examples) == 2
+    for example in examples:
+        exec(compile(example, "training_loop.md", "exec"), {"__name__": "example"})
+    assert "epsilon 3.00 at delta 0.0001" in capsys.readouterr().out
