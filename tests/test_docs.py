@@ -55,6 +55,18 @@ def test_pages_that_code_names_exist():
     assert {(file, page) for file, page in named if not (ROOT / page).exists()} == set()
 
 
+def test_files_that_pages_name_exist():
+    named = {
+        (str(page.relative_to(ROOT)), file)
+        for page in [*DOCS.rglob("*.md"), ROOT / "README.md"]
+        for file in re.findall(
+            r"\b(?:conf|dpft|scripts|tests)/[a-z0-9_/]+\.(?:py|yaml|sh)", page.read_text()
+        )
+    }
+    assert len(named) > 100
+    assert {(page, file) for page, file in named if not (ROOT / file).exists()} == set()
+
+
 def test_every_page_is_in_the_navigation():
     def pages(entry):
         if isinstance(entry, str):
