@@ -118,6 +118,6 @@ def test_sizes_of_what_loads_offline(name):
 
 
 def test_every_config_file_has_its_row():
-    files = {file.stem for file in (DOCS.parents[1] / "conf" / "model").glob("*.yaml")}
+    files = {file.stem for file in (DOCS.parents[2] / "conf" / "model").glob("*.yaml")}
     assert set(stated()) == files - {"custom"} == {*PUBLISHED, *OFFLINE}
     assert {f"random-{family}" for family in FAMILIES} <= files
