@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import tarfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import numpy as np
 
 from dpft.config.errors import DataError
 from dpft.tasks import unpickle
 from dpft.tasks.images import Images, Rows, hub_images, names
-from dpft.tasks.limits import Gunzipped
+from dpft.tasks.limits import Gunzipped, table_rows
 from dpft.tasks.objectives.images import LabelledImage
-from dpft.tasks.sources import Dataset, Form, Hub
+from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm
 
 SIDE = 32
 # 60,000 images with labels and file names are about 187 MB.
 _MOST = 1 << 28
+OTHER_FILES = "images from other files than the published ones (checksums differ)"
+LOSSY = "lossy JPEG copies of the published images"
+_JPEG = b"\xff\xd8\xff"
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Layout:
         names: the key of the names there.
         labels: the key of the classes in the other files.
         classes: the names that are expected.
+        md5: of the archive and of each file of images, as its authors (the archive) and torchvision
+            (all of them) publish it.
     """
 
     archive: str
@@ -46,6 +52,7 @@ class Layout:
     names: str
     labels: str
     classes: tuple[str, ...]
+    md5: Mapping[str, str]
 
     def forms(self) -> tuple[Form, ...]:
         """Unpacked, or as the archive."""
@@ -91,6 +98,12 @@ class Layout:
         except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
             raise DataError(f"cannot read {archive}: {error}; expected {self.archive}") from error
 
+    def are_published(self, first: Path, split: str) -> bool:
+        """Whether the split whose first file, or archive, is ``first`` is what was published."""
+        names = self.train if split == "train" else (self.test,)
+        files = [first] if first.name == self.archive else [first.parent / name for name in names]
+        return all(_md5(file) == self.md5[file.name] for file in files)
+
     def _read(self, split: str, opened: Callable[[str], IO[bytes]], where: str) -> Rows:
         self._check_names(_load(opened, self.meta, where), f"{where}/{self.meta}")
         rows: Rows = []
@@ -131,6 +144,11 @@ class Layout:
         ]
 
 
+def _md5(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
+
+
 def _load(opened: Callable[[str], IO[bytes]], name: str, where: str) -> dict[str, Any]:
     try:
         with opened(name) as file:
@@ -151,6 +169,15 @@ TEN = Layout(
     names="label_names",
     labels="labels",
     classes=names("airplane automobile bird cat deer dog frog horse ship truck"),
+    md5={
+        "cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a",
+        "data_batch_1": "c99cafc152244af753f735de768cd75f",
+        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+        "data_batch_4": "634d18415352ddfa80567beed471001a",
+        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+        "test_batch": "40351d587109b95175f43aff81a1287e",
+    },
 )
 
 HUNDRED = Layout(
@@ -172,6 +199,11 @@ HUNDRED = Layout(
         television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman
         worm"""
     ),
+    md5={
+        "cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85",
+        "train": "16019d7e3df5f24257cddd939b257f8d",
+        "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+    },
 )
 
 
@@ -182,10 +214,51 @@ def _write_sample(layout: Layout, folder: Path, seed: int) -> None:
 
 
 @dataclass(frozen=True)
-class CIFAR10(Images):
+class CIFAR(Images):
+    """What both have in common: a copy of the images that is not the published one says so."""
+
+    layout: ClassVar[Layout]
+
+    def rows(self, split: str) -> Sequence[LabelledImage]:
+        rows = super().rows(split)
+        _ = self._copies  # while the files are there: training may take days
+        return rows
+
+    def labels(self) -> list[str]:
+        return [*super().labels(), *self._copies]
+
+    def details(self, split: str) -> Sequence[str]:
+        return [*super().details(split), *self._copies]
+
+    @cached_property
+    def _copies(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._look_at_files()))
+
+    def _look_at_files(self) -> Iterator[str]:
+        kind, folder = self.location
+        if kind != "files" or folder is None:
+            return
+        for split in ("train", "test"):
+            found = ((form, form.found(folder, split)) for form in self.dataset.all_forms())
+            form, files = next(((form, files) for form, files in found if files), (None, []))
+            if isinstance(form, ParquetForm):
+                if any(_holds_jpeg(next(table_rows(file), {})) for file in files):
+                    yield LOSSY
+            elif files and not self.layout.are_published(files[0], split):
+                yield OTHER_FILES
+
+
+def _holds_jpeg(row: Mapping[str, Any]) -> bool:
+    cells = [cell.get("bytes") if isinstance(cell, Mapping) else cell for cell in row.values()]
+    return any(isinstance(cell, bytes) and cell.startswith(_JPEG) for cell in cells)
+
+
+@dataclass(frozen=True)
+class CIFAR10(CIFAR):
     """Ten kinds of objects; see ``conf/task/cifar10.yaml``."""
 
     name = "cifar10"
+    layout = TEN
     classes = TEN.classes
     dataset = Dataset(
         forms=TEN.forms(),
@@ -199,10 +272,11 @@ class CIFAR10(Images):
 
 
 @dataclass(frozen=True)
-class CIFAR100(Images):
+class CIFAR100(CIFAR):
     """A hundred kinds of objects, the fine labels; see ``conf/task/cifar100.yaml``."""
 
     name = "cifar100"
+    layout = HUNDRED
     classes = HUNDRED.classes
     dataset = Dataset(
         forms=HUNDRED.forms(),

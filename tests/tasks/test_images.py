@@ -1,5 +1,7 @@
 """The image tasks: published files, what is refused, generated samples, splits and scores."""
 
+import dataclasses
+import hashlib
 import io
 import os
 import pickle
@@ -21,7 +23,7 @@ from dpft.models.image_input import ImageInput
 from dpft.models.load import LoadedModel
 from dpft.tasks import load_task
 from dpft.tasks.base import fingerprint
-from dpft.tasks.cifar import CIFAR10, CIFAR100, HUNDRED, TEN
+from dpft.tasks.cifar import CIFAR10, CIFAR100, HUNDRED, LOSSY, OTHER_FILES, TEN
 from dpft.tasks.food101 import Food101
 from dpft.tasks.food101 import read_list as read_food
 from dpft.tasks.gtsrb import GTSRB
@@ -124,6 +126,48 @@ def test_a_part_of_an_archive_is_refused(tmp_path):
     write(tmp_path / "c.tar.gz", "no archive")
     with pytest.raises(DataError, match=r"cannot read .*c\.tar\.gz.*expected cifar-10-python"):
         TEN.read_archive(tmp_path / "c.tar.gz", "train")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("changed", [None, "data_batch_4", "test_batch"])
+def test_files_other_than_the_published_ones_are_labelled(tmp_path, monkeypatch, changed, packed):
+    write_cifar10(tmp_path / "a", noise(1), [1])
+    files = [tmp_path / "a" / TEN.folder / name for name in (*TEN.train, TEN.test)]
+    md5 = {file.name: hashlib.md5(file.read_bytes()).hexdigest() for file in files}
+    monkeypatch.setattr(CIFAR10, "layout", dataclasses.replace(TEN, md5=md5))
+    if changed is not None:
+        write_cifar10(tmp_path / "b", noise(1, seed=1), [1])
+        (tmp_path / "b" / TEN.folder / changed).rename(tmp_path / "a" / TEN.folder / changed)
+    if packed:
+        with tarfile.open(tmp_path / TEN.archive, "w:gz") as archive:
+            archive.add(tmp_path / "a" / TEN.folder, TEN.folder)
+        whole = hashlib.md5((tmp_path / TEN.archive).read_bytes()).hexdigest()
+        md5[TEN.archive] = "of another" if changed else whole
+    task = CIFAR10(data_dir=str(tmp_path if packed else tmp_path / "a"))
+    task.records("train")
+    expected = [OTHER_FILES] if changed else []
+    assert [task.labels(), list(task.details("train"))] == [expected, expected]
+    for file in (tmp_path / TEN.archive, *files):  # training takes longer than files may lie there
+        file.unlink(missing_ok=True)
+    assert task.labels() == expected
+
+
+@pytest.mark.parametrize(("form", "expected"), [("PNG", []), ("JPEG", [LOSSY])])
+def test_lossy_images_of_parquet_files_are_labelled(tmp_path, form, expected):
+    encoded = io.BytesIO()
+    Image.fromarray(noise(1)[0]).save(encoded, form)
+    table = pa.table({"img": [{"bytes": encoded.getvalue(), "path": "0"}], "label": [3]})
+    for split in ("train", "test"):
+        pyarrow.parquet.write_table(table, tmp_path / f"{split}.parquet")
+    task = CIFAR10(data_dir=str(tmp_path))
+    assert len(task.records("test")) == 1
+    assert task.labels() == expected
+
+
+def test_a_generated_sample_is_no_copy():
+    task = CIFAR10(source="sample")
+    task.records("train")
+    assert task.labels() == ["generated sample data"]
 
 
 class Call:

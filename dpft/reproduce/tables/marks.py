@@ -15,6 +15,7 @@ from dpft.runs.lineage import is_trained_before
 
 # As in dpft.tasks and dpft.models, which are not imported here: they take seconds.
 _GENERATED = ("generated sample data", "synthetic training records")
+_OTHER_DATA = ("images from other files than the published ones", "lossy JPEG copies")
 _STAND_INS = ("bundled", "random stand-in model", "weights from a 4-bit file")
 
 
@@ -61,7 +62,8 @@ def marks_of(found: Iterable[Found], planned: PlannedRun, split: str) -> set[Mar
         limits = (task.get("limit_train"), task.get("limit_eval"))
         if any(x is not None for x in limits) or any(x.startswith("first ") for x in labels):
             marks.add(Mark.SUBSET)
-        if _is_other_size(one, planned) or is_part(one.record, split):
+        other_copy = any(label.startswith(_OTHER_DATA) for label in labels)
+        if other_copy or _is_other_size(one, planned) or is_part(one.record, split):
             marks.add(Mark.SUBSET)
         if any(label in _GENERATED for label in labels) or task.get("source") == "sample":
             marks.add(Mark.GENERATED)

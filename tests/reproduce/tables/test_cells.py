@@ -18,6 +18,7 @@ from dpft.reproduce.tables.verdicts import (
     tolerance,
     too_wide,
 )
+from dpft.tasks.cifar import LOSSY, OTHER_FILES
 from tests.reproduce.tables.example import plan, run_of, write_record
 
 
@@ -141,6 +142,8 @@ def scores(examples):
         ((), {"model": {"base_model": "gpt2-large"}}, Mark.MODEL),
         ((), {"labels": ["random stand-in model"]}, Mark.MODEL),
         ((), {"labels": ["generated sample data"]}, Mark.GENERATED),
+        ((), {"labels": [OTHER_FILES]}, Mark.SUBSET),
+        ((), {"labels": [LOSSY]}, Mark.SUBSET),
         (("task.train_size=2000",), {"dataset": {"counts": {"train": 2000}}}, Mark.SUBSET),
         ((), {"labels": ["base trained before on e2e without privacy"]}, Mark.MODEL),
         ((), {"scores": scores(600)}, Mark.SUBSET),
