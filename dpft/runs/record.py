@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
+from dpft.config.published import with_part_labels
 from dpft.runs.atomic import write_atomic
 from dpft.runs.directory import RunDirectory
 from dpft.runs.environment import CodeVersion
@@ -240,7 +241,8 @@ def write_record(run: RunDirectory, record: Mapping[str, Any]) -> None:
 def update_record(run: RunDirectory, **sections: Any) -> dict[str, Any]:
     """Put sections into an existing record, as decoding and scoring do, and write it.
 
-    ``scores`` and ``generations`` are merged split by split, other sections are replaced.
+    ``scores`` and ``generations`` are merged split by split, other sections are replaced. Scores of
+    another number of instances than was published get a label.
 
     Returns:
         The whole record, as read back.
@@ -249,6 +251,8 @@ def update_record(run: RunDirectory, **sections: Any) -> dict[str, Any]:
     for name, section in sections.items():
         merged = name in ("scores", "generations")
         record[name] = {**record.get(name, {}), **section} if merged else section
+    if "scores" in sections:
+        record["labels"] = with_part_labels(record)
     write_record(run, record)
     return read_record(run.record)
 

@@ -52,6 +52,38 @@ def test_scores_of_another_split_are_added(run: RunDirectory, record: dict[str, 
     assert update_record(run, scores={"valid": valid})["scores"].keys() == {"test", "valid"}
 
 
+def test_scores_of_a_part_of_a_published_split_are_labelled(
+    run: RunDirectory, record: dict[str, Any]
+) -> None:
+    write_record(run, record)
+    assert update_record(run, scores=record["scores"])["labels"] == ["subset"]
+
+    def of(examples: int) -> dict[str, Any]:
+        return {"dev": {"metrics": {"BLEU": 0.5}, "examples": examples, "signature": "x"}}
+
+    label = "100 scored instances of dev, where the published split has 547"
+    assert update_record(run, scores=of(100))["labels"] == ["subset", label]
+    assert update_record(run, stage="scored")["labels"] == ["subset", label]
+    assert update_record(run, scores=of(547))["labels"] == ["subset"]  # scored again, of all
+
+
+@pytest.mark.parametrize(
+    ("task", "source"),
+    [
+        ({"name": "mnli", "limit_eval": 100}, "files"),  # which has a label of its own
+        ({"name": "mnli"}, "sample"),
+        ({"name": "text2text"}, "files"),
+    ],
+)
+def test_what_is_limited_generated_or_unpublished_gets_no_label_of_its_size(
+    run: RunDirectory, record: dict[str, Any], task: dict[str, Any], source: str
+) -> None:
+    record["config"]["task"], record["dataset"]["source"] = task, source
+    write_record(run, record)
+    scores = {"dev": {"metrics": {"accuracy": 0.5}, "examples": 100, "signature": "x"}}
+    assert update_record(run, scores=scores)["labels"] == ["subset"]
+
+
 def test_missing_and_unknown_sections_are_named(run: RunDirectory, record: dict[str, Any]) -> None:
     del record["dataset"]
     record["extra"] = 1

@@ -7,10 +7,10 @@ from enum import Enum
 from pathlib import PurePosixPath
 
 from dpft.config.checks import is_other_size
+from dpft.config.published import is_part
 from dpft.config.schema import audit_of
 from dpft.reproduce.tables.found import Found
 from dpft.reproduce.tables.plan import PlannedRun
-from dpft.reproduce.tables.sizes import is_part
 from dpft.runs.lineage import is_trained_before
 
 # As in dpft.tasks and dpft.models, which are not imported here: they take seconds.

@@ -6,6 +6,7 @@ triple sets of DART. MNLI's two parts are one split; a copy may hold the matched
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,13 +32,36 @@ _PUBLISHED: Mapping[tuple[str, str], tuple[int, ...]] = {
 }
 
 
+_LABEL = re.compile(r"[\d,]+ scored instances of \w+, where the published split has ")
+
+
 def is_part(record: Mapping[str, Any], split: str) -> bool:
     """Whether a record's scores of a split are of other instances than the published ones.
 
     By their number: over 2% more or fewer. False where no size is known.
     """
     examples = ((record.get("scores") or {}).get(split) or {}).get("examples")
-    sizes = _PUBLISHED.get((str(record["config"]["task"]["name"]), split), ())
+    sizes = _sizes(record, split)
     if not isinstance(examples, int) or not sizes:
         return False
     return all(is_other_size(examples, size) for size in sizes)
+
+
+def with_part_labels(record: Mapping[str, Any]) -> list[str]:
+    """A record's labels, with one for each split that `is_part`, where no other label says so."""
+    labels = [label for label in record.get("labels", []) if not _LABEL.match(label)]
+    task, source = record["config"]["task"], record["dataset"]["source"]
+    if task.get("limit_eval") is not None or source == "sample":
+        return labels
+    for split, scores in record.get("scores", {}).items():
+        if is_part(record, split):
+            sizes = " or ".join(f"{size:,}" for size in _sizes(record, split))
+            labels.append(
+                f"{scores['examples']:,} scored instances of {split}, where the published split "
+                f"has {sizes}"
+            )
+    return labels
+
+
+def _sizes(record: Mapping[str, Any], split: str) -> tuple[int, ...]:
+    return _PUBLISHED.get((str(record["config"]["task"]["name"]), split), ())
