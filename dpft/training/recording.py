@@ -160,6 +160,12 @@ def _caveats(
             f"noise and sampling follow from the explicit seed {noise_seed}: whoever knows it can "
             "remove the noise; for research, not for release"
         )
+    if audit.secrets and audit.repetitions > 1:
+        caveats.append(
+            f"epsilon is for one {unit}, and each of the {audit.secrets} secrets is in the data "
+            f"{audit.repetitions} times: it has the influence of {audit.repetitions} {unit}s, "
+            "which epsilon does not cover"
+        )
     if audit.slots:
         caveats.append(
             "the audit's figures (right guesses, epsilon spent at least) are computed from the "
