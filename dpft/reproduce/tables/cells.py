@@ -169,8 +169,8 @@ def fill(
 def chosen(planned: PlannedRun, plan: Plan, index: Index, column: Column) -> dict[int, Found]:
     """One record for each seed that has the column's score.
 
-    Of several one of the paper's own data and model, then the one of exactly these settings, then
-    the first by path: never by its score.
+    Of several one of the paper's own data and the scale's own model, then the one of exactly these
+    settings, then the first by path: never by its score.
     """
     by_seed: dict[int, list[Found]] = {}
     for found in index.of(planned.key):
@@ -179,8 +179,11 @@ def chosen(planned: PlannedRun, plan: Plan, index: Index, column: Column) -> dic
         if plan.any_seed or found.seed in plan.seeds:
             by_seed.setdefault(found.seed, []).append(found)
 
+    # A stand-in that this scale asks for is no reason to take another record.
+    own = replace(planned, paper_model=planned.model_path)
+
     def rank(found: Found) -> tuple[bool, bool]:
-        marked = bool(marks_of([found], planned, column.split) & NOT_THE_PAPERS)
+        marked = bool(marks_of([found], own, column.split) & NOT_THE_PAPERS)
         return marked, found.config_hash != planned.config_hash(found.seed)
 
     return {seed: min(by_seed[seed], key=rank) for seed in sorted(by_seed)}

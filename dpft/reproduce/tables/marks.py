@@ -52,7 +52,8 @@ def marks_of(found: Iterable[Found], planned: PlannedRun, split: str) -> set[Mar
 
     Args:
         found: the records.
-        planned: what they are to be runs of.
+        planned: what they are to be runs of. A model that stands in for the paper's is marked,
+            though the scale asks for it.
         split: that their scores are of.
     """
     marks = {Mark.OTHER} if planned.altered else set()
@@ -68,7 +69,7 @@ def marks_of(found: Iterable[Found], planned: PlannedRun, split: str) -> set[Mar
         if any(label in _GENERATED for label in labels) or task.get("source") == "sample":
             marks.add(Mark.GENERATED)
         base = (one.record.get("model") or {}).get("base_model") or config["model"]["path"]
-        other = _leaf(base) != _leaf(planned.model_path)
+        other = _leaf(base) != _leaf(planned.paper_model)
         if other or any(x.startswith(_STAND_INS) or is_trained_before(x) for x in labels):
             marks.add(Mark.MODEL)
         private = config["clip"]["style"] != "none"

@@ -37,6 +37,7 @@ class PlannedRun:
         run: the settings, with seed 0.
         key: see `match_key`.
         model_path: of the model that the table asks for, whatever the user's overrides chose.
+        paper_model: the same at the paper's scale: where it is another, a model stands in for it.
         train_size: records of the published training set, whatever the user's overrides say.
         altered: whether overrides of the user make another experiment of it than the table's.
     """
@@ -47,6 +48,7 @@ class PlannedRun:
     model_path: str
     train_size: int | None
     altered: bool
+    paper_model: str
 
     def config_hash(self, seed: int) -> str:
         """The hash of the run with this seed, as its run directory has it."""
@@ -125,6 +127,13 @@ def own_words(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[
     return tuple(w for word in own for w in swap.get(word, (word,)))
 
 
+def paper_model(table: PaperTable, column: Column, row: Row, scale: str, composer: Composer) -> str:
+    """The path of the model that the paper has in a cell, whatever stands in for it at a scale."""
+    words = merged(table.setting, column.run, table.run_of(row, scale) or ())
+    chosen = [word for word in words if key_of(word) in ("model", "model.path")]
+    return str(composer.compose(chosen)["model"]["path"])
+
+
 def make_plan(
     table: PaperTable,
     composer: Composer,
@@ -170,12 +179,14 @@ def make_plan(
             own = set(map(key_of, own_words(table, column, row, scale)))
             free = [word for word in extra if _is_free(word, table.unknown, own)]
             try:
-                runs[i, j] = planned(words, column.split, composer, extra, free, known)
+                run = planned(words, column.split, composer, extra, free, known)
             except ConfigError as error:
                 where = f"{table.name}, row {row.name!r}, column {column.key}, scale={scale}"
                 if extra:  # the user's words may be what is wrong
                     raise ConfigError(f"{where}: {error}") from error
                 raise PaperError(f"{where}: {error}") from error
+            model = paper_model(table, column, row, scale, composer)
+            runs[i, j] = run if model == run.paper_model else replace(run, paper_model=model)
     count = (table.seeds or 1) if scale == "paper" else 1
     return Plan(
         table=table,
@@ -225,6 +236,7 @@ def planned(
             model_path=str(own["model"]["path"]),
             train_size=own["task"].get("train_size"),
             altered=match_key(own) != plain.key,
+            paper_model=str(own["model"]["path"]),
         )
     return known[name]
 
@@ -267,9 +279,8 @@ def _composed(
             return known[together]
         raw = composer.compose(together)
     run = _seeded(raw, 0)
-    known[together] = PlannedRun(
-        together, run, match_key(run.raw), run.model.path, run.task.get("train_size"), False
-    )
+    path, size = run.model.path, run.task.get("train_size")
+    known[together] = PlannedRun(together, run, match_key(run.raw), path, size, False, path)
     return known[together]
 
 

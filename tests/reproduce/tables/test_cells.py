@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from dpft.reproduce.tables.cells import fill
+from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.found import make_index
 from dpft.reproduce.tables.marks import Mark, marks_of
+from dpft.reproduce.tables.plan import make_plan
 from dpft.reproduce.tables.shown import footnotes
 from dpft.reproduce.tables.verdicts import (
     Verdict,
@@ -19,7 +21,7 @@ from dpft.reproduce.tables.verdicts import (
     too_wide,
 )
 from dpft.tasks.cifar import LOSSY, OTHER_FILES
-from tests.reproduce.tables.example import plan, run_of, write_record
+from tests.reproduce.tables.example import plan, run_of, table, write_record
 
 
 def filled(tmp_path, the_plan=None):
@@ -209,7 +211,28 @@ def test_at_laptop_scale_nothing_matches(tmp_path):
     write_record(tmp_path / "a", run_of(the_plan, "full"), 0, {"BLEU": 0.60})
     one = cell(tmp_path, "full", the_plan=the_plan)
     assert one.verdict is Verdict.TREND
-    assert one.marks == (Mark.LAPTOP, Mark.SUBSET)
+    assert one.marks == (Mark.LAPTOP, Mark.SUBSET, Mark.MODEL)
+
+
+def test_a_stand_in_is_marked_against_the_papers_model(tmp_path):
+    """Also one that the scale asks for, and whose record has no label of its own."""
+    planned = run_of(plan("laptop"), "full")
+    assert (planned.model_path, planned.paper_model) == ("bundled:tiny", "openai-community/gpt2")
+    write_record(tmp_path / "a", planned, 0)
+    assert Mark.MODEL in cell(tmp_path, "full", the_plan=plan("laptop")).marks
+    write_record(tmp_path / "a", planned, 0, model={"base_model": "openai-community/gpt2"})
+    assert Mark.MODEL not in cell(tmp_path, "full", the_plan=plan("laptop")).marks
+    assert Mark.MODEL not in marks_of([], planned, "test")
+
+
+def test_at_laptop_scale_the_record_of_its_own_model_counts(tmp_path):
+    whole = replace(table().laptop, setting=("task=e2e", "clip=bk", "optim.batch_size=500"))
+    with Composer() as composer:
+        the_plan = make_plan(replace(table(), laptop=whole), composer, "laptop")
+    planned = run_of(the_plan, "full")
+    write_record(tmp_path / "a", planned, 0, {"BLEU": 0.4}, model={"base_model": "gpt2"})
+    write_record(tmp_path / "b", planned, 0, {"BLEU": 0.6})
+    assert cell(tmp_path, "full", the_plan=the_plan).ours == pytest.approx(60)
 
 
 def test_of_two_records_of_one_seed_the_score_does_not_choose(tmp_path):
