@@ -89,7 +89,7 @@ class Evidence:
     def _may_be_recorded(self, table: PaperTable, column: Column, scale: str) -> bool:
         """Whether a record has the choices and numbers that the only row asks for."""
         (row,) = table.rows
-        if table.run_of(row, scale) is None:
+        if row.run is None:
             return False
         words = words_at(table, column, row, scale)
         wanted = {key_of(word): word.partition("=")[2] for word in words}

@@ -161,7 +161,7 @@ def _laptop_problems(table: PaperTable) -> Iterator[str]:
     if table.laptop is None:
         return
     words = {*table.setting, *(word for column in table.columns for word in column.run)}
-    words |= {word for row in table.rows for word in table.run_of(row, "laptop") or ()}
+    words |= {word for row in table.rows for word in row.run or ()}
     for word in table.laptop.swap:
         if word not in words:
             yield (
@@ -171,10 +171,3 @@ def _laptop_problems(table: PaperTable) -> Iterator[str]:
     for labels in table.laptop.skip:
         if not any(row.has(labels) for row in table.rows):
             yield f"laptop, skip: no row is {dict(labels)}"
-    for one in table.laptop.runs:
-        rows = [row for row in table.rows if row.has(one.labels)]
-        if not rows or any(row.run is not None for row in rows):
-            yield (
-                f"laptop, runs: {dict(one.labels)} are {len(rows)} rows; expected one or more, "
-                "none of which has a run at the paper's scale"
-            )

@@ -154,17 +154,6 @@ class Row(FileSchema):
 
 
 @dataclass(frozen=True)
-class LaptopRun(FileSchema):
-    """What rows with these labels run, though they have no run at the paper's scale.
-
-    Their numbers were taken from elsewhere, and would have nothing to be compared with here.
-    """
-
-    labels: Labels
-    run: Words
-
-
-@dataclass(frozen=True)
 class Laptop(FileSchema):
     """The same table on small models and subsets.
 
@@ -173,14 +162,12 @@ class Laptop(FileSchema):
         says: what stands in for what, shown with every table.
         swap: words of rows and columns, and what stands in for each.
         skip: rows whose labels hold one of these are left out.
-        runs: of rows that have none at the paper's scale.
     """
 
     setting: Words
     says: Text
     swap: Mapping[str, Words] = field(default_factory=dict)
     skip: tuple[Mapping[str, AnyLabel], ...] = ()
-    runs: tuple[LaptopRun, ...] = ()
 
     def skips(self, row: Row) -> bool:
         """Whether a row is left out at this scale."""
@@ -192,11 +179,6 @@ def _runs_or_says_why(row: Row) -> Row:
         raise ValueError(
             "has none of run, from and why; expected the overrides of its run, whose number it "
             "is, or why dpft cannot run it"
-        )
-    if row.run is not None and row.taken_from is not None:
-        raise ValueError(
-            "has both run and from; a number taken from elsewhere is shown and never run: leave "
-            "one out"
         )
     if row.run is None and row.epsilons:
         raise ValueError("has epsilons and no run; they are computed from its settings")
@@ -226,12 +208,6 @@ class PaperTable(FileSchema):
     def name(self) -> str:
         """As it is typed: ``li2022/2``."""
         return f"{self.paper}/{self.number}"
-
-    def run_of(self, row: Row, scale: str) -> Words | None:
-        """The overrides of a row's run at a scale; None where dpft does not run it."""
-        if row.run is None and scale == "laptop" and self.laptop is not None:
-            return next((one.run for one in self.laptop.runs if row.has(one.labels)), None)
-        return row.run
 
     @property
     def label_names(self) -> tuple[str, ...]:

@@ -224,6 +224,8 @@ def _cell(plan: Plan, i: int, j: int, index: Index) -> Cell:
     marks = marks_of(chosen_ones.values(), planned, column.split)
     if plan.scale == "laptop":
         marks.add(Mark.LAPTOP)
+    if row.taken_from is not None:
+        marks.add(Mark.BASELINE)
     if cell.found < cell.wanted:
         marks.add(Mark.FEWER)
     # Of some figures no number came down to us.
@@ -233,7 +235,7 @@ def _cell(plan: Plan, i: int, j: int, index: Index) -> Cell:
     ):
         marks.add(Mark.WIDE)
     verdict = Verdict.TREND
-    if not marks & NOT_THE_PAPERS:
+    if not marks & {*NOT_THE_PAPERS, Mark.BASELINE}:
         verdict = compare(printed, cell.ours, cell.spread, column.decimals)
         if cell.spread is None:
             marks.add(Mark.NO_SPREAD)
@@ -243,7 +245,7 @@ def _cell(plan: Plan, i: int, j: int, index: Index) -> Cell:
 def _without_run(plan: Plan, row: Row, column: Column, printed: float | None) -> Verdict:
     if printed is None:
         return Verdict.NOT_PRINTED
-    if plan.table.run_of(row, plan.scale) is None:
+    if row.run is None:
         return Verdict.CANNOT_RUN if row.taken_from is None else Verdict.COPIED
     return Verdict.NOT_RUN if column.metrics else Verdict.CANNOT_RUN
 

@@ -26,6 +26,7 @@ class Mark(Enum):
     SUBSET = ("S", "trained or scored on a part of the data, or on other data")
     GENERATED = ("G", "generated or synthetic data")
     MODEL = ("M", "another model stands in for the paper's")
+    BASELINE = ("B", "the printed number is from another paper; ours has this table's settings")
     OTHER = ("O", "overrides beside the table change its setting")
     SHUFFLED = ("H", "shuffled batches; epsilon computed for Poisson sampling")
     FEWER = ("F", "fewer seeds than asked for")

@@ -35,7 +35,7 @@ def _numbers(table: PaperTable, scale: str, index: Index, composer: Composer) ->
     cells = 0
     laptop = table.laptop if scale == "laptop" else None
     for row in table.rows:
-        if table.run_of(row, scale) is None or (laptop is not None and laptop.skips(row)):
+        if row.run is None or (laptop is not None and laptop.skips(row)):
             continue
         for column in table.columns:
             left_out = laptop is not None and not column.at_laptop

@@ -120,16 +120,16 @@ def words_at(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[s
 
 def own_words(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[str, ...]:
     """Those overrides of a cell's run that its column and row set themselves."""
-    own = (*column.run, *(table.run_of(row, scale) or ()))
+    own = (*column.run, *(row.run or ()))
     if scale == "paper" or table.laptop is None:
         return own
     swap = table.laptop.swap
     return tuple(w for word in own for w in swap.get(word, (word,)))
 
 
-def paper_model(table: PaperTable, column: Column, row: Row, scale: str, composer: Composer) -> str:
+def paper_model(table: PaperTable, column: Column, row: Row, composer: Composer) -> str:
     """The path of the model that the paper has in a cell, whatever stands in for it at a scale."""
-    words = merged(table.setting, column.run, table.run_of(row, scale) or ())
+    words = words_at(table, column, row, "paper")
     chosen = [word for word in words if key_of(word) in ("model", "model.path")]
     return str(composer.compose(chosen)["model"]["path"])
 
@@ -171,7 +171,7 @@ def make_plan(
     runs: dict[tuple[int, int], PlannedRun] = {}
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
-            if table.run_of(row, scale) is None or not column.metrics:
+            if row.run is None or not column.metrics:
                 continue
             if row.printed.get(column.key) is None:
                 continue
@@ -185,7 +185,7 @@ def make_plan(
                 if extra:  # the user's words may be what is wrong
                     raise ConfigError(f"{where}: {error}") from error
                 raise PaperError(f"{where}: {error}") from error
-            model = paper_model(table, column, row, scale, composer)
+            model = paper_model(table, column, row, composer)
             runs[i, j] = run if model == run.paper_model else replace(run, paper_model=model)
     count = (table.seeds or 1) if scale == "paper" else 1
     return Plan(

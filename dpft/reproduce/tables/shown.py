@@ -199,7 +199,7 @@ def _copied(filled: Filled, run: bool) -> list[str]:
     """Rows that the paper took from elsewhere, those that this scale runs or the others."""
     told: dict[str, list[str]] = {}
     for row in (r.row for r in filled.rows if r.row.taken_from is not None):
-        if (filled.table.run_of(row, filled.scale) is not None) is run:
+        if (row.run is not None) is run:
             told.setdefault(f"copied by the paper from {row.taken_from}", []).append(row.name)
     return _listed(told)
 
@@ -207,8 +207,7 @@ def _copied(filled: Filled, run: bool) -> list[str]:
 def _rows_without_run(filled: Filled) -> list[str]:
     told: dict[str, list[str]] = {}
     for row in (r.row for r in filled.rows):
-        lacks = filled.table.run_of(row, filled.scale) is None
-        if lacks and row.taken_from is None and row.why is not None:
+        if row.run is None and row.taken_from is None and row.why is not None:
             told.setdefault(row.why, []).append(row.name)
     for column in filled.columns:
         if not column.metrics:

@@ -60,7 +60,6 @@ def test_a_small_table_and_its_defaults(tmp_path):
         ("{bleu: 60.1}", "{blue: 60.1}", r"row 1 \(full, 3\).*unknown column 'blue'.*'bleu'"),
         ("{bleu: 60.1}", "{bleu: high}", r"row 1 \(full, 3\), printed, bleu is 'high'"),
         ("    run: [clip=none]\n", "", r"row 2 \(full, none\) has none of run, from and why"),
-        ("[clip=none]", "[clip=none]\n    from: X", "has both run and from"),
         ("epsilon: none", "epsilon: 3", r"row 2 \(full, 3\) is row 1 again"),
         ("method: full, epsilon: none", "epsilon: none, method: full", "in this order"),
         ("method: full, epsilon: 3", "method: full, epsilon: yes", "epsilon is True"),
@@ -77,16 +76,6 @@ def test_a_small_table_and_its_defaults(tmp_path):
             "seeds: null",
             "seeds: 1\nlaptop: {setting: [], says: x, skip: [{method: all}]}",
             "skip: no row is",
-        ),
-        (
-            "seeds: null",
-            "seeds: 1\nlaptop: {setting: [], says: x, runs: [{is: {epsilon: none}, run: [eps=1]}]}",
-            "runs: .*are 1 rows; expected one or more, none of which has a run",
-        ),
-        (
-            "seeds: null",
-            "seeds: 1\nlaptop: {setting: [], says: x, runs: [{is: {epsilon: 9}, run: [eps=1]}]}",
-            "are 0 rows",
         ),
     ],
 )

@@ -1,5 +1,7 @@
 """From a table's file to composed runs."""
 
+from dataclasses import replace
+
 import pytest
 
 from dpft.config.compose import compose
@@ -10,6 +12,7 @@ from dpft.reproduce.papers import PaperError
 from dpft.reproduce.tables.cells import fill
 from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.found import Index, make_index
+from dpft.reproduce.tables.marks import Mark
 from dpft.reproduce.tables.missing import missing
 from dpft.reproduce.tables.plan import SCALES, key_of, make_plan, merged, planned
 from dpft.reproduce.tables.shown import footnotes
@@ -59,30 +62,52 @@ def test_laptop_replaces_setting_swaps_words_and_skips():
     assert plan().seeds == (0, 1)
 
 
-def test_a_copied_row_may_have_a_run_at_the_laptops_scale_to_be_compared_with(tmp_path):
-    bu5 = papers.load("bu2023", "5")
-    (i,) = [
-        i
-        for i, row in enumerate(bu5.rows)
-        if row.name.startswith("GPT2-small, all-layer (AUTO)") and row.labels["epsilon"] == 3
-    ]
+@pytest.mark.parametrize(
+    ("number", "first", "models", "cells"),
+    [
+        ("5", "GPT2-small", ("gpt2", "tiny"), (120, 40)),
+        ("7", "RoBERTa-base", ("roberta-base", "minilm"), (80, 40)),
+    ],
+)
+def test_all_layers_as_one_group_are_run_for_the_finer_groups_to_be_compared_with(
+    tmp_path, number, first, models, cells
+):
+    table = papers.load("bu2023", number)
     with Composer() as composer:
-        paper, laptop = (make_plan(bu5, composer, scale) for scale in SCALES)
-    assert (i, 0) not in paper.runs
-    run = laptop.runs[i, 0].run
-    assert (run.model.name, run.clip.style, run.clip.clip_function) == ("tiny", "bk", "automatic")
-    assert fill(paper, Index()).rows[i].cells[0].verdict is Verdict.COPIED
-    assert fill(laptop, Index()).rows[i].cells[0].verdict is Verdict.NOT_RUN
-    copied = dict(footnotes(fill(laptop, Index())))["Copied, and run here"]
-    assert copied.startswith("GPT2-small, all-layer (AUTO), 1, 3; ")
+        plans = [make_plan(table, composer, scale) for scale in SCALES]
+    for the_plan, model, count in zip(plans, models, cells, strict=True):
+        empty = fill(the_plan, Index())
+        (i,) = [
+            i
+            for i, row in enumerate(the_plan.rows)
+            if row.name.startswith(f"{first}, all-layer (AUTO)") and row.labels["epsilon"] == 3
+        ]
+        run = the_plan.runs[i, 0].run
+        style = run.clip.groups, run.clip.clip_function, run.clip.threshold
+        assert (run.model.name, *style) == (model, "flat", "automatic", 1)
+        assert empty.rows[i].cells[0].verdict is Verdict.NOT_RUN
+        copied = dict(footnotes(empty))["Copied, and run here"]
+        assert copied.startswith(f"{first}, all-layer (AUTO), 1, 3; ")
 
-    write_record(tmp_path / "a", laptop.runs[i, 0])
-    there = fill(laptop, make_index([tmp_path]))
-    assert there.rows[i].cells[0].verdict is Verdict.TREND
-    assert there.numbers == (1, 40)
-    assert all(
-        one.words != laptop.runs[i, 0].words for one in missing(laptop, make_index([tmp_path]))
-    )
+        column, folder = table.columns[0], tmp_path / model
+        scores = {column.metrics[0]: table.rows[i].printed[column.key] / column.factor}
+        write_record(folder, the_plan.runs[i, 0], 0, scores, column.split)
+        there = fill(the_plan, make_index([folder]))
+        assert Mark.BASELINE in there.rows[i].cells[0].marks
+        assert there.numbers[1] == count
+        words = the_plan.runs[i, 0].words
+        assert all(one.words != words for one in missing(the_plan, make_index([folder])))
+
+
+def test_a_copied_number_is_never_matched_by_the_run_beside_it(tmp_path):
+    copied = replace(table().rows[0], taken_from="Somebody 2019")
+    with Composer() as composer:
+        the_plan = make_plan(replace(table(), rows=(copied, *table().rows[1:])), composer)
+    for number, one in enumerate((plan(), the_plan)):
+        write_record(tmp_path / str(number), one.runs[0, 0], 0, {"BLEU": 0.60})
+        cell = fill(one, make_index([tmp_path / str(number)])).rows[0].cells[0]
+        assert cell.verdict is (Verdict.TREND if number else Verdict.MATCHES)
+        assert (Mark.BASELINE in cell.marks) == bool(number)
 
 
 @pytest.mark.parametrize("seed", [0, 7])
@@ -210,3 +235,11 @@ def test_every_shipped_row_composes_at_both_scales():
     for task in tasks.values():
         load_task(task)
     assert not wrong, "\n".join(wrong)
+
+
+def test_what_decoding_the_tables_of_texts_leave_open_is_said():
+    """Of He et al. only SAMSum's beams are printed, of Bu et al. none."""
+    for name in ("he2022/5", "bu2023/5"):
+        table = papers.load(*name.split("/"))
+        assert "decode.beams" in table.unknown
+        assert any("five beams" in choice for choice in table.choices)
