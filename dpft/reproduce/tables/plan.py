@@ -168,6 +168,7 @@ def make_plan(
     rows = tuple(r for r in table.rows if laptop is None or not laptop.skips(r))
     columns = tuple(c for c in table.columns if laptop is None or c.at_laptop)
     known: dict[tuple[str, ...], PlannedRun] = {}
+    papers_own: dict[tuple[PlannedRun, str], PlannedRun] = {}
     runs: dict[tuple[int, int], PlannedRun] = {}
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
@@ -185,8 +186,8 @@ def make_plan(
                 if extra:  # the user's words may be what is wrong
                     raise ConfigError(f"{where}: {error}") from error
                 raise PaperError(f"{where}: {error}") from error
-            model = paper_model(table, column, row, composer)
-            runs[i, j] = run if model == run.paper_model else replace(run, paper_model=model)
+            of = (run, paper_model(table, column, row, composer))
+            runs[i, j] = papers_own.setdefault(of, replace(run, paper_model=of[1]))
     count = (table.seeds or 1) if scale == "paper" else 1
     return Plan(
         table=table,
