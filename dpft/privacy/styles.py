@@ -42,6 +42,9 @@ STYLES: Mapping[str, Style] = MappingProxyType(
 )
 
 
+UNIFORM_COUNT = 2  # as in conf/clip/uniform.yaml
+
+
 def make_clipper(
     model: nn.Module,
     style: str = "bk",
@@ -68,7 +71,8 @@ def make_clipper(
             estimate. Needed unless ``style="none"`` or ``thresholds`` is given.
         thresholds: one threshold per group instead.
         groups: a name of `dpft.privacy.groups.PARTITIONS`, or a `Partition`.
-        count: number of groups for ``uniform``, of devices for ``per_device``.
+        count: number of groups for ``uniform`` (`UNIFORM_COUNT` if nothing is given), of devices
+            for ``per_device``.
         boundary: blocks in the first group of ``two_group``.
         patterns: parameter-name patterns of each group, for ``custom`` and ``per_device``.
         plan: how sums are formed, one of `PLANS`.
@@ -110,7 +114,10 @@ def make_clipper(
     if threshold is None and thresholds is None:
         raise ValueError(f"style {style!r} needs a threshold, for instance threshold=0.1")
     if not isinstance(groups, Partition):
-        groups = Partition(groups or named.groups, count, boundary, patterns)
+        groups = groups or named.groups
+        if groups == "uniform" and (count, boundary, patterns) == (None, None, None):
+            count = UNIFORM_COUNT
+        groups = Partition(groups, count, boundary, patterns)
     parts = partitions.partition(model, parameters, groups)
     if plan in TWO_BACKWARDS and len(parts) > 1:
         raise ValueError(

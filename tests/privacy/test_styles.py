@@ -5,7 +5,9 @@ import math
 
 import pytest
 import torch
+import yaml
 
+from dpft.config.folder import conf_dir
 from dpft.privacy import make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.groups import PARTITIONS, Partition
@@ -110,3 +112,13 @@ def test_adding_one_record_moves_the_sum_by_at_most_the_sensitivity(name, tied, 
 def test_two_backwards_cannot_clip_groups(plan):
     with pytest.raises(ValueError, match="plan='fused'"):
         make_clipper(build("gpt2").model, "per_layer", plan=plan, threshold=1.0)
+
+
+def test_uniform_has_the_count_of_its_config_where_nothing_is_given():
+    shipped = yaml.safe_load((conf_dir() / "clip" / "uniform.yaml").read_text())
+    model = build("gpt2", tied=True).model
+    clipper = make_clipper(model, "uniform", threshold=0.1)
+    assert len(clipper.groups) == shipped["count"]
+    clipper.close()
+    with pytest.raises(ValueError, match="'uniform' got boundary=1; expected count"):
+        make_clipper(model, "uniform", threshold=0.1, boundary=1)
