@@ -2,7 +2,7 @@
 # The runs on real data whose records are in results/. Each can be killed and continues when this is
 # run again; finished ones are skipped. Needs DPFT_DATA (see results/README.md for what lies there).
 #   DPFT_DATA=FOLDER SUBSETS=FOLDER sh scripts/real_runs.sh [NAME...]   all, or those that begin so
-# SUBSETS holds qnli/, qqp/ and mnli/ with 9,000 training and 1,000 dev records each.
+# SUBSETS holds qnli/, qqp/ and mnli/ with 8,999 training and 1,000 dev records each.
 set -u
 : "${DPFT_DATA:?set DPFT_DATA to the folder that holds sst2/, dart/ and so on}"
 only="$*"
@@ -37,7 +37,7 @@ run sst2-minilm-eps8 $sst2 clip=bk eps=8
 run sst2-minilm-eps3 $sst2 clip=bk eps=3
 run sst2-minilm-none task=sst2 model=minilm $mixed clip=none optim.batch_size=128 optim.epochs=2 optim.lr=5e-5
 
-# Subsets of 9,000 records: all weights at the settings of Li et al. 2022 but for the sizes, and LoRA, which adds less noise.
+# Subsets of 8,999 records: all weights at the settings of Li et al. 2022 but for the sizes, and LoRA, which adds less noise.
 data=${SUBSETS:-$DPFT_DATA}
 for task in qnli qqp mnli; do
     glue="task=$task model=minilm $mixed"

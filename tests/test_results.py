@@ -7,6 +7,9 @@ from typer.testing import CliRunner
 
 from dpft import runs
 from dpft.cli.app import app
+from dpft.config.checks import is_other_size
+from dpft.config.published import with_part_labels
+from dpft.config.schema import audit_of
 from dpft.report.comparison import as_markdown, row
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,6 +33,22 @@ def test_record_and_ledger_agree(file):
     assert spent == pytest.approx(record["privacy"]["epsilon"]["rdp"], rel=1e-9)
     if ledger.entries:
         assert spent <= record["mechanism"]["target_epsilon"]
+
+
+@pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.parent.name)
+def test_records_say_what_a_run_made_now_would_say_of_its_data(file):
+    """Parts of published sets, and copies of a secret, whenever the record was made."""
+    record = runs.read_record(file)
+    task, audit = record["config"]["task"], audit_of(record["config"])
+    count = record["dataset"]["counts"]["train"] - audit.planted
+    whole = task.get("limit_train") is None and task.get("synthetic") is None
+    if whole and is_other_size(count, task["train_size"]):
+        label = f"{count:,} training records, where the published set has {task['train_size']:,}"
+        assert label in record["labels"]
+    assert set(with_part_labels(record)) == set(record["labels"])
+    copied = record["privacy"] is not None and audit.secrets and audit.repetitions > 1
+    caveats = record["privacy"]["caveats"] if record["privacy"] else []
+    assert any("which epsilon does not cover" in one for one in caveats) == bool(copied)
 
 
 READMES = sorted({file.parents[1] / "README.md" for file in RESULTS})
