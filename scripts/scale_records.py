@@ -283,17 +283,20 @@ def table(out: Path) -> str:
 
 def plot(out: Path) -> None:
     """CPU time, wall time and memory against the number of rows, beside the file as PNG."""
+    from dpft.reproduce.figures.style import DPI, RC
     from matplotlib import rc_context
     from matplotlib.figure import Figure
-
-    from dpft.reproduce.figures.style import DPI, RC
 
     found = read(out)
     with rc_context(RC):
         figure = Figure(figsize=(11, 3.8), layout="constrained")
         cpu, wall, memory = figure.subplots(1, 3)
         _panel(cpu, "CPU seconds of all processes", medians(found, "cpu_s"))
-        _panel(wall, "wall seconds without waiting for a core; dashed: with it", medians(found, "free_s"))
+        _panel(
+            wall,
+            "wall seconds without waiting for a core; dashed: with it",
+            medians(found, "free_s"),
+        )
         _faint(wall, medians(found, "wall_s"))
         _panel(memory, "peak memory of all processes, MB", medians(found, "rss_mib", MB))
         for name, seconds in GOALS.items():

@@ -35,7 +35,7 @@ def main(
     """
     form = chosen_format(form, out, _SUFFIXES)
     claims = load(name)
-    from dpft.reproduce.claims.bench_files import bench_files
+    from dpft.reproduce.bench.documents import read_benches
     from dpft.reproduce.claims.cells import Evidence
     from dpft.reproduce.claims.evaluate import evaluate
     from dpft.reproduce.claims.report import as_json, as_markdown, as_text, page_of, show
@@ -43,7 +43,7 @@ def main(
     from dpft.reproduce.tables.found import make_index
 
     index = make_index(runs or None)
-    files, damaged = bench_files(benches or None)
+    files, damaged = read_benches(benches or None)
     with Composer() as composer:
         evidence = Evidence(index, files, composer)
         results = [evaluate(claim, evidence) for claim in claims]

@@ -15,16 +15,15 @@ from dpft.cli.table import chosen_seeds, make_missing, record_folders, scale_and
 from dpft.config.errors import ConfigError
 from dpft.report.console import Console
 from dpft.report.terminal import echo, secho
-from dpft.reproduce.figures.content import Content, rows
-from dpft.reproduce.figures.documents import read_benches
-from dpft.reproduce.figures.files import save
-from dpft.reproduce.figures.materials import Materials, Part
+from dpft.reproduce.bench.documents import read_benches
+from dpft.reproduce.figures.build import build
+from dpft.reproduce.figures.catalog import Figure, Kind, figures, load
+from dpft.reproduce.figures.content import Content
+from dpft.reproduce.figures.inputs import Inputs, plan_tables
 from dpft.reproduce.figures.private import WARNING
-from dpft.reproduce.figures.registry import FIGURES, Figure, Kind, load
 from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.found import Index, make_index
-from dpft.reproduce.tables.missing import Missing, missing
-from dpft.reproduce.tables.plan import SCALES, make_plan
+from dpft.reproduce.tables.plan import SCALES
 
 DEFAULT_OUT = Path("runs/figures")
 
@@ -68,100 +67,60 @@ def main(
         _list(folders, benches)
         return
     figure = load(name)
-    if (only_missing or run) and not figure.parts:
+    if (only_missing or run) and not figure.tables:
         raise ConfigError(
             f"{name} needs no runs of its own ({figure.kind}); leave --missing and --run out"
         )
     if figure.kind is Kind.COMPUTED and extra:
         raise ConfigError(f"got {' '.join(extra)}, but {name} is computed from the paper alone")
     chosen = None if seeds is None else chosen_seeds(seeds)
-    where = record_folders(folders, extra)
-    index = make_index(where) if figure.parts else Index()
-    parts = _parts(figure, scale, chosen, extra, index)
-    lacking = _lacking(parts)
+    inputs = Inputs(scale, runs=tuple(one for one in folders if (one / "private").is_dir()))
+    index = Index()
+    if figure.tables:
+        index = make_index(record_folders(folders, extra))
+        with Composer() as composer:
+            inputs = replace(
+                inputs, tables=plan_tables(figure, scale, index, composer, chosen, extra)
+            )
     if only_missing:
-        for one in lacking:
+        for one in inputs.missing:
             echo(one.command)
-        echo(f"{len(lacking)} runs are missing; --run makes them", err=True)
+        echo(f"{len(inputs.missing)} runs are missing; --run makes them", err=True)
         return
     failed: typer.Exit | None = None
     if run:
         stem = f"figures/{figure.name.replace('/', '-')}-{scale}"
-        failed = make_missing(stem, lacking, launcher, extra, keep_going)
+        failed = make_missing(stem, inputs.missing, launcher, extra, keep_going)
         index = make_index(record_folders(folders, extra, made=True))
-        parts = tuple(replace(part, index=index) for part in parts)
-        lacking = _lacking(parts)
-    found, damaged = read_benches(benches or None)
+        inputs = replace(inputs, tables=tuple(replace(one, index=index) for one in inputs.tables))
+    files, damaged = read_benches(benches or None)
     tell_left_out((*index.damaged, *damaged))
-    single = tuple(folder for folder in folders if (folder / "private").is_dir())
-    with _progress(figure) as tell:
-        content = figure.content(Materials(scale, parts, found, single, tell))
-    _write(figure, content, scale, out, lacking)
+    with _progress(figure) as progress:
+        content = build(figure, replace(inputs, benches=files, progress=progress))
+    _write(content, scale, out, len(inputs.missing))
     if failed is not None:
         raise failed
 
 
-def _parts(
-    figure: Figure,
-    scale: str,
-    seeds: Sequence[int] | None,
-    extra: Sequence[str],
-    index: Index,
-) -> tuple[Part, ...]:
-    """Its tables and lists, planned where they have this scale.
-
-    Raises:
-        ConfigError: if none has it.
-    """
-    tables = [part.load() for part in figure.parts]
-    has_scale = [scale == "paper" or table.laptop is not None for table in tables]
-    if tables and not any(has_scale):
+def _write(content: Content, scale: str, out: Path, lacking: int) -> None:
+    typed = shlex.join(["dpft", "figure", content.name, f"scale={scale}"])
+    if not any(panel.points for panel in content.panels):
         raise ConfigError(
-            f"{figure.name} has no runs that fit a laptop; type dpft figure {figure.name} "
-            "scale=paper"
-        )
-    if not tables:
-        return ()
-    with Composer() as composer:
-        plans = [
-            make_plan(table, composer, scale, seeds, extra) if has else None
-            for table, has in zip(tables, has_scale, strict=True)
-        ]
-    return tuple(
-        Part(table, plan, index, part.own)
-        for part, table, plan in zip(figure.parts, tables, plans, strict=True)
-    )
-
-
-def _lacking(parts: Sequence[Part]) -> list[Missing]:
-    """Runs that any part lacks, each once."""
-    found: dict[tuple[str, int], Missing] = {}
-    for part in parts:
-        for one in missing(part.plan, part.index) if part.plan is not None else ():
-            found.setdefault((one.planned.key, one.seed), one)
-    return list(found.values())
-
-
-def _write(
-    figure: Figure, content: Content, scale: str, out: Path, lacking: Sequence[Missing]
-) -> None:
-    typed = shlex.join(["dpft", "figure", figure.name, f"scale={scale}"])
-    if not rows(content):
-        raise ConfigError(
-            f"{figure.name} has nothing to draw: no number is printed, and none of its "
-            f"{len(lacking)} runs is recorded; type {typed} --missing for their commands, --run to "
+            f"{content.name} has nothing to draw: no number is printed, and none of its "
+            f"{lacking} runs is recorded; type {typed} --missing for their commands, --run to "
             "make them"
         )
-    paths = save(content, out / "private" if content.private else out)
-    for path in paths:
+    from dpft.reproduce.figures.draw import save
+
+    for path in save(content, out / "private" if content.private else out):
         echo(str(path))
     if content.private:
         secho(f"warning: {WARNING}", fg=typer.colors.YELLOW, err=True)
-    tell_lacking(len(lacking), typed)
+    tell_lacking(lacking, typed)
 
 
 def _list(folders: Sequence[Path], benches: Sequence[Path]) -> None:
-    """Every figure with its kind and what is at hand for it."""
+    """Every figure with its kind and how many of its numbers are there."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -169,23 +128,20 @@ def _list(folders: Sequence[Path], benches: Sequence[Path]) -> None:
     from dpft.reproduce.tables.overview import overview
 
     index = make_index(record_folders(folders, ()))
-    found, _ = read_benches(benches or None)
+    files, _ = read_benches(benches or None)
     table = Table(box=box.SIMPLE_HEAD, caption_justify="left")
     for heading in ("figure", "made from", "scale=paper", "scale=laptop", "title"):
         table.add_column(heading, justify="right" if "scale" in heading else "left")
     with Composer() as composer:
-        for figure in FIGURES:
-            entries = overview([part.load() for part in figure.parts], index, composer)
-            told = []
+        for figure in figures().values():
+            entries = overview([one.load() for one in figure.tables], index, composer)
+            made = f"bench ({len(files)} files)" if figure.kind is Kind.BENCH else figure.kind
+            cells = []
             for scale in SCALES:
                 counts = [e.numbers[scale] for e in entries if scale in e.numbers]
-                told.append(
-                    f"{sum(x for x, _ in counts)}/{sum(n for _, n in counts)}" if counts else "-"
-                )
-            made = str(figure.kind)
-            if figure.kind is Kind.BENCH:
-                made += f" ({len(found)} files)"
-            table.add_row(figure.name, made, *told, Text(figure.title))
+                sums = map(sum, zip(*counts, strict=True))
+                cells.append("/".join(map(str, sums)) or "-")
+            table.add_row(figure.name, made, *cells, Text(figure.title))
     make_console().print(table)
     echo(
         "numbers of runs at hand / numbers that runs can give; computed ones need nothing, private "
@@ -195,7 +151,7 @@ def _list(folders: Sequence[Path], benches: Sequence[Path]) -> None:
 
 @contextmanager
 def _progress(figure: Figure) -> Iterator[Callable[[int, int], None]]:
-    """Tells how far a computation is, where there is a terminal to tell it on."""
+    """Shows how far a computation is, where there is a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     console = Console(stderr=True)

@@ -1,30 +1,129 @@
-"""The JSON files that ``dpft bench`` wrote, found again for whoever reads them."""
+"""The JSON files that ``dpft bench`` wrote, read for claims and figures."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from dpft.config.errors import ConfigError
+from dpft.reproduce.bench.catalog import BASELINE
+from dpft.reproduce.bench.largest import PRECISION
+from dpft.reproduce.bench.statistics import Spread
 
 FOLDERS = ("runs/bench", "results/bench")
+UNTIED = " (untied)"
+# A largest batch's speed is measured once, without a repetition that would give its range.
+_SPEED = 0.05
+# With fewer, the range over rounds says too little of what another round would give.
+_ROUNDS = 3
+# RecursionError: of brackets nested a thousand deep.
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
-T = TypeVar("T")
+
+@dataclass(frozen=True)
+class Measured:
+    """One style in one file; None where something was not measured or failed.
+
+    Attributes:
+        rounds: how many were measured.
+        seconds: of a step.
+        time: seconds of a step relative to non-private training.
+        peak: bytes.
+        memory: peak relative to non-private training.
+        batch: the largest that fits.
+        speed: records a second at that batch.
+    """
+
+    rounds: int = 0
+    seconds: Spread | None = None
+    time: Spread | None = None
+    peak: Spread | None = None
+    memory: Spread | None = None
+    batch: int | None = None
+    speed: float | None = None
 
 
-def read_documents(
-    read: Callable[[Path, Mapping[str, Any]], T], folders: Iterable[Path] | None = None
-) -> tuple[list[T], list[str]]:
-    """Every file of results below the folders, and a line for each that cannot be read.
+@dataclass(frozen=True)
+class BenchFile:
+    """One file of results.
 
-    A file that is come upon twice counts once. JSON of other kinds is passed over.
+    Attributes:
+        path: of the JSON.
+        model: a name of `dpft.reproduce.bench.catalog`.
+        length: tokens a record; None for images.
+        batch: records of a step.
+        device: ``cpu`` or ``cuda``.
+        labels: what its numbers must be read with: model, shape, number type, device, torch.
+        styles: what was measured, by the style's name in the file, `UNTIED` and all.
+    """
+
+    path: Path
+    model: str
+    length: int | None
+    batch: int
+    device: str
+    labels: tuple[str, ...]
+    styles: Mapping[str, Measured] = field(default_factory=dict)
+
+    @property
+    def searched(self) -> bool:
+        """Whether it is of a search for the largest batch."""
+        return any(one.batch is not None for one in self.styles.values())
+
+    def baseline(self, style: str) -> Measured:
+        """Non-private training with head and embedding tied or not, as in the style's own model."""
+        untied = UNTIED if style.endswith(UNTIED) else ""
+        return self.styles.get(f"{BASELINE}{untied}", Measured())
+
+    def ratio(self, quantity: str, first: str, second: str) -> Spread | None:
+        """``first`` to ``second`` as median and range; None unless the file has both, of one model.
+
+        Of two styles that were each measured against the baseline the range is the widest that the
+        two ranges allow.
+
+        Args:
+            quantity: ``time``, ``memory``, ``batch`` or ``speed``.
+            first: a style without `UNTIED`: the untied one counts where it is there.
+            second: another.
+        """
+        names = [self._name_of(quantity, style) for style in (first, second)]
+        if BASELINE not in (first, second) and len({n.endswith(UNTIED) for n in names}) > 1:
+            return None  # their ratios are to different models
+        one, two = (self._relative(quantity, name) for name in names)
+        if one is None or two is None or min(two.min, two.median) <= 0:
+            return None
+        return Spread(one.median / two.median, one.min / two.max, one.max / two.min)
+
+    def _name_of(self, quantity: str, style: str) -> str:
+        untied = f"{style}{UNTIED}"
+        return untied if style != BASELINE and untied in self.styles else style
+
+    def _relative(self, quantity: str, name: str) -> Spread | None:
+        if name == BASELINE:
+            return Spread(1.0, 1.0, 1.0) if self.styles else None
+        one, base = self.styles.get(name, Measured()), self.baseline(name)
+        if quantity in ("time", "memory"):
+            known: Spread | None = getattr(one, quantity)
+            return known if one.rounds >= _ROUNDS else None
+        if quantity == "batch" and one.batch and base.batch:
+            ratio = one.batch / base.batch
+            return Spread(ratio, ratio * (1 - 1 / PRECISION), ratio)
+        if quantity == "speed" and one.speed and base.speed:
+            ratio = one.speed / base.speed
+            return Spread(ratio, ratio * (1 - _SPEED), ratio * (1 + _SPEED))
+        return None
+
+
+def read_benches(folders: Iterable[Path] | None = None) -> tuple[list[BenchFile], list[str]]:
+    """Every file of results below the folders by path, and a line for each that cannot be read.
+
+    A file that is found twice counts once. JSON of other kinds is passed over.
 
     Args:
-        read: what to make of a file, from its path and its content. A key that lacks or a value of
-            a wrong kind makes the file a damaged one.
         folders: None: those of `FOLDERS` that exist.
 
     Raises:
@@ -32,7 +131,7 @@ def read_documents(
     """
     if folders is None:
         folders = [Path(name) for name in FOLDERS if Path(name).is_dir()]
-    found: list[T] = []
+    read: list[BenchFile] = []
     damaged: list[str] = []
     seen: set[str] = set()
     for folder in folders:
@@ -49,7 +148,35 @@ def read_documents(
             try:
                 content = json.loads(path.read_text(encoding="utf-8"))
                 if "summary" in content or "largest_batch" in content:
-                    found.append(read(path, content))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                    read.append(_bench_file(path, content))
+            except _DAMAGED as error:
                 damaged.append(f"{path} cannot be read as a benchmark ({error!r})")
-    return found, damaged
+    return read, damaged
+
+
+def _bench_file(path: Path, content: Mapping[str, Any]) -> BenchFile:
+    settings = content["settings"]
+    length = settings["length"]
+    styles = {str(one["label"]): _measured(one) for one in content.get("summary", ())}
+    for one in content.get("largest_batch", ()):
+        if one.get("message") is None and one["batch"]:
+            styles[str(one["label"])] = Measured(
+                batch=int(one["batch"]), speed=one["examples_per_second"]
+            )
+    return BenchFile(
+        path=path,
+        model=str(settings["model"]),
+        length=None if length is None else int(length),
+        batch=int(settings["batch"]),
+        device=str(settings["device"]),
+        labels=tuple(map(str, content["labels"])),
+        styles=styles,
+    )
+
+
+def _measured(one: Mapping[str, Any]) -> Measured:
+    quantities = ("seconds", "time_ratio", "peak_bytes", "memory_ratio")
+    seconds, time, peak, memory = (
+        None if one.get(name) is None else Spread(**one[name]) for name in quantities
+    )
+    return Measured(int(one["rounds"]), seconds, time, peak, memory)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpft.reproduce.bench.catalog import BASELINE
-from dpft.reproduce.claims.bench_files import BenchFile
+from dpft.reproduce.bench.documents import BenchFile
 from dpft.reproduce.claims.comparison import Comparison, Outcome, Side, in_range, in_words
 from dpft.reproduce.claims.schema import BenchCheck, Expected
 

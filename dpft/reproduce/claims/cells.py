@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dpft.config.errors import suggestion
-from dpft.reproduce.claims.bench_files import BenchFile
+from dpft.reproduce.bench.documents import BenchFile
 from dpft.reproduce.claims.comparison import (
     Comparison,
     Outcome,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +13,8 @@ from typing import Literal
 # How a series is drawn: joined points, points, a histogram's outline, one horizontal line, or
 # vertical lines (`Point.x`).
 Look = Literal["line", "points", "steps", "level", "verticals"]
-Scale = Literal["linear", "log", "log2"]
+FIELDS = ("panel", "series", "origin", "x", "y", "deviation", "label", "marks", "source")
+CsvRow = tuple[str | float, ...]
 
 
 class Origin(StrEnum):
@@ -27,7 +30,7 @@ class Point:
     """One number.
 
     Attributes:
-        x: place; for an axis with names, the index of one.
+        x: position; for an axis with names, the index of one; NaN for a horizontal line.
         y: value.
         error: one standard deviation, or None.
         label: written beside it.
@@ -43,7 +46,7 @@ class Point:
     source: str = ""
 
     @property
-    def beside(self) -> str:
+    def annotation(self) -> str:
         """What is written beside it."""
         return f"{self.label} {self.marks}".strip()
 
@@ -57,19 +60,19 @@ class Series:
         points: in the order of the line.
         origin: see `Origin`.
         look: see `Look`.
-        unsaid: whether the legend leaves the origin out.
+        legend_origin: whether the legend names the origin too.
     """
 
     label: str
     points: tuple[Point, ...]
     origin: Origin
     look: Look = "line"
-    unsaid: bool = False
+    legend_origin: bool = False
 
     @property
     def legend(self) -> str:
         """``epsilon 3, printed``."""
-        return self.label if self.unsaid else f"{self.label}, {self.origin}"
+        return f"{self.label}, {self.origin}" if self.legend_origin else self.label
 
 
 @dataclass(frozen=True)
@@ -79,14 +82,20 @@ class Axis:
     Attributes:
         label: with the unit.
         scale: how numbers are spread.
-        names: of its places 0, 1, ..., where it has no numbers.
+        names: of its positions 0, 1, ..., where it has no numbers.
         from_zero: whether it begins at zero.
     """
 
     label: str
-    scale: Scale = "linear"
+    scale: Literal["linear", "log", "log2"] = "linear"
     names: tuple[str, ...] = ()
     from_zero: bool = False
+
+    def value(self, x: float) -> str | float:
+        """The name of a position, where positions have names; empty for NaN."""
+        if math.isnan(x):
+            return ""
+        return self.names[int(x)] if self.names else x
 
 
 @dataclass(frozen=True)
@@ -98,6 +107,20 @@ class Panel:
     y: Axis
     series: tuple[Series, ...]
 
+    @property
+    def rows(self) -> list[CsvRow]:
+        """Every number that is drawn, see `FIELDS`."""
+        return [
+            _row(self.title, one.label, one.origin, self.x.value(p.x), self.y.value(p.y), p)
+            for one in self.series
+            for p in one.points
+        ]
+
+    @property
+    def points(self) -> list[Point]:
+        """Of all series."""
+        return [point for one in self.series for point in one.points]
+
 
 @dataclass(frozen=True)
 class Heat:
@@ -108,14 +131,11 @@ class Heat:
         x: with the names of the columns, unless there are too many to name.
         y: with the names of the rows, from the top.
         label: of the colours, with the unit.
-        values: by row, of one length; None is left blank.
-        numbers: whether each cell shows its number.
-        decimals: of these.
-        marks: letters by row, written under the number; empty: none.
-        deviations: of the numbers, by row; empty: none is known.
-        sources: of the numbers, by row; empty: none is named.
+        cells: by row, of one length; `Point.x` is the column; None is left blank.
         origin: see `Origin`.
-        lines: places between columns and between rows where the paper divides the map.
+        show_numbers: whether each cell shows its number, with its marks below.
+        decimals: of these.
+        lines: positions between columns and between rows where the paper divides the map.
         limits: of the colours; None: of the values.
     """
 
@@ -123,15 +143,36 @@ class Heat:
     x: Axis
     y: Axis
     label: str
-    values: tuple[tuple[float | None, ...], ...]
-    numbers: bool = True
-    decimals: int = 1
-    marks: tuple[tuple[str, ...], ...] = ()
-    deviations: tuple[tuple[float | None, ...], ...] = ()
-    sources: tuple[tuple[str, ...], ...] = ()
+    cells: tuple[tuple[Point | None, ...], ...]
     origin: Origin = Origin.OURS
+    show_numbers: bool = True
+    decimals: int = 1
     lines: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     limits: tuple[float, float] | None = None
+
+    @property
+    def rows(self) -> list[CsvRow]:
+        """Every number that is drawn, see `FIELDS`."""
+        return [
+            _row(self.title, self.y.value(i), self.origin, self.x.value(p.x), p.y, p)
+            for i, row in enumerate(self.cells)
+            for p in row
+            if p is not None
+        ]
+
+    @property
+    def points(self) -> list[Point]:
+        """Of all cells that have a number."""
+        return [point for row in self.cells for point in row if point is not None]
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a builder makes: panels, sentences of the caption, the most panels beside each other."""
+
+    panels: Sequence[Panel | Heat]
+    notes: Sequence[str]
+    columns: int = 3
 
 
 @dataclass(frozen=True)
@@ -141,11 +182,11 @@ class Content:
     Attributes:
         name: as it is typed, ``li2022/6``.
         title: in our words.
-        source: the paper's figure.
-        panels: in reading order.
-        caption: sentences that must be read with it.
-        columns: panels side by side; None: up to three.
-        private: whether it shows noiseless figures of training records.
+        source: in the paper.
+        panels: from left to right, then down.
+        caption: sentences below it.
+        columns: the most panels beside each other.
+        private: whether it is made without noise from training records.
     """
 
     name: str
@@ -153,7 +194,7 @@ class Content:
     source: str
     panels: tuple[Panel | Heat, ...]
     caption: tuple[str, ...]
-    columns: int | None = None
+    columns: int = 3
     private: bool = False
 
     @property
@@ -161,64 +202,17 @@ class Content:
         """Of its files: ``li2022-6``."""
         return self.name.replace("/", "-")
 
-
-def rows(content: Content) -> list[dict[str, str | float]]:
-    """Every number that is drawn, one mapping each, with the same keys.
-
-    A place without a number, as of a horizontal line, is empty.
-    """
-    out: list[dict[str, str | float]] = []
-    for panel in content.panels:
-        if isinstance(panel, Heat):
-            out += _heat_rows(panel)
-            continue
-        for series in panel.series:
-            for point in series.points:
-                out.append(
-                    {
-                        "panel": panel.title,
-                        "series": series.label,
-                        "origin": str(series.origin),
-                        "x": _place(panel.x, point.x),
-                        "y": _place(panel.y, point.y),
-                        "deviation": "" if point.error is None else point.error,
-                        "label": point.label,
-                        "marks": point.marks,
-                        "source": point.source,
-                    }
-                )
-    return out
+    @property
+    def csv(self) -> str:
+        """Every number that is drawn, one line each, below a line of `FIELDS`."""
+        out = io.StringIO()
+        rows = [row for panel in self.panels for row in panel.rows]
+        csv.writer(out, lineterminator="\n").writerows([FIELDS, *rows])
+        return out.getvalue()
 
 
-def _heat_rows(heat: Heat) -> list[dict[str, str | float]]:
-    found: list[dict[str, str | float]] = []
-    for i, values in enumerate(heat.values):
-        for j, value in enumerate(values):
-            if value is not None:
-                deviation = heat.deviations[i][j] if heat.deviations else None
-                found.append(
-                    {
-                        "panel": heat.title,
-                        "series": _place(heat.y, i),
-                        "origin": str(heat.origin),
-                        "x": _place(heat.x, j),
-                        "y": value,
-                        "deviation": "" if deviation is None else deviation,
-                        "label": "",
-                        "marks": heat.marks[i][j] if heat.marks else "",
-                        "source": heat.sources[i][j] if heat.sources else "",
-                    }
-                )
-    return found
-
-
-def _place(axis: Axis, value: float) -> str | float:
-    if math.isnan(value):
-        return ""
-    return axis.names[int(value)] if axis.names else value
-
-
-def with_letters(lines: Sequence[str], letters: str, meanings: dict[str, str]) -> tuple[str, ...]:
-    """A caption with what the letters beside points mean."""
-    told = [f"{letter}: {meanings[letter]}" for letter in sorted(set(letters) & set(meanings))]
-    return (*lines, f"Letters: {'; '.join(told)}.") if told else tuple(lines)
+def _row(
+    panel: str, series: str | float, origin: Origin, x: str | float, y: str | float, point: Point
+) -> CsvRow:
+    error = "" if point.error is None else point.error
+    return (panel, series, str(origin), x, y, error, point.label, point.marks, point.source)

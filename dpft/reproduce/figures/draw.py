@@ -1,70 +1,110 @@
-"""Content as a matplotlib figure: panels in a grid, legend beside them, caption below."""
+"""Content as a matplotlib figure and as files: panels in a grid, legend beside, caption below."""
 
 from __future__ import annotations
 
+import io
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import LogFormatter
 
 from dpft.reproduce.figures.content import Axis, Content, Heat, Origin, Panel, Series
-from dpft.reproduce.figures.style import COLOURS, LINES, MAP, MARKERS
+from dpft.runs.atomic import write_atomic
 
-_WIDTH, _HEIGHT, _LEGEND = 3.7, 3.0, 2.1
-# Letters of the caption's size in an inch.
-_PER_INCH = 18
-_CAPTION_LINE = 0.15
+# Okabe and Ito's palette without its yellow, which is too light on white. It, and the brightness
+# of the map, survive colour-blindness; markers and lines survive grey print.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES: tuple[Any, ...] = (
+    *("solid", "dashed", "dashdot", "dotted"),
+    *((0, (6, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2))),
+)
+MAP = "cividis"
+RC: dict[Any, Any] = {
+    **{"font.size": 9, "axes.titlesize": 9, "figure.titlesize": 10, "legend.fontsize": 8},
+    **{"axes.spines.top": False, "axes.spines.right": False},
+    **{"axes.grid": True, "grid.color": "0.92", "grid.linewidth": 0.8, "axes.axisbelow": True},
+    **{"lines.linewidth": 1.5, "lines.markersize": 4.5},
+    # Equal numbers give equal files, and text in them can be searched.
+    **{"svg.hashsalt": "dpft", "svg.fonttype": "none"},
+}
+_DPI = 160
+# Inches of a panel, the legend and a line of the caption; letters of the caption's size in an inch.
+_WIDTH, _HEIGHT, _LEGEND, _CAPTION_LINE, _PER_INCH = 3.7, 3.0, 2.1, 0.15, 18
+
+
+def save(content: Content, folder: Path) -> list[Path]:
+    """Write ``NAME.png``, ``NAME.svg`` and ``NAME.csv``; equal content gives equal files.
+
+    Returns:
+        The three paths. Of a private figure only the owner can read them.
+    """
+    matplotlib.use("Agg")  # the figure is never shown, and a machine may have no display
+    folder.mkdir(parents=True, exist_ok=True)
+    mode = 0o600 if content.private else 0o644
+    png, svg, csv = (folder / f"{content.stem}.{suffix}" for suffix in ("png", "svg", "csv"))
+    with matplotlib.rc_context(RC):
+        figure = draw(content)
+        for path, metadata in ((png, {"Software": "dpft"}), (svg, {"Date": None})):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=path.suffix[1:], dpi=_DPI, metadata=metadata)
+            write_atomic(path, buffer.getvalue(), mode=mode)
+    write_atomic(csv, content.csv, mode=mode)
+    return [png, svg, csv]
 
 
 def draw(content: Content) -> Figure:
-    """The figure; the caller sets the style (`dpft.reproduce.figures.style.RC`) around it."""
-    count = len(content.panels)
-    columns = min(count, content.columns or 3)
-    lines = math.ceil(count / columns)
-    keys = _keys(content.panels)
-    legend = len(_legends(content.panels)) > 1
-    width = columns * _panel_width(content.panels) + (_LEGEND if legend else 0)
-    caption = "\n".join(
+    """The figure; the caller sets the style `RC` around it."""
+    panels = content.panels
+    columns = min(len(panels), content.columns)
+    lines = math.ceil(len(panels) / columns)
+    # Printed and ours of one thing have one label and look alike.
+    looks: dict[str, int] = {}
+    legend: dict[str, Series] = {}
+    for series in (one for p in panels if isinstance(p, Panel) for one in p.series):
+        looks.setdefault(series.label, len(looks))
+        legend.setdefault(series.legend, series)
+    width = columns * max(_WIDTH, *map(_heat_width, panels)) + _LEGEND * (len(legend) > 1)
+    wrapped = [
         line for text in content.caption for line in textwrap.wrap(text, int(width * _PER_INCH))
-    )
-    height = sum(
-        max(_panel_height(p) for p in content.panels[i * columns : (i + 1) * columns])
-        for i in range(lines)
-    )
-    height += 0.5 + _CAPTION_LINE * (caption.count("\n") + 1)
+    ]
+    height = sum(max(map(_height, panels[i * columns : (i + 1) * columns])) for i in range(lines))
+    height += 0.5 + _CAPTION_LINE * max(1, len(wrapped))
     figure = Figure(figsize=(width, height), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False)
-    for place, panel in enumerate(content.panels):
-        axes = grid[place // columns][place % columns]
+    grid = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for axes, panel in zip(grid, panels, strict=False):
         if isinstance(panel, Heat):
             _heat(figure, axes, panel)
         else:
-            _panel(axes, panel, keys)
-    for place in range(count, lines * columns):
-        grid[place // columns][place % columns].set_axis_off()
+            _panel(axes, panel, looks)
+    for axes in grid[len(panels) :]:
+        axes.set_axis_off()
     figure.suptitle(f"{content.title}\n{content.source}")
-    if legend:
-        handles = _handles(content.panels, keys)
+    if len(legend) > 1:
+        handles = [
+            Line2D([], [], label=textwrap.fill(text, 28), **_look(one, looks[one.label]))
+            for text, one in legend.items()
+        ]
         figure.legend(handles=handles, loc="outside right center", frameon=False)
-    figure.supxlabel(caption, fontsize=7, ha="left", x=0.01)
+    figure.supxlabel("\n".join(wrapped), fontsize=7, ha="left", x=0.01)
     return figure
 
 
-def _panel_width(panels: Sequence[Panel | Heat]) -> float:
+def _heat_width(panel: Panel | Heat) -> float:
     # A cell that shows its number must be wide enough for it.
-    cells = max((len(p.values[0]) for p in panels if isinstance(p, Heat) and p.numbers), default=0)
-    return max(_WIDTH, 1.4 + 0.5 * cells)
+    return 1.4 + 0.5 * len(panel.cells[0]) if isinstance(panel, Heat) and panel.show_numbers else 0
 
 
-def _panel_height(panel: Panel | Heat) -> float:
+def _height(panel: Panel | Heat) -> float:
     if isinstance(panel, Heat):
-        return max(_HEIGHT, 0.9 + 0.34 * len(panel.values) * panel.numbers)
+        return max(_HEIGHT, 0.9 + 0.34 * len(panel.cells) * panel.show_numbers)
     return _HEIGHT + (0.6 if _tilted(panel.x) else 0.0)
 
 
@@ -72,52 +112,25 @@ def _tilted(axis: Axis) -> bool:
     return bool(axis.names) and max(map(len, axis.names)) * len(axis.names) > 34
 
 
-def _keys(panels: Sequence[Panel | Heat]) -> dict[str, int]:
-    """A place in the palette for each label: printed and ours of one thing look alike."""
-    found: dict[str, int] = {}
-    for panel in panels:
-        for series in panel.series if isinstance(panel, Panel) else ():
-            found.setdefault(series.label, len(found))
-    return found
-
-
-def _legends(panels: Sequence[Panel | Heat]) -> dict[str, Series]:
-    found: dict[str, Series] = {}
-    for panel in panels:
-        for series in panel.series if isinstance(panel, Panel) else ():
-            found.setdefault(series.legend, series)
-    return found
-
-
-def _handles(panels: Sequence[Panel | Heat], keys: dict[str, int]) -> list[Line2D | Patch]:
-    handles: list[Line2D | Patch] = []
-    for text, series in _legends(panels).items():
-        label = "\n".join(textwrap.wrap(text, 28))
-        look = _look(series, keys[series.label])
-        handles.append(Line2D([], [], label=label, **look))
-    return handles
-
-
 def _look(series: Series, key: int) -> dict[str, Any]:
     """Colour, line, marker: what is printed is hollow and dashed, computed lines have no marker."""
     look: dict[str, Any] = {"color": COLOURS[key % len(COLOURS)], "linestyle": "none"}
-    if series.look in ("level", "verticals", "steps"):
-        return look | {"linestyle": LINES[key % len(LINES)]}
-    if series.look == "line":
+    if series.look != "points":
         look["linestyle"] = LINES[key % len(LINES)]
-    if series.origin is Origin.COMPUTED and series.look == "line":
+    computed_line = series.look == "line" and series.origin is Origin.COMPUTED
+    if series.look not in ("line", "points") or computed_line:
         return look
     look["marker"] = MARKERS[key % len(MARKERS)]
     if series.origin is Origin.PRINTED:
-        look |= {"markerfacecolor": "white"}
+        look["markerfacecolor"] = "white"
         if series.look == "line":
             look["linestyle"] = (0, (2, 2))
     return look
 
 
-def _panel(axes: Axes, panel: Panel, keys: dict[str, int]) -> None:
+def _panel(axes: Axes, panel: Panel, looks: Mapping[str, int]) -> None:
     for series in panel.series:
-        look = _look(series, keys[series.label])
+        look = _look(series, looks[series.label])
         xs, ys = [p.x for p in series.points], [p.y for p in series.points]
         if series.look == "level":
             axes.axhline(ys[0], **look)
@@ -128,100 +141,89 @@ def _panel(axes: Axes, panel: Panel, keys: dict[str, int]) -> None:
             axes.plot(xs, ys, drawstyle="steps-post", **look)
         else:
             axes.plot(xs, ys, **look)
-            _errors(axes, series, str(look["color"]))
-        for place, point in enumerate(series.points):
-            if point.beside and series.look in ("line", "points"):
-                axes.annotate(
-                    point.beside,
-                    (point.x, point.y),
-                    xytext=(4, -9 if place % 2 else 3),  # so that neighbours can be told apart
-                    textcoords="offset points",
-                    fontsize=7,
-                )
+            _annotate(axes, series, look["color"])
     axes.set_title(panel.title)
-    beside = max((len(p.beside) for series in panel.series for p in series.points), default=0)
-    axes.margins(x=0.3 if beside > 8 else 0.08, y=0.1)
+    longest = max((len(point.annotation) for point in panel.points), default=0)
+    axes.margins(x=0.3 if longest > 8 else 0.08, y=0.1)
     _axis(axes, "x", panel.x)
     _axis(axes, "y", panel.y)
 
 
-def _errors(axes: Axes, series: Series, colour: str) -> None:
+def _annotate(axes: Axes, series: Series, colour: str) -> None:
+    """Error bars, labels and marks."""
     known = [p for p in series.points if p.error is not None]
     if known:
         axes.errorbar(
-            [p.x for p in known],
-            [p.y for p in known],
-            yerr=[p.error or 0.0 for p in known],
+            *([p.x for p in known], [p.y for p in known], [p.error or 0.0 for p in known]),
             linestyle="none",
             color=colour,
             capsize=2,
             elinewidth=1,
         )
+    for place, point in enumerate(series.points):
+        if point.annotation:
+            # Above and below in turn, so that neighbours can be told apart.
+            offset = (4, -9 if place % 2 else 3)
+            axes.annotate(
+                *(point.annotation, (point.x, point.y), offset),
+                textcoords="offset points",
+                fontsize=7,
+            )
 
 
 def _axis(axes: Axes, which: str, axis: Axis) -> None:
-    x = which == "x"
-    (axes.set_xlabel if x else axes.set_ylabel)(axis.label)
-    scale = axes.set_xscale if x else axes.set_yscale
-    if axis.scale == "log":
-        scale("log")
-        _plain_numbers(axes, which)
-    elif axis.scale == "log2":
-        scale("log", base=2)
+    """Label, scale and ticks of the axis ``x`` or ``y``."""
+
+    def set_(what: str, *args: Any, **more: Any) -> None:
+        getattr(axes, f"set_{which}{what}")(*args, **more)
+
+    set_("label", axis.label)
+    if axis.scale != "linear":
+        set_("scale", "log", base=2 if axis.scale == "log2" else 10)
+    low, high = getattr(axes, f"get_{which}lim")()
+    if axis.scale == "log" and low > 1e-3 and high < 1e4:
+        # 100 and 200 instead of powers.
+        ticks = getattr(axes, f"{which}axis")
+        ticks.set_major_formatter(LogFormatter())
+        ticks.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.7)))
     if axis.names:
-        ticks = range(len(axis.names))
-        if x:
-            angle: dict[str, Any] = {"rotation": 30, "ha": "right"} if _tilted(axis) else {}
-            axes.set_xticks(ticks, axis.names, **angle)
-            axes.set_xlim(-0.5, len(axis.names) - 0.5)
-        else:
-            axes.set_yticks(ticks, axis.names)
+        tilt = {"rotation": 30, "ha": "right"} if which == "x" and _tilted(axis) else {}
+        set_("ticks", range(len(axis.names)), axis.names, **tilt)
+        if which == "x":
+            set_("lim", -0.5, len(axis.names) - 0.5)
     if axis.from_zero:
-        if x:
-            axes.set_xlim(left=0)
-        else:
-            axes.set_ylim(bottom=0)
-
-
-def _plain_numbers(axes: Axes, which: str) -> None:
-    """100 and 200 instead of powers, where numbers are neither tiny nor huge."""
-    low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
-    if low > 1e-3 and high < 1e4:
-        place = axes.xaxis if which == "x" else axes.yaxis
-        place.set_major_formatter(LogFormatter())
-        place.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.7)))
+        set_("lim", 0)
 
 
 def _heat(figure: Figure, axes: Axes, heat: Heat) -> None:
-    grid = [[math.nan if v is None else v for v in row] for row in heat.values]
+    grid = [[math.nan if p is None else p.y for p in row] for row in heat.cells]
     low, high = heat.limits or (None, None)
     image = axes.imshow(grid, cmap=MAP, aspect="auto", interpolation="none", vmin=low, vmax=high)
     figure.colorbar(image, ax=axes, label=heat.label)
     axes.grid(visible=False)
     axes.set_title(heat.title)
-    axes.set_xlabel(heat.x.label)
-    axes.set_ylabel(heat.y.label)
+    axes.set(xlabel=heat.x.label, ylabel=heat.y.label)
     if heat.x.names:
         axes.set_xticks(range(len(heat.x.names)), heat.x.names)
     if heat.y.names:
         axes.set_yticks(range(len(heat.y.names)), heat.y.names)
-    known = [v for row in heat.values for v in row if v is not None]
-    # Of this map, what lies above is lighter than the grey at which black reads as well as white.
-    middle = 0.45 * min(known) + 0.55 * max(known) if known else 0.0
-    for i, row in enumerate(heat.values if heat.numbers else ()):
-        for j, value in enumerate(row):
-            if value is None:
-                axes.text(j, i, "·", ha="center", va="center", color="0.5")
-                continue
-            letters = f"\n{heat.marks[i][j]}" if heat.marks and heat.marks[i][j] else ""
-            axes.text(
-                *(j, i, f"{value:.{heat.decimals}f}{letters}"),
-                ha="center",
-                va="center",
-                fontsize=7,
-                color="black" if value > middle else "white",
-            )
+    if heat.show_numbers:
+        _numbers(axes, heat, [p.y for p in heat.points])
     for x in heat.lines[0]:
         axes.axvline(x, color="#D55E00", linewidth=2)
     for y in heat.lines[1]:
         axes.axhline(y, color="#D55E00", linewidth=2)
+
+
+def _numbers(axes: Axes, heat: Heat, known: Sequence[float]) -> None:
+    # Of this map, what lies above is lighter than the grey at which black reads as well as white.
+    middle = 0.45 * min(known) + 0.55 * max(known) if known else 0.0
+    centred: dict[str, Any] = {"ha": "center", "va": "center"}
+    for i, row in enumerate(heat.cells):
+        for j, point in enumerate(row):
+            if point is None:
+                axes.text(j, i, "·", color="0.5", **centred)
+                continue
+            text = f"{point.y:.{heat.decimals}f}\n{point.marks}".strip()
+            color = "black" if point.y > middle else "white"
+            axes.text(j, i, text, fontsize=7, color=color, **centred)

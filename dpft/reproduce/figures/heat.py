@@ -5,100 +5,90 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dpft.reproduce.figures.content import Axis, Content, Heat, Origin
-from dpft.reproduce.figures.materials import Materials, Part, Spot
+from dpft.reproduce.figures.catalog import Figure
+from dpft.reproduce.figures.content import Axis, Built, Heat, Origin
+from dpft.reproduce.figures.inputs import Inputs, Score, Table
+from dpft.reproduce.papers.schema import Label, show_label
 
 # Where red lines divide the paper's Figure 2: the last value before a line, and the first after.
-_QUARTERS: Mapping[str, Sequence[tuple[str, float, float]]] = {
-    "li2022/figure-2": (("batch size", 64, 512), ("learning rate", 2.5e-4, 3.125e-5))
+_QUARTERS: Mapping[str, Mapping[str, tuple[float, float]]] = {
+    "li2022/figure-2": {"batch size": (64, 512), "learning rate": (2.5e-4, 3.125e-5)}
 }
 # Values that the paper's axes do not print; its table's notes say what they are inferred from.
 _INFERRED = {("li2022/figure-2", "batch size"), ("li2022/figure-8a", "batch size")}
 
 
-def heat_maps(name: str, title: str, source: str, at_hand: Materials) -> Content:
-    """Printed and ours of each part: its first label goes down, its second across."""
+def heat_maps(figure: Figure, inputs: Inputs) -> Built:
+    """Printed and ours of each table: its first label goes down, its second across."""
     panels: list[Heat] = []
-    letters = ""
-    for part in at_hand.parts:
-        spots = list(part.spots)
-        letters += "".join(spot.letters for spot in spots if spot.cell.ours is not None)
+    for table in inputs.tables:
         maps = [
-            _map(part, spots, origin)
+            _map(table, origin)
             for origin in (Origin.PRINTED, Origin.OURS)
-            if any(_value(spot, origin) is not None for spot in spots)
+            if any(score.value(origin) is not None for score in table.scores)
         ]
-        # A small model's scores have a range of their own, of which one colour would be left.
-        panels += maps if at_hand.scale == "laptop" else _alike(maps)
-    names = ", ".join(part.table.name for part in at_hand.parts)
-    caption = [f"What is inferred, and what disagrees: dpft table {names}."]
-    if at_hand.scale == "laptop" and any(panel.origin is Origin.OURS for panel in panels):
-        caption.append("Colours of printed numbers and of ours have different ranges.")
-    if any(_gaps(panel) for panel in panels):
-        caption.append("Dots are cells without a run.")
-    return Content(
-        *(name, title, source, tuple(panels)), at_hand.caption(caption, letters), columns=2
-    )
+        if inputs.scale == "paper":
+            # A small model's scores have a range of their own, of which one colour would be left.
+            values = [point.y for one in maps for point in one.points]
+            maps = [replace(one, limits=(min(values), max(values))) for one in maps]
+        panels += maps
+    names = ", ".join(table.printed.name for table in inputs.tables)
+    notes = [f"What is inferred, and what disagrees: dpft table {names}."]
+    if inputs.scale == "laptop" and any(panel.origin is Origin.OURS for panel in panels):
+        notes.append("Colours of printed numbers and of ours have different ranges.")
+    if any(point is None for panel in panels for row in panel.cells for point in row):
+        notes.append("Dots are cells without a run.")
+    return Built(panels, notes, columns=2)
 
 
-def _value(spot: Spot, origin: Origin) -> float | None:
-    return spot.printed if origin is Origin.PRINTED else spot.cell.ours
-
-
-def _alike(maps: Sequence[Heat]) -> list[Heat]:
-    """The maps with one range of colours, that of all their numbers."""
-    values = [value for one in maps for row in one.values for value in row if value is not None]
-    return [replace(one, limits=(min(values), max(values))) for one in maps]
-
-
-def _gaps(heat: Heat) -> bool:
-    return any(value is None for row in heat.values for value in row)
-
-
-def _map(part: Part, spots: list[Spot], origin: Origin) -> Heat:
-    table = part.table
-    down, across = table.label_names
-    if origin is Origin.OURS:
-        # The laptop's scale leaves whole rows and columns out: they would be empty.
-        spots = [spot for spot in spots if spot.run is not None]
-    ys = list(dict.fromkeys(spot.label(down) for spot in spots))
-    xs = list(dict.fromkeys(spot.label(across) for spot in spots))
-    cells = {(spot.label(down), spot.label(across)): spot for spot in spots}
-    points = [
-        [cells[y, x].point(j, origin) if (y, x) in cells else None for j, x in enumerate(xs)]
-        for y in ys
-    ]
-    lines: tuple[list[float], list[float]] = ([], [])
-    for label, last, first in _QUARTERS.get(table.name, ()):
-        places = xs if label == across else ys
-        before = sum(value <= last if last < first else value >= last for value in places)
-        if 0 < before < len(places):
-            lines[0 if label == across else 1].append(before - 0.5)
+def _map(table: Table, origin: Origin) -> Heat:
+    printed = table.printed
+    down, across = printed.label_names
+    # The laptop's scale leaves whole rows and columns out: they would be empty.
+    scores = [one for one in table.scores if origin is Origin.PRINTED or one.run is not None]
+    ys, xs = (list(dict.fromkeys(one.label(label) for one in scores)) for label in (down, across))
+    cells = {(score.label(down), score.label(across)): score for score in scores}
+    column = printed.columns[0]
     return Heat(
-        title=f"{table.source.split(', ')[-1]}, {origin}",
-        x=_axis(table.name, across, xs, spots, origin),
-        y=_axis(table.name, down, ys, spots, origin),
-        label=table.columns[0].label,
-        values=tuple(tuple(None if p is None else p.y for p in row) for row in points),
-        decimals=table.columns[0].decimals,
-        marks=tuple(tuple(p.marks if p else "" for p in row) for row in points),
-        deviations=tuple(tuple(None if p is None else p.error for p in row) for row in points),
-        sources=tuple(tuple(p.source if p else "" for p in row) for row in points),
+        title=f"{printed.source.split(', ')[-1]}, {origin}",
+        x=_axis(printed.name, across, xs, scores, origin),
+        y=_axis(printed.name, down, ys, scores, origin),
+        label=column.label,
+        cells=tuple(
+            tuple(
+                cells[y, x].point(j, origin) if (y, x) in cells else None for j, x in enumerate(xs)
+            )
+            for y in ys
+        ),
         origin=origin,
-        lines=(tuple(lines[0]), tuple(lines[1])),
+        decimals=column.decimals,
+        lines=(
+            _lines(printed.name, across, xs),
+            _lines(printed.name, down, ys),
+        ),
     )
+
+
+def _lines(table: str, label: str, values: Sequence[Label]) -> tuple[float, ...]:
+    """Where the paper's line between two values falls among these."""
+    if label not in _QUARTERS.get(table, {}):
+        return ()
+    last, first = _QUARTERS[table][label]
+    numbers = [float(value) for value in values if value is not None]
+    before = sum(one <= last if last < first else one >= last for one in numbers)
+    return (before - 0.5,) if 0 < before < len(values) else ()
 
 
 def _axis(
-    table: str, label: str, values: Sequence[float], spots: Sequence[Spot], origin: Origin
+    table: str, label: str, values: Sequence[Label], scores: Sequence[Score], origin: Origin
 ) -> Axis:
     """The label's values; where our runs have other rates than the printed ones, both."""
-    names = [f"{value:g}" for value in values]
+    names = [show_label(value) for value in values]
     if origin is Origin.PRINTED and (table, label) in _INFERRED:
         label = f"{label} (inferred)"
     elif origin is Origin.OURS and label == "learning rate":
         for place, value in enumerate(values):
-            runs = [spot.run for spot in spots if spot.label(label) == value]
+            runs = [score.run for score in scores if score.label(label) == value]
             rates = {run.run.optim.lr for run in runs if run is not None}
             if rates and rates != {value}:
                 names[place] = f"{', '.join(f'{rate:g}' for rate in sorted(rates))} for {value:g}"

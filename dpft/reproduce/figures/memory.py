@@ -8,14 +8,21 @@ layer of its group is reached, where the group's norms are known and its sums ar
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from dpft.reproduce.figures.content import Axis, Content, Origin, Panel, Point, Series
-
-BATCH = 32
-BYTES = 4  # of a number in float32
 PATCHES, PIXELS = 196, 3 * 16 * 16
+# Width and number of blocks of the papers' models, and of those that stand in for them.
+SHAPES: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {
+        **{"tiny": (128, 2), "minilm": (384, 6), "distilgpt2": (768, 6), "gpt2": (768, 12)},
+        **{"gpt2-medium": (1024, 24), "gpt2-large": (1280, 36), "gpt2-xl": (1600, 48)},
+        **{"bert-base": (768, 12), "bert-large": (1024, 24)},
+        **{"roberta-base": (768, 12), "roberta-large": (1024, 24)},
+        **{"vit-small": (384, 12), "vit-large": (1024, 24)},
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -129,40 +136,25 @@ def peak(layers: Sequence[Layer], groups: Sequence[tuple[int, int]] | None) -> i
     return max(backward(layers, whole, False) if groups is None else peaks(layers, groups))
 
 
-def profile(name: str, title: str, source: str) -> Content:
-    """Bu et al. 2023, Figure 4, for ViT-large with patches of 16, 224 pixels, batch 32."""
-    layers = vit(1024, 24)
-    forward = list(itertools.accumulate(layer.T * layer.d for layer in layers))
-    whole, fine = ((0, len(layers)),), each(layers)
-    styles = (
-        ("all layers, M = 1", backward(layers, whole)),
-        ("uniform groups, M = 4", backward(layers, uniform(layers, 4))),
-        (f"per layer, M = {len(layers)}", backward(layers, fine)),
-        ("non-private", backward(layers, whole, False)),
-    )
-    unit = BATCH * BYTES / 1e9
-    series = []
-    for label, sizes in styles:
-        values = [unit * size for size in (*forward, *sizes)]
-        points = tuple(Point(i, value) for i, value in enumerate(values, 1))
-        series.append(Series(label, points, Origin.COMPUTED, unsaid=True))
-    turn = Series(
-        "the backward begins", (Point(len(layers) + 0.5, 0.0),), Origin.COMPUTED, "verticals", True
-    )
-    panel = Panel(
-        f"ViT-large-patch16-224, batch {BATCH}, float32",
-        Axis(f"layer: {len(layers)} forward, then {len(layers)} backward"),
-        Axis("kept activations and output gradients (GB)", from_zero=True),
-        (*series, turn),
-    )
-    told = ", ".join(f"{label}: {unit * max((*forward, *sizes)):.2f} GB" for label, sizes in styles)
-    caption = (
-        f"Counted by Fact 6.1, not measured. Peaks: {told}.",
-        "Each layer keeps its input until its gradient is formed and its output gradient until "
-        "its group is complete. One group per layer keeps as much as training without privacy "
-        "(the two curves coincide). Attention weights, activation functions, parameters and "
-        "optimizer are left out.",
-        "Layers as in timm, with query, key and value in one, which gives the paper's 147; the "
-        "head has 100 classes.",
-    )
-    return Content(name, title, source, (panel,), caption)
+def relative_peak(model: str, clipping: str, groups: str) -> float | None:
+    """The largest peak over that of training without privacy; None for other groupings.
+
+    Args:
+        model: as the paper prints it, ``ViT-large``.
+        clipping: the table's word for the grouping.
+        groups: how many, as printed.
+    """
+    kind = model.lower()
+    layers = (vit if kind.startswith("vit") else encoder)(*SHAPES[kind])
+    if clipping.startswith("all-layer"):
+        chosen = boundaries(layers, [])
+    elif clipping in ("layer-wise", "param-wise"):  # weight and bias share a layer's tensors
+        chosen = each(layers)
+    elif clipping in ("uniform", "block-wise") and groups.isdecimal():
+        chosen = uniform(layers, int(groups))
+    elif clipping == "non-uniform":
+        # As bu2023/4 has it: the best cut of the paper's Table 3, after 10 of 12 blocks.
+        chosen = boundaries(layers, [(layers[-1].block + 1) * 10 // 12])
+    else:
+        return None
+    return peak(layers, chosen) / peak(layers, None)

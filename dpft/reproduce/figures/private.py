@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.figures.content import Axis, Content, Heat, Origin, Panel, Point, Series
-from dpft.reproduce.figures.materials import Materials
+from dpft.reproduce.figures.catalog import Figure
+from dpft.reproduce.figures.content import Axis, Built, Heat, Origin, Panel, Point, Series
+from dpft.reproduce.figures.inputs import Inputs
 from dpft.runs.errors import RunError
 from dpft.runs.norms import NORMS, Norms, read_norms
 from dpft.runs.record import read_record
@@ -29,23 +30,23 @@ _BINS = 40
 _SMOOTHED = 20
 
 
-def run_folders(at_hand: Materials) -> list[Path]:
+def run_folders(inputs: Inputs) -> list[Path]:
     """Run directories that were named, else those of the figure's own runs."""
-    own = [path for part in at_hand.parts for spot in part.spots for path in spot.cell.paths]
-    return list(dict.fromkeys(at_hand.runs or own))
+    own = (path for score in inputs.scores for path in score.cell.paths)
+    return list(dict.fromkeys(inputs.runs or own))
 
 
-def _with_norms(name: str, at_hand: Materials) -> tuple[Path, list[Norms]]:
-    for folder in run_folders(at_hand):
+def _with_norms(name: str, inputs: Inputs) -> tuple[Path, list[Norms]]:
+    for folder in run_folders(inputs):
         file = folder / "private" / NORMS
-        found = [one for one in read_norms(file) if one.values] if file.is_file() else []
-        if found:
-            if len(found[0].groups) < 2:
+        steps = [one for one in read_norms(file) if one.values] if file.is_file() else []
+        if steps:
+            if len(steps[0].groups) < 2:
                 raise ConfigError(
                     f"{folder} has one clipping group; {name} needs a run with one per "
                     "layer: type clip=per_layer or clip=per_layer_adaptive"
                 )
-            return folder, found
+            return folder, steps
     raise ConfigError(
         f"{name} needs a run that recorded the norms of its records' gradients; type dpft figure "
         f"{name} --run, or dpft train clip=per_layer_adaptive record_norms=25 ... and then "
@@ -53,57 +54,49 @@ def _with_norms(name: str, at_hand: Materials) -> tuple[Path, list[Norms]]:
     )
 
 
-def spread_out(found: Sequence[Norms], count: int) -> list[Norms]:
+def spread_out(steps: Sequence[Norms], count: int) -> list[Norms]:
     """``count`` of them from first to last, as evenly as can be."""
-    if len(found) <= count:
-        return list(found)
-    return [found[round(k * (len(found) - 1) / (count - 1))] for k in range(count)]
+    if len(steps) <= count:
+        return list(steps)
+    return [steps[round(k * (len(steps) - 1) / (count - 1))] for k in range(count)]
 
 
-def norms_by_layer(name: str, title: str, source: str, at_hand: Materials) -> Content:
+def norms_by_layer(figure: Figure, inputs: Inputs) -> Built:
     """He et al. 2022, Figure 2: norms of records by layer, at several steps."""
-    folder, found = _with_norms(name, at_hand)
-    shown = spread_out(found, PANELS)
-    tops = [x for one in shown for row in one.values[:EXAMPLES] for x in row]
-    panels = tuple(
+    folder, recorded = _with_norms(figure.name, inputs)
+    steps = spread_out(recorded, PANELS)
+    highest = max(norm for one in steps for row in one.values[:EXAMPLES] for norm in row)
+    panels = [
         Heat(
-            f"step {one.step + 1}",
-            Axis("layer, input to output"),
-            Axis("record"),
-            "gradient norm",
-            tuple(one.values[:EXAMPLES]),
-            numbers=False,
-            limits=(0.0, max(tops)),
+            *(f"step {one.step + 1}", Axis("layer, input to output"), Axis("record")),
+            label="gradient norm",
+            cells=tuple(tuple(map(Point, range(len(row)), row)) for row in one.values[:EXAMPLES]),
+            show_numbers=False,
+            limits=(0.0, highest),
         )
-        for one in shown
-    )
-    caption = [
-        WARNING,
-        f"{_described(folder)}; {len(shown[0].groups)} layers, first {EXAMPLES} records of "
-        "each step's batch: others in each panel, where the paper follows the same 32.",
+        for one in steps
     ]
-    return Content(name, title, source, panels, at_hand.caption(caption), columns=2, private=True)
+    note = (
+        f"{_described(folder)}; {len(steps[0].groups)} layers, first {EXAMPLES} records of "
+        "each step's batch: others in each panel, where the paper follows the same 32."
+    )
+    return Built(panels, [WARNING, note], columns=2)
 
 
-def histograms(name: str, title: str, source: str, at_hand: Materials) -> Content:
+def histograms(figure: Figure, inputs: Inputs) -> Built:
     """He et al. 2022, Figure 4: histograms of records' norms in four layers, with quantiles."""
-    folder, found = _with_norms(name, at_hand)
-    steps = spread_out(found, 3)
-    panels = []
-    for group in chosen_layers(found[0].groups):
-        place = found[0].groups.index(group)
-        for one in steps:
-            panels.append(_histogram(group, one.step, [row[place] for row in one.values]))
-    caption = [
-        WARNING,
-        f"{_described(folder)}. All records of the step's batch. The paper shows the embedding, "
-        "the value matrices of the 6th and 12th attention and the classification layer.",
+    folder, recorded = _with_norms(figure.name, inputs)
+    steps, groups = spread_out(recorded, 3), recorded[0].groups
+    panels = [
+        _histogram(group, one.step, [row[groups.index(group)] for row in one.values])
+        for group in chosen_layers(groups)
+        for one in steps
     ]
-    return Content(
-        *(name, title, source, tuple(panels), at_hand.caption(caption)),
-        columns=len(steps),
-        private=True,
+    note = (
+        f"{_described(folder)}. All records of the step's batch. The paper shows the embedding, "
+        "the value matrices of the 6th and 12th attention and the classification layer."
     )
+    return Built(panels, [WARNING, note], columns=len(steps))
 
 
 def chosen_layers(groups: Sequence[str]) -> list[str]:
@@ -122,48 +115,42 @@ def _histogram(group: str, step: int, values: Sequence[float]) -> Panel:
     import numpy as np
 
     counts, edges = np.histogram(values, bins=_BINS)
-    outline = [Point(float(x), float(y)) for x, y in zip(edges[:-1], counts, strict=True)]
-    outline.append(Point(float(edges[-1]), 0.0))
+    outline = tuple(map(Point, edges.tolist(), [*counts.astype(float).tolist(), 0.0]))
     marked = tuple(Point(float(np.quantile(values, q)), 0.0) for q in QUANTILES)
-    told = ", ".join(f"{q:.0%}" for q in QUANTILES)
+    name = f"quantiles {', '.join(f'{q:.0%}' for q in QUANTILES)}"
     return Panel(
-        f"{group}, step {step + 1}",
-        Axis("gradient norm"),
-        Axis("records", from_zero=True),
+        *(f"{group}, step {step + 1}", Axis("gradient norm"), Axis("records", from_zero=True)),
         (
-            Series("records", tuple(outline), Origin.OURS, "steps", unsaid=True),
-            Series(f"quantiles {told}", marked, Origin.OURS, "verticals", unsaid=True),
+            Series("records", outline, Origin.OURS, "steps"),
+            Series(name, marked, Origin.OURS, "verticals"),
         ),
     )
 
 
-def losses_by_time(name: str, title: str, source: str, at_hand: Materials) -> Content:
+def losses_by_time(figure: Figure, inputs: Inputs) -> Built:
     """He et al. 2022, Figure 7, with the loss on the training batches in place of a test set's.
 
     Raises:
         ConfigError: if no run has its metrics.
     """
     series = []
-    for folder in run_folders(at_hand):
+    folders = run_folders(inputs)
+    for folder in folders:
         points = _smoothed(_losses(folder / "private" / "metrics.jsonl"))
         if points:
             style = read_record(folder)["config"]["clip"]["style"]
-            series.append(
-                Series(f"{style}: {folder.name}", tuple(points), Origin.OURS, unsaid=True)
-            )
+            series.append(Series(f"{style}: {folder.name}", points, Origin.OURS))
     if not series:
         raise ConfigError(
-            f"{name} needs runs with their private/metrics.jsonl; type dpft figure {name} --run, "
-            f"or dpft figure {name} --runs RUN --runs RUN"
+            f"{figure.name} needs runs with their private/metrics.jsonl; type dpft figure "
+            f"{figure.name} --run, or dpft figure {figure.name} --runs RUN --runs RUN"
         )
     panel = Panel("", Axis("minutes of training"), Axis("loss of the batch"), tuple(series))
-    caption = [
-        WARNING,
+    note = (
         f"Mean loss of each step's records, averaged over {_SMOOTHED} steps. The paper shows the "
-        "negative log-likelihood of the test set, which a run on E2E does not record.",
-        *(_described(folder) for folder in run_folders(at_hand)),
-    ]
-    return Content(name, title, source, (panel,), at_hand.caption(caption), private=True)
+        "negative log-likelihood of the test set, which a run on E2E does not record."
+    )
+    return Built([panel], [WARNING, note, *map(_described, folders)])
 
 
 def _losses(path: Path) -> list[tuple[float, float]]:
@@ -184,12 +171,10 @@ def _losses(path: Path) -> list[tuple[float, float]]:
         ) from error
 
 
-def _smoothed(values: Iterable[tuple[float, float]]) -> list[Point]:
-    listed = list(values)
-    return [
-        Point(listed[i][0], fmean(loss for _, loss in listed[max(0, i - _SMOOTHED + 1) : i + 1]))
-        for i in range(len(listed))
-    ]
+def _smoothed(losses: Sequence[tuple[float, float]]) -> tuple[Point, ...]:
+    """Each loss as the mean of the last `_SMOOTHED` ones, at its time."""
+    windows = (losses[max(0, i - _SMOOTHED + 1) : i + 1] for i in range(len(losses)))
+    return tuple(Point(window[-1][0], fmean(loss for _, loss in window)) for window in windows)
 
 
 def _described(folder: Path) -> str:

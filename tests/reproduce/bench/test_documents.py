@@ -7,16 +7,20 @@ import sys
 import pytest
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.bench.documents import read_documents
+from dpft.reproduce.bench.documents import read_benches
 
 
-def labels(path, content):
-    return path.name, [one["label"] for one in content["summary"]]
+def names(folders=None):
+    """Of the files that were read, each with its styles; and the lines for damaged ones."""
+    files, damaged = read_benches(folders)
+    return [(file.path.name, list(file.styles)) for file in files], damaged
 
 
-def write(file, *names):
+def write(file, *styles):
+    settings = {"model": "gpt2", "length": 100, "batch": 4, "device": "cpu"}
+    summary = [{"label": style, "rounds": 7} for style in styles]
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"summary": [{"label": name} for name in names]}))
+    file.write_text(json.dumps({"settings": settings, "labels": ["gpt2"], "summary": summary}))
 
 
 def test_files_come_by_path_and_once_each(tmp_path):
@@ -25,8 +29,8 @@ def test_files_come_by_path_and_once_each(tmp_path):
     (tmp_path / "c.json").symlink_to(tmp_path / "b.json")
     (tmp_path / "other.json").write_text('{"something": "else"}')
     (tmp_path / "list.json").write_text("[1, 2]")
-    found, damaged = read_documents(labels, [tmp_path, tmp_path / "a"])
-    assert found == [("deep.json", ["flat", "ghost"]), ("b.json", ["bk"])]
+    files, damaged = names([tmp_path, tmp_path / "a"])
+    assert files == [("deep.json", ["flat", "ghost"]), ("b.json", ["bk"])]
     assert not damaged
 
 
@@ -34,24 +38,25 @@ def test_damaged_files_are_named_and_the_others_read(tmp_path):
     (tmp_path / "cut.json").write_text('{"summary": [')
     (tmp_path / "keys.json").write_text('{"summary": [{"name": "bk"}]}')
     (tmp_path / "latin.json").write_bytes(b'{"summary": "\xe9"}')
+    (tmp_path / "nested.json").write_text("[" * 100_000)
     (tmp_path / "number.json").write_text("3")
     (tmp_path / "circle.json").symlink_to(tmp_path / "circle.json")
     write(tmp_path / "whole.json", "bk")
-    found, damaged = read_documents(labels, [tmp_path])
-    assert found == [("whole.json", ["bk"])]
-    names = ["circle", "cut", "keys", "latin", "number"]
-    assert [line.split()[0] for line in damaged] == [f"{tmp_path}/{name}.json" for name in names]
-    assert "KeyError('label')" in damaged[2]
+    files, damaged = names([tmp_path])
+    assert files == [("whole.json", ["bk"])]
+    broken = ["circle", "cut", "keys", "latin", "nested", "number"]
+    assert [line.split()[0] for line in damaged] == [f"{tmp_path}/{name}.json" for name in broken]
+    assert "KeyError('settings')" in damaged[2]
 
 
 def test_without_folders_the_usual_ones_are_read_where_they_exist(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert read_documents(labels) == ([], [])
+    assert names() == ([], [])
     write(tmp_path / "results" / "bench" / "b.json", "bk")
     write(tmp_path / "elsewhere" / "c.json", "bk")
-    assert read_documents(labels)[0] == [("b.json", ["bk"])]
+    assert names()[0] == [("b.json", ["bk"])]
     with pytest.raises(ConfigError, match=r"--bench nowhere is no folder; expected one with files"):
-        read_documents(labels, [tmp_path.relative_to(tmp_path) / "nowhere"])
+        names([tmp_path.relative_to(tmp_path) / "nowhere"])
 
 
 def test_reading_them_needs_no_torch():
@@ -59,5 +64,5 @@ def test_reading_them_needs_no_torch():
         "import sys, dpft.reproduce.bench.documents;"
         "print(sorted({'torch', 'numpy'} & {*sys.modules}))"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

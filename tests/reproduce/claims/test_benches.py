@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.claims.bench_files import bench_files
+from dpft.reproduce.bench.documents import read_benches
 from dpft.reproduce.claims.benches import bench_commands, compare_benches
 from dpft.reproduce.claims.comparison import Outcome
 from dpft.reproduce.claims.schema import BenchCheck
@@ -16,7 +16,7 @@ def spread(median, low=None, high=None):
 
 
 def document(model="gpt2", length=100, **sections):
-    settings = {"model": model, "length": length, "device": "cpu"}
+    settings = {"model": model, "length": length, "batch": 4, "device": "cpu"}
     return {"settings": settings, "labels": [model, "B=4"], **sections}
 
 
@@ -36,7 +36,7 @@ def check(first, second, low=None, high=None, quantity="time", tokens=None):
 
 
 def compared(the_check, folder):
-    files, damaged = bench_files([folder])
+    files, damaged = read_benches([folder])
     assert not damaged
     return compare_benches(the_check, files)
 
@@ -134,8 +134,8 @@ def test_other_models_and_shorter_texts_do_not_count(tmp_path):
 def test_damaged_files_are_named(tmp_path):
     (tmp_path / "a.json").write_text("{")
     write(tmp_path, "b.json", {"summary": []})
-    files, damaged = bench_files([tmp_path])
+    files, damaged = read_benches([tmp_path])
     assert not files
     assert [line.split()[0].rpartition("/")[2] for line in damaged] == ["a.json", "b.json"]
     with pytest.raises(ConfigError, match=r"--bench .* is no folder"):
-        bench_files([tmp_path / "nowhere"])
+        read_benches([tmp_path / "nowhere"])

@@ -1,47 +1,34 @@
-"""Parts of figures, planned once, with records and benchmarks written by hand."""
+"""Inputs of figures, planned once, with records and benchmarks written by hand."""
 
 import functools
 import json
+from dataclasses import replace
 
-from dpft.reproduce.figures.materials import Materials, Part
-from dpft.reproduce.figures.registry import load
+from dpft.reproduce.figures.build import build
+from dpft.reproduce.figures.catalog import load
+from dpft.reproduce.figures.inputs import Inputs, plan_tables
 from dpft.reproduce.tables.composition import Composer
-from dpft.reproduce.tables.found import make_index
-from dpft.reproduce.tables.plan import make_plan
+from dpft.reproduce.tables.found import Index, make_index
 
 
 @functools.cache
-def plans(name, scale="laptop"):
-    """(table, plan) of each of a figure's parts."""
-    tables = [part.load() for part in load(name).parts]
+def tables(name, scale="laptop"):
     with Composer() as composer:
-        return tuple(
-            (table, make_plan(table, composer, scale) if scale == "paper" or table.laptop else None)
-            for table in tables
-        )
+        return plan_tables(load(name), scale, Index(), composer)
 
 
-def at_hand(name, folder, scale="laptop", **more):
-    index = make_index([folder])
-    parts = tuple(
-        Part(table, plan, index, part.own)
-        for part, (table, plan) in zip(load(name).parts, plans(name, scale), strict=True)
-    )
-    return Materials(scale, parts, **more)
+def content(name, folder=None, scale="laptop", **inputs):
+    """The figure, from the records below a folder; None: without tables and records."""
+    index = folder and make_index([folder])
+    filled = tuple(replace(table, index=index) for table in tables(name, scale)) if folder else ()
+    return build(load(name), Inputs(scale, filled, **inputs))
 
 
-def planned(name, part=0, scale="laptop", column=None, **labels):
-    """The run of the row with these labels."""
-    _, plan = plans(name, scale)[part]
-    (found,) = {
-        plan.runs[i, j]
-        for i, row in enumerate(plan.rows)
-        for j, one in enumerate(plan.columns)
-        if (i, j) in plan.runs
-        and all(row.labels[key] == value for key, value in labels.items())
-        and column in (None, one.key)
-    }
-    return found
+def planned(name, place=0, scale="laptop", **labels):
+    """The run of the row with these labels in one of the figure's tables."""
+    plan = tables(name, scale)[place].plan
+    (run,) = {run for (i, _), run in plan.runs.items() if plan.rows[i].has(labels)}
+    return run
 
 
 def write_bench(path, model, styles, *, largest=None, hardware="GPU X", batch=4):
@@ -52,16 +39,17 @@ def write_bench(path, model, styles, *, largest=None, hardware="GPU X", batch=4)
 
     document = {
         "labels": [model, f"B={batch}", hardware, "torch 2"],
-        "settings": {"model": model, "batch": batch},
+        "settings": {
+            **{"model": model, "batch": batch, "length": 100},
+            "device": "cpu" if "CPU" in hardware else "cuda",
+        },
     }
     if largest is None:
         document["summary"] = [
             {
-                "label": label,
-                "time_ratio": spread(time),
-                "memory_ratio": spread(memory),
-                "seconds": spread(2.0 * time),
-                "peak_bytes": spread(1e9 * memory),
+                **{"label": label, "rounds": 5},
+                **{"time_ratio": spread(time), "memory_ratio": spread(memory)},
+                **{"seconds": spread(2.0 * time), "peak_bytes": spread(1e9 * memory)},
             }
             for label, (time, memory) in styles.items()
         ]

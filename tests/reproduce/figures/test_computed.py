@@ -6,13 +6,18 @@ import pytest
 
 from dpft.privacy.accounting import calibrate_noise, epsilon_rdp
 from dpft.reproduce.figures import computed
+from dpft.reproduce.figures.inputs import Inputs
 
-NAMED = ("li2022/6", "title", "source")
+INPUTS = Inputs("paper")
+
+
+def panel_of(builder, inputs=INPUTS, **settings):
+    (panel,) = builder(None, inputs, **settings).panels
+    return panel
 
 
 def test_figure_6_is_calibration_at_each_rate():
-    content = computed.noise_by_rate(*NAMED, exponents=(-12, -8, -4, -2))
-    curve, rule = content.panels[0].series
+    curve, rule = panel_of(computed.noise_by_rate, exponents=(-12, -8, -4, -2)).series
     for point, k in zip(curve.points, (-12, -8, -4, -2), strict=True):
         rate, steps = 2.0**k, 50 * 2**-k
         assert point.x == rate
@@ -26,26 +31,24 @@ def test_figure_6_is_calibration_at_each_rate():
 
 
 def test_the_rule_asks_for_too_little_below_2_to_the_minus_8():
-    content = computed.noise_by_rate(*NAMED, exponents=(-12, -9, -4, -2))
-    curve, rule = content.panels[0].series
-    for needed, told in zip(curve.points[:2], rule.points[:2], strict=True):
-        assert told.y < 0.75 * needed.y
+    curve, rule = panel_of(computed.noise_by_rate, exponents=(-12, -9, -4, -2)).series
+    for needed, asked in zip(curve.points[:2], rule.points[:2], strict=True):
+        assert asked.y < 0.75 * needed.y
     assert rule.points[2].y == pytest.approx(curve.points[2].y, rel=0.05)
 
 
 def test_figure_3a_divides_by_the_rate():
-    told = []
-    content = computed.effective_noise(
-        *NAMED, tell=lambda *far: told.append(far), steps=(100, 400), rates=(0.01, 0.1)
-    )
-    short, long = content.panels[0].series
+    progress = []
+    inputs = Inputs("paper", progress=lambda *done: progress.append(done))
+    panel = panel_of(computed.effective_noise, inputs, steps=(100, 400), rates=(0.01, 0.1))
+    short, long = panel.series
     sigma = calibrate_noise(
         target_epsilon=3, delta=1e-5, sampling_rate=0.1, steps=400, accountant="rdp"
     )
     assert long.points[1].y == sigma / 0.1
     assert all(s.points[0].y > s.points[1].y for s in (short, long))
     assert all(a.y < b.y for a, b in zip(short.points, long.points, strict=True))
-    assert told == [(0, 4), (1, 4), (2, 4), (3, 4)]
+    assert progress == [(0, 4), (1, 4), (2, 4), (3, 4)]
 
 
 def test_steps_are_whole():

@@ -3,8 +3,8 @@
 import pytest
 
 from dpft.reproduce.figures import memory
-from dpft.reproduce.figures.memory import Layer
-from dpft.reproduce.figures.tradeoff import relative_peak
+from dpft.reproduce.figures.memory import Layer, relative_peak
+from tests.reproduce.figures.example import content
 
 # Inputs 1, 3, 5 and outputs 2, 4, 6 numbers a record.
 THREE = (Layer(1, 1, 2, 0), Layer(1, 3, 4, 1), Layer(1, 5, 6, 2))
@@ -53,19 +53,19 @@ def test_more_uniform_groups_have_lower_peaks_and_the_last_is_highest():
 
 
 def test_the_profile_has_both_halves_and_its_peaks_in_the_caption():
-    content = memory.profile("bu2023/4", "title", "source")
-    *styles, turn = content.panels[0].series
+    figure = content("bu2023/4")
+    *styles, turn = figure.panels[0].series
     assert [len(series.points) for series in styles] == [294] * 4
     layers = memory.vit(1024, 24)
     top = max(point.y for point in styles[0].points)
     assert top == pytest.approx(32 * 4 * memory.peak(layers, ((0, 147),)) / 1e9)
-    assert f"{top:.2f} GB" in content.caption[0]
+    assert f"{top:.2f} GB" in figure.caption[0]
     assert turn.points[0].x == 147.5
 
 
 def test_printed_groupings_have_a_peak():
-    whole = relative_peak("ViT-large", "all-layer", 1)
-    two, uneven = (relative_peak("ViT-large", c, 2) for c in ("uniform", "non-uniform"))
+    whole = relative_peak("ViT-large", "all-layer", "1")
+    two, uneven = (relative_peak("ViT-large", c, "2") for c in ("uniform", "non-uniform"))
     assert whole > uneven > two > 1
-    assert relative_peak("RoBERTa-base", "param-wise", 203) == 1
-    assert relative_peak("RoBERTa-base", "by device", 2) is None
+    assert relative_peak("RoBERTa-base", "param-wise", "203") == 1
+    assert relative_peak("RoBERTa-base", "by device", "2") is None

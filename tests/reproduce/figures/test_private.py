@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.figures.materials import Materials
 from dpft.reproduce.figures.private import WARNING, chosen_layers, spread_out
-from dpft.reproduce.figures.registry import load
 from dpft.runs.norms import Norms, NormsLog
 from tests.report.pages.example import record as whole
+from tests.reproduce.figures import example
 
 GROUPS = ["embed", "block.0.value", "block.1.value", "head"]
 
@@ -33,15 +32,15 @@ def run(tmp_path):
 
 
 def content(name, *runs):
-    return load(name).content(Materials("paper", runs=runs))
+    return example.content(name, runs=runs)
 
 
 def test_norms_of_32_records_at_four_steps(run):
     shown = content("he2022/2", run)
     assert [panel.title for panel in shown.panels] == [f"step {k}" for k in (1, 11, 21, 31)]
     first = shown.panels[0]
-    assert (len(first.values), len(first.values[0])) == (32, 4)
-    assert first.values[2][1] == 9
+    assert (len(first.cells), len(first.cells[0])) == (32, 4)
+    assert first.cells[2][1].y == 9
     assert len({panel.limits for panel in shown.panels}) == 1
     assert shown.private
     assert shown.caption[0] == WARNING
@@ -73,7 +72,7 @@ def test_losses_are_smoothed_over_time(run):
     assert shown.private
 
 
-def test_what_lacks_is_told(tmp_path, run):
+def test_what_is_missing_is_named(tmp_path, run):
     with pytest.raises(ConfigError, match="record_norms"):
         content("he2022/2", tmp_path)
     with pytest.raises(ConfigError, match=r"private/metrics\.jsonl"):

@@ -1,11 +1,12 @@
-"""The figures' own lists of runs, and parts of tables."""
+"""Every figure's entry, the figures' own lists of runs, and selections of tables."""
 
 import pytest
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce.figures import lists
-from dpft.reproduce.figures.lists import Part, read_list
-from dpft.reproduce.figures.registry import FIGURES
+from dpft.reproduce.figures.build import BUILDERS
+from dpft.reproduce.figures.catalog import Kind, Selection, figures
+from dpft.reproduce.figures.lists import read_list
 from dpft.reproduce.papers import PaperError, load
 from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.plan import SCALES, make_plan
@@ -50,24 +51,25 @@ def test_what_is_malformed_is_named(tmp_path):
         read_list(path)
 
 
-def test_a_part_has_only_what_it_names():
-    part = Part("bu2023/4", ("cifar100_acc",), {"epsilon": (2,), "model": ("ViT-large",)}).load()
-    assert [column.key for column in part.columns] == ["cifar100_acc"]
-    assert {row.labels["epsilon"] for row in part.rows} == {2}
-    assert len(part.rows) == 8
+def test_a_selection_has_only_what_it_names():
+    rows = {"epsilon": (2,), "model": ("ViT-large",)}
+    table = Selection(name="bu2023/4", columns=("cifar100_acc",), rows=rows).load()
+    assert [column.key for column in table.columns] == ["cifar100_acc"]
+    assert {row.labels["epsilon"] for row in table.rows} == {2}
+    assert len(table.rows) == 8
     with pytest.raises(ConfigError, match="has nothing of"):
-        Part("bu2023/4", rows={"epsilon": (5,)}).load()
+        Selection(name="bu2023/4", rows={"epsilon": (5,)}).load()
 
 
 def test_every_list_belongs_to_a_figure_and_composes_with_batches_that_fit():
     from dpft.training.mechanisms import expected_batch_size, published_size
 
-    used = {part.table for figure in FIGURES for part in figure.parts if part.own}
+    used = {one.name for figure in figures().values() for one in figure.tables if one.is_list}
     assert used == set(lists.names())
     wrong = []
     with Composer() as composer:
         for name in lists.names():
-            table = Part(name, own=True).load()
+            table = Selection(name=name, is_list=True).load()
             for scale in SCALES:
                 if scale == "laptop" and table.laptop is None:
                     continue
@@ -112,9 +114,23 @@ def test_a_point_of_a_table_is_the_table_s_run():
 
 @pytest.mark.parametrize("name", ["li2022/1", "li2022/5"])
 def test_that_bert_fills_in_words_is_said_to_be_inferred(name):
-    table = Part(name, own=True).load()
+    table = Selection(name=name, is_list=True).load()
     for row in (row for row in table.rows if str(row.labels["model"]).startswith("BERT")):
         for word in ("task.mode=infill", "model.tied=false"):  # as RoBERTa's rows of Table 1
             assert word in (row.run or ())
             assert any(word in choice for choice in table.choices)
             assert word.partition("=")[0] in table.unknown
+
+
+def test_every_figure_with_data_is_there():
+    numbers = {
+        "li2022": "1 2 3a 3b 4 5 6 7 8 9",
+        "he2022": "1 2 3 4 5 6 7 8 9",
+        "bu2023": "1 2 3 4 5 6",
+    }
+    names = [f"{paper}/{number}" for paper, listed in numbers.items() for number in listed.split()]
+    assert list(figures()) == names
+    builders = {figure.build for figure in figures().values()}
+    assert builders == {*BUILDERS, None}
+    for figure in figures().values():
+        assert (figure.build is None) == (figure.kind is Kind.NONE) == bool(figure.why)

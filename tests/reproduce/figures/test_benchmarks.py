@@ -3,10 +3,9 @@
 import pytest
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.figures.documents import read_benches
-from dpft.reproduce.figures.from_bench import group_count
-from dpft.reproduce.figures.materials import Materials
-from dpft.reproduce.figures.registry import load
+from dpft.reproduce.bench.documents import read_benches
+from dpft.reproduce.figures.benchmarks import group_count
+from tests.reproduce.figures import example
 from tests.reproduce.figures.example import write_bench
 
 TIMED = {"none": (1.0, 1.0), "ghost": (1.25, 1.1), "per_layer": (1.0, 0.9)}
@@ -15,7 +14,7 @@ TIMED = {"none": (1.0, 1.0), "ghost": (1.25, 1.1), "per_layer": (1.0, 0.9)}
 def content(name, folder):
     benches, damaged = read_benches([folder])
     assert not damaged
-    return load(name).content(Materials("paper", benches=benches))
+    return example.content(name, benches=benches)
 
 
 def test_models_of_one_setting_share_a_panel(tmp_path):
@@ -100,21 +99,10 @@ def test_groups_are_ordered_by_their_number(tmp_path):
     assert group_count("none") is None
 
 
-def test_without_benchmarks_the_command_is_told(tmp_path):
+def test_without_benchmarks_the_command_is_named(tmp_path):
     for name in ("li2022/4", "he2022/1", "he2022/9", "bu2023/5"):
         with pytest.raises(ConfigError, match="type dpft bench --model"):
             content(name, tmp_path)
-    with pytest.raises(ConfigError, match="is no folder"):
-        read_benches([tmp_path / "none"])
-
-
-def test_damaged_files_are_named_and_others_passed_over(tmp_path):
-    (tmp_path / "x.json").write_text('{"summary": [{"label": "bk"}]}')
-    (tmp_path / "y.json").write_text("{")
-    (tmp_path / "z.json").write_text('{"something": "else"}')
-    found, damaged = read_benches([tmp_path])
-    assert not found
-    assert [line.split()[0].rsplit("/", 1)[1] for line in damaged] == ["x.json", "y.json"]
 
 
 def test_the_shipped_benchmark_is_read():

@@ -1,0 +1,193 @@
+"""Scores against a setting, a size, a time or memory: printed points and ours in one panel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from statistics import fmean
+from types import MappingProxyType
+
+from dpft.reproduce.figures.benchmarks import time_by_style
+from dpft.reproduce.figures.catalog import Figure, ScoreSeries
+from dpft.reproduce.figures.content import Axis, Built, Origin, Panel, Point, Series
+from dpft.reproduce.figures.inputs import Inputs, Score
+from dpft.reproduce.figures.memory import SHAPES, relative_peak
+from dpft.reproduce.papers.schema import show_label
+
+
+def scores(figure: Figure, inputs: Inputs) -> Built:
+    """The figure's series in their panels; panels without any number are left out."""
+    by_panel: dict[str, list[ScoreSeries]] = {}
+    for one in figure.series:
+        by_panel.setdefault(one.panel, []).append(one)
+    panels = [
+        Panel(
+            *(title, asked[0].x_axis, Axis(asked[0].y)),
+            tuple(
+                series
+                for origin in (Origin.PRINTED, Origin.OURS)
+                for one in asked
+                for series in _series(one, origin, inputs)
+            ),
+        )
+        for title, asked in by_panel.items()
+    ]
+    notes = list(figure.notes)
+    if any(one.x == "minutes" for one in figure.series):
+        notes += _machines(inputs)
+    return Built([panel for panel in panels if panel.series], notes)
+
+
+def _series(asked: ScoreSeries, origin: Origin, inputs: Inputs) -> list[Series]:
+    by_label: dict[str, list[Point]] = {}
+    for score in inputs.scores:
+        if score.column.key != asked.column or not score.row.has(asked.where):
+            continue
+        x = math.nan if asked.look == "level" else _position(asked.x, score, origin, inputs)
+        point = None if x is None else score.point(x, origin, _text(asked.beside, score))
+        if point is not None:
+            by_label.setdefault(_text(asked.label, score), []).append(point)
+    return [
+        Series(
+            *(label, tuple(sorted(points, key=lambda p: p.x) if asked.sort else points)),
+            *(origin, asked.look),
+            legend_origin=True,
+        )
+        for label, points in by_label.items()
+    ]
+
+
+def _text(template: str, score: Score) -> str:
+    labels = {name: show_label(value) for name, value in score.row.labels.items()}
+    if boundary := labels.get("boundary"):  # of two groups (Bu et al. 2023, Figure 6)
+        cut = boundary.removesuffix(" (uniform)")
+        kind = "two groups, not uniform" if cut.isdigit() else "non-private"
+        if boundary.startswith("all-layer"):
+            kind = "all layers, M = 1"
+        elif cut != boundary:
+            kind = "uniform, M = 2"
+        labels |= {"grouping": kind, "cut": cut if cut.isdigit() else ""}
+    return template.format_map(labels)
+
+
+def _position(x: str, score: Score, origin: Origin, inputs: Inputs) -> float | None:
+    if x in POSITIONS:
+        return POSITIONS[x](score, origin, inputs)
+    value = score.label(x)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _parameters(score: Score, origin: Origin, inputs: Inputs) -> float | None:
+    """Millions outside the embeddings: of the paper's model, or of the one that ran for it."""
+    if origin is Origin.PRINTED:
+        # As printed: RoBERTa-base, GPT-2-medium.
+        return non_embedding(str(score.label("model")).lower().replace("gpt-2", "gpt2"))
+    return None if score.run is None else non_embedding(score.run.run.model.name)
+
+
+def non_embedding(model: str) -> float | None:
+    """Millions of parameters in the blocks; None for a model whose shape is not known.
+
+    A block has attention (``4 d^2 + 4 d``), two dense layers (``8 d^2 + 5 d``) and two norms
+    (``4 d``). Norms outside the blocks and heads are left out: less than a thousandth.
+
+    Args:
+        model: a name of ``conf/model``.
+    """
+    if model not in SHAPES:
+        return None
+    d, blocks = SHAPES[model]
+    return blocks * (12 * d * d + 13 * d) / 1e6
+
+
+def _epochs(score: Score, origin: Origin, inputs: Inputs) -> float | None:
+    """Epochs of the run."""
+    return score.run.run.optim.epochs if origin is Origin.OURS and score.run is not None else None
+
+
+def _minutes(score: Score, origin: Origin, inputs: Inputs) -> float | None:
+    """Minutes of training, as recorded, mean over seeds; of printed points nothing is known."""
+    if origin is Origin.PRINTED or not score.cell.paths:
+        return None
+    from dpft.runs.record import read_record
+
+    seconds = [float(read_record(p)["training"]["seconds"]) for p in score.cell.paths]
+    return fmean(seconds) / 60
+
+
+def _untrained(score: Score, origin: Origin, inputs: Inputs) -> float | None:
+    """Our accuracy of the same label words before training."""
+    labels = {"words": score.label("words"), "training": "zero-shot"}
+    return next((one.cell.ours for one in inputs.scores if one.row.has(labels)), None)
+
+
+def _printed_peak(score: Score, origin: Origin, inputs: Inputs) -> float | None:
+    """The peak memory that is printed in the same row."""
+    return score.row.printed.get("peak_memory_gb")
+
+
+def _counted_peak(score: Score, origin: Origin, inputs: Inputs) -> float | None:
+    """The peak by Fact 6.1 of the paper's model, relative to training without privacy."""
+    labels = (score.label(name) for name in ("model", "clipping", "groups"))
+    return relative_peak(*map(show_label, labels))
+
+
+POSITIONS: Mapping[str, Callable[[Score, Origin, Inputs], float | None]] = MappingProxyType(
+    {
+        "parameters": _parameters,
+        "epochs": _epochs,
+        "minutes": _minutes,
+        "untrained": _untrained,
+        "printed peak": _printed_peak,
+        "counted peak": _counted_peak,
+    }
+)
+
+
+def _machines(inputs: Inputs) -> list[str]:
+    """Where the times of the runs are from; nothing where no record says it."""
+    from dpft.runs.record import read_record
+
+    machines: dict[str, None] = {}
+    for path in dict.fromkeys(path for score in inputs.scores for path in score.cell.paths):
+        facts = read_record(path).get("environment") or {}
+        processor = f"{facts.get('cpu', 'machine unknown')}, {facts.get('threads', '?')} threads"
+        machines[str(facts.get("gpu") or processor)] = None
+    if not machines:
+        return []
+    text = f"Times are of {' and of '.join(machines)}."
+    if len(machines) > 1:
+        text = f"WARNING: times of {len(machines)} machines, which do not compare. {text}"
+    return [text]
+
+
+def styles_side_by_side(figure: Figure, inputs: Inputs) -> Built:
+    """Bu et al. 2023, Figure 3: accuracy by style of ViT-large, and time of the nearest ViT."""
+    listed = list(inputs.scores)
+    labels = ("clipping", "groups")
+    names = [[show_label(score.label(name)) for name in labels] for score in listed]
+    axis = Axis("clipping groups", names=tuple(f"{style} (M={m})" for style, m in names))
+    series = [
+        Series("accuracy", tuple(p for p in points if p), origin, "points", legend_origin=True)
+        for origin in (Origin.PRINTED, Origin.OURS)
+        if any(points := [score.point(i, origin) for i, score in enumerate(listed)])
+    ]
+    peaks = [_counted_peak(score, Origin.PRINTED, inputs) for score in listed]
+    counted = tuple(Point(i, peak) for i, peak in enumerate(peaks) if peak is not None)
+    panels = [
+        Panel("accuracy, CIFAR-100, ε = 2", axis, Axis("accuracy (%)"), tuple(series)),
+        Panel(
+            *("memory", axis, Axis("peak by Fact 6.1 / non-private", from_zero=True)),
+            (Series("counted by Fact 6.1", counted, Origin.COMPUTED, "points"),),
+        ),
+    ]
+    usable = [b for b in inputs.benches if b.model.startswith("vit") and not b.searched]
+    note = (
+        "No benchmark of a ViT is at hand for the time: dpft bench --model vit-base --styles "
+        "bk,uniform:2,uniform:4,per_layer,per_param."
+    )
+    if usable:
+        bench = max(usable, key=lambda one: len(one.styles))
+        panels.append(time_by_style(bench))
+        note = f"Time: measured by dpft bench, {', '.join(bench.labels)}."
+    return Built(panels, [*figure.notes, note])
