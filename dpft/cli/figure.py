@@ -144,7 +144,7 @@ def _list(folders: Sequence[Path], benches: Sequence[Path]) -> None:
             table.add_row(figure.name, made, *cells, Text(figure.title))
     make_console().print(table)
     echo(
-        "numbers of runs at hand / numbers that runs can give; computed ones need nothing, private "
+        "scores recorded / scores that runs can give; computed figures need nothing, private "
         "ones a run's noiseless files; type dpft figure NAME for one"
     )
 

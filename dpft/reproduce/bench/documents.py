@@ -175,8 +175,11 @@ def _bench_file(path: Path, content: Mapping[str, Any]) -> BenchFile:
 
 
 def _measured(one: Mapping[str, Any]) -> Measured:
-    quantities = ("seconds", "time_ratio", "peak_bytes", "memory_ratio")
-    seconds, time, peak, memory = (
-        None if one.get(name) is None else Spread(**one[name]) for name in quantities
+    def spread(name: str) -> Spread | None:
+        return None if one.get(name) is None else Spread(**one[name])
+
+    return Measured(
+        *(int(one["rounds"]), spread("seconds"), spread("time_ratio")),
+        peak=spread("peak_bytes"),
+        memory=spread("memory_ratio"),
     )
-    return Measured(int(one["rounds"]), seconds, time, peak, memory)

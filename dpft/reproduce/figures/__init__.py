@@ -1,5 +1,5 @@
 """The papers' figures: computed, or measured by recorded runs and ``dpft bench``.
 
-`registry` names every figure; builders turn what is at hand into a `content.Content`, which `draw`
-draws and `files` writes as PNG, SVG and CSV. ``docs/how-to/figures.md`` says what each one needs.
+`catalog` has every figure as ``data/figures.yaml`` describes it; `build` turns its `inputs` into a
+`content.Content`, which `draw` writes as PNG, SVG and CSV. See ``docs/how-to/figures.md``.
 """

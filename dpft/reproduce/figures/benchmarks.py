@@ -18,8 +18,7 @@ SIZES = ("tiny", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 # Styles by their number of groups, those of a fixed number first.
 _COARSE = {"bk": 1, "ghost": 1, "flat": 1, "two_group": 2}
 _FINE = ("block_wise", "per_layer", "per_param")
-_Value = Callable[[BenchFile, str], float | None]
-_RELATIVE = "relative to non-private"
+RELATIVE = "relative to non-private"
 _OF_PROCESS = (
     "A CPU's peak memory is that of the whole process: ratios near one tell styles hardly apart."
 )
@@ -28,26 +27,15 @@ _OF_PROCESS = (
 def model_sizes(figure: Figure, inputs: Inputs) -> Built:
     """Largest batch (or memory) and throughput by model size.
 
-    Benchmarks that agree in all but the model are one setting. Of each device that setting is used
-    which has most of the figure's styles, then most models; devices come in the same order.
-
     Raises:
         ConfigError: if fewer devices were measured than the figure asks for.
     """
-    private = set(figure.styles) - {BASELINE}
-
-    def count(files: Iterable[BenchFile]) -> int:
-        return len(private.intersection(style for file in files for style in file.styles))
-
-    settings: dict[tuple[str, ...], list[BenchFile]] = {}
-    for file in inputs.benches:
-        if file.model in SIZES:
-            settings.setdefault(file.labels[1:], []).append(file)
-    usable = [files for files in settings.values() if count(files)]
-    usable.sort(key=lambda files: (-count(files), -len({file.model for file in files})))
+    settings = _settings(figure, inputs)
     devices: dict[str, list[BenchFile]] = {}
-    for files in usable:
-        devices.setdefault(_hardware(files[0]), files)
+    for files in settings:
+        # Before the last label, torch's version: see dpft.reproduce.bench.report.labels.
+        hardware = files[0].labels[-2] if len(files[0].labels) > 1 else ""
+        devices.setdefault(re.sub(r", \d+ threads?$", "", hardware), files)
     if figure.device >= len(devices):
         raise ConfigError(
             f"{figure.name} needs benchmarks of GPT-2 {'on a second device, ' * figure.device}"
@@ -55,54 +43,67 @@ def model_sizes(figure: Figure, inputs: Inputs) -> Built:
             "dpft bench --model gpt2 --styles none,flat,ghost,per_layer --device cuda "
             "--largest-batch, and the same for gpt2-medium and gpt2-large"
         )
-    # Of several files with one style the first counts: it has more of the styles.
-    chosen = sorted(list(devices.values())[figure.device], key=lambda file: -count([file]))
-    searched = [file for file in chosen if file.searched]
-    asked: tuple[tuple[str, str, _Value], ...] = (
-        ("peak memory", _RELATIVE, lambda file, style: _median(file.styles[style].memory)),
-        ("throughput", _RELATIVE, lambda file, style: _inverse(file.styles[style].time)),
-    )
+    files = list(devices.values())[figure.device]
+    names = tuple(model for model in SIZES if any(file.model == model for file in files))
+    note = "Largest batches are searched for on a GPU (dpft bench --largest-batch)."
+    searched = [file for file in files if file.searched]
     if searched:
-        asked = (
-            ("largest batch", "records", lambda file, style: file.styles[style].batch),
-            ("throughput at that batch", _RELATIVE, _relative_speed),
+        panels = [
+            _by_size(figure, searched, names, *one)
+            for one in (
+                ("largest batch", "records", lambda one, base: _ratio(one.batch, 1)),
+                ("throughput at that batch", RELATIVE, lambda o, base: _ratio(o.speed, base.speed)),
+            )
+        ]
+    else:
+        panels = [
+            _by_size(figure, files, names, *one)
+            for one in (
+                ("peak memory", RELATIVE, lambda one, base: _ratio(one.memory, 1)),
+                ("throughput", RELATIVE, lambda one, base: _ratio(1, one.time)),
+            )
+        ]
+        note = (
+            "Without a search for the largest batch (dpft bench --largest-batch, on a GPU), "
+            "memory at one batch is shown in its place."
         )
-    names = tuple(model for model in SIZES if any(file.model == model for file in chosen))
-    panels = [_by_size(figure, searched or chosen, names, *one) for one in asked]
     notes = [
-        f"Measured by dpft bench: {', '.join(chosen[0].labels[1:])}. Random weights; a step is "
+        f"Measured by dpft bench: {', '.join(files[0].labels[1:])}. Random weights; a step is "
         "forward, backward and clipping.",
-        "Largest batches are searched for on a GPU (dpft bench --largest-batch)."
-        if searched
-        else "Without a search for the largest batch (dpft bench --largest-batch, on a GPU), "
-        "memory at one batch is shown in its place.",
+        note,
     ]
-    if not searched and any(file.device == "cpu" for file in chosen):
+    if not searched and any(file.device == "cpu" for file in files):
         notes.append(_OF_PROCESS)
-    if any(s.endswith(UNTIED) for file in chosen for s in file.styles if s in figure.styles):
+    if any(s.endswith(UNTIED) for file in files for s in file.styles if s in figure.styles):
         notes.append("Opacus runs with head and embedding untied, relative to non-private so.")
-    if len(usable) > 1:
-        notes.append(f"{len(usable) - 1} other settings were measured and are not shown here.")
+    if len(settings) > 1:
+        notes.append(f"{len(settings) - 1} other settings were measured and are not shown here.")
     return Built(panels, notes)
 
 
-def _hardware(file: BenchFile) -> str:
-    """The GPU or CPU, however many threads of it were used."""
-    # Before the last, torch's version: see dpft.reproduce.bench.report.labels.
-    return re.sub(r", \d+ threads?$", "", file.labels[-2]) if len(file.labels) > 1 else ""
+def _settings(figure: Figure, inputs: Inputs) -> list[list[BenchFile]]:
+    """Benchmarks that agree in all but the model, and in each those with most styles first.
+
+    Settings with most of the figure's styles come first, then those with most models. Those without
+    a private style of the figure's are left out.
+    """
+    private = set(figure.styles) - {BASELINE}
+
+    def count(*files: BenchFile) -> int:
+        return len(private.intersection(style for file in files for style in file.styles))
+
+    settings: dict[tuple[str, ...], list[BenchFile]] = {}
+    for file in inputs.benches:
+        if file.model in SIZES:
+            settings.setdefault(file.labels[1:], []).append(file)
+    usable = [sorted(s, key=lambda one: -count(one)) for s in settings.values() if count(*s)]
+    return sorted(usable, key=lambda files: (-count(*files), -len({one.model for one in files})))
 
 
-def _median(spread: Spread | None) -> float | None:
-    return None if spread is None else spread.median
-
-
-def _inverse(spread: Spread | None) -> float | None:
-    return None if spread is None else 1 / spread.median
-
-
-def _relative_speed(file: BenchFile, style: str) -> float | None:
-    speed, base = file.styles[style].speed, file.baseline(style).speed
-    return None if speed is None or not base else speed / base
+def _ratio(above: Spread | float | None, below: Spread | float | None) -> float | None:
+    """Of medians; None where one of them was not measured."""
+    first, second = (one.median if isinstance(one, Spread) else one for one in (above, below))
+    return None if first is None or not second else first / second
 
 
 def _by_size(
@@ -111,16 +112,17 @@ def _by_size(
     names: tuple[str, ...],
     title: str,
     unit: str,
-    value: _Value,
+    value: Callable[[Measured, Measured], float | None],
 ) -> Panel:
+    """``value`` of each style and its baseline; of several files with a style the first counts."""
     series: dict[str, dict[int, Point]] = {}
     for file in files:
         x = names.index(file.model)
         for style in (style for style in figure.styles if style in file.styles):
-            y = value(file, style)
+            y = value(file.styles[style], file.baseline(style))
             if y is not None:
                 points = series.setdefault(figure.styles[style], {})
-                points.setdefault(x, Point(x, float(y), source=file.path.name))
+                points.setdefault(x, Point(x, y, source=file.path.name))
     return Panel(
         *(title, Axis("model", names=names), Axis(f"{title} ({unit})", from_zero=True)),
         tuple(
@@ -146,20 +148,13 @@ def number_of_groups(figure: Figure, inputs: Inputs) -> Built:
     file = max(usable, key=lambda one: (one.model.startswith("vit"), len(_grouped(one))))
     styles = _grouped(file)
     axis = Axis("clipping groups", names=tuple(styles))
-
-    def peak(one: Measured) -> float | None:
-        return None if one.peak is None else one.peak.median / 1e9
-
-    def speed(one: Measured) -> float | None:
-        return None if one.seconds is None else file.batch / one.seconds.median
-
+    measured = [*styles.values(), file.styles.get(BASELINE, Measured())]
     panels = []
-    for title, unit, value in (
-        ("peak memory", "GB", peak),
-        ("throughput", "records a second", speed),
+    for title, unit, (*values, level) in (
+        ("peak memory", "GB", [_ratio(one.peak, 1e9) for one in measured]),
+        ("throughput", "records a second", [_ratio(file.batch, one.seconds) for one in measured]),
     ):
-        series = [_by_place("private", file, map(value, styles.values()))]
-        level = value(file.styles.get(BASELINE, Measured()))
+        series = [_by_place("private", file, values)]
         if level:
             point = Point(math.nan, level, source=file.path.name)
             series.append(Series("non-private", (point,), Origin.OURS, "level"))
@@ -198,7 +193,7 @@ def _grouped(file: BenchFile) -> dict[str, Measured]:
 
 def time_by_style(file: BenchFile) -> Panel:
     """Time of a step relative to non-private training, for every style of a file."""
-    times = {style: _median(one.time) for style, one in file.styles.items() if one.time}
+    times = {style: _ratio(one.time, 1) for style, one in file.styles.items() if one.time}
     return Panel(
         f"time, {file.model}",
         Axis("style", names=tuple(times)),

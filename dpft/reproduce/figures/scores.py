@@ -12,7 +12,7 @@ from dpft.reproduce.figures.catalog import Figure, ScoreSeries
 from dpft.reproduce.figures.content import Axis, Built, Origin, Panel, Point, Series
 from dpft.reproduce.figures.inputs import Inputs, Score
 from dpft.reproduce.figures.memory import SHAPES, relative_peak
-from dpft.reproduce.papers.schema import show_label
+from dpft.reproduce.papers.schema import Label, show_label
 
 
 def scores(figure: Figure, inputs: Inputs) -> Built:
@@ -73,11 +73,14 @@ def _text(template: str, score: Score) -> str:
 def _position(x: str, score: Score, origin: Origin, inputs: Inputs) -> float | None:
     if x in POSITIONS:
         return POSITIONS[x](score, origin, inputs)
-    value = score.label(x)
-    return float(value) if isinstance(value, int | float) else None
+    return _number(score.label(x))
 
 
-def _parameters(score: Score, origin: Origin, inputs: Inputs) -> float | None:
+def _number(value: Label) -> float | None:
+    return float(value) if isinstance(value, int | float) and not math.isnan(value) else None
+
+
+def parameters(score: Score, origin: Origin, inputs: Inputs) -> float | None:
     """Millions outside the embeddings: of the paper's model, or of the one that ran for it."""
     if origin is Origin.PRINTED:
         # As printed: RoBERTa-base, GPT-2-medium.
@@ -100,12 +103,14 @@ def non_embedding(model: str) -> float | None:
     return blocks * (12 * d * d + 13 * d) / 1e6
 
 
-def _epochs(score: Score, origin: Origin, inputs: Inputs) -> float | None:
-    """Epochs of the run."""
-    return score.run.run.optim.epochs if origin is Origin.OURS and score.run is not None else None
+def epochs(score: Score, origin: Origin, inputs: Inputs) -> float | None:
+    """Epochs of the run; of a printed point those of its row."""
+    if origin is Origin.PRINTED:
+        return _number(score.label("epochs"))
+    return None if score.run is None else score.run.run.optim.epochs
 
 
-def _minutes(score: Score, origin: Origin, inputs: Inputs) -> float | None:
+def minutes(score: Score, origin: Origin, inputs: Inputs) -> float | None:
     """Minutes of training, as recorded, mean over seeds; of printed points nothing is known."""
     if origin is Origin.PRINTED or not score.cell.paths:
         return None
@@ -115,18 +120,18 @@ def _minutes(score: Score, origin: Origin, inputs: Inputs) -> float | None:
     return fmean(seconds) / 60
 
 
-def _untrained(score: Score, origin: Origin, inputs: Inputs) -> float | None:
+def untrained(score: Score, origin: Origin, inputs: Inputs) -> float | None:
     """Our accuracy of the same label words before training."""
     labels = {"words": score.label("words"), "training": "zero-shot"}
     return next((one.cell.ours for one in inputs.scores if one.row.has(labels)), None)
 
 
-def _printed_peak(score: Score, origin: Origin, inputs: Inputs) -> float | None:
+def printed_peak(score: Score, origin: Origin, inputs: Inputs) -> float | None:
     """The peak memory that is printed in the same row."""
-    return score.row.printed.get("peak_memory_gb")
+    return _number(score.row.printed.get("peak_memory_gb"))
 
 
-def _counted_peak(score: Score, origin: Origin, inputs: Inputs) -> float | None:
+def counted_peak(score: Score, origin: Origin, inputs: Inputs) -> float | None:
     """The peak by Fact 6.1 of the paper's model, relative to training without privacy."""
     labels = (score.label(name) for name in ("model", "clipping", "groups"))
     return relative_peak(*map(show_label, labels))
@@ -134,12 +139,8 @@ def _counted_peak(score: Score, origin: Origin, inputs: Inputs) -> float | None:
 
 POSITIONS: Mapping[str, Callable[[Score, Origin, Inputs], float | None]] = MappingProxyType(
     {
-        "parameters": _parameters,
-        "epochs": _epochs,
-        "minutes": _minutes,
-        "untrained": _untrained,
-        "printed peak": _printed_peak,
-        "counted peak": _counted_peak,
+        position.__name__: position
+        for position in (parameters, epochs, minutes, untrained, printed_peak, counted_peak)
     }
 )
 
@@ -172,7 +173,7 @@ def styles_side_by_side(figure: Figure, inputs: Inputs) -> Built:
         for origin in (Origin.PRINTED, Origin.OURS)
         if any(points := [score.point(i, origin) for i, score in enumerate(listed)])
     ]
-    peaks = [_counted_peak(score, Origin.PRINTED, inputs) for score in listed]
+    peaks = [counted_peak(score, Origin.PRINTED, inputs) for score in listed]
     counted = tuple(Point(i, peak) for i, peak in enumerate(peaks) if peak is not None)
     panels = [
         Panel("accuracy, CIFAR-100, ε = 2", axis, Axis("accuracy (%)"), tuple(series)),

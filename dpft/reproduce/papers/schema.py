@@ -187,7 +187,7 @@ def _runs_or_says_why(row: Row) -> Row:
 
 @dataclass(frozen=True)
 class PaperTable(FileSchema):
-    """A printed table. ``docs/how-to/tables.md`` explains each field as a file's author needs it."""
+    """A printed table. ``docs/how-to/tables.md`` explains each field."""
 
     paper: str
     number: str

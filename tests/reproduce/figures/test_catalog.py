@@ -7,6 +7,7 @@ from dpft.reproduce.figures import lists
 from dpft.reproduce.figures.build import BUILDERS
 from dpft.reproduce.figures.catalog import Kind, Selection, figures
 from dpft.reproduce.figures.lists import read_list
+from dpft.reproduce.figures.scores import POSITIONS
 from dpft.reproduce.papers import PaperError, load
 from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.plan import SCALES, make_plan
@@ -134,3 +135,21 @@ def test_every_figure_with_data_is_there():
     assert builders == {*BUILDERS, None}
     for figure in figures().values():
         assert (figure.build is None) == (figure.kind is Kind.NONE) == bool(figure.why)
+
+
+def test_series_ask_for_columns_and_labels_that_their_tables_have():
+    for figure in figures().values():
+        tables = [one.load() for one in figure.tables]
+        columns = {column.key for table in tables for column in table.columns}
+        labels = {label for table in tables for label in table.label_names}
+        for series in figure.series:
+            assert series.column in columns, figure.name
+            assert {*series.where} <= labels, figure.name
+            assert series.x in {*POSITIONS, *labels}, figure.name
+
+
+def test_an_unknown_key_of_an_entry_is_refused(tmp_path):
+    path = tmp_path / "figures.yaml"
+    path.write_text("li2022/1: {title: A, source: B, kind: none, y: because}")
+    with pytest.raises(ValueError, match=r"li2022/1\.y"):
+        figures(path)
