@@ -287,6 +287,8 @@ def plot(out: Path) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
+    from dpft.reproduce.figures.draw import DPI, RC
+
     found = read(out)
     with rc_context(RC):
         figure = Figure(figsize=(11, 3.8), layout="constrained")

@@ -35,7 +35,7 @@ RC: dict[Any, Any] = {
     # Equal numbers give equal files, and text in them can be searched.
     **{"svg.hashsalt": "dpft", "svg.fonttype": "none"},
 }
-_DPI = 160
+DPI = 160
 # Inches of a panel, the legend and a line of the caption; letters of the caption's size in an inch.
 _WIDTH, _HEIGHT, _LEGEND, _CAPTION_LINE, _PER_INCH = 3.7, 3.0, 2.1, 0.15, 18
 
@@ -54,7 +54,7 @@ def save(content: Content, folder: Path) -> list[Path]:
         figure = draw(content)
         for path, metadata in ((png, {"Software": "dpft"}), (svg, {"Date": None})):
             buffer = io.BytesIO()
-            figure.savefig(buffer, format=path.suffix[1:], dpi=_DPI, metadata=metadata)
+            figure.savefig(buffer, format=path.suffix[1:], dpi=DPI, metadata=metadata)
             write_atomic(path, buffer.getvalue(), mode=mode)
     write_atomic(csv, content.csv, mode=mode)
     return [png, svg, csv]
