@@ -46,7 +46,7 @@ lint: $(STAMP) ## check style (ruff), types (mypy) and which package imports whi
 	$(BIN)/lint-imports
 
 docs: $(STAMP) ## build the site of docs/ into build/site, offline; a broken link is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 format: $(STAMP) ## rewrite the code in the house style
 	$(BIN)/python -m ruff check --fix-only .
