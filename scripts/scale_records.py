@@ -79,7 +79,8 @@ class Taken:
             resident sets, in which what several of them share counts for each.
         pss_mib: the same by proportional sets, in which pages that other programs of the machine
             have too, such as libraries, count in part.
-        process_mib: resident memory at the peak of the largest of them (`ru_maxrss`).
+        process_mib: resident memory at the peak of the largest of them (`ru_maxrss`); where this
+            process itself holds more, that, since a child begins as its image.
     """
 
     cpu_s: float
@@ -294,11 +295,7 @@ def plot(out: Path) -> None:
         figure = Figure(figsize=(11, 3.8), layout="constrained")
         cpu, wall, memory = figure.subplots(1, 3)
         _panel(cpu, "CPU seconds of all processes", medians(found, "cpu_s"))
-        _panel(
-            wall,
-            "wall seconds without waiting for a core; dashed: with it",
-            medians(found, "free_s"),
-        )
+        _panel(wall, "wall seconds less waiting; dashed: with it", medians(found, "free_s"))
         _faint(wall, medians(found, "wall_s"))
         _panel(memory, "peak memory of all processes, MB", medians(found, "rss_mib", MB))
         for name, seconds in GOALS.items():

@@ -215,7 +215,7 @@ class Causal:
 
     @cached_property
     def _end(self) -> int:
-        """The end token, which the tokenizer takes microseconds to tell."""
+        """The end token, which the tokenizer takes a microsecond to tell."""
         return int(self.tokenizer.eos_token_id)
 
     @cached_property
