@@ -47,17 +47,20 @@ _COPIED = ("dpft", "tests", "conf", "docs", "scripts", "results")
 
 # Each module, and the tests that ought to notice what goes wrong in it; more important ones first.
 TARGETS: dict[str, str] = {
-    "dpft/privacy/noise.py": "privacy/test_noise privacy/test_mechanism privacy/test_alone",
+    "dpft/privacy/noise.py": "privacy/test_noise privacy/test_mechanism "
+    "privacy/clipping/test_single_process",
     "dpft/privacy/keys.py": "privacy/test_noise privacy/test_sampling tasks/test_units",
     "dpft/privacy/sampling.py": "privacy/test_sampling tasks/test_units",
     "dpft/privacy/mechanism.py": "privacy/test_mechanism privacy/test_noise",
-    "dpft/privacy/passes.py": "privacy/test_passes privacy/test_precision privacy/test_clipping "
-    "privacy/test_traps privacy/test_half_precision privacy/test_users",
-    "dpft/privacy/precision.py": "privacy/test_precision privacy/test_beyond_capture",
-    "dpft/privacy/clipping.py": "privacy/test_clipping privacy/test_precision privacy/test_traps "
-    "privacy/test_beyond_capture privacy/test_order privacy/test_quantiles",
+    "dpft/privacy/clipping/plans/passes.py": "privacy/clipping/test_plans privacy/test_precision "
+    "privacy/clipping/test_clipper "
+    "privacy/clipping/test_traps privacy/clipping/test_half_precision privacy/clipping/test_users",
+    "dpft/privacy/precision.py": "privacy/test_precision privacy/clipping/test_beyond_capture",
+    "dpft/privacy/clipping/clipper.py": "privacy/clipping/test_clipper privacy/test_precision "
+    "privacy/clipping/test_traps "
+    "privacy/clipping/test_beyond_capture privacy/clipping/test_order privacy/test_quantiles",
     "dpft/privacy/quantiles.py": "privacy/test_quantiles privacy/test_mechanism",
-    "dpft/privacy/groups.py": "privacy/test_groups",
+    "dpft/privacy/clipping/groups.py": "privacy/clipping/test_groups",
     "dpft/privacy/accounting/rdp.py": "privacy/test_accounting",
     "dpft/privacy/accounting/prv.py": "privacy/test_accounting",
     "dpft/privacy/accounting/gdp.py": "privacy/test_accounting",
@@ -70,11 +73,11 @@ TARGETS: dict[str, str] = {
     "dpft/runs/ledger.py": "runs/test_ledger",
     "dpft/runs/noise_key.py": "runs/test_noise_key runs/test_directory",
     "dpft/training/loop.py": "training/test_loop training/test_session tasks/test_units "
-    "privacy/test_users models/test_adapt_rgp audit/test_audited_runs",
+    "privacy/clipping/test_users models/test_adapt_rgp audit/test_audited_runs",
     "dpft/training/session.py": "training/test_session training/test_run audit/test_audited_runs",
     "dpft/training/setup.py": "training/test_setup training/test_run audit/test_audited_runs",
     "dpft/report/pages/guarantee.py": "report/pages/test_guarantee report/pages/test_one",
-    "dpft/tasks/units.py": "tasks/test_units privacy/test_users",
+    "dpft/tasks/units.py": "tasks/test_units privacy/clipping/test_users",
 }
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from dpft.config.errors import ModelError
 from dpft.config.schema import Adapt
 from dpft.models.needs import Needs
-from dpft.privacy.groups import find_blocks
+from dpft.privacy.clipping.groups import find_blocks
 
 _FULL = "type adapt=full"
 

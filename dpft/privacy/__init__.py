@@ -4,12 +4,12 @@
 >>> clipper.backward(losses)  # losses: (B,); .grad now holds the sum of clipped gradients
 """
 
-from dpft.privacy.clipping import Clipper
-from dpft.privacy.layers import UnsupportedLayerError
+from dpft.privacy.clipping.clipper import Clipper
+from dpft.privacy.clipping.rules import UnsupportedLayerError
+from dpft.privacy.clipping.styles import make_clipper
 from dpft.privacy.mechanism import Mechanism
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.sampling import microbatches
-from dpft.privacy.styles import make_clipper
 
 __all__ = [
     "Clipper",

@@ -13,13 +13,14 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dpft.privacy import accounting, groups
+from dpft.privacy import accounting
+from dpft.privacy.clipping import groups
 from dpft.privacy.noise import ALLOCATIONS, GaussianNoise, allocate
 from dpft.privacy.quantiles import Quantiles, split_noise, total_noise
 from dpft.privacy.sampling import PoissonSampler, Sampler, ShuffleSampler, fitting_batch
 
 if TYPE_CHECKING:
-    from dpft.privacy.clipping import Clipper
+    from dpft.privacy.clipping.clipper import Clipper
 
 SAMPLERS: dict[str, type[PoissonSampler] | type[ShuffleSampler]] = {
     "poisson": PoissonSampler,

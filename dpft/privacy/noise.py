@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dpft.privacy import groups as partitions
 from dpft.privacy import keys
-from dpft.privacy.alone import check_alone
+from dpft.privacy.clipping import groups as partitions
+from dpft.privacy.clipping.checks.single_process import check_alone
 
 if TYPE_CHECKING:
-    from dpft.privacy.clipping import Clipper
+    from dpft.privacy.clipping.clipper import Clipper
     from dpft.privacy.mechanism import Mechanism
 
 ALLOCATIONS = ("global", "equal_budget", "weighted")

@@ -12,7 +12,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.folder import conf_dir
 from dpft.config.schema import Optim, Run
 from dpft.privacy import Clipper, Mechanism, accounting, make_clipper
-from dpft.privacy.groups import Partition
+from dpft.privacy.clipping.groups import Partition
 from dpft.privacy.quantiles import Quantiles
 
 

@@ -11,7 +11,9 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.folder import conf_dir
 from dpft.config.schema import parse
-from dpft.privacy import groups, noise, passes, styles
+from dpft.privacy import noise
+from dpft.privacy.clipping import groups, styles
+from dpft.privacy.clipping.plans import passes
 
 SHIPPED = sorted(file.stem for file in (conf_dir() / "clip").glob("*.yaml"))
 FLAT = {"threshold": 0.1}

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dpft.privacy import Mechanism, keys, make_clipper
-from dpft.privacy.groups import Group
+from dpft.privacy.clipping.groups import Group
 from dpft.privacy.noise import Released, allocate
 from dpft.privacy.quantiles import Quantiles
 

@@ -17,7 +17,7 @@ from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
 from dpft.tasks.units import Records
 from dpft.training.loop import train
 from dpft.training.optim import make_optimizer
-from tests.privacy.test_clipping import gpt2
+from tests.privacy.clipping.test_clipper import gpt2
 
 OPTIM = Optim(name="adam", lr=1e-2, batch_size=4, epochs=1, microbatch_tokens=40)
 EXAMPLES = [

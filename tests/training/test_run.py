@@ -604,7 +604,9 @@ def test_what_no_step_could_do_is_told_before_any_record_is_encoded(
         raise AssertionError("too late")
 
     monkeypatch.setattr("dpft.training.setup.encoded", encoded)
-    monkeypatch.setattr("dpft.privacy.layers.rules.EmbeddingRule.sums_over_positions", False)
+    monkeypatch.setattr(
+        "dpft.privacy.clipping.rules.registry.EmbeddingRule.sums_over_positions", False
+    )
     with pytest.raises(ConfigError, match=message):
         run_experiment(
             parse(config(tmp_path, "name=bad", "privacy.noise_multiplier=1", *overrides))

@@ -26,8 +26,8 @@ from dpft.reproduce.bench.steps import Step, style_step, weights_dtype
 Tell = Callable[[float], None]
 
 # The clipper checks its rules on the first step and, where a gradient is always zero, on the
-# second, fourth, eighth and so on (`dpft.privacy.schedule`), or on the 64th, 256th and so on. What
-# that takes is not a step's, and small batches do for it.
+# second, fourth, eighth and so on (`dpft.privacy.clipping.checks.schedule`), or on the 64th, 256th
+# and so on. What that takes is not a step's, and small batches do for it.
 _VERIFY_BATCH = 2
 _LEAST_CHECKED = 16
 # Full batches that warm up: the first for all that is made once, the second fills the allocator's

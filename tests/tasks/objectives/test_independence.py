@@ -15,7 +15,7 @@ from dpft.config.schema import Model
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.privacy import make_clipper
-from dpft.privacy.verify import RuleSums
+from dpft.privacy.clipping.checks.verify import RuleSums
 from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.causal import Causal, CausalExample, collate, token_nll
 from dpft.tasks.objectives.classifier import Classifier

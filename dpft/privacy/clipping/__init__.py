@@ -1,0 +1,1 @@
+"""Per-example clipping: the clipper, its styles, plans, layer rules and checks."""

@@ -1,0 +1,357 @@
+"""Capturing layer calls: inputs as autograd saves them, output gradients as they arrive.
+
+A forward hook saves a layer's input ``a`` the way autograd saves tensors, so that activation
+checkpointing and other saved-tensor hooks apply to it, and leaves a hook on the output. When a
+backward reaches that output, the hook hands ``(a, g)`` to whoever listens, and forgets ``a``.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from dpft.privacy.clipping.rules import UnsupportedLayerError
+from dpft.privacy.clipping.rules.broadcast import BroadcastRule
+from dpft.privacy.clipping.sites import Site
+
+
+class _Save(torch.autograd.Function):
+    """Holds a tensor as autograd does; takes no part in any computation."""
+
+    @staticmethod
+    def forward(ctx: Any, token: Tensor, a: Tensor) -> Tensor:
+        ctx.save_for_backward(a)
+        return token.new_empty(0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise AssertionError("nothing is computed from this output")
+
+
+def _save(token: Tensor, a: Tensor) -> Tensor:
+    saved: Tensor = _Save.apply(token, a)  # type: ignore[no-untyped-call]
+    return saved
+
+
+class Call:
+    """One captured forward call of one layer.
+
+    Attributes:
+        site: the layer.
+        output: where its output lies in the autograd graph.
+        root: whether no trainable parameter comes before it: a backward must be told to reach it.
+    """
+
+    def __init__(self, site: Site, saved: Tensor | None, output: GradientEdge, root: bool) -> None:
+        self.site = site
+        self.output = output
+        self.root = root
+        self._saved = saved
+        self._held: Tensor | None = None
+
+    def input(self) -> Tensor | None:
+        """The layer's input, recomputed where it was checkpointed; None if nobody needs it.
+
+        Raises:
+            RuntimeError: if it was changed in place since the call.
+        """
+        if self._held is not None or self._saved is None:
+            return self._held
+        node: Any = self._saved.grad_fn
+        saved: Tensor = node.saved_tensors[0]
+        return saved.detach()
+
+    def hold(self) -> None:
+        """Unpack the input, which within one backward may be done once only, and keep it."""
+        self._held = self.input()
+
+    def let_go(self) -> None:
+        """Undo `hold`: another backward may unpack the input again."""
+        self._held = None
+
+    def release(self) -> None:
+        """Forget the input for good."""
+        self._saved = self._held = None
+
+
+Listener = Callable[[Call, Tensor], None]
+
+
+@dataclass
+class Gate:
+    """A call's output through which alone the losses depend on all that comes before it.
+
+    Attributes:
+        edge: where it lies in the autograd graph.
+        g: the gradient of the summed losses there.
+    """
+
+    edge: GradientEdge
+    g: Tensor
+
+
+class Capture:
+    """Hooks on every layer of ``sites``; `take` hands over the calls since the last time."""
+
+    def __init__(self, model: nn.Module, sites: Mapping[str, Site]) -> None:
+        self.sites = sites
+        self.calls: list[Call] = []
+        self._model = model
+        self._listener: Listener | None = None
+        self._token = torch.empty(0, requires_grad=True)
+        self._batch: int | None = None
+        self._depth = 0
+        self._hidden: set[str] = set()
+        self._spread: dict[str, None] = {}
+        self._enabled = True
+        self._in_backward = False
+        self._handles: list[Any] = []
+        self._bare: list[tuple[nn.Module, dict[str, nn.Parameter | None]]] = []
+        if sites:
+            self._install(model)
+
+    def take(self) -> tuple[list[Call], set[str]]:
+        """The captured calls, in order, and the names of `hidden` layers; forgotten here.
+
+        A layer is hidden if it ran with gradients disabled in a forward that had them enabled: its
+        output is a constant (a teacher's, a cache), or some `torch.autograd.Function` will run it
+        again in a backward of its own, which no graph shows.
+        """
+        self._restore_all()
+        self._depth = 0
+        calls, self.calls = self.calls, []
+        hidden, self._hidden = self._hidden, set()
+        return calls, hidden
+
+    def hooks(self) -> tuple[int, ...]:
+        """Which hooks the model's modules have: other ones may change what the layers compute."""
+        return tuple(
+            key
+            for module in self._model.modules()
+            for hooks in (
+                module._forward_pre_hooks,
+                module._forward_hooks,
+                module._backward_pre_hooks,
+                module._backward_hooks,
+            )
+            for key in hooks
+        )
+
+    def backward(
+        self,
+        losses: Tensor,
+        calls: Sequence[Call],
+        listener: Listener,
+        *,
+        everywhere: bool = False,
+        retain_graph: bool = False,
+        gate: Gate | None = None,
+    ) -> None:
+        """Tell ``listener`` each call's output gradient as soon as it is complete.
+
+        No weight gradient is formed. A call that the losses do not depend on is not heard of.
+
+        Args:
+            losses: per-example losses, ``(B,)``.
+            calls: calls of this forward.
+            listener: called with a call and its ``g``, in the order of the backward.
+            everywhere: ask for every call rather than for the roots, from which the rest follows.
+            retain_graph: whether another backward is to come.
+            gate: where the backward starts; at the losses by default.
+        """
+        targets = [call.output for call in calls if call.root or everywhere]
+        if not targets:
+            targets = [call.output for call in calls]
+        starts, gradients = ([losses.sum()], None) if gate is None else ([gate.edge], [gate.g])
+        with self.listening(listener):
+            torch.autograd.grad(
+                starts, targets, gradients, retain_graph=retain_graph, allow_unused=True
+            )
+
+    def open_gate(self, losses: Tensor, call: Call) -> Gate:
+        """Differentiate the losses as far as one call's output, and free the graph up to there."""
+        with self.silent_backward():
+            (g,) = torch.autograd.grad(losses.sum(), [call.output])
+        return Gate(call.output, g)
+
+    @contextmanager
+    def listening(self, listener: Listener | None) -> Iterator[None]:
+        """Around a backward, whose output gradients go to ``listener``.
+
+        Forwards inside it are recomputations.
+        """
+        before = self._listener, self._in_backward
+        self._listener, self._in_backward = listener, True
+        try:
+            yield
+        finally:
+            self._listener, self._in_backward = before
+
+    def silent_backward(self) -> AbstractContextManager[None]:
+        """Around a backward that nobody listens to."""
+        return self.listening(None)
+
+    def _install(self, model: nn.Module) -> None:
+        self._handles.append(model.register_forward_pre_hook(self._enter, with_kwargs=True))
+        for site in self.sites.values():
+            module = site.module
+            if isinstance(site.rule, BroadcastRule):
+                self._handles.append(module.register_forward_pre_hook(self._broadcast(site)))
+                self._handles.append(
+                    module.register_forward_hook(self._restore(site), always_call=True)
+                )
+                continue
+            if isinstance(module, nn.Embedding):
+                self._handles.append(module.register_forward_pre_hook(self._expand(site)))
+            self._handles.append(
+                module.register_forward_hook(self._capture(site), with_kwargs=True)
+            )
+        self._handles.append(model.register_forward_hook(self._leave, always_call=True))
+
+    def _enter(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._in_backward or not self._active():
+            return
+        self._restore_all()  # an interrupt in the last forward may have left rows in place
+        tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() > 0)
+        first = next(tensors, None)
+        self._batch = None if first is None else len(first)
+        self._depth += 1
+        self._spread.clear()
+
+    def _leave(self, model: nn.Module, args: Any, output: Any) -> None:
+        if not self._in_backward and self._active():
+            self._depth = max(0, self._depth - 1)
+            error = sys.exc_info()[1]
+            if error is not None and self._spread:
+                error.add_note(
+                    f"dpft: {', '.join(self._spread)}, which the records of a batch share, has a "
+                    "row for each record while gradients are clipped; a model that repeats, "
+                    "reshapes or sizes by that one row fails so: freeze it "
+                    "(requires_grad_(False)), or give lookups of shape (B, T)"
+                )
+
+    def _records(self) -> int | None:
+        """Records of the model's forward that runs, or is recomputed; None outside of both.
+
+        A part of the model that is called by itself has a batch of its own, which nobody told.
+        """
+        return self._batch if self._depth or self._in_backward else None
+
+    def _expand(self, site: Site) -> Callable[..., tuple[Any, ...] | None]:
+        """Give a lookup shared by the batch (positions of shape (1, T)) one row per record."""
+
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            batch = self._records()
+            if self._active() and args and batch is not None:
+                ids = args[0]
+                if isinstance(ids, Tensor) and ids.dim() > 1 and len(ids) == 1 < batch:
+                    self._spread[site.name] = None
+                    return (ids.expand(batch, *ids.shape[1:]), *args[1:])
+            return None
+
+        return hook
+
+    def _capture(self, site: Site) -> Callable[..., None]:
+        needs_input = site.rule.needs_input(site.module)
+
+        def hook(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        ) -> None:
+            if not self._heard(site):
+                return
+            if not isinstance(output, Tensor) or not output.requires_grad:
+                return
+            a = args[0] if args else next(iter(kwargs.values()))
+            saved = _save(self._token, a) if needs_input else None
+            self._add(site, saved, output, root=not a.requires_grad)
+
+        return hook
+
+    def _broadcast(self, site: Site) -> Callable[..., None]:
+        """Before the forward: each record gets a row of its own of the broadcast parameter."""
+
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+            if not self._heard(site):
+                return
+            batch = self._records()
+            if batch is None:
+                raise UnsupportedLayerError(
+                    f"{site.name or 'the model'} ({type(module).__name__}) has parameters of its "
+                    "own, but the number of records is unknown: the model was called without a "
+                    "tensor, or a part of it by itself; expected the inputs as the model's "
+                    "arguments, one row per record"
+                )
+            if batch > 1:
+                self._spread[site.name] = None
+            for local in site.names:
+                parameter = module._parameters[local]
+                assert parameter is not None
+                rows = parameter.expand(batch, *parameter.shape[1:])
+                module._parameters[local] = rows  # type: ignore[assignment]
+                self._add(site, None, rows, root=True)
+
+        return hook
+
+    def _restore(self, site: Site) -> Callable[..., None]:
+        parameters = {local: site.module._parameters[local] for local in site.names}
+        self._bare.append((site.module, parameters))
+
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            module._parameters.update(parameters)
+
+        return hook
+
+    def _restore_all(self) -> None:
+        for module, parameters in self._bare:
+            module._parameters.update(parameters)
+
+    def _add(self, site: Site, saved: Tensor | None, output: Tensor, root: bool) -> None:
+        if self._in_backward:  # a recomputation: only what it saves is wanted
+            return
+        # The edge and the hook hold on to the place in the graph, not to the tensor: a later
+        # in-place change cannot redirect them, and the output (a head's logits) is not kept alive.
+        call = Call(site, saved, get_gradient_edge(output), root)
+        self.calls.append(call)
+        # A strong reference would close a cycle through the graph that no collector can see.
+        known = weakref.ref(call)
+
+        def arrived(g: Tensor) -> None:
+            call = known()
+            if self._listener is not None and call is not None:
+                self._listener(call, g)
+
+        output.register_hook(arrived)
+
+    def _heard(self, site: Site) -> bool:
+        """Whether a layer's call is captured; a call that only gradients lack for is noted."""
+        if self._enabled and self._depth and not self._in_backward and not torch.is_grad_enabled():
+            self._hidden.add(site.name)
+        return self._active()
+
+    def _active(self) -> bool:
+        return self._enabled and torch.is_grad_enabled()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within this context forward passes are not captured."""
+        before, self._enabled = self._enabled, False
+        try:
+            yield
+        finally:
+            self._enabled = before
+
+    def close(self) -> None:
+        """Remove all hooks from the model."""
+        self._restore_all()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self.calls.clear()

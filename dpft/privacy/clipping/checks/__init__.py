@@ -1,0 +1,1 @@
+"""Checks that what is clipped is all there is, and that the rules are right."""

@@ -1,0 +1,95 @@
+"""Nothing but the clipper may add to ``.grad`` while a backward of the clipper runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from dpft.privacy.clipping.rules import UnsupportedLayerError
+
+
+class Guard:
+    """Hooks on the parameters that refuse gradients which autograd adds by itself.
+
+    A `torch.autograd.Function` may run layers in its own backward, as reversible blocks do. What
+    comes of it is added to ``.grad`` unclipped, and no captured call tells of it.
+
+    Args:
+        parameters: the trainable parameters by name.
+
+    Attributes:
+        struck: whether a gradient was refused, which is in ``.grad`` by then.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        self.struck = False
+        self._on = False
+        self._parameters = parameters
+        self._handles: list[Any] = [
+            parameter.register_post_accumulate_grad_hook(_Refusal(self, name))
+            for name, parameter in parameters.items()
+        ]
+
+    def check_hooks(self) -> None:
+        """Refuse hooks of others on the parameters' gradients.
+
+        Sums that autograd forms would go through them, after the norms were taken; the other plans
+        write to ``.grad`` by themselves and would pass them by.
+
+        Raises:
+            UnsupportedLayerError: naming a parameter with such a hook.
+        """
+        for name, parameter in self._parameters.items():
+            after = (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
+            if parameter._backward_hooks or not all(isinstance(h, _Refusal) for h in after):
+                raise UnsupportedLayerError(
+                    f"parameter {name!r} has a hook on its gradient (register_hook or "
+                    "register_post_accumulate_grad_hook), which would change sums after they were "
+                    "clipped, or never run; expected none on trained parameters: remove it "
+                    "(handle.remove()), or change losses before clipping and .grad after the noise"
+                )
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Refuse within this context, until it is lifted."""
+        self._on = True
+        try:
+            yield
+        finally:
+            self._on = False
+
+    def lift(self) -> None:
+        """From here on autograd is to write gradients."""
+        self._on = False
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def refuse(self, name: str) -> None:
+        """Raise UnsupportedLayerError if autograd is not to write the parameter's gradient."""
+        if not self._on:
+            return
+        self.struck = True
+        raise UnsupportedLayerError(
+            f"a gradient of parameter {name!r} was added to .grad, unclipped, by a backward "
+            "inside the backward: some function of the model runs layers again by itself "
+            "(reversible blocks, reentrant checkpoints); expected layers that run once. "
+            "Checkpoint with use_reentrant=False"
+        )
+
+
+class _Refusal:
+    """A guard's hook on one parameter, told from those of others by its type."""
+
+    def __init__(self, guard: Guard, name: str) -> None:
+        self._guard = guard
+        self._name = name
+
+    def __call__(self, parameter: Tensor) -> None:
+        self._guard.refuse(self._name)

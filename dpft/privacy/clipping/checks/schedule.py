@@ -1,0 +1,90 @@
+"""When layer rules are checked against autograd: on a kind's first batch, then ever more rarely.
+
+What a model does may depend on its data and change with its weights: one check is not enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dpft.privacy.clipping.capture import Call
+from dpft.privacy.clipping.rules import UnsupportedLayerError
+
+# A kind that was found right is looked at again after so many batches, and four times as many.
+_AGAIN = 64
+
+# The sequence of layer calls, and whether several records were in the batch, with several rows
+# each: only then can they be confused.
+Kind = tuple[tuple[tuple[str, bool], ...], bool, bool]
+
+
+@dataclass
+class _Seen:
+    batches: int = 0
+    next_check: int = 1
+
+
+class Schedule:
+    """Counts batches by kind.
+
+    Attributes:
+        batches: of all kinds together.
+    """
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self._seen: dict[Kind, _Seen] = {}
+        self._now = _Seen()
+        self._hooks: tuple[int, ...] = ()
+
+    def due(
+        self, losses: Tensor, calls: Sequence[Call], rows: int, hooks: tuple[int, ...] = ()
+    ) -> bool:
+        """Count a batch; whether it is one to check.
+
+        Where no loss is finite there is nothing to compare, and the next batch is looked at. Where
+        the model got or lost hooks since the last batch, every kind is looked at again.
+
+        Raises:
+            UnsupportedLayerError: if that goes on for ever.
+        """
+        if hooks != self._hooks:
+            self._hooks = hooks
+            self._seen.clear()
+        kind = tuple((call.site.name, call.root) for call in calls)
+        self._now = seen = self._seen.setdefault((kind, len(losses) > 1, rows > 1), _Seen())
+        seen.batches += 1
+        self.batches += 1
+        if seen.batches < seen.next_check:
+            return False
+        if bool(torch.isfinite(losses).any()):
+            return True
+        self._postpone("no loss was")
+        return False
+
+    def checked(self, all_told_apart: bool, all_finite: bool) -> None:
+        """Set when to look again: soon, as long as small gradients leave something unproven.
+
+        Some always do: attention's softmax takes no notice of a bias of the keys. Where a gradient
+        was not finite, the next batch is looked at.
+
+        Raises:
+            UnsupportedLayerError: if that goes on for ever.
+        """
+        if not all_finite:
+            self._postpone("some gradient was not")
+            return
+        n = self._now.batches
+        self._now.next_check = max(_AGAIN, 4 * n) if all_told_apart else 2 * n
+
+    def _postpone(self, what: str) -> None:
+        if self._now.batches - self._now.next_check >= _AGAIN:
+            raise UnsupportedLayerError(
+                f"{what} finite in each of the last {_AGAIN + 1} batches, so that the layers' "
+                "rules could not be checked against autograd; expected finite losses and "
+                "gradients: lower the learning rate, or leave out the records concerned"
+            )

@@ -1,0 +1,1 @@
+"""How sums of clipped gradients are formed."""

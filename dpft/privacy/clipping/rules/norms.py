@@ -1,0 +1,153 @@
+"""Rules for normalisation layers, whose scale and shift act elementwise on a normalised input.
+
+With ``y = weight * n(a) + bias`` the gradient of one record is ``sum_t n(a)_it g_it`` for the scale
+and ``sum_t g_it`` for the shift, over the record's positions ``t``. Both are as small as the
+parameter and are held. Each normalises within one record; layers whose statistics span the batch
+have no rule.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dpft.privacy.clipping.rules.base import Rule, Use, trains
+from dpft.privacy.clipping.rules.uses import DirectUse
+
+
+class _NormRule(Rule):
+    """The trainable ones of ``weight`` and ``bias``, from the normalised input."""
+
+    @abstractmethod
+    def normalised(self, module: nn.Module, a: Tensor) -> Tensor:
+        """What the layer multiplies by its weight, a new tensor of the shape of ``a``."""
+
+    @abstractmethod
+    def positions(self, module: nn.Module, g: Tensor) -> tuple[int, ...]:
+        """The dimensions of ``g`` that are neither the batch's nor the parameters'."""
+
+    def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
+        positions = self.positions(module, g)
+        uses: dict[str, Use] = {}
+        if trains(module, "weight"):
+            assert a is not None
+            product = self.normalised(module, a)
+            # In place but for mixed precision, where the product has the wider of the two types.
+            product = product.mul_(g) if product.dtype == g.dtype else product * g
+            uses["weight"] = DirectUse(product.sum(positions) if positions else product)
+        if trains(module, "bias"):
+            uses["bias"] = DirectUse(g.sum(positions) if positions else g.clone())
+        return uses
+
+    def needs_input(self, module: nn.Module) -> bool:
+        return trains(module, "weight")
+
+
+class LayerNormRule(_NormRule):
+    """``nn.LayerNorm``: input and output gradient ``(B, ..., *normalized_shape)``."""
+
+    sums_over_positions = True
+
+    def normalised(self, module: nn.Module, a: Tensor) -> Tensor:
+        assert isinstance(module, nn.LayerNorm)
+        return F.layer_norm(a, module.normalized_shape, eps=module.eps)
+
+    def positions(self, module: nn.Module, g: Tensor) -> tuple[int, ...]:
+        assert isinstance(module, nn.LayerNorm)
+        return tuple(range(1, g.dim() - len(module.normalized_shape)))
+
+
+class RMSNormRule(_NormRule):
+    """``nn.RMSNorm`` (Zhang & Sennrich 2019): as layer norm, without mean and shift."""
+
+    sums_over_positions = True
+
+    def normalised(self, module: nn.Module, a: Tensor) -> Tensor:
+        assert isinstance(module, nn.RMSNorm)
+        return F.rms_norm(a, module.normalized_shape, eps=module.eps)
+
+    def positions(self, module: nn.Module, g: Tensor) -> tuple[int, ...]:
+        assert isinstance(module, nn.RMSNorm)
+        return tuple(range(1, g.dim() - len(module.normalized_shape)))
+
+
+class LlamaRMSNormRule(_NormRule):
+    """Transformers' Llama-type norms, ``(B, ..., d)``: normalised in float32, whatever the input.
+
+    What counts is the formula, ``weight * to_input_dtype(x / sqrt(mean(x^2) + variance_epsilon))``
+    with ``x`` in float32; Gemma's, which multiplies by ``1 + weight``, is another.
+    """
+
+    sums_over_positions = True
+
+    def normalised(self, module: nn.Module, a: Tensor) -> Tensor:
+        epsilon = module.variance_epsilon
+        assert isinstance(epsilon, float)
+        x = a.float()
+        return (x * (x.square().mean(-1, keepdim=True) + epsilon).rsqrt()).to(a.dtype)
+
+    def positions(self, module: nn.Module, g: Tensor) -> tuple[int, ...]:
+        return tuple(range(1, g.dim() - 1))
+
+
+class GroupNormRule(Rule):
+    """``nn.GroupNorm`` (Wu & He 2018): input and output gradient ``(B, C, ...)``."""
+
+    def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
+        weight, bias = trains(module, "weight"), trains(module, "bias")
+        uses: dict[str, Use] = {}
+        if weight:
+            assert a is not None
+            of_weight, of_bias = _by_channel(a, g, *self.groups(module))
+            uses["weight"] = DirectUse(of_weight)
+        elif bias:
+            positions = tuple(range(2, g.dim()))
+            of_bias = g.sum(positions) if positions else g.clone()
+        if bias:
+            uses["bias"] = DirectUse(of_bias)
+        return uses
+
+    def groups(self, module: nn.Module) -> tuple[int, float]:
+        """Number of groups, and epsilon."""
+        assert isinstance(module, nn.GroupNorm)
+        return module.num_groups, module.eps
+
+    def needs_input(self, module: nn.Module) -> bool:
+        return trains(module, "weight")
+
+
+class InstanceNormRule(GroupNormRule):
+    """``nn.InstanceNorm*d`` without running statistics: a group norm with one group a channel."""
+
+    def groups(self, module: nn.Module) -> tuple[int, float]:
+        assert isinstance(module, nn.modules.instancenorm._InstanceNorm)
+        return module.num_features, module.eps
+
+
+def _by_channel(a: Tensor, g: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:
+    """``sum_t n(a)_it g_it`` and ``sum_t g_it``, each ``(B, C)``.
+
+    Taken from PyTorch's own backward, by giving it the records as further channels of a single
+    record: on two cores 1.7 ms for 32 records of 64 channels of 32 by 32, where normalising and
+    multiplying takes 4.0.
+    """
+    batch, channels = a.shape[:2]
+    size = a[0, 0].numel()
+    a = a.contiguous()
+    _, mean, rstd = torch.native_group_norm(a, None, None, batch, channels, size, groups, eps)
+    _, of_weight, of_bias = torch.ops.aten.native_group_norm_backward(
+        g.contiguous().view(1, -1, size),  # read as such: an expanded gradient has other strides
+        a.view(1, -1, size),
+        mean.view(1, -1),
+        rstd.view(1, -1),
+        a.new_ones(batch * channels),
+        1,
+        batch * channels,
+        size,
+        batch * groups,
+        (False, True, True),
+    )
+    return of_weight.view(batch, channels), of_bias.view(batch, channels)

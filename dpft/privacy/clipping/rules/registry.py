@@ -1,0 +1,138 @@
+"""Rules for linear layers and tables, and which layer has which rule."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterable, Mapping
+from types import CodeType, MappingProxyType
+from typing import Any
+
+from torch import Tensor, nn
+
+from dpft.privacy.clipping.rules.base import Rule, UnsupportedLayerError, Use, sequence, trains
+from dpft.privacy.clipping.rules.conv import ConvRule
+from dpft.privacy.clipping.rules.norms import (
+    GroupNormRule,
+    InstanceNormRule,
+    LayerNormRule,
+    LlamaRMSNormRule,
+    RMSNormRule,
+)
+from dpft.privacy.clipping.rules.standardised import StandardisedConvRule
+from dpft.privacy.clipping.rules.uses import DirectUse, EmbeddingUse, MatrixUse
+
+
+class LinearRule(Rule):
+    """``nn.Linear``: weight ``(p, d)``, input ``(B, ..., d)``, output gradient ``(B, ..., p)``.
+
+    With ``transposed`` the weight is stored as ``(d, p)``: GPT-2's ``Conv1D``.
+    """
+
+    sums_over_positions = True
+
+    def __init__(self, transposed: bool = False) -> None:
+        self.transposed = transposed
+
+    def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
+        g = sequence(g)
+        uses: dict[str, Use] = {}
+        if trains(module, "weight"):
+            assert a is not None
+            uses["weight"] = MatrixUse(sequence(a), g, self.transposed)
+        if trains(module, "bias"):
+            uses["bias"] = DirectUse(g.sum(1))
+        return uses
+
+    def needs_input(self, module: nn.Module) -> bool:
+        return trains(module, "weight")
+
+
+class EmbeddingRule(Rule):
+    """``nn.Embedding``: indices ``(B, ...)``, output gradient ``(B, ..., d)``."""
+
+    sums_over_positions = True
+
+    def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
+        assert isinstance(module, nn.Embedding)
+        assert a is not None
+        if module.max_norm is not None or module.scale_grad_by_freq or module.sparse:
+            raise UnsupportedLayerError(
+                "Embedding with max_norm, scale_grad_by_freq or sparse=True has gradients that "
+                "depend on the whole batch; expected all three at their defaults"
+            )
+        ids, g = a.flatten(1), g.flatten(1, -2)
+        if module.padding_idx is not None:
+            g = g.masked_fill((ids == module.padding_idx)[:, :, None], 0)
+        return {"weight": EmbeddingUse(ids, g, module.num_embeddings)}
+
+
+_LLAMA_NORM = "transformers.models.llama.modeling_llama.LlamaRMSNorm"
+
+# Keyed by qualified class name, so that a rule for a library's layer needs no import of it.
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "torch.nn.modules.linear.Linear": LinearRule(),
+        "transformers.pytorch_utils.Conv1D": LinearRule(transposed=True),
+        "torch.nn.modules.sparse.Embedding": EmbeddingRule(),
+        "torch.nn.modules.conv.Conv1d": ConvRule(),
+        "torch.nn.modules.conv.Conv2d": ConvRule(),
+        "dpft.models.wrn.WeightStandardizedConv2d": StandardisedConvRule(),
+        "torch.nn.modules.normalization.LayerNorm": LayerNormRule(),
+        "torch.nn.modules.normalization.GroupNorm": GroupNormRule(),
+        "torch.nn.modules.normalization.RMSNorm": RMSNormRule(),
+        # All instance norms have the forward of this class.
+        "torch.nn.modules.instancenorm._InstanceNorm": InstanceNormRule(),
+        # Of most families of transformers as well, see `_is_llama_norm`.
+        _LLAMA_NORM: LlamaRMSNormRule(),
+    }
+)
+
+
+def find_rule(module: nn.Module, rules: Mapping[str, Rule]) -> Rule | None:
+    """The rule for ``module``, or None.
+
+    A subclass inherits its parent's rule only while it keeps the parent's ``forward``: a subclass
+    that computes something else needs a rule of its own, and so does a module whose ``forward``
+    was replaced.
+    """
+    if "forward" in vars(module):
+        return None
+    for cls in type(module).__mro__:
+        rule = rules.get(f"{cls.__module__}.{cls.__qualname__}")
+        if rule is not None:
+            return rule if _computes_as(module, cls) else None
+    if _LLAMA_NORM in rules and _is_llama_norm(type(module)):
+        return rules[_LLAMA_NORM]
+    return None
+
+
+def _is_llama_norm(cls: type[nn.Module]) -> bool:
+    """Whether a norm of transformers computes what Llama's does.
+
+    Each family has a class of its own, with its own copy of ``forward`` (140 of them in 5.23) or
+    another formula, such as Gemma's ``1 + weight``. The copy is known by its compiled code.
+    """
+    if not (cls.__module__.startswith("transformers.") and cls.__name__.endswith("RMSNorm")):
+        return False
+    llama = importlib.import_module("transformers.models.llama.modeling_llama")
+    return _code(cls.forward) == _code(llama.LlamaRMSNorm.forward)
+
+
+def _code(function: Any) -> tuple[Any, ...]:
+    """What a function does, but for the names of its local variables."""
+    code: CodeType = inspect.unwrap(function).__code__
+    return code.co_code, code.co_consts, code.co_names, code.co_argcount
+
+
+def _computes_as(module: nn.Module, cls: type[nn.Module]) -> bool:
+    """Whether ``module``'s class left alone what ``cls`` computes."""
+    return all(
+        getattr(type(module), method, None) is getattr(cls, method, None)
+        for method in ("forward", "_conv_forward")
+    )
+
+
+def rule_names(rules: Iterable[str]) -> str:
+    """The layer types that have a rule, for error messages."""
+    return ", ".join(sorted(name.rsplit(".", 1)[-1] for name in rules))

@@ -1,0 +1,306 @@
+"""The kinds of use: a matrix, a table lookup, and gradients that are small enough to be held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpft.privacy.clipping.rules.base import (
+    GramCache,
+    SquaredNorm,
+    Use,
+    batched_gram,
+    floor,
+    zero_rows,
+)
+from dpft.privacy.clipping.rules.costs import PIECE, Form, choose_form
+
+# Numbers that are squared and added up in one go.
+_ROW_PIECE = 1024
+
+
+@dataclass(frozen=True)
+class MatrixUse(Use):
+    """``G_i = sum_t g_it a_it^T``: linear weights; ``a`` is ``(B, T, d)``, ``g`` is ``(B, T, p)``.
+
+    The weight is ``(p, d)``; with ``transposed`` it is stored as ``(d, p)``.
+    """
+
+    a: Tensor
+    g: Tensor
+    transposed: bool = False
+
+    @property
+    def left(self) -> Tensor:
+        """What runs along the stored weight's rows."""
+        return self.a if self.transposed else self.g
+
+    @property
+    def right(self) -> Tensor:
+        """What runs along the stored weight's columns."""
+        return self.g if self.transposed else self.a
+
+    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
+        if self.a.shape[1] == 1:
+            value = self.a.square().sum((1, 2)) * self.g.square().sum((1, 2))
+            return SquaredNorm(value, value)
+        if self._chosen(alone=False) is Form.GRAM:
+            a = batched_gram(self.a) if grams is None else grams.gram(self.a)
+            g = batched_gram(self.g)
+            return SquaredNorm((a * g).sum((1, 2)), uncancelled(a, g))
+        chunk = max(1, PIECE // (self.a.shape[2] * self.g.shape[2]))
+        pairs = zip(self.left.split(chunk), self.right.split(chunk), strict=True)
+        value = torch.cat([_per_example(x, y).square().sum((1, 2)) for x, y in pairs])
+        # The sum is formed from a and g, in another order: what cancels here may not cancel there.
+        value = torch.maximum(value, floor(self.bound()))
+        return SquaredNorm(value, value)
+
+    def bound(self) -> Tensor:
+        a, g = torch.linalg.vector_norm(self.a, dim=2), torch.linalg.vector_norm(self.g, dim=2)
+        terms: Tensor = (a * g).sum(1)
+        return terms.square()
+
+    def rows(self, index: Tensor) -> MatrixUse:
+        return replace(self, a=self.a[index], g=self.g[index])
+
+    def per_example(self) -> Tensor:
+        return _per_example(self.left, self.right)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        left, right = self._weighted(weights)
+        return torch.mm(left.flatten(0, 1).t(), right.flatten(0, 1))
+
+    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        left, right = self._weighted(weights)
+        out.addmm_(left.flatten(0, 1).t(), right.flatten(0, 1))
+
+    def without(self, dropped: Tensor) -> MatrixUse:
+        return replace(self, a=zero_rows(self.a, dropped), g=zero_rows(self.g, dropped))
+
+    def settled(self, alone: bool) -> Use:
+        keep = self._chosen(alone) is Form.KEEP
+        return DirectUse(self.per_example(), owned=True) if keep else self
+
+    def form(self) -> str:
+        return self._chosen(alone=False).value
+
+    def _chosen(self, alone: bool) -> Form:
+        batch, length, d = self.a.shape
+        return choose_form(batch, length, self.g.shape[2], d, alone=alone)
+
+    def _weighted(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        scale = weights[:, None, None]
+        # Scaling the narrower side moves less memory; the product is the same.
+        if self.left.shape[2] <= self.right.shape[2]:
+            return self.left * scale, self.right
+        return self.left, self.right * scale
+
+
+@dataclass(frozen=True)
+class EmbeddingUse(Use):
+    """``G_i = sum_t onehot(ids_it) g_it^T`` without one-hot matrices; ``(B, T)``, ``(B, T, d)``.
+
+    ``num_embeddings`` is the number of rows of the table. Rows of a padding index have had their
+    ``g`` set to zero by the rule, as PyTorch gives them no gradient.
+    """
+
+    ids: Tensor
+    g: Tensor
+    num_embeddings: int
+
+    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
+        if self.ids.shape[1] == 1:
+            value = self.g.square().sum((1, 2))
+            return SquaredNorm(value, value)
+        # Two positions share a row of G exactly where their tokens are equal.
+        same = self.ids[:, :, None] == self.ids[:, None, :]
+        gram = batched_gram(self.g)
+        return SquaredNorm((gram * same).sum((1, 2)), uncancelled(gram))
+
+    def bound(self) -> Tensor:
+        terms: Tensor = torch.linalg.vector_norm(self.g, dim=2).sum(1)
+        return terms.square()
+
+    def rows(self, index: Tensor) -> EmbeddingUse:
+        return replace(self, ids=self.ids[index], g=self.g[index])
+
+    def per_example(self) -> Tensor:
+        batch, _, d = self.g.shape
+        out = self.g.new_zeros(batch, self.num_embeddings, d)
+        return out.scatter_add_(1, self.ids[:, :, None].expand(-1, -1, d), self.g)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        out = _untouched_zeros(self.g, (self.num_embeddings, self.g.shape[2]))
+        self.add_weighted_sum(weights, out)
+        return out
+
+    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        out.index_add_(0, self.ids.flatten(), (self.g * weights[:, None, None]).flatten(0, 1))
+
+    def without(self, dropped: Tensor) -> EmbeddingUse:
+        return replace(self, g=zero_rows(self.g, dropped))
+
+    def form(self) -> str:
+        return "token mask"
+
+
+@dataclass(frozen=True)
+class DirectUse(Use):
+    """Per-example gradients that are held: biases, norm scales, what was formed; ``(B, *shape)``.
+
+    With ``owned`` nobody else reads the tensor: the last sum of one record is formed in its place.
+    """
+
+    gradients: Tensor
+    owned: bool = False
+
+    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
+        value = squared_rows(self.gradients)
+        return SquaredNorm(value, value)
+
+    def rows(self, index: Tensor) -> DirectUse:
+        return DirectUse(self.gradients[index])
+
+    def per_example(self) -> Tensor:
+        return self.gradients
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        flat = _flat_rows(self.gradients)
+        return torch.mv(flat.t(), weights).view(self.gradients.shape[1:])
+
+    def last_sum(self, weights: Tensor) -> Tensor:
+        if self.owned and len(weights) == 1:
+            return self.gradients[0].mul_(weights[0])
+        return self.weighted_sum(weights)
+
+    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        if out.is_contiguous():
+            out.view(-1).addmv_(_flat_rows(self.gradients).t(), weights)
+        else:
+            out += self.weighted_sum(weights)
+
+    def without(self, dropped: Tensor) -> DirectUse:
+        return DirectUse(zero_rows(self.gradients, dropped), self.owned)
+
+    def form(self) -> str:
+        return "formed" if self.owned else "per example"
+
+
+def joint_squared_norm(uses: Sequence[Use], grams: GramCache | None = None) -> SquaredNorm:
+    """Squared norm ``|sum_u G_i^(u)|^2`` of one parameter's gradient over all its uses.
+
+    Uses of one kind join by concatenation along the sequence. A linear and an embedding use of one
+    matrix (tied head and input embedding) add the cross term
+    ``2 <G_head, G_emb> = 2 sum_{t,s} g_head[t, id_s] <a_t, g_emb_s>`` by gathering columns. Any
+    other combination forms the per-example gradients and adds them.
+
+    Guarantee: the result bounds what one record adds to this parameter, where it is to be
+    `SquaredNorm.trusted`; joining after the norm instead would understate it by up to a factor
+    ``sqrt(uses)``.
+    """
+    if len(uses) == 1:
+        return uses[0].squared_norm(grams)
+    matrices = [use for use in uses if isinstance(use, MatrixUse)]
+    embeddings = [use for use in uses if isinstance(use, EmbeddingUse)]
+    if len(matrices) + len(embeddings) < len(uses):
+        return exact_squared_norm(uses)
+    parts: list[SquaredNorm] = []
+    cross: Tensor | float = 0.0
+    if matrices:
+        matrix = _joined(matrices)
+        parts.append(matrix.squared_norm())
+    if embeddings:
+        embedding = EmbeddingUse(
+            torch.cat([use.ids for use in embeddings], 1),
+            torch.cat([use.g for use in embeddings], 1),
+            embeddings[0].num_embeddings,
+        )
+        parts.append(embedding.squared_norm())
+    if matrices and embeddings:
+        cross = 2 * _cross_term(matrix, embedding)
+    value = torch.stack([part.value for part in parts]).sum(0) + cross
+    scale = torch.stack([part.scale for part in parts]).sqrt().sum(0).square()
+    return SquaredNorm(value, scale)
+
+
+def exact_squared_norm(uses: Sequence[Use]) -> SquaredNorm:
+    """The same by forming the gradients: dearer, but a sum of squares, which cannot cancel."""
+    value = squared_rows(joint_per_example(uses))
+    return SquaredNorm(value, value)
+
+
+def joint_per_example(uses: Sequence[Use]) -> Tensor:
+    """Per-example gradients of one parameter, summed over its uses: ``(B, *shape)``."""
+    total = uses[0].per_example()
+    for use in uses[1:]:
+        total = total + use.per_example()
+    return total
+
+
+def _flat_rows(x: Tensor) -> Tensor:
+    """``(B, n)``; of a parameter without dimensions ``(B,)`` is ``(B, 1)``."""
+    return x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
+
+
+def squared_rows(x: Tensor) -> Tensor:
+    """Squared norm of each row, ``(B, ...)`` to ``(B,)``, without a squared copy.
+
+    In pieces: torch's norm adds up a row in few running sums, and over tens of millions of float32
+    numbers loses percents of the result, always downwards.
+    """
+    flat = _flat_rows(x)
+    whole = flat.shape[1] // _ROW_PIECE * _ROW_PIECE
+    if flat.shape[1] <= _ROW_PIECE or not flat.is_contiguous():
+        norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
+        return norms.square() if flat.shape[1] <= _ROW_PIECE else flat.square().sum(1)
+    pieces: Tensor = torch.linalg.vector_norm(flat[:, :whole].unflatten(1, (-1, _ROW_PIECE)), dim=2)
+    total = pieces.square().sum(1)
+    if whole < flat.shape[1]:
+        total = total + flat[:, whole:].square().sum(1)
+    return total
+
+
+def _untouched_zeros(like: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Zeros that the operating system hands out when they are first touched.
+
+    A batch touches few rows of a large table. torch's zeros write all of them, to memory that the
+    system has just zeroed.
+    """
+    if like.device.type != "cpu" or like.dtype not in (torch.float32, torch.float64):
+        return like.new_zeros(shape)
+    return torch.from_numpy(
+        np.zeros(shape, "float32" if like.dtype == torch.float32 else "float64")
+    )
+
+
+def uncancelled(*grams: Tensor) -> Tensor:
+    """``(sum_t prod_k |x_t^(k)|)^2`` from the Gram matrices of the ``x^(k)``, ``(B,)``."""
+    product = grams[0].diagonal(dim1=1, dim2=2)
+    for gram in grams[1:]:
+        product = product * gram.diagonal(dim1=1, dim2=2)
+    return product.clamp(min=0).sqrt().sum(1).square()
+
+
+def _joined(matrices: Sequence[MatrixUse]) -> MatrixUse:
+    if len(matrices) == 1:
+        return matrices[0]
+    # A weight may be used as it is stored by one layer and transposed by another.
+    left = torch.cat([use.left for use in matrices], 1)
+    right = torch.cat([use.right for use in matrices], 1)
+    return MatrixUse(right, left)
+
+
+def _per_example(left: Tensor, right: Tensor) -> Tensor:
+    return torch.bmm(left.transpose(1, 2), right)
+
+
+def _cross_term(matrix: MatrixUse, embedding: EmbeddingUse) -> Tensor:
+    """``<G_matrix, G_embedding>`` per record, ``(B,)``."""
+    positions = matrix.a.shape[1]
+    columns = embedding.ids[:, None, :].expand(-1, positions, -1)
+    picked = matrix.left.gather(2, columns)
+    return (picked * torch.bmm(matrix.right, embedding.g.transpose(1, 2))).sum((1, 2))

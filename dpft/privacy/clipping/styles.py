@@ -1,0 +1,139 @@
+"""Clipping styles: named choices of groups, plan and thresholds; and how a clipper is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from torch import nn
+
+from dpft.privacy.clipping import groups as partitions
+from dpft.privacy.clipping.checks.single_process import check_alone
+from dpft.privacy.clipping.clipper import CLIP_FUNCTIONS, Clipper
+from dpft.privacy.clipping.groups import Partition
+from dpft.privacy.clipping.plans.passes import PLANS, TWO_BACKWARDS
+from dpft.privacy.clipping.rules import RULES, Rule, UnsupportedLayerError
+from dpft.privacy.quantiles import Quantiles
+
+
+@dataclass(frozen=True)
+class Style:
+    """A named choice: how parameters are grouped, which plan, and whether thresholds adapt."""
+
+    groups: str
+    plan: str
+    adaptive: bool = False
+
+
+STYLES: Mapping[str, Style] = MappingProxyType(
+    {
+        "none": Style("flat", "none"),
+        "flat": Style("flat", "materialised"),
+        "lee_kifer": Style("flat", "lee_kifer"),
+        "ghost": Style("flat", "ghost"),
+        "bk": Style("flat", "bk"),
+        **{name: Style(name, "fused") for name in partitions.PARTITIONS if name != "flat"},
+        **{
+            f"{name}_adaptive": Style(name, "bk" if name == "flat" else "fused", adaptive=True)
+            for name in partitions.PARTITIONS
+        },
+    }
+)
+
+
+UNIFORM_COUNT = 2  # as in conf/clip/uniform.yaml
+
+
+def make_clipper(
+    model: nn.Module,
+    style: str = "bk",
+    *,
+    threshold: float | None = None,
+    thresholds: Sequence[float] | None = None,
+    groups: Partition | str | None = None,
+    count: int | None = None,
+    boundary: int | None = None,
+    patterns: tuple[tuple[str, ...], ...] | None = None,
+    plan: str | None = None,
+    clip_function: str = "abadi",
+    adaptive: Quantiles | None = None,
+    rules: Mapping[str, Rule] | None = None,
+) -> Clipper:
+    """Attach a clipper to ``model``.
+
+    Args:
+        model: any module; its parameters with ``requires_grad`` are trained, the others ignored.
+            Freeze and tie before calling this.
+        style: a name of `STYLES`; the arguments below override its parts.
+        threshold: clipping threshold ``C`` on the L2 norm of one record's whole gradient: each of
+            ``K`` groups is clipped to ``C/sqrt(K)``. Where thresholds adapt: every group's first
+            estimate. Needed unless ``style="none"`` or ``thresholds`` is given.
+        thresholds: one threshold per group instead.
+        groups: a name of `dpft.privacy.clipping.groups.PARTITIONS`, or a `Partition`.
+        count: number of groups for ``uniform`` (`UNIFORM_COUNT` if nothing is given), of devices
+            for ``per_device``.
+        boundary: blocks in the first group of ``two_group``.
+        patterns: parameter-name patterns of each group, for ``custom`` and ``per_device``.
+        plan: how sums are formed, one of `PLANS`.
+        clip_function: ``abadi`` or ``automatic``.
+        adaptive: how thresholds follow quantiles; styles named adaptive have a default.
+        rules: rules for further layer types, by qualified class name; they come before `RULES`.
+
+    Returns:
+        An object with ``backward(losses)`` and ``norms``.
+
+    Raises:
+        ValueError: for an unknown or impossible choice, or a threshold that is missing or not
+            positive.
+        UnsupportedLayerError: naming every trainable parameter whose layer type has no rule, or
+            what divides batches among devices or processes.
+    """
+    if style not in STYLES:
+        raise ValueError(f"clipping style is {style!r}; expected one of {', '.join(STYLES)}")
+    named = STYLES[style]
+    plan = named.plan if plan is None else plan
+    if plan not in PLANS:
+        raise ValueError(f"plan is {plan!r}; expected one of {', '.join(PLANS)}")
+    if clip_function not in CLIP_FUNCTIONS:
+        raise ValueError(
+            f"clip function is {clip_function!r}; expected one of {', '.join(CLIP_FUNCTIONS)}"
+        )
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not parameters:
+        raise ValueError("the model has no trainable parameter; expected at least one")
+    if plan == "none":
+        return Clipper(model, plan, parameters, (), CLIP_FUNCTIONS[clip_function], {})
+    check_alone(model)
+    low = [f"{n} ({p.dtype})" for n, p in parameters.items() if p.dtype.itemsize < 4]
+    if low:
+        raise UnsupportedLayerError(
+            f"trainable parameters in half precision: {', '.join(low)}; expected float32 or "
+            "float64, since norms and sums would be rounded by more than they may be"
+        )
+    if threshold is None and thresholds is None:
+        raise ValueError(f"style {style!r} needs a threshold, for instance threshold=0.1")
+    if not isinstance(groups, Partition):
+        groups = groups or named.groups
+        if groups == "uniform" and (count, boundary, patterns) == (None, None, None):
+            count = UNIFORM_COUNT
+        groups = Partition(groups, count, boundary, patterns)
+    parts = partitions.partition(model, parameters, groups)
+    if plan in TWO_BACKWARDS and len(parts) > 1:
+        raise ValueError(
+            f"plan {plan!r} reweights the losses, by one factor per record, and cannot clip "
+            f"{len(parts)} groups; expected one group, or plan='fused', 'bk' or 'materialised'"
+        )
+    if adaptive is None and named.adaptive:
+        adaptive = Quantiles()
+    if adaptive is not None and thresholds is None:
+        thresholds, threshold = [float(threshold or 0.0)] * len(parts), None
+    return Clipper(
+        model,
+        plan,
+        parameters,
+        partitions.assign(parts, threshold, thresholds),
+        CLIP_FUNCTIONS[clip_function],
+        {**(rules or {}), **{k: v for k, v in RULES.items() if k not in (rules or {})}},
+        adaptive,
+    )

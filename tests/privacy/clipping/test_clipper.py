@@ -1,0 +1,591 @@
+"""Clipped sums and norms equal one autograd backward per record, in float64."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.pytorch_utils import Conv1D
+
+from dpft.privacy import UnsupportedLayerError, make_clipper
+from tests.privacy.reference import clear, grads_of, reference_clip
+
+PRIVATE_STYLES = ["flat", "ghost", "bk"]
+TOLERANCE = 1e-10
+
+
+def gpt2(tied=True, dropout=0.0, seed=0):
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=23,
+        n_positions=16,
+        n_embd=12,
+        n_layer=2,
+        n_head=3,
+        resid_pdrop=dropout,
+        embd_pdrop=dropout,
+        attn_pdrop=dropout,
+        bos_token_id=0,
+        eos_token_id=0,
+        tie_word_embeddings=tied,
+    )
+    model = GPT2LMHeadModel(config).double()
+    with torch.no_grad():  # larger weights make every term of the norm matter
+        for p in model.parameters():
+            p.add_(0.2 * torch.randn_like(p))
+    return model.train()
+
+
+def text_batch(batch=4, length=9, vocab=23, seed=1):
+    """Left-padded tokens in which tokens repeat, with a different length for each record."""
+    g = torch.Generator().manual_seed(seed)
+    ids = torch.randint(1, vocab // 3, (batch, length), generator=g)
+    mask = torch.ones_like(ids)
+    for i in range(batch):
+        mask[i, : i % (length - 3)] = 0
+    return {"input_ids": ids * mask, "attention_mask": mask}
+
+
+def lm_losses(model, data, reduction="mean"):
+    mask = data["attention_mask"]
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    logits = model(
+        input_ids=data["input_ids"],
+        attention_mask=mask,
+        position_ids=positions,
+        use_cache=False,
+    ).logits
+    ce = F.cross_entropy(logits[:, :-1].transpose(1, 2), data["input_ids"][:, 1:], reduction="none")
+    weights = (mask[:, :-1] * mask[:, 1:]).to(ce.dtype)
+    total = (ce * weights).sum(1)
+    return total / weights.sum(1) if reduction == "mean" else total
+
+
+def rows(data, i):
+    return {k: v[i : i + 1] for k, v in data.items()}
+
+
+def abadi_factor(threshold):
+    return lambda n: min(1.0, threshold / n)
+
+
+def automatic_factor(threshold):
+    return lambda n: threshold / (n + 0.01)
+
+
+def assert_same(model, clipper, norms, total):
+    assert clipper.norms.shape == (len(norms), 1)
+    torch.testing.assert_close(clipper.norms[:, 0], norms, rtol=TOLERANCE, atol=TOLERANCE)
+    for name, grad in grads_of(model).items():
+        torch.testing.assert_close(
+            grad, total[name], rtol=TOLERANCE, atol=TOLERANCE, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("clip_function", ["abadi", "automatic"])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+def test_gpt2_sums_equal_the_autograd_loop(style, tied, clip_function, reduction):
+    model, data = gpt2(tied), text_batch()
+    # Half of the records are clipped at this threshold, half are not.
+    norms, _ = reference_clip(
+        model, lambda i: lm_losses(model, rows(data, i), reduction)[0], 4, lambda n: 1.0
+    )
+    threshold = norms.median().item() + 1e-3
+    factor = {"abadi": abadi_factor, "automatic": automatic_factor}[clip_function](threshold)
+    norms, total = reference_clip(
+        model, lambda i: lm_losses(model, rows(data, i), reduction)[0], 4, factor
+    )
+    clear(model)
+    clipper = make_clipper(model, style, threshold=threshold, clip_function=clip_function)
+    clipper.backward(lm_losses(model, data, reduction))
+    assert_same(model, clipper, norms, total)
+    if clip_function == "abadi":
+        assert 0 < (clipper.factors < 1).sum() < 4
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+def test_tied_weights_count_once(style):
+    """The input embedding and the head are one parameter: one entry, one joint norm."""
+    model, data = gpt2(tied=True), text_batch()
+    clipper = make_clipper(model, style, threshold=1.0)
+    assert "lm_head.weight" not in clipper.parameters
+    clipper.backward(lm_losses(model, data))
+    shared = model.transformer.wte.weight
+    assert shared is model.lm_head.weight
+    apart = gpt2(tied=True)
+    apart.lm_head.weight = nn.Parameter(apart.lm_head.weight.detach().clone())
+    separate = make_clipper(apart, style, threshold=1.0)
+    separate.backward(lm_losses(apart, data))
+    # The cross term is what peers leave out; here it is not negligible.
+    assert (clipper.norms - separate.norms).abs().min() > 1e-3
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+def test_microbatches_accumulate_to_the_whole_batch(style):
+    model, data = gpt2(), text_batch(batch=5)
+    norms, total = reference_clip(
+        model, lambda i: lm_losses(model, rows(data, i))[0], 5, abadi_factor(1.5)
+    )
+    clear(model)
+    clipper = make_clipper(model, style, threshold=1.5)
+    seen = []
+    for part in (slice(0, 2), slice(2, 3), slice(3, 5)):
+        clipper.backward(lm_losses(model, {k: v[part] for k, v in data.items()}))
+        seen.append(clipper.norms)
+    torch.testing.assert_close(torch.cat(seen)[:, 0], norms, rtol=TOLERANCE, atol=TOLERANCE)
+    for name, grad in grads_of(model).items():
+        torch.testing.assert_close(grad, total[name], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+def test_padding_contributes_nothing(style):
+    """More padding on the left, filled with any token, changes neither norms nor sums."""
+    model, data = gpt2(), text_batch()
+    clipper = make_clipper(model, style, threshold=1.0)
+    clipper.backward(lm_losses(model, data))
+    norms, grads = clipper.norms, grads_of(model)
+    clear(model)
+    padded = {
+        "input_ids": F.pad(data["input_ids"], (4, 0), value=7),
+        "attention_mask": F.pad(data["attention_mask"], (4, 0), value=0),
+    }
+    clipper.backward(lm_losses(model, padded))
+    torch.testing.assert_close(clipper.norms, norms, rtol=1e-9, atol=1e-9)
+    for name, grad in grads_of(model).items():
+        torch.testing.assert_close(grad, grads[name], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+def test_an_empty_batch_adds_nothing_and_leaves_gradients_in_place(style):
+    model = gpt2()
+    clipper = make_clipper(model, style, threshold=1.0)
+    clipper.backward(torch.zeros(0, dtype=torch.float64, requires_grad=True))
+    assert clipper.norms.shape == (0, 1)
+    assert all(not p.grad.any() for p in clipper.parameters.values())
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+def test_a_single_record(style):
+    model, data = gpt2(), rows(text_batch(), 1)
+    norms, total = reference_clip(model, lambda i: lm_losses(model, data)[0], 1, abadi_factor(0.1))
+    clear(model)
+    clipper = make_clipper(model, style, threshold=0.1)
+    clipper.backward(lm_losses(model, data))
+    assert_same(model, clipper, norms, total)
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+def test_dropout_masks_of_the_forward_are_those_of_the_norms(style):
+    """With dropout the reference must use the same masks: one forward, B backwards."""
+    model, data = gpt2(dropout=0.3), text_batch()
+    torch.manual_seed(5)
+    losses = lm_losses(model, data)
+    parameters = dict(model.named_parameters())
+    norms, total = torch.zeros(4).double(), {n: torch.zeros_like(p) for n, p in parameters.items()}
+    for i in range(4):
+        grads = torch.autograd.grad(losses[i], list(parameters.values()), retain_graph=True)
+        norms[i] = torch.sqrt(sum(g.square().sum() for g in grads))
+        for name, g in zip(parameters, grads, strict=True):
+            total[name] += min(1.0, 1.0 / norms[i].item()) * g
+    clipper = make_clipper(model, style, threshold=1.0)
+    torch.manual_seed(5)
+    clipper.backward(lm_losses(model, data))
+    assert_same(model, clipper, norms, total)
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+def test_position_lookups_shared_by_the_batch_are_per_record(style):
+    """GPT-2 looks its positions up once, as (1, T), unless position_ids are passed."""
+
+    def losses(data):
+        logits = model(input_ids=data["input_ids"], use_cache=False).logits[:, :-1]
+        targets = data["input_ids"][:, 1:]
+        return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none").mean(1)
+
+    model, data = gpt2(), {"input_ids": text_batch()["input_ids"] + 1}
+    norms, total = reference_clip(model, lambda i: losses(rows(data, i))[0], 4, abadi_factor(1.0))
+    clear(model)
+    clipper = make_clipper(model, style, threshold=1.0)
+    clipper.backward(losses(data))
+    assert_same(model, clipper, norms, total)
+
+
+class Mixed(nn.Module):
+    """Every layer kind, frozen parts, a layer called twice, extra dimensions, a padding index."""
+
+    def __init__(self, d, vocab=11, frozen=False):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab, d, padding_idx=0)
+        self.second = nn.Embedding(vocab, d)
+        self.twice = nn.Linear(d, d)
+        self.conv1d = Conv1D(d + 1, d)
+        self.norm = nn.LayerNorm(d + 1)
+        self.no_scale = nn.LayerNorm(d + 1, elementwise_affine=False)
+        self.head = nn.Linear(d + 1, vocab, bias=False)
+        self.pooled = nn.Linear(d + 1, 3)
+        self.unused = nn.Linear(2, 2)
+        if frozen:
+            self.conv1d.weight.requires_grad_(False)
+            self.twice.bias.requires_grad_(False)
+            self.norm.bias.requires_grad_(False)
+            self.second.weight.requires_grad_(False)
+
+    def forward(self, ids):
+        x = self.embedding(ids) + self.second(ids.flip(1))
+        x = torch.tanh(self.twice(x))
+        x = x + torch.tanh(self.twice(x.unsqueeze(2)).squeeze(2))
+        x = self.norm(self.conv1d(x))
+        logits = self.head(self.no_scale(x) + x)
+        pooled = self.pooled(x.mean(1))
+        return logits.logsumexp(-1).mean(1) - logits[..., 1].mean(1) + pooled.square().sum(1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    batch=st.integers(1, 5),
+    length=st.integers(1, 9),
+    d=st.integers(1, 7),
+    frozen=st.booleans(),
+    style=st.sampled_from(PRIVATE_STYLES),
+    seed=st.integers(0, 1000),
+)
+def test_any_shape_of_a_mixed_model(batch, length, d, frozen, style, seed):
+    torch.manual_seed(seed)
+    model = Mixed(d, frozen=frozen).double()
+    ids = torch.randint(0, 11, (batch, length))
+    norms, total = reference_clip(
+        model, lambda i: model(ids[i : i + 1])[0], batch, abadi_factor(1.0)
+    )
+    clear(model)
+    clipper = make_clipper(model, style, threshold=1.0)
+    clipper.backward(model(ids))
+    assert_same(model, clipper, norms, total)
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+def test_tying_linear_layers_to_each_other_and_to_two_embeddings(style):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Embedding(7, 4), nn.Embedding(7, 4)
+            self.up, self.head = nn.Linear(4, 7, bias=False), nn.Linear(4, 7, bias=False)
+            self.down = Conv1D(4, 7)
+            self.b.weight = self.up.weight = self.head.weight = self.a.weight
+            self.down.weight = self.a.weight  # (d, p) storage of Conv1D: same shape here
+
+        def forward(self, ids):
+            x = self.a(ids) + self.b(ids.flip(1)).tanh()
+            x = x + self.down(self.up(x).tanh())
+            return self.head(x).logsumexp(-1).mean(1)
+
+    torch.manual_seed(0)
+    model = Tied().double()
+    assert len(list(model.parameters())) == 2
+    ids = torch.randint(0, 7, (3, 5))
+    norms, total = reference_clip(model, lambda i: model(ids[i : i + 1])[0], 3, abadi_factor(0.5))
+    clear(model)
+    clipper = make_clipper(model, style, threshold=0.5)
+    clipper.backward(model(ids))
+    assert_same(model, clipper, norms, total)
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+def test_adding_one_record_moves_the_sum_by_at_most_the_sensitivity(style):
+    model, data = gpt2(), text_batch(batch=6)
+    clipper = make_clipper(model, style, threshold=0.3)
+    clipper.backward(lm_losses(model, data))
+    whole = grads_of(model)
+    for i in range(6):
+        clear(model)
+        rest = {k: torch.cat([v[:i], v[i + 1 :]]) for k, v in data.items()}
+        clipper.backward(lm_losses(model, rest))
+        without = grads_of(model)
+        moved = math.sqrt(sum((whole[n] - without[n]).square().sum().item() for n in whole))
+        assert moved <= clipper.sensitivity * (1 + 1e-12)
+        assert moved == pytest.approx(0.3)  # all are clipped, so the bound is attained
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_record_that_is_not_finite_contributes_zero_and_harms_no_other(style, value):
+    model, data = gpt2(), text_batch()
+    good = [0, 1, 3]
+    norms, total = reference_clip(
+        model, lambda i: lm_losses(model, rows(data, good[i]))[0], 3, abadi_factor(1.0)
+    )
+    clear(model)
+    clipper = make_clipper(model, style, threshold=1.0)
+    losses = lm_losses(model, data)
+    broken = torch.ones(4, dtype=torch.float64)
+    broken[2] = value
+    clipper.backward(losses * broken)
+    assert clipper.factors[2] == 0
+    torch.testing.assert_close(clipper.norms[good, 0], norms, rtol=TOLERANCE, atol=TOLERANCE)
+    for name, grad in grads_of(model).items():
+        torch.testing.assert_close(grad, total[name], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+def test_styles_agree_in_float32(style):
+    model, data = gpt2().float(), text_batch(batch=6)
+    clipper = make_clipper(model, "flat", threshold=0.5)
+    clipper.backward(lm_losses(model, data))
+    clipper.close()
+    expected = grads_of(model)
+    clear(model)
+    clipper = make_clipper(model, style, threshold=0.5)
+    clipper.backward(lm_losses(model, data))
+    for name, grad in grads_of(model).items():
+        torch.testing.assert_close(grad, expected[name], rtol=1e-4, atol=1e-6)
+
+
+def test_non_private_style_is_an_ordinary_backward():
+    model, data = gpt2(), text_batch()
+    clipper = make_clipper(model, "none")
+    clipper.backward(lm_losses(model, data))
+    got = grads_of(model)
+    assert clipper.norms.shape == (4, 0)
+    assert clipper.sensitivity == math.inf
+    clear(model)
+    lm_losses(model, data).sum().backward()
+    for name, grad in grads_of(model).items():
+        assert torch.equal(grad, got[name])
+
+
+def test_an_unsupported_parameter_is_an_error_that_names_it():
+    model = nn.Sequential(nn.Linear(3, 3), nn.GRU(3, 3))
+    with pytest.raises(UnsupportedLayerError, match=r"1\.weight_ih_l0 \(GRU\).*1\.bias_hh_l0"):
+        make_clipper(model, "bk", threshold=1.0)
+    model[1].requires_grad_(False)
+    make_clipper(model, "bk", threshold=1.0).close()
+
+
+def test_batch_normalisation_is_refused_even_frozen():
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3).requires_grad_(False))
+    with pytest.raises(UnsupportedLayerError, match=r"1 \(BatchNorm1d\) mixes or keeps"):
+        make_clipper(model, "bk", threshold=1.0)
+    model[1] = nn.InstanceNorm1d(3, track_running_stats=True)
+    with pytest.raises(UnsupportedLayerError, match=r"1 \(InstanceNorm1d\) mixes or keeps"):
+        make_clipper(model, "bk", threshold=1.0)
+
+
+def test_a_bare_parameter_is_an_error_that_names_it():
+    class WithToken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.token = nn.Parameter(torch.zeros(3))
+            self.linear = nn.Linear(3, 3)
+
+    with pytest.raises(UnsupportedLayerError, match="token"):
+        make_clipper(WithToken(), "ghost", threshold=1.0)
+
+
+def test_a_subclass_with_another_forward_does_not_inherit_the_rule():
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    class Renamed(nn.Linear):
+        pass
+
+    with pytest.raises(UnsupportedLayerError, match="weight"):
+        make_clipper(Doubled(2, 2), "bk", threshold=1.0)
+    make_clipper(Renamed(2, 2), "bk", threshold=1.0).close()
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+def test_a_weight_used_behind_its_layers_back_is_an_error_that_names_it(style):
+    class Functional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(5, 3)
+
+        def forward(self, ids):
+            return F.linear(self.embedding(ids), self.embedding.weight).logsumexp(-1).mean(1)
+
+    model = Functional()
+    clipper = make_clipper(model, style, threshold=1.0)
+    with pytest.raises(UnsupportedLayerError, match=r"embedding\.weight.*used 2 times"):
+        clipper.backward(model(torch.tensor([[1, 2], [3, 4]])))
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+def test_positions_looked_up_without_a_batch_dimension_are_refused(style):
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.positions = nn.Embedding(5, 3), nn.Embedding(9, 3)
+
+        def forward(self, ids):
+            x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+            return x.square().mean((1, 2))
+
+    model = Positions()
+    clipper = make_clipper(model, style, threshold=1.0)
+    with pytest.raises(UnsupportedLayerError, match="'positions'"):
+        clipper.backward(model(torch.tensor([[1, 2], [3, 4]])))  # T == B: the silent case
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+def test_losses_must_be_one_per_record(style):
+    model, data = gpt2(), text_batch()
+    clipper = make_clipper(model, style, threshold=1.0)
+    with pytest.raises(ValueError, match="one loss per record"):
+        clipper.backward(lm_losses(model, data).mean())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"style": "gost", "threshold": 1.0}, "'gost'.*ghost"),
+        ({"style": "bk"}, "needs a threshold"),
+        ({"style": "bk", "threshold": 0.0}, "is 0.0; expected 1e-12 to"),
+        ({"style": "bk", "threshold": math.inf}, "is inf; expected 1e-12 to"),
+        ({"style": "bk", "threshold": 1.0, "clip_function": "abad"}, "'abad'.*abadi"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_clipper(nn.Linear(2, 2), **options)
+
+
+def test_a_model_without_trainable_parameters_is_refused():
+    with pytest.raises(ValueError, match="no trainable parameter"):
+        make_clipper(nn.Linear(2, 2).requires_grad_(False), "bk", threshold=1.0)
+
+
+def test_evaluation_is_not_captured_and_closing_removes_all_hooks():
+    model, data = gpt2(), text_batch()
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    with torch.no_grad():
+        lm_losses(model, data)
+    with clipper.paused():
+        lm_losses(model, data)
+    assert not clipper._capture.calls
+    clipper.close()
+    lm_losses(model, data)
+    assert not clipper._capture.calls
+    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "flat"])
+@pytest.mark.parametrize("shape", [(3,), ()], ids=["vector", "scalar"])
+def test_a_user_rule_serves_a_layer_of_their_own(style, shape):
+    from dpft.privacy.clipping.rules import DirectUse, Rule
+
+    class Scale(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(shape))
+
+        def forward(self, x):
+            return x * self.scale
+
+    class ScaleRule(Rule):
+        def uses(self, module, a, g):
+            return {"scale": DirectUse((a * g).sum(1) if shape else (a * g).sum((1, 2)))}
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), Scale()).double()
+    x = torch.randn(4, 2, 3).double()
+    name = f"{Scale.__module__}.{Scale.__qualname__}"
+
+    def loss(x):
+        return model(x).square().mean((1, 2))
+
+    norms, total = reference_clip(model, lambda i: loss(x[i : i + 1])[0], 4, abadi_factor(0.1))
+    clear(model)
+    clipper = make_clipper(model, style, threshold=0.1, rules={name: ScaleRule()})
+    clipper.backward(loss(x))
+    assert_same(model, clipper, norms, total)
+
+
+def test_cancellation_does_not_understate_norms_in_float32():
+    """Gradients that nearly cancel over positions: the Gram form's digits are all rounding."""
+    torch.manual_seed(0)
+    model = nn.Linear(64, 64, bias=False)
+    batch, length = 20, 16
+    x = torch.randn(batch, 1, 64).expand(-1, length, -1) + 1e-4 * torch.randn(batch, length, 64)
+    weights = torch.randn(batch, length, 64)
+    weights = 1e2 * (weights - weights.mean(1, keepdim=True))
+
+    def loss(x, w):
+        return (model(x) * w).sum((1, 2))
+
+    def exact(i):
+        return torch.linalg.matrix_norm(weights[i].double().T @ x[i].double())
+
+    truth = torch.stack([exact(i) for i in range(batch)])
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    clipper.backward(loss(x, weights))
+    torch.testing.assert_close(clipper.norms[:, 0].double(), truth, rtol=1e-2, atol=0)
+    for i in range(batch):  # what one record really adds is within the threshold
+        clear(model)
+        clipper.backward(loss(x[i : i + 1], weights[i : i + 1]))
+        assert model.weight.grad.norm() <= 1.01
+
+
+class Odd(nn.Module):
+    """A model with one thing wrong, by name."""
+
+    def __init__(self, wrong):
+        super().__init__()
+        self.wrong = wrong
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        if wrong == "hook that changes the output":
+            self.first.register_forward_hook(lambda m, a, out: 2 * out + m.weight.sum())
+
+    def forward(self, x):
+        x = x.clone()
+        h = self.first(x)
+        if self.wrong == "input changed in place":
+            with torch.no_grad():
+                x.detach().mul_(3)
+        out = self.second(torch.tanh(h)).square().mean((1, 2))
+        if self.wrong == "losses in another order":
+            out = out.flip(0)
+        return out
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+@pytest.mark.parametrize(
+    "wrong", ["hook that changes the output", "input changed in place", "losses in another order"]
+)
+def test_what_the_rules_cannot_know_is_found_by_the_check_against_autograd(style, wrong):
+    torch.manual_seed(0)
+    model = Odd(wrong)
+    clipper = make_clipper(model, style, threshold=1.0)
+    with pytest.raises(
+        (UnsupportedLayerError, RuntimeError), match=r"first|modified by an inplace"
+    ):
+        clipper.backward(model(torch.randn(5, 3, 4)))
+    model = Odd(None)
+    make_clipper(model, style, threshold=1.0).backward(model(torch.randn(5, 3, 4)))
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+def test_a_parameter_outside_the_clipper_is_refused(style):
+    model, outside = nn.Linear(3, 3), nn.Linear(3, 3)
+    clipper = make_clipper(model, style, threshold=1.0)
+    with pytest.raises(UnsupportedLayerError, match="not the clipper's"):
+        clipper.backward(outside(model(torch.randn(2, 3))).sum(1))
+
+
+def test_half_precision_parameters_are_refused():
+    with pytest.raises(UnsupportedLayerError, match=r"weight \(torch\.bfloat16\)"):
+        make_clipper(nn.Linear(2, 2).bfloat16(), "bk", threshold=1.0)
+
+
+def test_a_backward_without_a_captured_forward_is_refused():
+    model = nn.Linear(2, 2)
+    with torch.enable_grad():
+        losses = model(torch.randn(3, 2)).sum(1)
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    with pytest.raises(UnsupportedLayerError, match="no layer's forward was captured"):
+        clipper.backward(losses)

@@ -1,0 +1,411 @@
+"""Every rule's uses equal one autograd backward per record, in float64, in every form."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.mistral.modeling_mistral import MistralRMSNorm
+from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+from transformers.pytorch_utils import Conv1D
+
+from dpft.models.wrn import WeightStandardizedConv2d, WideResNet
+from dpft.privacy import UnsupportedLayerError, make_clipper
+from dpft.privacy.clipping.rules import RULES, find_rule
+from dpft.privacy.clipping.rules import conv as convolutions
+from dpft.privacy.clipping.rules.conv import ConvUse
+from dpft.privacy.clipping.rules.costs import Form
+from dpft.privacy.clipping.rules.uses import DirectUse
+from tests.privacy.reference import clear, grads_of, reference_clip
+
+TOLERANCE = 1e-10
+BATCH = 3
+
+
+def close(ours, theirs, tolerance=TOLERANCE):
+    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+def shaken(module, seed=0):
+    """In float64, with every parameter away from its initial value."""
+    torch.manual_seed(seed)
+    module = module.double()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.5 * torch.randn_like(parameter))
+    return module
+
+
+def images(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).double()
+
+
+def uses_and_truth(module, x, layout=lambda g: g):
+    """The rule's uses of one call, and by parameter each record's gradient by autograd.
+
+    `layout` gives the output gradient strides, and may give it other values.
+    """
+    with torch.no_grad():
+        v = layout(torch.randn_like(module(x)))
+    trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
+    truth = {name: torch.zeros(len(x), *p.shape).double() for name, p in trained.items()}
+    for i in range(len(x)):
+        loss = (module(x[i : i + 1]) * v[i : i + 1]).sum()
+        for name, g in zip(trained, torch.autograd.grad(loss, trained.values()), strict=True):
+            truth[name][i] = g
+    rule = find_rule(module, RULES)
+    with torch.no_grad():
+        a = x if rule.needs_input(module) else None
+        uses = rule.uses(module, a, v)
+    assert set(uses) == set(truth)
+    return uses, truth
+
+
+def check_use(use, truth, tolerance=TOLERANCE):
+    """Everything that clipping asks of a use."""
+    batch = len(truth)
+    weights = torch.linspace(0.2, 1.0, batch).double()
+    total = torch.tensordot(weights, truth, dims=1)
+    close(use.per_example(), truth, tolerance)
+    norm = use.squared_norm()
+    close(norm.value, truth.square().flatten(1).sum(1), tolerance)
+    assert (norm.scale >= norm.value * (1 - 1e-12)).all()
+    close(use.weighted_sum(weights), total, tolerance)
+    for start in (torch.ones_like(total), torch.ones(*total.shape, 2).double()[..., 0]):
+        use.add_weighted_sum(weights, start)
+        close(start, total + 1, tolerance)
+    index = torch.tensor([batch - 1, 0])
+    close(use.rows(index).per_example(), truth[index], tolerance)
+    dropped = torch.arange(batch) == 0
+    silent = use.without(dropped)
+    close(silent.squared_norm().value[0], torch.zeros(()).double(), tolerance)
+    close(silent.weighted_sum(weights), total - weights[0] * truth[0], tolerance)
+    assert isinstance(use.form(), str)
+
+
+def check(module, x, tolerance=TOLERANCE):
+    uses, truth = uses_and_truth(module, x)
+    with torch.no_grad():
+        for name, use in uses.items():
+            for form in (use, use.settled(alone=True), use.settled(alone=False)):
+                check_use(form, truth[name], tolerance)
+
+
+def check_conv(module, x):
+    """In each form, by each way of forming gradients and Gram matrices."""
+    check(module, x)
+    for form in Form:
+        for pixels, grouped in ((0, 0), (10**12, 10**12)):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(ConvUse, "chosen", lambda self, alone, form=form: form)
+                patch.setattr(ConvUse, "_pixel_time", lambda self, time=pixels: time)
+                patch.setattr(convolutions, "_GROUPED_POSITIONS", grouped)
+                patch.setattr(convolutions, "_GROUPED_CHANNELS", 0)
+                patch.setattr(convolutions, "_GROUPED_NUMBERS", 2 * module.weight.numel())
+                patch.setattr(convolutions, "PIECE", 1)
+                check(module, x)
+
+
+LLAMA_NORMS = [LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm]
+
+LAYERS = {
+    "linear": (lambda: nn.Linear(5, 4), (BATCH, 6, 5)),
+    "linear of one position": (lambda: nn.Linear(5, 4), (BATCH, 5)),
+    "transposed linear": (lambda: Conv1D(4, 5), (BATCH, 6, 5)),
+    "layer norm": (lambda: nn.LayerNorm(5), (BATCH, 4, 5)),
+    "layer norm of one position": (lambda: nn.LayerNorm(5), (BATCH, 5)),
+    "layer norm over two dimensions": (lambda: nn.LayerNorm((4, 5)), (BATCH, 2, 4, 5)),
+    "rms norm": (lambda: nn.RMSNorm(5), (BATCH, 4, 5)),
+    "rms norm with epsilon": (lambda: nn.RMSNorm(5, eps=0.1), (BATCH, 2, 4, 5)),
+    "rms norm of one position": (lambda: nn.RMSNorm((4, 5)), (BATCH, 4, 5)),
+    "group norm": (lambda: nn.GroupNorm(2, 6), (BATCH, 6, 4, 3)),
+    "group norm of one position": (lambda: nn.GroupNorm(2, 6), (BATCH, 6)),
+    "group norm of sequences": (lambda: nn.GroupNorm(3, 6, eps=0.1), (BATCH, 6, 4)),
+    "instance norm": (lambda: nn.InstanceNorm2d(4, affine=True), (BATCH, 4, 3, 5)),
+    "instance norm of sequences": (lambda: nn.InstanceNorm1d(4, affine=True), (BATCH, 4, 5)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_linear_layers_and_norms_equal_the_autograd_loop(name):
+    build, shape = LAYERS[name]
+    check(shaken(build()), images(*shape))
+
+
+@pytest.mark.parametrize("name", [name for name in LAYERS if not name.startswith("rms norm")])
+@pytest.mark.parametrize("frozen", ["weight", "bias"])
+def test_a_frozen_weight_or_bias_has_no_use(name, frozen):
+    build, shape = LAYERS[name]
+    module = shaken(build())
+    getattr(module, frozen).requires_grad_(False)
+    assert find_rule(module, RULES).needs_input(module) is (frozen == "bias")
+    check(module, images(*shape))
+
+
+# As autograd and models give them: a sum over positions expands its gradient, a transposed view
+# has the strides of what it is a view of.
+LAYOUTS = {
+    "expanded over the last dimension": lambda x: x[..., :1].expand_as(x),
+    "expanded over all but records": lambda x: (
+        x.flatten(1)[:, :1].view(-1, *[1] * (x.dim() - 1)).expand_as(x)
+    ),
+    "expanded over records": lambda x: x[:1].expand_as(x),
+    "expanded over everything": lambda x: x.flatten()[0].expand_as(x),
+    "transposed": lambda x: x.transpose(1, -1).contiguous().transpose(1, -1),
+    "records last": lambda x: x.movedim(0, -1).contiguous().movedim(-1, 0),
+    "every other number": lambda x: torch.stack([x, x], -1)[..., 0],
+}
+LAID_OUT = LAYERS | {
+    "convolution": (lambda: nn.Conv2d(4, 6, 3, stride=2, padding=1), (BATCH, 4, 5, 6)),
+    "grouped convolution": (lambda: nn.Conv2d(4, 4, 3, groups=2, padding=1), (BATCH, 4, 5, 6)),
+    "convolution of sequences": (lambda: nn.Conv1d(4, 6, 3, dilation=2), (BATCH, 4, 9)),
+    "standardised convolution": (lambda: WeightStandardizedConv2d(4, 6, 3), (BATCH, 4, 5, 6)),
+}
+
+
+@pytest.mark.parametrize("records", [BATCH, 1])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_the_layout_of_input_and_gradient_in_memory_does_not_matter(name, layout, records):
+    build, shape = LAID_OUT[name]
+    module, x = shaken(build()), images(records, *shape[1:])
+    cases = [(x, LAYOUTS[layout])]
+    if name != "transposed linear":  # whose own forward takes contiguous inputs only
+        cases.append((LAYOUTS[layout](x), lambda g: g))
+    for a, of_gradient in cases:
+        uses, truth = uses_and_truth(module, a, of_gradient)
+        with torch.no_grad():
+            for parameter, use in uses.items():
+                check_use(use, truth[parameter])
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_single_record(name):
+    build, shape = LAYERS[name]
+    check(shaken(build()), images(1, *shape[1:]))
+
+
+@pytest.mark.parametrize("length", [1, 6])
+def test_an_embedding_equals_the_autograd_loop(length):
+    module = shaken(nn.Embedding(7, 4, padding_idx=2))
+    check(module, torch.randint(0, 7, (BATCH, length)))
+
+
+@pytest.mark.parametrize("cls", LLAMA_NORMS)
+def test_llama_norms_equal_the_autograd_loop(cls):
+    # They normalise in float32 whatever they are given, so that the last digits depend on how
+    # the sums of one call are split.
+    check(shaken(cls(6, eps=1e-2)), images(BATCH, 4, 6), tolerance=1e-6)
+
+
+COPIES = (
+    *("arcee.Arcee", "deepseek_v3.DeepseekV3", "eurobert.EuroBert", "exaone4.Exaone4", "glm.Glm"),
+    *("glm4.Glm4", "granite.Granite", "llama.Llama", "ministral.Ministral", "mistral.Mistral"),
+    *("mixtral.Mixtral", "olmoe.Olmoe", "phi3.Phi3", "qwen2.Qwen2", "qwen2_moe.Qwen2Moe"),
+    *("qwen3.Qwen3", "qwen3_moe.Qwen3Moe", "smollm3.SmolLM3"),
+)
+OTHERS = ("gemma.Gemma", "gemma3.Gemma3", "gpt_oss.GptOss", "helium.Helium", "olmo2.Olmo2")
+
+
+def norm_of(name):
+    family, prefix = name.split(".")
+    module = __import__(f"transformers.models.{family}.modeling_{family}", fromlist=["_"])
+    return getattr(module, f"{prefix}RMSNorm")
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_norms_with_llamas_forward_have_its_rule(name):
+    layer, llama = norm_of(name)(6, eps=1e-3), LlamaRMSNorm(6, eps=1e-3)
+    assert find_rule(layer, RULES) is find_rule(llama, RULES) is not None
+    with torch.no_grad():
+        layer.weight.copy_(torch.arange(6.0))
+        llama.weight.copy_(torch.arange(6.0))
+        for x in (images(2, 3, 6).float(), images(2, 3, 6).half()):
+            torch.testing.assert_close(layer(x), llama(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_norms_with_another_forward_have_none(name):
+    assert find_rule(norm_of(name)(6, eps=1e-3), RULES) is None
+
+
+def test_a_norm_of_ones_own_with_llamas_name_has_none():
+    class CopiedRMSNorm(nn.Module):
+        forward = LlamaRMSNorm.forward
+
+    assert find_rule(CopiedRMSNorm(), RULES) is None
+
+
+def test_half_precision_inputs_of_norms_keep_the_gradients_precision():
+    layer, x = LlamaRMSNorm(6), images(2, 3, 6).half()
+    uses = find_rule(layer, RULES).uses(layer, x, torch.randn(2, 3, 6))
+    assert uses["weight"].per_example().dtype == torch.float32
+
+
+@st.composite
+def convolutions_2d(draw, cls=nn.Conv2d):
+    groups = draw(st.integers(1, 3))
+    kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    dilation = draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
+    stride = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    padding = draw(
+        st.one_of(st.just("same"), st.just("valid"), st.tuples(*[st.integers(0, 2)] * 2))
+    )
+    if padding == "same":
+        stride = (1, 1)
+    height, width = draw(st.tuples(st.integers(3, 7), st.integers(3, 7)))
+    added = (0, 0) if isinstance(padding, str) else padding
+    if padding != "same":
+        for size, k, d, p in zip((height, width), kernel, dilation, added, strict=True):
+            assume(size + 2 * p >= d * (k - 1) + 1)
+    module = cls(
+        groups * draw(st.integers(1, 3)),
+        groups * draw(st.integers(1, 3)),
+        kernel,
+        stride,
+        padding,
+        dilation,
+        groups,
+        bias=draw(st.booleans()),
+        padding_mode=draw(st.sampled_from(["zeros", "reflect", "replicate", "circular"])),
+    )
+    return shaken(module), images(draw(st.integers(1, 3)), module.in_channels, height, width)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
+@settings(max_examples=30)
+@given(case=convolutions_2d())
+def test_convolutions_of_any_geometry_equal_the_autograd_loop(case):
+    check_conv(*case)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
+@settings(max_examples=15)
+@given(case=convolutions_2d(WeightStandardizedConv2d))
+def test_standardised_convolutions_of_any_geometry_equal_the_autograd_loop(case):
+    module, x = case
+    # Filters of one number are standardised to 0, and of two to a constant.
+    assume(module.weight[0].numel() > 2)
+    check_conv(module, x)
+
+
+CONVOLUTIONS = {
+    "plain": (lambda: nn.Conv2d(4, 6, 3, padding=1), (BATCH, 4, 5, 5)),
+    "one position": (lambda: nn.Conv2d(2, 3, 4), (BATCH, 2, 4, 4)),
+    "patches": (lambda: nn.Conv2d(3, 5, 4, stride=4), (BATCH, 3, 8, 8)),
+    "pointwise, strided": (lambda: nn.Conv2d(3, 5, 1, stride=2), (BATCH, 3, 7, 7)),
+    "depthwise": (lambda: nn.Conv2d(4, 8, 3, groups=4), (BATCH, 4, 5, 5)),
+    "sequences": (lambda: nn.Conv1d(4, 6, 3, padding=1, stride=2), (BATCH, 4, 9)),
+    "sequences, grouped": (
+        lambda: nn.Conv1d(4, 6, 3, padding="same", dilation=2, groups=2, padding_mode="circular"),
+        (BATCH, 4, 9),
+    ),
+    "standardised": (lambda: WeightStandardizedConv2d(4, 6, 3, padding=1), (BATCH, 4, 5, 5)),
+    "standardised, one position": (lambda: WeightStandardizedConv2d(2, 3, 4), (BATCH, 2, 4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("batch", [1, BATCH])
+def test_convolutions_equal_the_autograd_loop(name, batch):
+    build, shape = CONVOLUTIONS[name]
+    check_conv(shaken(build()), images(batch, *shape[1:]))
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("frozen", ["weight", "bias"])
+def test_a_convolution_with_a_frozen_weight_or_bias(name, frozen):
+    build, shape = CONVOLUTIONS[name]
+    module = shaken(build())
+    getattr(module, frozen).requires_grad_(False)
+    assert find_rule(module, RULES).needs_input(module) is (frozen == "bias")
+    check(module, images(*shape))
+
+
+def test_channels_last_images():
+    module = shaken(nn.Conv2d(4, 6, 3, padding=1)).to(memory_format=torch.channels_last)
+    check_conv(module, images(BATCH, 4, 5, 5).to(memory_format=torch.channels_last))
+
+
+def test_filters_too_small_to_standardise_keep_their_whole_gradient():
+    """Below eps a filter is divided by a constant, and half of these are below."""
+    module = shaken(WeightStandardizedConv2d(4, 6, 3))
+    with torch.no_grad():
+        module.weight[::2] *= 1e-4
+    check_conv(module, images(BATCH, 4, 5, 5))
+
+
+def test_the_pullback_of_the_standardisation_is_autograds():
+    module = shaken(WeightStandardizedConv2d(4, 6, 3))
+    x, h = images(1, 4, 3, 3), torch.randn(6, 4, 3, 3).double()
+    _, pullback = torch.func.vjp(module.standardised, module.weight.detach())
+    use = find_rule(module, RULES).uses(module, x, torch.randn(1, 6, 1, 1).double())["weight"]
+    given_h = type(use)(DirectUse(h[None]), use.unit, use.scale)
+    close(given_h.per_example()[0], pullback(h)[0])
+
+
+def test_gram_norms_own_up_to_cancellation():
+    """A record whose contributions cancel has a doubtful norm, where gradients are not formed."""
+    module = nn.Conv2d(2, 3, 1, bias=False)
+    x = torch.ones(2, 2, 2, 2)
+    g = torch.ones(2, 3, 2, 2)
+    g[0, :, 0] = -1  # constant input, gradients that add to zero
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConvUse, "chosen", lambda self, alone: Form.GRAM)
+        norm = find_rule(module, RULES).uses(module, x, g)["weight"].squared_norm()
+    assert norm.trusted().tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "form"),
+    [
+        ((32, 64, 32, 32), 3, Form.KEEP),
+        ((32, 128, 16, 16), 3, Form.KEEP),
+        ((32, 256, 8, 8), 3, Form.GRAM),
+        ((1, 256, 8, 8), 3, Form.KEEP),
+    ],
+)
+def test_the_form_follows_the_shape(shape, kernel, form):
+    module = nn.Conv2d(shape[1], shape[1], kernel, padding=1, device="meta")
+    a = torch.empty(shape, device="meta")
+    assert convolutions.conv_use(module, a, a).chosen(alone=False) is form
+
+
+def test_a_convolution_without_batch_dimension_is_refused():
+    module = nn.Conv2d(2, 3, 2)
+    x = torch.randn(2, 4, 4)
+    with pytest.raises(UnsupportedLayerError, match="cannot be told apart by record"):
+        find_rule(module, RULES).uses(module, x, module(x))
+
+
+@pytest.mark.parametrize("style", ["flat", "ghost", "bk", "per_layer"])
+def test_a_wide_resnet_is_clipped_as_by_the_autograd_loop(style):
+    model = shaken(WideResNet(5, depth=10, width=1))
+    x, labels = images(4, 3, 8, 8), torch.tensor([0, 3, 4, 1])
+
+    def losses(rows):
+        return F.cross_entropy(model(x[rows]), labels[rows], reduction="none")
+
+    whole = dict(model.named_parameters())
+    norms, _ = reference_clip(model, lambda i: losses(slice(i, i + 1))[0], 4, lambda n: 1.0)
+    threshold = norms.median().item() + 1e-3
+    clipper = make_clipper(model, style, threshold=threshold)
+    clipper.backward(losses(slice(None)))
+    ours = grads_of(model)
+    clear(model)
+    for k, group in enumerate(clipper.groups):
+        for name, parameter in whole.items():
+            parameter.requires_grad_(name in group.parameters)
+        with clipper.paused():
+            norms, total = reference_clip(
+                model,
+                lambda i: losses(slice(i, i + 1))[0],
+                4,
+                lambda n, limit=group.threshold: min(1.0, limit / n),
+            )
+        close(clipper.norms[:, k], norms)
+        for name in group.parameters:
+            close(ours[name], total[name])

@@ -1,0 +1,256 @@
+"""User-level privacy: the gradient of a user is clipped as one, however many records there are."""
+
+import dataclasses
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+
+from dpft.config.schema import Optim
+from dpft.privacy import Mechanism, UnsupportedLayerError, make_clipper
+from dpft.tasks.objectives.base import Batch
+from dpft.tasks.objectives.causal import CausalExample
+from dpft.tasks.objectives.classifier import pad_right
+from dpft.tasks.units import Users
+from dpft.training.loop import train
+from tests.privacy.clipping.test_clipper import gpt2
+from tests.privacy.reference import same_grads
+from tests.privacy.small_models import build, class_losses
+from tests.privacy.users import (
+    KEY,
+    MOST,
+    ONE_EACH,
+    OWNERS,
+    STYLES,
+    Texts,
+    clipped,
+    clipper_of,
+    gradients_of,
+    median_norm,
+    same_as_the_loop,
+    text_users,
+    texts,
+)
+
+
+class Classes:
+    """A classifier's loss; right-padded batches."""
+
+    def collate(self, examples):
+        padded = pad_right([(e.prompt, None) for e in examples], 1)
+        return Batch({**padded, "labels": torch.tensor([e.target[0] for e in examples])})
+
+    def losses(self, model, batch):
+        return class_losses(model, dict(batch.tensors))
+
+
+def labelled(count):
+    return [CausalExample(e.prompt, (i % 3,)) for i, e in enumerate(texts(count))]
+
+
+def gpt2_users():
+    return gpt2(), text_users()
+
+
+def roberta_users():
+    return build("roberta_classifier").model, Users(
+        Classes(), labelled(len(OWNERS)), OWNERS, MOST, KEY
+    )
+
+
+CASES = {"gpt2": gpt2_users, "roberta": roberta_users}
+
+
+@cache
+def expected(case):
+    """Of all users of a case in step 1: gradients, and the median of their norms."""
+    model, data = CASES[case]()
+    gradients = gradients_of(model, data, 1, range(len(data)))
+    return gradients, median_norm(gradients)
+
+
+@pytest.mark.parametrize(("budget", "pieces"), [(10_000, 1), (110, 2), (1, 5)])
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("case", CASES)
+def test_norms_and_sums_equal_an_autograd_loop_over_users(case, style, budget, pieces):
+    model, data = CASES[case]()
+    gradients, median = expected(case)
+    clipper = clipper_of(model, style, threshold=median + 1e-3)
+    found = data.microbatches(range(len(data)), budget)
+    assert len(found) == pieces
+    same_as_the_loop(model, data, clipper, gradients, found)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_user_whose_gradient_overflows_is_dropped_whole_and_alone(style):
+    """One of its records does; the others of that user are not used either."""
+    model, _ = gpt2_users()
+    examples = texts(len(OWNERS))
+    spoilt = next(n for n, owner in enumerate(OWNERS) if owner == "bob")
+    examples[spoilt] = dataclasses.replace(examples[spoilt], target=(20, 5))
+    data = Users(Texts({20: 1e200}), examples, OWNERS, MOST, KEY)
+    clipper = clipper_of(model, style, 4.0)
+    others = [0, 2, 3, 4]
+    norms, total = clipped(gradients_of(model, data, 0, others), clipper)
+    batch = data.batch(range(5), 0)
+    clipper.backward(data.losses(model, batch), rows=batch.rows_per_unit)
+    assert (clipper.factors[1] == 0).all()
+    torch.testing.assert_close(clipper.norms[others], norms, rtol=1e-10, atol=1e-10)
+    same_grads(model, total, 1e-10)
+
+
+def step_sums(model, data, style, threshold, budget=300):
+    """What one real step releases, before division by the batch, noise off, all users sampled."""
+    clipper = clipper_of(model, style, threshold)
+    thresholds = tuple(group.threshold for group in clipper.groups)
+    mechanism = Mechanism(len(data), len(data), 1, 0.0, thresholds, 1e-5)
+    settings = Optim(name="sgd", lr=1e-30, batch_size=len(data), epochs=1, microbatch_tokens=budget)
+    sums, seen = {}, []
+
+    def spend(step, released):
+        for name, p in clipper.parameters.items():
+            sums[name] = p.grad * mechanism.batch_size
+
+    train(
+        model=model,
+        data=data,
+        clipper=clipper,
+        mechanism=mechanism,
+        optimizer=torch.optim.SGD(clipper.parameters.values(), lr=1e-30),
+        settings=settings,
+        key=KEY,
+        spend=spend,
+        after_step=lambda step, statistics: seen.append(statistics),
+    )
+    clipper.close()
+    return sums, seen[0]
+
+
+@pytest.mark.parametrize("style", ONE_EACH)
+@pytest.mark.parametrize("count", [1, 8, 1000])
+def test_one_user_moves_a_step_by_at_most_the_threshold(style, count):
+    """With a user of that many records, and without that user at all."""
+    threshold = 0.5  # below every user's norm: the bound is reached
+    owners = [*OWNERS, *["mallory"] * count]
+    examples = texts(len(owners))
+    most = 8
+    model = gpt2()
+    with_user, statistics = step_sums(
+        model, Users(Texts(), examples, owners, most, KEY), style, threshold
+    )
+    without, _ = step_sums(
+        model, Users(Texts(), examples[: len(OWNERS)], OWNERS, most, KEY), style, threshold
+    )
+    moved = torch.cat([(with_user[name] - without[name]).flatten() for name in without]).norm()
+    assert moved <= threshold * (1 + 1e-9)
+    assert moved > 0.5 * threshold
+    if style != "per_layer":
+        assert moved.item() == pytest.approx(threshold, rel=1e-9)
+    assert statistics.records == 6
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("style", ONE_EACH)
+def test_a_user_whose_loss_is_not_finite_is_left_out_of_a_step(style, value):
+    examples = texts(len(OWNERS))
+    spoilt = OWNERS.index("cy")
+    examples[spoilt] = dataclasses.replace(examples[spoilt], target=(20, 5))
+    model = gpt2()
+    data = Users(Texts({20: value}), examples, OWNERS, MOST, KEY)
+    sums, statistics = step_sums(model, data, style, 4.0)
+    assert (statistics.records, statistics.dropped) == (5, 1)
+    clipper = clipper_of(model, style, 4.0)
+    _, total = clipped(gradients_of(model, data, 0, [0, 1, 3, 4]), clipper)
+    for name, found in sums.items():
+        torch.testing.assert_close(found, total[name], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("style", ONE_EACH)
+def test_rows_that_nobody_told_of_are_refused(style):
+    model, data = gpt2_users()
+    clipper = clipper_of(model, style, 1.0)
+    with pytest.raises(UnsupportedLayerError, match="for 5 losses; expected one row per record"):
+        clipper.backward(data.losses(model, data.batch(range(5), 0)))
+
+
+def mixed_up(model, data, step):
+    """The rows of each user, but not next to each other: user ``i`` gets others' records."""
+    batch = data.batch([1, 4], step)
+    rows = data._objective.losses(model, batch.batch)
+    return rows.view(batch.rows_per_unit, 2).mean(0), batch.rows_per_unit
+
+
+@pytest.mark.parametrize("style", ONE_EACH)
+@pytest.mark.parametrize("before", [False, True], ids=["at first", "after single records"])
+def test_rows_in_another_order_than_the_losses_are_noticed(style, before):
+    model, data = gpt2_users()
+    clipper = clipper_of(model, style, 1.0)
+    if before:  # rules that were right for one row each are looked at again for several
+        single = Users(Texts(), texts(4), ["a", "b", "c", "d"], MOST, KEY)
+        batch = single.batch(range(4), 0)
+        clipper.backward(single.losses(model, batch), rows=1)
+    losses, rows = mixed_up(model, data, 0)
+    with pytest.raises(UnsupportedLayerError, match="another gradient than autograd"):
+        clipper.backward(losses, rows=rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "frozen", "named"),
+    [
+        ("vit", (), r"embeddings\.patch_embeddings\.projection \(Conv2d\)"),
+        ("vit", ("patch_embeddings",), r"embeddings \(ViTEmbeddings\)"),
+        ("wrn", (), r"\((Conv|GroupNorm|WeightStandardized)"),
+    ],
+    ids=["convolution", "bare parameters", "group norm"],
+)
+def test_layers_that_cannot_join_rows_are_refused_by_name(name, frozen, named):
+    case = build(name)
+    for parameter_name, parameter in case.model.named_parameters():
+        if any(part in parameter_name for part in frozen):
+            parameter.requires_grad_(False)
+    clipper = make_clipper(case.model, "bk", threshold=1.0)
+    data = {key: tensor[[0, 1, 1, 2]] for key, tensor in case.data.items()}
+    losses = case.losses(case.model, data).view(2, 2).mean(1)
+    with pytest.raises(UnsupportedLayerError, match=f"{named}.*2 rows for each record"):
+        clipper.backward(losses, rows=2)
+
+
+def test_such_layers_are_found_before_any_batch():
+    case = build("vit")
+    clipper = make_clipper(case.model, "bk", threshold=1.0)
+    clipper.check_rows(1)
+    with pytest.raises(UnsupportedLayerError, match="cannot be clipped with 8 rows"):
+        clipper.check_rows(8)
+    make_clipper(gpt2(), "bk", threshold=1.0).check_rows(8)
+
+
+def test_a_layer_of_ones_own_joins_no_rows_unless_it_says_so():
+    from dpft.privacy.clipping.rules.registry import LinearRule
+
+    class Careful(LinearRule):
+        sums_over_positions = False
+
+    model = nn.Sequential(nn.Linear(3, 1)).double()
+    clipper = make_clipper(
+        model, "bk", threshold=1.0, rules={"torch.nn.modules.linear.Linear": Careful()}
+    )
+    losses = model(torch.randn(4, 3, dtype=torch.float64)).view(2, 2).mean(1)
+    with pytest.raises(UnsupportedLayerError, match="cannot be clipped with 2 rows"):
+        clipper.backward(losses, rows=2)
+
+
+def test_the_mechanism_is_over_users_and_refuses_their_records():
+    model, data = gpt2_users()
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    mechanism = Mechanism(len(OWNERS), 4, 1, 1.0, (1.0,), 1e-3)
+    with pytest.raises(Exception, match=f"5 units for a mechanism over {len(OWNERS)}"):
+        train(
+            model=model,
+            data=data,
+            clipper=clipper,
+            mechanism=mechanism,
+            optimizer=None,
+            settings=None,
+            key=KEY,
+        )
