@@ -4,7 +4,7 @@
 >>> clipper.backward(losses)  # losses: (B,); .grad now holds the sum of clipped gradients
 """
 
-from dpft.privacy.clipping.clipper import Clipper
+from dpft.privacy.clipping import Clipper
 from dpft.privacy.clipping.rules import UnsupportedLayerError
 from dpft.privacy.clipping.styles import make_clipper
 from dpft.privacy.mechanism import Mechanism

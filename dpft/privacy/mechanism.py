@@ -14,13 +14,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dpft.privacy import accounting
-from dpft.privacy.clipping import groups
 from dpft.privacy.noise import ALLOCATIONS, GaussianNoise, allocate
 from dpft.privacy.quantiles import Quantiles, split_noise, total_noise
 from dpft.privacy.sampling import PoissonSampler, Sampler, ShuffleSampler, fitting_batch
+from dpft.privacy.thresholds import sensitivity
 
 if TYPE_CHECKING:
-    from dpft.privacy.clipping.clipper import Clipper
+    from dpft.privacy.clipping import Clipper
 
 SAMPLERS: dict[str, type[PoissonSampler] | type[ShuffleSampler]] = {
     "poisson": PoissonSampler,
@@ -229,7 +229,7 @@ class Mechanism:
     @property
     def sensitivity(self) -> float:
         """L2 sensitivity of the (first) step's sum of clipped gradients."""
-        return groups.sensitivity(self.first_thresholds) if self.thresholds else math.inf
+        return sensitivity(self.first_thresholds) if self.thresholds else math.inf
 
     @property
     def noise_std(self) -> float | None:

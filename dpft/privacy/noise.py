@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from dpft.privacy import keys
-from dpft.privacy.clipping import groups as partitions
-from dpft.privacy.clipping.checks.single_process import check_alone
+from dpft.privacy.clipping.checks.single_process import check_single_process
+from dpft.privacy.thresholds import sensitivity
 
 if TYPE_CHECKING:
-    from dpft.privacy.clipping.clipper import Clipper
+    from dpft.privacy.clipping import Clipper
     from dpft.privacy.mechanism import Mechanism
 
 ALLOCATIONS = ("global", "equal_budget", "weighted")
@@ -53,7 +53,7 @@ def allocate(
     if sigma == 0:
         return (0.0,) * len(thresholds)
     if allocation == "global":
-        return (sigma * partitions.sensitivity(thresholds),) * len(thresholds)
+        return (sigma * sensitivity(thresholds),) * len(thresholds)
     if allocation == "weighted":
         gammas = [c / math.sqrt(d) for c, d in zip(thresholds, dimensions, strict=True)]
     else:
@@ -168,7 +168,7 @@ class GaussianNoise:
 
 def _check(mechanism: Mechanism, clipper: Clipper) -> None:
     if clipper.groups:
-        check_alone()
+        check_single_process()
     # A resumed clipper's thresholds have moved on: where they began must be what was stated.
     first = tuple(group.threshold for group in clipper.groups)
     if first != mechanism.thresholds:

@@ -12,8 +12,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.folder import conf_dir
 from dpft.config.schema import parse
 from dpft.privacy import noise
-from dpft.privacy.clipping import groups, styles
-from dpft.privacy.clipping.plans import passes
+from dpft.privacy.clipping import groups, plans, styles
 
 SHIPPED = sorted(file.stem for file in (conf_dir() / "clip").glob("*.yaml"))
 FLAT = {"threshold": 0.1}
@@ -25,7 +24,7 @@ def settings(*overrides):
 
 
 def test_names_are_those_of_the_privacy_core():
-    assert clip.PLANS == passes.PLANS
+    assert clip.PLANS == plans.PLANS
     assert clip.PARTITIONS == groups.PARTITIONS
     assert clip.ALLOCATIONS == noise.ALLOCATIONS
     for name, style in styles.STYLES.items():

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dpft.privacy import Quantiles, make_clipper
-from dpft.privacy.clipping.groups import HIGHEST, LOWEST, sensitivity
+from dpft.privacy.thresholds import HIGHEST, LOWEST, sensitivity
 from tests.privacy.reference import clear
 
 STYLES = ["flat", "lee_kifer", "ghost", "bk", "per_layer"]

@@ -18,69 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from dpft.privacy.clipping.calls import Call, save_input
 from dpft.privacy.clipping.rules import UnsupportedLayerError
 from dpft.privacy.clipping.rules.broadcast import BroadcastRule
 from dpft.privacy.clipping.sites import Site
-
-
-class _Save(torch.autograd.Function):
-    """Holds a tensor as autograd does; takes no part in any computation."""
-
-    @staticmethod
-    def forward(ctx: Any, token: Tensor, a: Tensor) -> Tensor:
-        ctx.save_for_backward(a)
-        return token.new_empty(0)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        raise AssertionError("nothing is computed from this output")
-
-
-def _save(token: Tensor, a: Tensor) -> Tensor:
-    saved: Tensor = _Save.apply(token, a)  # type: ignore[no-untyped-call]
-    return saved
-
-
-class Call:
-    """One captured forward call of one layer.
-
-    Attributes:
-        site: the layer.
-        output: where its output lies in the autograd graph.
-        root: whether no trainable parameter comes before it: a backward must be told to reach it.
-    """
-
-    def __init__(self, site: Site, saved: Tensor | None, output: GradientEdge, root: bool) -> None:
-        self.site = site
-        self.output = output
-        self.root = root
-        self._saved = saved
-        self._held: Tensor | None = None
-
-    def input(self) -> Tensor | None:
-        """The layer's input, recomputed where it was checkpointed; None if nobody needs it.
-
-        Raises:
-            RuntimeError: if it was changed in place since the call.
-        """
-        if self._held is not None or self._saved is None:
-            return self._held
-        node: Any = self._saved.grad_fn
-        saved: Tensor = node.saved_tensors[0]
-        return saved.detach()
-
-    def hold(self) -> None:
-        """Unpack the input, which within one backward may be done once only, and keep it."""
-        self._held = self.input()
-
-    def let_go(self) -> None:
-        """Undo `hold`: another backward may unpack the input again."""
-        self._held = None
-
-    def release(self) -> None:
-        """Forget the input for good."""
-        self._saved = self._held = None
-
 
 Listener = Callable[[Call, Tensor], None]
 
@@ -151,23 +92,24 @@ class Capture:
         calls: Sequence[Call],
         listener: Listener,
         *,
-        everywhere: bool = False,
+        has_nonparameter_leaves: bool = False,
         retain_graph: bool = False,
         gate: Gate | None = None,
     ) -> None:
-        """Tell ``listener`` each call's output gradient as soon as it is complete.
+        """Report each call's output gradient to ``listener`` as soon as it is complete.
 
-        No weight gradient is formed. A call that the losses do not depend on is not heard of.
+        No weight gradient is formed. A call that the losses do not depend on is not reported.
 
         Args:
             losses: per-example losses, ``(B,)``.
             calls: calls of this forward.
             listener: called with a call and its ``g``, in the order of the backward.
-            everywhere: ask for every call rather than for the roots, from which the rest follows.
+            has_nonparameter_leaves: of the graph (see `Structure`): every call is asked for rather
+                than the roots, from which the rest follows.
             retain_graph: whether another backward is to come.
             gate: where the backward starts; at the losses by default.
         """
-        targets = [call.output for call in calls if call.root or everywhere]
+        targets = [call.output for call in calls if call.root or has_nonparameter_leaves]
         if not targets:
             targets = [call.output for call in calls]
         starts, gradients = ([losses.sum()], None) if gate is None else ([gate.edge], [gate.g])
@@ -241,7 +183,7 @@ class Capture:
     def _records(self) -> int | None:
         """Records of the model's forward that runs, or is recomputed; None outside of both.
 
-        A part of the model that is called by itself has a batch of its own, which nobody told.
+        A part of the model that is called by itself has a batch of its own, of unknown size.
         """
         return self._batch if self._depth or self._in_backward else None
 
@@ -265,12 +207,12 @@ class Capture:
         def hook(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
         ) -> None:
-            if not self._heard(site):
+            if not self._captures(site):
                 return
             if not isinstance(output, Tensor) or not output.requires_grad:
                 return
             a = args[0] if args else next(iter(kwargs.values()))
-            saved = _save(self._token, a) if needs_input else None
+            saved = save_input(self._token, a) if needs_input else None
             self._add(site, saved, output, root=not a.requires_grad)
 
         return hook
@@ -279,7 +221,7 @@ class Capture:
         """Before the forward: each record gets a row of its own of the broadcast parameter."""
 
         def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-            if not self._heard(site):
+            if not self._captures(site):
                 return
             batch = self._records()
             if batch is None:
@@ -323,14 +265,14 @@ class Capture:
         # A strong reference would close a cycle through the graph that no collector can see.
         known = weakref.ref(call)
 
-        def arrived(g: Tensor) -> None:
+        def report(g: Tensor) -> None:
             call = known()
             if self._listener is not None and call is not None:
                 self._listener(call, g)
 
-        output.register_hook(arrived)
+        output.register_hook(report)
 
-    def _heard(self, site: Site) -> bool:
+    def _captures(self, site: Site) -> bool:
         """Whether a layer's call is captured; a call that only gradients lack for is noted."""
         if self._enabled and self._depth and not self._in_backward and not torch.is_grad_enabled():
             self._hidden.add(site.name)

@@ -4,12 +4,12 @@ Forward hooks keep each layer's input ``a`` and listen at its output's place in 
 (`capture`). A backward towards the first layers yields every output gradient ``g`` without forming
 one weight gradient, while the parameters keep ``requires_grad=True``: optimizers, checkpoints and
 adapters see an ordinary model. From ``(a, g)`` the layer rules compute per-example norms, and a
-plan forms the sums (`passes`). All plans leave the same sums in ``.grad``, to float accuracy.
+plan forms the sums (`plans`). All plans leave the same sums in ``.grad``, to float accuracy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any
@@ -17,39 +17,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpft.privacy.clipping import groups as partitions
-from dpft.privacy.clipping.capture import Call, Capture, Gate
+from dpft.privacy.clipping.calls import Call
+from dpft.privacy.clipping.capture import Capture
 from dpft.privacy.clipping.checks.guard import Guard
 from dpft.privacy.clipping.checks.order import check_order
-from dpft.privacy.clipping.checks.reweighted import Reweighted
 from dpft.privacy.clipping.checks.schedule import Schedule
-from dpft.privacy.clipping.checks.verify import RuleSums, Structure, dominates, verify_uses
+from dpft.privacy.clipping.checks.structure import verify_uses
+from dpft.privacy.clipping.checks.verify import check_rules
+from dpft.privacy.clipping.functions import ClipFunction
 from dpft.privacy.clipping.groups import Group
-from dpft.privacy.clipping.plans.passes import TWO_BACKWARDS, Pass, uses_of
+from dpft.privacy.clipping.plans import PRIVATE_PLANS, TWO_BACKWARDS, Batch
 from dpft.privacy.clipping.rules import Rule, UnsupportedLayerError
 from dpft.privacy.clipping.sites import check_joins, find_sites
 from dpft.privacy.precision import full_precision
 from dpft.privacy.quantiles import Quantiles
-
-
-def abadi(norms: Tensor, threshold: float) -> Tensor:
-    """``min(1, C/n)`` (Abadi et al. 2016): gradients shorter than ``C`` pass unchanged."""
-    return (threshold / norms).clamp(max=1.0)
-
-
-def automatic(norms: Tensor, threshold: float) -> Tensor:
-    """``C/(n + 0.01)`` (Bu et al. 2023, eq. 4, whose ``C`` is 1): no gradient exceeds ``C``."""
-    return threshold / (norms + 0.01)
-
-
-ClipFunction = Callable[[Tensor, float], Tensor]
-CLIP_FUNCTIONS: Mapping[str, ClipFunction] = MappingProxyType(
-    {"abadi": abadi, "automatic": automatic}
-)
-
-
-# Records of a batch that the rules are checked on, from its first to its last.
-_CHECKED = 4
+from dpft.privacy.thresholds import check_threshold, sensitivity
 
 
 class Clipper:
@@ -58,7 +40,7 @@ class Clipper:
     Built by `dpft.privacy.make_clipper`.
 
     Attributes:
-        plan: how sums are formed, one of `dpft.privacy.clipping.plans.passes.PLANS`.
+        plan: how sums are formed, one of `dpft.privacy.clipping.plans.PLANS`.
         parameters: the trainable parameters by name; a tied parameter appears once.
         groups: the clipping groups with the thresholds they start from; empty for ``none``.
         adaptive: how thresholds follow quantiles of the norms; None where they are fixed.
@@ -109,12 +91,12 @@ class Clipper:
     @property
     def sensitivity(self) -> float:
         """L2 sensitivity of what `backward` leaves in ``.grad``, infinite for ``none``."""
-        return partitions.sensitivity(self.thresholds) if self.private else float("inf")
+        return sensitivity(self.thresholds) if self.private else float("inf")
 
     @property
     def unfinished(self) -> bool:
         """Whether the last `backward` broke off: ``.grad`` may hold part of a batch."""
-        return self._unfinished or self._guard.struck
+        return self._unfinished or self._guard.received_gradient
 
     def reset(self) -> None:
         """Forget forwards without a backward, counts, and a `backward` that broke off.
@@ -123,7 +105,7 @@ class Clipper:
         What `backward` has added to ``.grad`` stays there: set it to None as well.
         """
         self._capture.take()
-        self._unfinished = self._guard.struck = False
+        self._unfinished = self._guard.received_gradient = False
         self._schedule = Schedule()
         self._set(self.estimates)
 
@@ -145,7 +127,7 @@ class Clipper:
             tuple(estimates) if self.adaptive is None else self.adaptive.rescaled(estimates)
         )
         for group, threshold in zip(self.groups, thresholds, strict=True):
-            partitions.check_threshold(f"group {group.name!r}", threshold)
+            check_threshold(f"group {group.name!r}", threshold)
         self.estimates, self.thresholds = tuple(estimates), thresholds
         self.below = torch.zeros(len(self.groups), dtype=torch.float64)
 
@@ -254,145 +236,32 @@ class Clipper:
                 "the losses do not depend on any trainable layer that was called; expected losses "
                 "of this forward, neither detached nor constant"
             )
-        two = self.plan in TWO_BACKWARDS
         # Where autograd forms the sums, it must do so in the precision of the norms.
-        with self._guard.on(), full_precision() if two else nullcontext():
-            self._check(losses, structure, rows, real)
-            if structure.moving:
-                check_order(self._capture, losses, structure, rows, self._schedule.batches)
-            self._unfinished = True
-            self._clip_reached(losses, structure, two, rows)
-            self._unfinished = False
-
-    def _clip_reached(self, losses: Tensor, structure: Structure, two: bool, rows: int) -> None:
-        """What `_clip` does once all has been checked that can be checked before."""
-        calls, everywhere = structure.reached, structure.everywhere
-        gate: Gate | None = None
-        heard = 0
-        reweighted = Reweighted()
-        batch = Pass(self.plan, self.groups, self.parameters, losses, calls, self._factors_of, rows)
-
-        def listen(call: Call, g: Tensor) -> None:
-            nonlocal heard
-            heard += 1
-            if two and not (gate is not None and call is calls[-1]):
-                reweighted.first(call, g)
-            batch.arrived(call, g)
-
-        if two and calls and dominates(calls[-1], losses, calls[:-1]):
-            gate = self._capture.open_gate(losses, calls[-1])
-        self._capture.backward(
-            losses, calls, listen, everywhere=everywhere, retain_graph=two, gate=gate
-        )
-        if heard != len(calls):
-            raise UnsupportedLayerError(
-                f"{len(calls)} layer calls lie on the way to the losses, but a backward met "
-                f"{heard} of them; expected all: does a layer give several outputs of which the "
-                "first is unused?"
-            )
-        self.norms, self.factors = batch.finish()
-        self._forms = batch.forms
-        if two:
-            del batch
-            self._second_backward(
-                losses, calls, gate, everywhere, rows, None if structure.halved else reweighted
-            )
-
-    def _check(self, losses: Tensor, structure: Structure, rows: int, real: Tensor | None) -> None:
-        """Check the rules on some records of the batch, if it is its turn; nothing is clipped yet.
-
-        It is repeated ever more rarely: what a model does may depend on its data and change with
-        its weights. Of the layers' inputs and output gradients only the rows of those records are
-        kept, or their sum where that is less, so that a batch that is checked takes hardly more
-        memory than any other.
-        """
-        calls, halved = structure.reached, structure.halved
-        if not self._schedule.due(losses, calls, rows, self._capture.hooks()):
-            return
-        finite = losses.detach().isfinite()
-        usable = (finite if real is None else finite & real).nonzero().flatten()
-        last = len(usable) - 1
-        chosen = sorted({round(last * part / (_CHECKED - 1)) for part in range(_CHECKED)})
-        index = usable[torch.tensor(chosen, device=losses.device)]
-        sums = RuleSums(losses[index], self.parameters, [g.parameters for g in self.groups])
-        before = self._written()
-
-        @torch.no_grad()
-        def listen(call: Call, g: Tensor) -> None:
-            call.hold()
-            a = call.input()
-            size = (g.numel() + (0 if a is None else a.numel())) * len(index) // len(losses)
-            for name, use in uses_of(call, g, len(losses), rows):
-                sums.add(name, use.rows(index.to(g.device)), size, halved)
-            call.let_go()
-
-        self._capture.backward(
-            losses, calls, listen, everywhere=structure.everywhere, retain_graph=True
-        )
-        with self._capture.silent_backward(), full_precision():
-            eps = torch.finfo(losses.dtype).eps  # where nothing is halved, the losses are not
-            verified = sums.verify(*((3e-2, 3e-4) if halved else (1e-3, 100 * eps)))
-        for name, state in self._written().items():
-            if state != before[name]:
-                raise UnsupportedLayerError(
-                    f".grad of parameter {name!r} was written to by a backward that was asked for "
-                    "no gradient: some function of the model does so itself (fused accumulation "
-                    "of gradients); expected gradients that autograd alone accumulates"
+        reweights = self.plan in TWO_BACKWARDS
+        with self._guard.on(), full_precision() if reweights else nullcontext():
+            if self._schedule.due(losses, structure.reached, rows, self._capture.hooks()):
+                verified = check_rules(
+                    self._capture, losses, structure, self.parameters, self.groups, rows, real
                 )
-        self._schedule.checked(*verified)
-
-    def _written(self) -> dict[str, tuple[int, int] | None]:
-        """Of each ``.grad``, which tensor it is and how often it was changed."""
-        grads = {name: parameter.grad for name, parameter in self.parameters.items()}
-        return {n: None if g is None else (id(g), g._version) for n, g in grads.items()}
-
-    def _second_backward(
-        self,
-        losses: Tensor,
-        calls: Sequence[Call],
-        gate: Gate | None,
-        everywhere: bool,
-        rows: int,
-        reweighted: Reweighted | None,
-    ) -> None:
-        """Of the losses reweighted by the factors (Li et al. 2022, section 4).
-
-        Args:
-            losses: per-example losses, ``(B,)``.
-            calls: of the forward.
-            gate: where the first backward started, if not at the losses: what lies above need not
-                be computed again (it is freed by now), only the rows of ``g`` be reweighted.
-            everywhere: of `Structure`.
-            rows: of the model's batch for each loss.
-            reweighted: the output gradients of the first backward; None if anything on their way
-                is in half precision.
-        """
-        factors = self.factors[:, 0].detach()
-        if reweighted is None or bool((factors == 0).any()):
-            # Autograd would round the whole batch's sum to half precision, and one record could
-            # move it by more than its threshold; and zero times infinity is not zero. The sums are
-            # formed from a and g.
-            again = Pass(
-                "bk", self.groups, self.parameters, losses, calls, lambda k, n: factors, rows
+                self._schedule.checked(*verified)
+            if structure.row_permuting_nodes:
+                check_order(self._capture, losses, structure, rows, self._schedule.batches)
+            # From here on sums are formed; before, nothing was.
+            self._unfinished = True
+            batch = Batch(
+                self._capture,
+                self._guard,
+                structure,
+                losses,
+                rows,
+                self.groups,
+                self.parameters,
+                self._factors_of,
             )
-            self._capture.backward(losses, calls, again.arrived, everywhere=everywhere, gate=gate)
-            again.finish()
-            return
-        for call in calls:  # so that the backward frees activations as it goes
-            call.release()
-        parameters = list(self.parameters.values())
-        reweighted.by(factors.repeat_interleave(rows))
-        self._guard.lift()  # from here on autograd writes the sums
-        with self._capture.listening(reweighted.second):
-            if gate is None:
-                (losses * factors).sum().backward(inputs=parameters)
-            else:
-                scales = factors.to(gate.g.dtype).repeat_interleave(rows)
-                scales = scales.view(-1, *[1] * (gate.g.dim() - 1))
-                # In place: it is the largest tensor of a language model's step, and done with.
-                g = gate.g.mul_(scales) if gate.g.is_contiguous() else gate.g * scales
-                torch.autograd.backward([gate.edge], [g], inputs=parameters)
-        reweighted.verify()
+            PRIVATE_PLANS[self.plan](batch)
+            self.norms, self.factors = batch.result()
+            self._forms = batch.forms
+            self._unfinished = False
 
     def _factors_of(self, k: int, norms: Tensor) -> Tensor:
         return self._clip_function(norms, self.thresholds[k])

@@ -35,6 +35,8 @@ from typing import Any
 
 from torch import nn
 
+from dpft.privacy.thresholds import check_threshold
+
 Parts = tuple[tuple[str, tuple[str, ...]], ...]  # (group name, parameter names)
 
 # Each partition and its settings, of which exactly one is given.
@@ -53,23 +55,6 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 PARTITIONS = tuple(_SETTINGS)
 _EXAMPLES = {"count": "count=4", "boundary": "boundary=6", "patterns": 'patterns=[["*.0.*"], ...]'}
-
-
-# Thresholds lie between these. In float32 the squares of smaller gradients vanish or lose digits,
-# so that norms come out too small and more than C passes. Where a device flushes what is below
-# 1.2e-38 to zero, the squared norm of d numbers is off by up to d times that: for a billion, by
-# 1e-5 of C^2 at 1e-12. The square of a norm from 1.8e19 on overflows, and its record is dropped.
-LOWEST, HIGHEST = 1e-12, 1e12
-
-
-def check_threshold(what: str, threshold: float) -> None:
-    """Raise ValueError unless norms near a threshold and their squares can be told in float32."""
-    if not LOWEST <= threshold <= HIGHEST:
-        raise ValueError(
-            f"clipping threshold of {what} is {threshold}; expected {LOWEST:g} to {HIGHEST:g}, "
-            "for instance threshold=0.1: in float32 squares of smaller gradients vanish, and of "
-            "larger ones overflow"
-        )
 
 
 @dataclass(frozen=True)
@@ -183,7 +168,7 @@ def assign(
 
     Raises:
         ValueError: unless exactly one of the two is given, with as many thresholds as groups and
-            each of them between `LOWEST` and `HIGHEST`.
+            each of them in range (`dpft.privacy.thresholds`).
     """
     if (threshold is None) == (thresholds is None):
         got = "neither" if threshold is None else "both"
@@ -201,11 +186,6 @@ def assign(
             "each group, or give threshold=0.1 to share it equally"
         )
     return tuple(Group(name, own, c) for (name, own), c in zip(parts, thresholds, strict=True))
-
-
-def sensitivity(thresholds: Sequence[float]) -> float:
-    """L2 sensitivity of the sum of clipped gradients under adding or removing one record."""
-    return math.sqrt(math.fsum(c * c for c in thresholds))
 
 
 def find_blocks(module: nn.Module, prefix: str = "") -> dict[str, nn.Module]:

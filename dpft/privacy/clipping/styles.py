@@ -9,10 +9,11 @@ from types import MappingProxyType
 from torch import nn
 
 from dpft.privacy.clipping import groups as partitions
-from dpft.privacy.clipping.checks.single_process import check_alone
-from dpft.privacy.clipping.clipper import CLIP_FUNCTIONS, Clipper
+from dpft.privacy.clipping.checks.single_process import check_single_process
+from dpft.privacy.clipping.clipper import Clipper
+from dpft.privacy.clipping.functions import CLIP_FUNCTIONS
 from dpft.privacy.clipping.groups import Partition
-from dpft.privacy.clipping.plans.passes import PLANS, TWO_BACKWARDS
+from dpft.privacy.clipping.plans import PLANS, TWO_BACKWARDS
 from dpft.privacy.clipping.rules import RULES, Rule, UnsupportedLayerError
 from dpft.privacy.quantiles import Quantiles
 
@@ -104,7 +105,7 @@ def make_clipper(
         raise ValueError("the model has no trainable parameter; expected at least one")
     if plan == "none":
         return Clipper(model, plan, parameters, (), CLIP_FUNCTIONS[clip_function], {})
-    check_alone(model)
+    check_single_process(model)
     low = [f"{n} ({p.dtype})" for n, p in parameters.items() if p.dtype.itemsize < 4]
     if low:
         raise UnsupportedLayerError(

@@ -20,8 +20,8 @@ from dpft.privacy.clipping.groups import (
     assign,
     find_blocks,
     partition,
-    sensitivity,
 )
+from dpft.privacy.thresholds import sensitivity
 
 # --- models, on the meta device: names and shapes, no memory ---
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dpft.privacy import UnsupportedLayerError, make_clipper
-from dpft.privacy.clipping.checks.moves import movers
+from dpft.privacy.clipping.checks.moves import row_permuting_nodes
 from dpft.privacy.clipping.styles import STYLES
 from tests.privacy.reference import clear, reference_clip, same_grads
 from tests.privacy.small_models import MODELS, build
@@ -271,7 +271,7 @@ def moving(model, losses_of):
     """Functions in the graph of ``losses_of()`` that may move rows."""
     clipper = make_clipper(model, "bk", threshold=C)
     losses = losses_of()
-    found = movers(losses, [call.output for call in clipper._capture.calls])
+    found = row_permuting_nodes(losses, [call.output for call in clipper._capture.calls])
     clipper.close()
     return [node.name() for node in found]
 

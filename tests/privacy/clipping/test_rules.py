@@ -90,7 +90,11 @@ def check(module, x, tolerance=TOLERANCE):
     uses, truth = uses_and_truth(module, x)
     with torch.no_grad():
         for name, use in uses.items():
-            for form in (use, use.settled(alone=True), use.settled(alone=False)):
+            for form in (
+                use,
+                use.cheapest_form(transient=True),
+                use.cheapest_form(transient=False),
+            ):
                 check_use(form, truth[name], tolerance)
 
 
@@ -100,7 +104,7 @@ def check_conv(module, x):
     for form in Form:
         for pixels, grouped in ((0, 0), (10**12, 10**12)):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(ConvUse, "chosen", lambda self, alone, form=form: form)
+                patch.setattr(ConvUse, "chosen", lambda self, transient, form=form: form)
                 patch.setattr(ConvUse, "_pixel_time", lambda self, time=pixels: time)
                 patch.setattr(convolutions, "_GROUPED_POSITIONS", grouped)
                 patch.setattr(convolutions, "_GROUPED_CHANNELS", 0)
@@ -354,7 +358,7 @@ def test_gram_norms_own_up_to_cancellation():
     g = torch.ones(2, 3, 2, 2)
     g[0, :, 0] = -1  # constant input, gradients that add to zero
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ConvUse, "chosen", lambda self, alone: Form.GRAM)
+        patch.setattr(ConvUse, "chosen", lambda self, transient: Form.GRAM)
         norm = find_rule(module, RULES).uses(module, x, g)["weight"].squared_norm()
     assert norm.trusted().tolist() == [False, True]
 
@@ -371,7 +375,7 @@ def test_gram_norms_own_up_to_cancellation():
 def test_the_form_follows_the_shape(shape, kernel, form):
     module = nn.Conv2d(shape[1], shape[1], kernel, padding=1, device="meta")
     a = torch.empty(shape, device="meta")
-    assert convolutions.conv_use(module, a, a).chosen(alone=False) is form
+    assert convolutions.conv_use(module, a, a).chosen(transient=False) is form
 
 
 def test_a_convolution_without_batch_dimension_is_refused():

@@ -9,9 +9,9 @@ import yaml
 
 from dpft.config.folder import conf_dir
 from dpft.privacy import make_clipper
-from dpft.privacy.clipping.clipper import CLIP_FUNCTIONS
+from dpft.privacy.clipping.functions import CLIP_FUNCTIONS
 from dpft.privacy.clipping.groups import PARTITIONS, Partition
-from dpft.privacy.clipping.plans.passes import PLANS, TWO_BACKWARDS
+from dpft.privacy.clipping.plans import PRIVATE_PLANS, TWO_BACKWARDS
 from dpft.privacy.clipping.styles import STYLES
 from tests.privacy.reference import (
     clear,
@@ -23,7 +23,6 @@ from tests.privacy.reference import (
 from tests.privacy.small_models import MODELS, TYING, build
 
 TOLERANCE = 1e-10
-PRIVATE_PLANS = [plan for plan in PLANS if plan != "none"]
 CASES = [(name, tied) for name in MODELS for tied in (True, False) if name in TYING or not tied]
 
 # What each partition needs to be told.

@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.weak import TensorWeakRef
 
 from dpft.privacy import Mechanism, UnsupportedLayerError, make_clipper
-from dpft.privacy.clipping.groups import sensitivity
-from dpft.privacy.clipping.plans.passes import uses_of
+from dpft.privacy.clipping.calls import uses_of
+from dpft.privacy.thresholds import sensitivity
 from tests.privacy.reference import clear, grads_of, reference_clip_groups
 from tests.privacy.small_models import build, causal_losses
 
@@ -464,7 +464,7 @@ def test_a_backward_that_broke_off_must_be_begun_again(style, monkeypatch):
         raise BrokenError
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpft.privacy.clipping.plans.passes.Pass.finish", fail)
+        patch.setattr("dpft.privacy.clipping.plans.Batch.result", fail)
         with pytest.raises(BrokenError):
             clipper.backward(model(x))
     with pytest.raises(RuntimeError, match=r"clipper\.reset\(\)"):
@@ -584,7 +584,7 @@ def test_a_batch_that_is_checked_holds_few_output_gradients(monkeypatch):
         most.append(sum(one() is not None for one in seen))
         return uses_of(call, g, *rest)
 
-    monkeypatch.setattr("dpft.privacy.clipping.clipper.uses_of", spy)
+    monkeypatch.setattr("dpft.privacy.clipping.checks.verify.uses_of", spy)
     clipper.backward(model(x).square().mean((1, 2)))
     assert len(most) == 12
     assert max(most) <= 3

@@ -21,8 +21,8 @@ def variable_of(node: Node | None) -> Tensor | None:
     return variable
 
 
-def given(node: Node) -> Sequence[Any]:
+def output_metadata(node: Node) -> Sequence[Any]:
     """``shape`` and ``dtype`` of what a function gave, which its backward takes gradients of."""
-    found: Any = node
-    metadata: Sequence[Any] = found._input_metadata
+    dynamic: Any = node
+    metadata: Sequence[Any] = dynamic._input_metadata
     return metadata

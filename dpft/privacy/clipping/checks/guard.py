@@ -15,17 +15,17 @@ class Guard:
     """Hooks on the parameters that refuse gradients which autograd adds by itself.
 
     A `torch.autograd.Function` may run layers in its own backward, as reversible blocks do. What
-    comes of it is added to ``.grad`` unclipped, and no captured call tells of it.
+    comes of it is added to ``.grad`` unclipped, and no captured call shows it.
 
     Args:
         parameters: the trainable parameters by name.
 
     Attributes:
-        struck: whether a gradient was refused, which is in ``.grad`` by then.
+        received_gradient: whether a gradient was refused, which is in ``.grad`` by then.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        self.struck = False
+        self.received_gradient = False
         self._on = False
         self._parameters = parameters
         self._handles: list[Any] = [
@@ -75,7 +75,7 @@ class Guard:
         """Raise UnsupportedLayerError if autograd is not to write the parameter's gradient."""
         if not self._on:
             return
-        self.struck = True
+        self.received_gradient = True
         raise UnsupportedLayerError(
             f"a gradient of parameter {name!r} was added to .grad, unclipped, by a backward "
             "inside the backward: some function of the model runs layers again by itself "

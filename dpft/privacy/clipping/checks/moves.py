@@ -7,11 +7,11 @@ from collections.abc import Collection
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from dpft.privacy.clipping.checks.graph import given
+from dpft.privacy.clipping.checks.graph import output_metadata
 from dpft.privacy.clipping.checks.layout import Shape, carried
 
 
-def movers(losses: Tensor, outputs: Collection[GradientEdge]) -> list[Node]:
+def row_permuting_nodes(losses: Tensor, outputs: Collection[GradientEdge]) -> list[Node]:
     """Functions that may bring rows of a layer to the losses of other records.
 
     From the leaves to the losses each function is asked where the records lie in what it gives
@@ -30,10 +30,10 @@ def movers(losses: Tensor, outputs: Collection[GradientEdge]) -> list[Node]:
     # By function and output: where its records lie; None where nothing in it is of a layer.
     places: dict[tuple[Node, int], int | None] = {}
     shapes: dict[tuple[Node, int], Shape] = {}
-    found: dict[Node, None] = {}
+    permuting: dict[Node, None] = {}
 
     def place(node: Node, number: int) -> None:
-        shape = shapes[node, number] = tuple(given(node)[number].shape)
+        shape = shapes[node, number] = tuple(output_metadata(node)[number].shape)
         carries = {
             carried(node, position, outer, batch, shapes[source, nr], shape)
             for position, (source, nr) in enumerate(node.next_functions)
@@ -42,7 +42,7 @@ def movers(losses: Tensor, outputs: Collection[GradientEdge]) -> list[Node]:
         here = next(iter(carries)) if len(carries) == 1 else None
         ordered = (node, number) in layers or node is root
         if (carries and here is None) or (ordered and here not in (None, 1)):
-            found[node] = None
+            permuting[node] = None
         places[node, number] = 1 if ordered else here
 
     for node in _from_the_leaves(root):
@@ -51,7 +51,7 @@ def movers(losses: Tensor, outputs: Collection[GradientEdge]) -> list[Node]:
                 continue
             place(source, nr)
     place(root, losses.output_nr)
-    return list(found)
+    return list(permuting)
 
 
 def _from_the_leaves(root: Node) -> list[Node]:

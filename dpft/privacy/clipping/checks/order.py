@@ -1,4 +1,4 @@
-"""Rows that change places inside a model: where the graph lets them, every batch is looked at.
+"""Rows that change places inside a model: where the graph lets them, every batch is checked.
 
 A layer that sees the records in another order than the losses has norms of other records than its
 sum. A model that always does so is found on its first batch (`verify.RuleSums`). One that does so
@@ -11,9 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dpft.privacy.clipping.capture import Call, Capture, Listener
+from dpft.privacy.clipping.calls import Call, check_rows
+from dpft.privacy.clipping.capture import Capture, Listener
 from dpft.privacy.clipping.checks.reweighted import Reweighted
-from dpft.privacy.clipping.checks.verify import Structure, check_batch
+from dpft.privacy.clipping.checks.structure import Structure
 
 # Factors of a record's loss: powers of two, which scale a gradient without rounding it.
 _FACTORS = 8
@@ -46,13 +47,13 @@ def check_order(
             weighted,
             structure.reached,
             listener,
-            everywhere=structure.everywhere,
+            has_nonparameter_leaves=structure.has_nonparameter_leaves,
             retain_graph=True,
         )
 
     def first(call: Call, g: Tensor) -> None:
         call.hold()
-        check_batch(call, batch * rows, g)
+        check_rows(call, batch * rows, g)
         call.let_go()
         order.first(call, g)
 
@@ -62,7 +63,7 @@ def check_order(
     factors = (2.0**drawn).to(losses.device)
     order.by(factors.repeat_interleave(rows))
     backward(losses * factors.to(losses.dtype), order.second)
-    names = ", ".join(sorted({node.name() for node in structure.moving}))
+    names = ", ".join(sorted({node.name() for node in structure.row_permuting_nodes}))
     order.verify(
         f"rows change places inside the model ({names}), so that a layer's rows are not the "
         "records of the losses in their order; expected row i of every layer to be of record i: "

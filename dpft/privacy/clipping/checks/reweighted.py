@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dpft.privacy.clipping.capture import Call
+from dpft.privacy.clipping.calls import Call
 from dpft.privacy.clipping.rules import UnsupportedLayerError
 
 

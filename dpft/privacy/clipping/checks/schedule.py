@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpft.privacy.clipping.capture import Call
+from dpft.privacy.clipping.calls import Call
 from dpft.privacy.clipping.rules import UnsupportedLayerError
 
 # A kind that was found right is looked at again after so many batches, and four times as many.
@@ -66,7 +66,7 @@ class Schedule:
         self._postpone("no loss was")
         return False
 
-    def checked(self, all_told_apart: bool, all_finite: bool) -> None:
+    def checked(self, all_conclusive: bool, all_finite: bool) -> None:
         """Set when to look again: soon, as long as small gradients leave something unproven.
 
         Some always do: attention's softmax takes no notice of a bias of the keys. Where a gradient
@@ -79,7 +79,7 @@ class Schedule:
             self._postpone("some gradient was not")
             return
         n = self._now.batches
-        self._now.next_check = max(_AGAIN, 4 * n) if all_told_apart else 2 * n
+        self._now.next_check = max(_AGAIN, 4 * n) if all_conclusive else 2 * n
 
     def _postpone(self, what: str) -> None:
         if self._now.batches - self._now.next_check >= _AGAIN:

@@ -14,7 +14,7 @@ from dpft.privacy.clipping.rules import UnsupportedLayerError
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
-def check_alone(model: nn.Module | None = None) -> None:
+def check_single_process(model: nn.Module | None = None) -> None:
     """Refuse a model that is wrapped for several devices, and a group of several processes.
 
     Args:
@@ -35,6 +35,6 @@ def check_alone(model: nn.Module | None = None) -> None:
         size = distributed.get_world_size()
         if size > 1:
             raise UnsupportedLayerError(
-                f"this process is one of {size} (torch.distributed); expected one alone: each "
+                f"this process is one of {size} (torch.distributed); expected a single one: each "
                 "would clip its own share and release it under the same noise as the others"
             )

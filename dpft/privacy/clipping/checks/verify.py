@@ -1,142 +1,115 @@
-"""Checks that what was captured is all there is, and that the rules say the truth about it."""
+"""The check of layer rules against autograd: by random weights on the losses of some records."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node
 
-from dpft.privacy.clipping.capture import Call
-from dpft.privacy.clipping.checks.graph import given, variable_of
-from dpft.privacy.clipping.checks.moves import movers
+from dpft.privacy.clipping.calls import Call, uses_of
+from dpft.privacy.clipping.capture import Capture
+from dpft.privacy.clipping.checks.structure import Structure
+from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.rules import UnsupportedLayerError, Use
+from dpft.privacy.precision import full_precision
+
+# Records of a batch that the rules are checked on, from its first to its last.
+_RECORDS = 4
 
 # Of the model's gradients, how large a share is held at a time by `RuleSums`.
 _PARTS = 4
-
-
-class Structure(NamedTuple):
-    """What the autograd graph of a batch says about its layer calls.
-
-    Attributes:
-        reached: the calls that the losses depend on, in order.
-        everywhere: whether the graph ends in other leaves than parameters (inputs that require
-            gradients): a layer above them is not reached by a backward to the roots alone.
-        halved: whether anything on the way to the losses is in half precision: frozen layers, what
-            lies between layers and the losses themselves round gradients as much as a trained
-            layer does, though its own ``a`` and ``g`` may be in float32.
-        moving: functions that may give the records of the batch another order.
-    """
-
-    reached: list[Call]
-    everywhere: bool
-    halved: bool
-    moving: list[Node]
-
-
-def verify_uses(
-    losses: Tensor,
-    calls: Sequence[Call],
-    parameters: Mapping[str, nn.Parameter],
-    hidden: Collection[str] = (),
-) -> Structure:
-    """Check against the autograd graph that every use of every parameter was captured.
-
-    A weight used outside its layer's ``forward`` (``F.linear(x, self.embedding.weight)``) is
-    invisible to hooks and would be left out of norm and sum. Its edges in the graph are not. Every
-    batch is checked: a walk through the graph costs little beside a backward.
-
-    Args:
-        losses: per-example losses, ``(B,)``.
-        calls: all captured calls.
-        parameters: the trainable parameters.
-        hidden: names of layers that ran with gradients disabled.
-
-    Raises:
-        UnsupportedLayerError: naming a parameter with a use that was not captured, or ``hidden``
-            layers that a function of the graph may run again.
-    """
-    found, nodes, everywhere = _walk(losses, parameters)
-    if hidden:
-        _check_hidden(hidden, nodes)
-    reached = [call for call in calls if call.output.node in nodes]
-    expected = dict.fromkeys(parameters, 0)
-    for call in reached:
-        for name in call.site.names.values():
-            expected[name] += 1
-    for name, count in expected.items():
-        if found[name] != count:
-            raise UnsupportedLayerError(
-                f"parameter {name!r} is used {found[name]} times in the computation of the "
-                f"losses, but {count} of these uses went through its layer's forward; expected "
-                "every use to be a call of the layer since the last backward, so that it can be "
-                "clipped. Freeze the parameter (requires_grad_(False)), call the layer instead of "
-                "its weight, and do not change its output in place"
-            )
-    halved = any(map(_halved, nodes))
-    return Structure(reached, everywhere, halved, movers(losses, [call.output for call in reached]))
-
-
-def _halved(node: Node) -> bool:
-    """Whether a function of the graph gives a result in half precision."""
-    return any(one.dtype.is_floating_point and one.dtype.itemsize < 4 for one in given(node))
-
-
-def _check_hidden(hidden: Collection[str], nodes: Iterable[Node]) -> None:
-    """Refuse functions that may run layers in a backward of their own.
-
-    Reversible blocks and reentrant checkpoints do: their layers' gradients would go to ``.grad``
-    unclipped, or nowhere.
-    """
-    function: type = torch.autograd.function.BackwardCFunction
-    for node in nodes:
-        if isinstance(node, function):
-            raise UnsupportedLayerError(
-                f"layers {', '.join(sorted(hidden)[:4])} ran with gradients disabled, and the "
-                f"losses depend on a function with a backward of its own ({node.name()}), which "
-                "may run them again where nothing is clipped; expected layers that run once. "
-                "Checkpoint with use_reentrant=False; reversible models have no clipping rule"
-            )
-
-
-def dominates(call: Call, losses: Tensor, others: Sequence[Call]) -> bool:
-    """Whether the losses depend on parameters and on ``others`` through ``call``'s output alone."""
-    calls = {id(other.output.node) for other in others}
-    root = losses.grad_fn
-    pending: list[Node] = [] if root is None else [root]
-    seen: set[Node] = set(pending)
-    while pending:
-        for node, index in pending.pop().next_functions:
-            if node is None or (node is call.output.node and index == call.output.output_nr):
-                continue
-            if hasattr(node, "variable") or id(node) in calls or node is call.output.node:
-                return False
-            if node not in seen:
-                seen.add(node)
-                pending.append(node)
-    return call.output.node is not root
 
 
 class Verified(NamedTuple):
     """What a comparison with autograd has shown.
 
     Attributes:
-        told_apart: whether every gradient was large enough that a wrong rule would have shown. One
+        conclusive: whether every gradient was large enough that a wrong rule would have shown. One
             that is zero or nearly so (a layer after one that was initialised with zeros) is what
             any rule gives.
         finite: whether all could be compared.
     """
 
-    told_apart: bool
+    conclusive: bool
     finite: bool
 
 
+def check_rules(
+    capture: Capture,
+    losses: Tensor,
+    structure: Structure,
+    parameters: Mapping[str, nn.Parameter],
+    groups: Sequence[Group],
+    rows: int,
+    real: Tensor | None,
+) -> Verified:
+    """Compare the rules with autograd on some records of the batch; nothing is clipped yet.
+
+    Of the layers' inputs and output gradients only the rows of those records are kept, or their sum
+    where that is less, so that a batch that is checked takes hardly more memory than any other.
+
+    Args:
+        capture: of the layers' calls.
+        losses: per-example losses, ``(B,)``.
+        structure: of their graph.
+        parameters: the trainable parameters.
+        groups: the clipping groups.
+        rows: of the model's batch for each loss.
+        real: which losses are of records, bool ``(B,)``; None: all.
+
+    Raises:
+        UnsupportedLayerError: naming a parameter whose rule gives another gradient, or whose
+            ``.grad`` was written to.
+    """
+    halved = structure.halved
+    finite = losses.detach().isfinite()
+    usable = (finite if real is None else finite & real).nonzero().flatten()
+    last = len(usable) - 1
+    chosen = sorted({round(last * part / (_RECORDS - 1)) for part in range(_RECORDS)})
+    index = usable[torch.tensor(chosen, device=losses.device)]
+    sums = RuleSums(losses[index], parameters, [group.parameters for group in groups])
+    before = _versions(parameters)
+
+    @torch.no_grad()
+    def listen(call: Call, g: Tensor) -> None:
+        call.hold()
+        a = call.input()
+        size = (g.numel() + (0 if a is None else a.numel())) * len(index) // len(losses)
+        for name, use in uses_of(call, g, len(losses), rows):
+            sums.add(name, use.rows(index.to(g.device)), size, halved)
+        call.let_go()
+
+    capture.backward(
+        losses,
+        structure.reached,
+        listen,
+        has_nonparameter_leaves=structure.has_nonparameter_leaves,
+        retain_graph=True,
+    )
+    with capture.silent_backward(), full_precision():
+        eps = torch.finfo(losses.dtype).eps  # where nothing is halved, the losses are not
+        verified = sums.verify(*((3e-2, 3e-4) if halved else (1e-3, 100 * eps)))
+    for name, version in _versions(parameters).items():
+        if version != before[name]:
+            raise UnsupportedLayerError(
+                f".grad of parameter {name!r} was written to by a backward that was asked for "
+                "no gradient: some function of the model does so itself (fused accumulation "
+                "of gradients); expected gradients that autograd alone accumulates"
+            )
+    return verified
+
+
+def _versions(parameters: Mapping[str, nn.Parameter]) -> dict[str, tuple[int, int] | None]:
+    """Of each ``.grad``, which tensor it is and how often it was changed."""
+    grads = {name: parameter.grad for name, parameter in parameters.items()}
+    return {n: None if g is None else (id(g), g._version) for n, g in grads.items()}
+
+
 class RuleSums:
-    """Check, by an ordinary backward, that the rules tell the records apart rightly.
+    """Check, by an ordinary backward, that the rules keep the records apart rightly.
 
     With random weights on the losses, the rules' weighted sums must be autograd's gradients.
     They are not where a layer computes something else than its rule says, where an input was
@@ -192,7 +165,7 @@ class RuleSums:
 
         Args:
             tolerance: relative difference that rounding explains, of a gradient's norm; of what
-                the records had together before they cancelled, where `add` was told of half
+                the records had together before they cancelled, where `add` took in half
                 precision.
             rounding: of the largest gradient, what arithmetic may leave of one that is zero.
 
@@ -240,12 +213,12 @@ class RuleSums:
                     "computes something else than its type says, its input was changed in "
                     "place, or the losses are not in the order of the input's rows"
                 )
-        told_apart = all(
+        conclusive = all(
             norms[name] > 0.1 * tolerance * of_group[name] + 10 * rounding * largest
             for name in taking_part
             if name in finite
         )
-        return Verified(told_apart, len(finite) == len(norms))
+        return Verified(conclusive, len(finite) == len(norms))
 
     def _sum(self, name: str) -> Tensor:
         if name not in self._sums:
@@ -261,7 +234,7 @@ def _each_gradient(
     parameters: Mapping[str, nn.Parameter],
     compare: Callable[[str, Tensor], None],
 ) -> None:
-    """Tell ``compare`` each parameter's gradient, a part of the model at a time.
+    """Call ``compare`` with each parameter's gradient, a part of the model at a time.
 
     All gradients at once would be held beside all activations, as in no other batch. Accumulating
     them one by one would set off hooks that others left on the parameters.
@@ -282,57 +255,3 @@ def _each_gradient(
             if gradient is not None:
                 compare(n, gradient)
         part, size = [], 0
-
-
-def check_batch(call: Call, batch: int, g: Tensor) -> None:
-    """Check that a call's rows are the records of the losses.
-
-    Raises:
-        UnsupportedLayerError: for a lookup shared by the batch, or another number of rows.
-    """
-    site, a = call.site, call.input()
-    shape = g.shape if a is None else a.shape
-    positions_only = isinstance(site.module, nn.Embedding) and len(shape) < 2
-    if positions_only or len(shape) == 0 or shape[0] != batch or len(g) != batch:
-        raise UnsupportedLayerError(
-            f"layer {site.name!r} ({type(site.module).__name__}) was called with an input of shape "
-            f"{tuple(shape)} for {batch} losses; expected one row per record, shape "
-            f"({batch}, ...). A lookup shared by the batch, such as positions, must be given as "
-            "(B, T)"
-        )
-
-
-def _walk(
-    losses: Tensor, parameters: Mapping[str, nn.Parameter]
-) -> tuple[dict[str, int], set[Node], bool]:
-    """How often each parameter enters the computation of ``losses``: edges into its leaf node.
-
-    An alias of a parameter counts as the parameter. Also the nodes of the graph, and whether any
-    leaf is no parameter.
-    """
-    names = {id(parameter): name for name, parameter in parameters.items()}
-    counts = dict.fromkeys(parameters, 0)
-    other_leaves = False
-    root = losses.grad_fn
-    pending: list[Node] = [] if root is None else [root]
-    seen: set[Node] = set(pending)
-    while pending:
-        for node, _ in pending.pop().next_functions:
-            if node is None:
-                continue
-            leaf = getattr(node, "variable", None)
-            name = names.get(id(variable_of(node)))
-            if name is not None:
-                counts[name] += 1
-            elif isinstance(leaf, nn.Parameter):
-                raise UnsupportedLayerError(
-                    f"a parameter of shape {tuple(leaf.shape)} that requires gradients takes part "
-                    "in the losses but is not the clipper's; expected all of them in the model "
-                    "given to make_clipper, and frozen or not before that call"
-                )
-            elif isinstance(leaf, Tensor):
-                other_leaves = True
-            elif node not in seen:
-                seen.add(node)
-                pending.append(node)
-    return counts, seen, other_leaves

@@ -1,1 +1,38 @@
-"""How sums of clipped gradients are formed."""
+"""Plans: how sums of clipped gradients are formed. A file an algorithm; all leave the same sums.
+
+============ ========= ============================================ ==========================
+plan         backwards what is held                                 source
+============ ========= ============================================ ==========================
+materialised one       every per-example gradient                   Abadi et al. 2016; Opacus
+lee_kifer    two       the graph, and one layer's gradients         Lee & Kifer 2021
+ghost        two       the graph                                    Li et al. 2022, section 4
+bk           one       ``(a, g)`` of all layers, to the end         Bu et al. 2023
+fused        one       ``(a, g)`` of one group, freed on the way    He et al. 2022, section 3
+============ ========= ============================================ ==========================
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from dpft.privacy.clipping.plans.batch import Batch
+from dpft.privacy.clipping.plans.bookkeeping import bookkeeping
+from dpft.privacy.clipping.plans.ghost import ghost
+from dpft.privacy.clipping.plans.groupwise import groupwise
+from dpft.privacy.clipping.plans.lee_kifer import lee_kifer
+from dpft.privacy.clipping.plans.materialised import materialised
+
+PRIVATE_PLANS: Mapping[str, Callable[[Batch], None]] = MappingProxyType(
+    {
+        "materialised": materialised,
+        "lee_kifer": lee_kifer,
+        "ghost": ghost,
+        "bk": bookkeeping,
+        "fused": groupwise,
+    }
+)
+PLANS = ("none", *PRIVATE_PLANS)
+
+TWO_BACKWARDS = ("lee_kifer", "ghost")
+"""Plans that reweight the losses: by one factor per record, so for one group only."""
+
+__all__ = ["PLANS", "PRIVATE_PLANS", "TWO_BACKWARDS", "Batch"]

@@ -137,12 +137,12 @@ class Use(ABC):
         whose activations or gradients are not finite.
         """
 
-    def settled(self, alone: bool) -> Use:
+    def cheapest_form(self, transient: bool) -> Use:
         """The use in the form that is cheapest for a norm now and a weighted sum later.
 
         Args:
-            alone: the sum follows at once, so that what is formed for the norm lives for a moment
-                only (a group of one layer); otherwise it is held until the whole backward is done.
+            transient: the sum follows at once and frees what is formed for the norm (a group of one
+                layer); otherwise it is held until the whole backward is done.
         """
         return self
 

@@ -33,7 +33,12 @@ from dpft.privacy.clipping.rules.base import (
     trains,
     zero_rows,
 )
-from dpft.privacy.clipping.rules.costs import MOMENT, MULTIPLICATIONS_PER_NUMBER, PIECE, Form
+from dpft.privacy.clipping.rules.costs import (
+    MAX_TRANSIENT_NUMEL,
+    MULTIPLICATIONS_PER_NUMBER,
+    PIECE,
+    Form,
+)
 from dpft.privacy.clipping.rules.uses import DirectUse, squared_rows, uncancelled
 
 Pair = tuple[int, int]
@@ -83,7 +88,7 @@ class ConvUse(Use):
         return self.g.shape[2] * self.g.shape[3]
 
     def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
-        chosen = self.chosen(alone=True)
+        chosen = self.chosen(transient=True)
         if chosen is Form.GRAM:
             a, g = self._patch_gram(), batched_gram(self.by_group(self.g).transpose(1, 2))
             batch = self.a.shape[0]
@@ -135,14 +140,14 @@ class ConvUse(Use):
     def without(self, dropped: Tensor) -> ConvUse:
         return replace(self, a=zero_rows(self.a, dropped), g=zero_rows(self.g, dropped))
 
-    def settled(self, alone: bool) -> Use:
-        keep = self.chosen(alone) is Form.KEEP
+    def cheapest_form(self, transient: bool) -> Use:
+        keep = self.chosen(transient) is Form.KEEP
         return DirectUse(self.per_example(), owned=True) if keep else self
 
     def form(self) -> str:
-        return self.chosen(alone=False).value
+        return self.chosen(transient=False).value
 
-    def chosen(self, alone: bool) -> Form:
+    def chosen(self, transient: bool) -> Form:
         """The cheapest form, by multiplications, as `costs.choose_form` has it for matrices."""
         batch, length, gradient = self.a.shape[0], self.positions, self.shape.numel()
         if batch == 0:
@@ -153,9 +158,9 @@ class ConvUse(Use):
         drop_time = length * gradient + MULTIPLICATIONS_PER_NUMBER * gradient
         times = {Form.DROP: drop_time}
         small = gradient <= _WORTH_HOLDING * held
-        if batch == 1 or small or (alone and batch * gradient <= MOMENT):
+        if batch == 1 or small or (transient and batch * gradient <= MAX_TRANSIENT_NUMEL):
             times[Form.KEEP] = keep_time if batch > 1 else 0
-        if batch * self.groups * 2 * length * length <= max(MOMENT, batch * gradient):
+        if batch * self.groups * 2 * length * length <= max(MAX_TRANSIENT_NUMEL, batch * gradient):
             times[Form.GRAM] = gram_time
         return min(times, key=times.__getitem__)
 

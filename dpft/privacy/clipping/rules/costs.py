@@ -14,8 +14,8 @@ from functools import lru_cache
 # Moving one number to memory and back costs about as much as this many multiplications.
 MULTIPLICATIONS_PER_NUMBER = 40
 
-# Numbers that may be formed for a moment: 2**26 floats are 256 MiB.
-MOMENT = 2**26
+# Numbers that may be formed where they are freed at once: 2**26 floats are 256 MiB.
+MAX_TRANSIENT_NUMEL = 2**26
 
 # Numbers formed at once where a norm is computed in pieces: 2**24 floats are 64 MiB, small beside a
 # microbatch's activations.
@@ -31,7 +31,7 @@ class Form(Enum):
 
 
 @lru_cache(maxsize=4096)
-def choose_form(batch: int, length: int, p: int, d: int, *, alone: bool) -> Form:
+def choose_form(batch: int, length: int, p: int, d: int, *, transient: bool) -> Form:
     """The cheapest form for ``batch`` records, by multiplications, with memory as the limit.
 
     Args:
@@ -39,7 +39,7 @@ def choose_form(batch: int, length: int, p: int, d: int, *, alone: bool) -> Form
         length: positions ``T``.
         p: outputs.
         d: inputs.
-        alone: whether formed gradients would live for a moment only.
+        transient: whether formed gradients would be freed at once.
     """
     if length == 1 or batch == 0:
         return Form.GRAM
@@ -48,10 +48,10 @@ def choose_form(batch: int, length: int, p: int, d: int, *, alone: bool) -> Form
     # Written once and read twice, where the Gram form reads what is warm.
     keep_time = 3 * MULTIPLICATIONS_PER_NUMBER * gradient if batch > 1 else gradient
     drop_time = length * gradient + MULTIPLICATIONS_PER_NUMBER * gradient
-    fits = batch == 1 or gradient <= held or (alone and batch * gradient <= MOMENT)
+    fits = batch == 1 or gradient <= held or (transient and batch * gradient <= MAX_TRANSIENT_NUMEL)
     times = {Form.GRAM: gram_time, Form.DROP: drop_time}
     if fits:
         times[Form.KEEP] = keep_time
-    if batch * 2 * length * length > max(MOMENT, batch * gradient):
+    if batch * 2 * length * length > max(MAX_TRANSIENT_NUMEL, batch * gradient):
         del times[Form.GRAM]  # two T by T matrices would not fit where the gradient does
     return min(times, key=times.__getitem__)

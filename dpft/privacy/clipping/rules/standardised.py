@@ -64,8 +64,8 @@ class StandardisedUse(Use):
     def without(self, dropped: Tensor) -> StandardisedUse:
         return replace(self, used=self.used.without(dropped))
 
-    def settled(self, alone: bool) -> StandardisedUse:
-        used = self.used.settled(alone)
+    def cheapest_form(self, transient: bool) -> StandardisedUse:
+        used = self.used.cheapest_form(transient)
         assert isinstance(used, ConvUse | DirectUse)
         return replace(self, used=used)
 

@@ -48,7 +48,7 @@ class MatrixUse(Use):
         if self.a.shape[1] == 1:
             value = self.a.square().sum((1, 2)) * self.g.square().sum((1, 2))
             return SquaredNorm(value, value)
-        if self._chosen(alone=False) is Form.GRAM:
+        if self._chosen(transient=False) is Form.GRAM:
             a = batched_gram(self.a) if grams is None else grams.gram(self.a)
             g = batched_gram(self.g)
             return SquaredNorm((a * g).sum((1, 2)), uncancelled(a, g))
@@ -81,16 +81,16 @@ class MatrixUse(Use):
     def without(self, dropped: Tensor) -> MatrixUse:
         return replace(self, a=zero_rows(self.a, dropped), g=zero_rows(self.g, dropped))
 
-    def settled(self, alone: bool) -> Use:
-        keep = self._chosen(alone) is Form.KEEP
+    def cheapest_form(self, transient: bool) -> Use:
+        keep = self._chosen(transient) is Form.KEEP
         return DirectUse(self.per_example(), owned=True) if keep else self
 
     def form(self) -> str:
-        return self._chosen(alone=False).value
+        return self._chosen(transient=False).value
 
-    def _chosen(self, alone: bool) -> Form:
+    def _chosen(self, transient: bool) -> Form:
         batch, length, d = self.a.shape
-        return choose_form(batch, length, self.g.shape[2], d, alone=alone)
+        return choose_form(batch, length, self.g.shape[2], d, transient=transient)
 
     def _weighted(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         scale = weights[:, None, None]

@@ -1,0 +1,156 @@
+"""What the autograd graph of a batch says: whether every use of every parameter was captured."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+
+from dpft.privacy.clipping.calls import Call
+from dpft.privacy.clipping.checks.graph import output_metadata, variable_of
+from dpft.privacy.clipping.checks.moves import row_permuting_nodes
+from dpft.privacy.clipping.rules import UnsupportedLayerError
+
+
+class Structure(NamedTuple):
+    """What the autograd graph of a batch says about its layer calls.
+
+    Attributes:
+        reached: the calls that the losses depend on, in order.
+        has_nonparameter_leaves: whether the graph ends in other leaves than parameters (inputs that
+            require gradients): a layer above them is not reached by a backward to the roots alone.
+        halved: whether anything on the way to the losses is in half precision: frozen layers, what
+            lies between layers and the losses themselves round gradients as much as a trained
+            layer does, though its own ``a`` and ``g`` may be in float32.
+        row_permuting_nodes: functions that may give the records of the batch another order.
+    """
+
+    reached: list[Call]
+    has_nonparameter_leaves: bool
+    halved: bool
+    row_permuting_nodes: list[Node]
+
+
+def verify_uses(
+    losses: Tensor,
+    calls: Sequence[Call],
+    parameters: Mapping[str, nn.Parameter],
+    hidden: Collection[str] = (),
+) -> Structure:
+    """Check against the autograd graph that every use of every parameter was captured.
+
+    A weight used outside its layer's ``forward`` (``F.linear(x, self.embedding.weight)``) is
+    invisible to hooks and would be left out of norm and sum. Its edges in the graph are not. Every
+    batch is checked: a walk through the graph costs little beside a backward.
+
+    Args:
+        losses: per-example losses, ``(B,)``.
+        calls: all captured calls.
+        parameters: the trainable parameters.
+        hidden: names of layers that ran with gradients disabled.
+
+    Raises:
+        UnsupportedLayerError: naming a parameter with a use that was not captured, or ``hidden``
+            layers that a function of the graph may run again.
+    """
+    uses, nodes, has_nonparameter_leaves = _walk(losses, parameters)
+    if hidden:
+        _check_hidden(hidden, nodes)
+    reached = [call for call in calls if call.output.node in nodes]
+    expected = dict.fromkeys(parameters, 0)
+    for call in reached:
+        for name in call.site.names.values():
+            expected[name] += 1
+    for name, count in expected.items():
+        if uses[name] != count:
+            raise UnsupportedLayerError(
+                f"parameter {name!r} is used {uses[name]} times in the computation of the "
+                f"losses, but {count} of these uses went through its layer's forward; expected "
+                "every use to be a call of the layer since the last backward, so that it can be "
+                "clipped. Freeze the parameter (requires_grad_(False)), call the layer instead of "
+                "its weight, and do not change its output in place"
+            )
+    halved = any(map(_halved, nodes))
+    permuting = row_permuting_nodes(losses, [call.output for call in reached])
+    return Structure(reached, has_nonparameter_leaves, halved, permuting)
+
+
+def _halved(node: Node) -> bool:
+    """Whether a function of the graph gives a result in half precision."""
+    return any(
+        one.dtype.is_floating_point and one.dtype.itemsize < 4 for one in output_metadata(node)
+    )
+
+
+def _check_hidden(hidden: Collection[str], nodes: Iterable[Node]) -> None:
+    """Refuse functions that may run layers in a backward of their own.
+
+    Reversible blocks and reentrant checkpoints do: their layers' gradients would go to ``.grad``
+    unclipped, or nowhere.
+    """
+    function: type = torch.autograd.function.BackwardCFunction
+    for node in nodes:
+        if isinstance(node, function):
+            raise UnsupportedLayerError(
+                f"layers {', '.join(sorted(hidden)[:4])} ran with gradients disabled, and the "
+                f"losses depend on a function with a backward of its own ({node.name()}), which "
+                "may run them again where nothing is clipped; expected layers that run once. "
+                "Checkpoint with use_reentrant=False; reversible models have no clipping rule"
+            )
+
+
+def dominates(call: Call, losses: Tensor, others: Sequence[Call]) -> bool:
+    """Whether the losses depend on parameters and on ``others`` through ``call``'s output alone."""
+    calls = {id(other.output.node) for other in others}
+    root = losses.grad_fn
+    pending: list[Node] = [] if root is None else [root]
+    seen: set[Node] = set(pending)
+    while pending:
+        for node, index in pending.pop().next_functions:
+            if node is None or (node is call.output.node and index == call.output.output_nr):
+                continue
+            if hasattr(node, "variable") or id(node) in calls or node is call.output.node:
+                return False
+            if node not in seen:
+                seen.add(node)
+                pending.append(node)
+    return call.output.node is not root
+
+
+def _walk(
+    losses: Tensor, parameters: Mapping[str, nn.Parameter]
+) -> tuple[dict[str, int], set[Node], bool]:
+    """How often each parameter enters the computation of ``losses``: edges into its leaf node.
+
+    An alias of a parameter counts as the parameter. Also the nodes of the graph, and whether any
+    leaf is no parameter.
+    """
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    counts = dict.fromkeys(parameters, 0)
+    other_leaves = False
+    root = losses.grad_fn
+    pending: list[Node] = [] if root is None else [root]
+    seen: set[Node] = set(pending)
+    while pending:
+        for node, _ in pending.pop().next_functions:
+            if node is None:
+                continue
+            leaf = getattr(node, "variable", None)
+            name = names.get(id(variable_of(node)))
+            if name is not None:
+                counts[name] += 1
+            elif isinstance(leaf, nn.Parameter):
+                raise UnsupportedLayerError(
+                    f"a parameter of shape {tuple(leaf.shape)} that requires gradients takes part "
+                    "in the losses but is not the clipper's; expected all of them in the model "
+                    "given to make_clipper, and frozen or not before that call"
+                )
+            elif isinstance(leaf, Tensor):
+                other_leaves = True
+            elif node not in seen:
+                seen.add(node)
+                pending.append(node)
+    return counts, seen, other_leaves

@@ -1,0 +1,234 @@
+"""One batch on its way through a plan: what all plans have in common.
+
+Layers report their input and output gradient ``(a, g)`` in the order of the backward. A parameter
+is *complete* when all its uses have arrived: its norm is taken then, over all uses together, so
+that tied weights count once. A group is complete when all its parameters are: its clip factors can
+be computed then, and with them its sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dpft.privacy.clipping.calls import Call, uses_of
+from dpft.privacy.clipping.capture import Capture, Gate, Listener
+from dpft.privacy.clipping.checks.guard import Guard
+from dpft.privacy.clipping.checks.structure import Structure
+from dpft.privacy.clipping.groups import Group
+from dpft.privacy.clipping.plans.norms import recomputed, total
+from dpft.privacy.clipping.rules import (
+    GramCache,
+    SquaredNorm,
+    UnsupportedLayerError,
+    Use,
+    joint_squared_norm,
+)
+from dpft.privacy.precision import full_precision
+
+
+class Entry(NamedTuple):
+    """What is kept of a complete parameter: its norms, and what its sum will be formed from."""
+
+    squared_norm: SquaredNorm
+    uses: list[Use]
+
+
+Book = dict[str, Entry]
+"""The complete parameters, by name."""
+
+
+class Factors(NamedTuple):
+    """Clip factors of one group.
+
+    Attributes:
+        values: ``(B,)``; 0 for records that are dropped.
+        dropped: records whose loss, or gradient in the group, is not finite, bool ``(B,)``; None:
+            there is none.
+    """
+
+    values: Tensor
+    dropped: Tensor | None
+
+
+class Batch:
+    """What a plan works on, and what it leaves.
+
+    Args:
+        capture: of the layers' calls.
+        guard: over ``.grad``.
+        structure: of the graph of ``losses``.
+        losses: per-example losses, ``(B,)``.
+        rows: rows of the model's batch for each loss, next to each other.
+        groups: the clipping groups.
+        parameters: the trainable parameters, whose ``.grad`` receives the sums.
+        clip: clip factors ``(B,)`` of group ``k`` from its norms ``(B,)``.
+
+    Attributes:
+        size: ``B``.
+        group_of: the index of a parameter's group.
+        forms: how each parameter's norms were computed, in words.
+    """
+
+    def __init__(
+        self,
+        capture: Capture,
+        guard: Guard,
+        structure: Structure,
+        losses: Tensor,
+        rows: int,
+        groups: Sequence[Group],
+        parameters: Mapping[str, nn.Parameter],
+        clip: Callable[[int, Tensor], Tensor],
+    ) -> None:
+        self.capture = capture
+        self.guard = guard
+        self.structure = structure
+        self.losses = losses
+        self.rows = rows
+        self.groups = groups
+        self.parameters = parameters
+        self.size = len(losses)
+        self.group_of = {name: k for k, group in enumerate(groups) for name in group.parameters}
+        self.forms: dict[str, str] = {}
+        self._clip = clip
+        self._finite = torch.isfinite(losses.detach())
+        self._all_finite = bool(self._finite.all())
+        self._grams = GramCache()
+        self._norms: dict[int, Tensor] = {}
+        self._factors: dict[int, Tensor] = {}
+
+    def backward(
+        self,
+        complete: Callable[[str, list[Use]], None],
+        *,
+        gate: Gate | None = None,
+        keep_graph: bool = False,
+        observe: Listener | None = None,
+    ) -> None:
+        """One backward towards the layers' outputs, which forms no weight gradient.
+
+        Args:
+            complete: called with a parameter's name and all its uses, as soon as the last arrived.
+            gate: where the backward starts; at the losses by default.
+            keep_graph: whether another backward is to come: graph and layers' inputs are kept.
+            observe: called with each call and its output gradient before that.
+
+        Raises:
+            UnsupportedLayerError: if a call that the losses depend on was not reached.
+        """
+        calls = self.structure.reached
+        outstanding = Counter(name for call in calls for name in call.site.names.values())
+        uses: dict[str, list[Use]] = {}
+        received = 0
+
+        @torch.no_grad()
+        @full_precision()
+        def receive(call: Call, g: Tensor) -> None:
+            nonlocal received
+            received += 1
+            if observe is not None:
+                observe(call, g)
+            call.hold()
+            added = uses_of(call, g, self.size, self.rows)
+            if keep_graph:
+                call.let_go()
+            else:
+                call.release()
+            for name, use in added:
+                uses.setdefault(name, []).append(use)
+            for name in call.site.names.values():
+                outstanding[name] -= 1
+                if not outstanding[name]:
+                    complete(name, uses.pop(name))
+
+        self.capture.backward(
+            self.losses,
+            calls,
+            receive,
+            has_nonparameter_leaves=self.structure.has_nonparameter_leaves,
+            retain_graph=keep_graph,
+            gate=gate,
+        )
+        self._grams = GramCache()
+        if received != len(calls):
+            raise UnsupportedLayerError(
+                f"{len(calls)} layer calls lie on the way to the losses, but a backward reached "
+                f"{received} of them; expected all: does a layer give several outputs of which the "
+                "first is unused?"
+            )
+
+    def squared_norm(self, name: str, uses: Sequence[Use]) -> SquaredNorm:
+        """``|G_i|^2`` of one parameter, ``(B,)``, without forming ``G_i`` where that is dearer."""
+        self.forms[name] = " + ".join([use.form() for use in uses])
+        return joint_squared_norm(uses, self._grams)
+
+    def clip_factors(self, k: int, book: Book) -> Factors:
+        """Clip factors of group ``k`` from the norms of its parameters, which are all complete.
+
+        Guarantee: times its factor no record's gradient in the group is longer than ``C_k``.
+        """
+        names = [name for name in self.groups[k].parameters if name in book]
+        dropped = None
+        if names:
+            squared = total([book[name].squared_norm for name in names])
+            fine = squared.trusted() & (squared.value < math.inf)
+            # One look for the whole group: each costs a GPU a halt.
+            if not (self._all_finite and bool(fine.all())):
+                squared, dropped = self._examined([book[name] for name in names])
+            norms = squared.value.sqrt()
+        else:  # no parameter of the group took part: nothing to clip
+            norms = self._no_norms()
+            dropped = None if self._all_finite else ~self._finite
+        factors = self._clip(k, norms)
+        if dropped is not None:
+            factors = factors.masked_fill(dropped, 0.0)
+        self._norms[k], self._factors[k] = norms, factors
+        return Factors(factors, dropped)
+
+    def add_sums(self, k: int, book: Book, factors: Factors) -> None:
+        """Add ``sum_i factor_i G_i`` of group ``k``'s parameters, which leave the book."""
+        for name in self.groups[k].parameters:
+            if name in book:
+                self.add_sum(name, book.pop(name).uses, factors)
+
+    def add_sum(self, name: str, uses: Sequence[Use], factors: Factors) -> None:
+        """Add ``sum_i factor_i G_i`` of one parameter to its ``.grad``."""
+        for use in uses:
+            if factors.dropped is not None:
+                # One record's overflow must not reach the others: it is silenced, exactly.
+                use = use.without(factors.dropped)
+            parameter = self.parameters[name]
+            if parameter.grad is None:
+                parameter.grad = use.last_sum(factors.values)
+            else:
+                use.add_weighted_sum(factors.values, parameter.grad)
+
+    @torch.no_grad()
+    def result(self) -> tuple[Tensor, Tensor]:
+        """Norms and clip factors of all groups, ``(B, K)`` each."""
+        for k in range(len(self.groups)):
+            if k not in self._norms:
+                self.clip_factors(k, {})
+        device = self._finite.device  # groups may lie on several
+        every = range(len(self.groups))
+        norms = torch.stack([self._norms[k].to(device) for k in every], 1)
+        return norms, torch.stack([self._factors[k].to(device) for k in every], 1)
+
+    def _no_norms(self) -> Tensor:
+        dtype = torch.promote_types(self.losses.dtype, torch.float32)
+        return self.losses.new_zeros(self.size, dtype=dtype)
+
+    def _examined(self, entries: Sequence[Entry]) -> tuple[SquaredNorm, Tensor | None]:
+        """A group's norms without what cancellation made doubtful, and who cannot be used."""
+        squared = total(
+            [norm if norm.exact or not uses else recomputed(norm, uses) for norm, uses in entries]
+        )
+        squared = SquaredNorm(squared.value.clamp(min=0), squared.scale)
+        dropped = ~(torch.isfinite(squared.value) & self._finite.to(squared.value.device))
+        return squared, dropped if bool(dropped.any()) else None

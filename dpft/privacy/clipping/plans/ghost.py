@@ -1,0 +1,28 @@
+"""Ghost clipping: norms without per-example gradients (Li et al. 2022, section 4).
+
+As `lee_kifer`, but the gradient of a linear layer is never formed: with input ``a_i`` and output
+gradient ``g_i`` of record ``i`` it is ``g_i^T a_i`` (equation 1), and its squared norm is
+``vec(a_i a_i^T) . vec(g_i g_i^T)`` (equation 2), from two matrices of positions by positions.
+"""
+
+from __future__ import annotations
+
+from dpft.privacy.clipping.plans.batch import Batch, Book, Entry
+from dpft.privacy.clipping.plans.norms import recomputed
+from dpft.privacy.clipping.plans.reweighting import TwoBackwards
+from dpft.privacy.clipping.rules import Use
+
+
+def ghost(batch: Batch) -> None:
+    """The gradient of ``sum_i c_i L_i`` with ``c_i = min(1, C / |grad L_i|)``."""
+    book: Book = {}
+
+    def complete(name: str, uses: list[Use]) -> None:
+        norm = batch.squared_norm(name, uses)  # equation 2: `rules.uses.MatrixUse`
+        if not (norm.exact or bool(norm.trusted().all())):
+            norm = recomputed(norm, uses)
+        book[name] = Entry(norm, [])
+
+    passes = TwoBackwards(batch)
+    passes.first(complete)  # |grad L_i|, layer by layer
+    passes.second(batch.clip_factors(0, book))  # of sum_i c_i L_i

@@ -1,0 +1,77 @@
+"""Two backwards: norms by the first, and by the second the sum, of reweighted losses.
+
+What `lee_kifer` and `ghost` have in common (Li et al. 2022, section 4.1). One factor per record
+weighs the whole of its loss, so that there can be one group only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from dpft.privacy.clipping.calls import Call
+from dpft.privacy.clipping.capture import Gate
+from dpft.privacy.clipping.checks.reweighted import Reweighted
+from dpft.privacy.clipping.checks.structure import dominates
+from dpft.privacy.clipping.plans.batch import Batch, Factors
+from dpft.privacy.clipping.rules import Use
+
+
+class TwoBackwards:
+    """The first and the second backward of one batch.
+
+    Where the losses depend on everything before the last layer's output through that output alone,
+    both start there: what lies above (a softmax over the vocabulary) is differentiated once, and
+    for the second only the rows of its gradient are reweighted.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._linear = Reweighted()
+        self._gate: Gate | None = None
+        *others, last = batch.structure.reached
+        if dominates(last, batch.losses, others):
+            self._gate = batch.capture.open_gate(batch.losses, last)
+
+    def first(self, complete: Callable[[str, list[Use]], None]) -> None:
+        """The backward of ``sum_i L_i``, for norms; see `Batch.backward`."""
+        self._batch.backward(complete, gate=self._gate, keep_graph=True, observe=self._note)
+
+    def second(self, factors: Factors) -> None:
+        """The backward of ``sum_i c_i L_i``, by which autograd adds its gradient to ``.grad``.
+
+        Where anything is in half precision, autograd would round the whole batch's sum to that, and
+        one record could move it by more than its threshold; and zero times infinity is not zero.
+        In these cases the backward is of ``sum_i L_i`` again, and the sums are formed from ``a``
+        and ``g``.
+        """
+        batch, c = self._batch, factors.values.detach()
+        if batch.structure.halved or bool((c == 0).any()):
+            batch.backward(lambda name, uses: batch.add_sum(name, uses, factors), gate=self._gate)
+            return
+        for call in batch.structure.reached:  # so that the backward frees activations as it goes
+            call.release()
+        parameters = list(batch.parameters.values())
+        self._linear.by(c.repeat_interleave(batch.rows))
+        batch.guard.lift()  # from here on autograd writes the sums
+        with batch.capture.listening(self._linear.second):
+            if self._gate is None:
+                (batch.losses * c).sum().backward(inputs=parameters)
+            else:
+                torch.autograd.backward(
+                    [self._gate.edge], [_reweighted(self._gate.g, c, batch.rows)], inputs=parameters
+                )
+        self._linear.verify()
+
+    def _note(self, call: Call, g: Tensor) -> None:
+        """Note the norms of ``g``, by which `second` is checked; not of the one it starts from."""
+        if self._gate is None or call is not self._batch.structure.reached[-1]:
+            self._linear.first(call, g)
+
+
+def _reweighted(g: Tensor, c: Tensor, rows: int) -> Tensor:
+    scales = c.to(g.dtype).repeat_interleave(rows).view(-1, *[1] * (g.dim() - 1))
+    # In place: it is the largest tensor of a language model's step, and done with.
+    return g.mul_(scales) if g.is_contiguous() else g * scales
