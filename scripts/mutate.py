@@ -45,6 +45,16 @@ ROOT = Path(__file__).resolve().parent.parent
 HARMLESS = ROOT / "scripts/harmless_mutants.yaml"
 _COPIED = ("dpft", "tests", "conf", "docs", "scripts", "results")
 
+_PLAN_FILES = ("batch", "bookkeeping", "ghost", "groupwise", "lee_kifer", "materialised")
+_PLAN_FILES += ("norms", "reweighting")
+_PLANS = (
+    "privacy/clipping/test_plans privacy/test_precision privacy/clipping/test_clipper "
+    "privacy/clipping/test_traps privacy/clipping/test_half_precision privacy/clipping/test_users"
+)
+_CHECKS = (
+    "privacy/clipping/test_traps privacy/clipping/test_beyond_capture privacy/clipping/test_clipper"
+)
+
 # Each module, and the tests that ought to notice what goes wrong in it; more important ones first.
 TARGETS: dict[str, str] = {
     "dpft/privacy/noise.py": "privacy/test_noise privacy/test_mechanism "
@@ -52,13 +62,14 @@ TARGETS: dict[str, str] = {
     "dpft/privacy/keys.py": "privacy/test_noise privacy/test_sampling tasks/test_units",
     "dpft/privacy/sampling.py": "privacy/test_sampling tasks/test_units",
     "dpft/privacy/mechanism.py": "privacy/test_mechanism privacy/test_noise",
-    "dpft/privacy/clipping/plans/passes.py": "privacy/clipping/test_plans privacy/test_precision "
-    "privacy/clipping/test_clipper "
-    "privacy/clipping/test_traps privacy/clipping/test_half_precision privacy/clipping/test_users",
+    **{f"dpft/privacy/clipping/plans/{plan}.py": _PLANS for plan in _PLAN_FILES},
     "dpft/privacy/precision.py": "privacy/test_precision privacy/clipping/test_beyond_capture",
     "dpft/privacy/clipping/clipper.py": "privacy/clipping/test_clipper privacy/test_precision "
-    "privacy/clipping/test_traps "
-    "privacy/clipping/test_beyond_capture privacy/clipping/test_order privacy/test_quantiles",
+    "privacy/clipping/test_traps privacy/clipping/test_beyond_capture "
+    "privacy/clipping/test_order privacy/test_quantiles",
+    **{f"dpft/privacy/clipping/checks/{check}.py": _CHECKS for check in ("verify", "structure")},
+    "dpft/privacy/thresholds.py": "privacy/test_threshold_range privacy/test_quantiles "
+    "privacy/clipping/test_groups",
     "dpft/privacy/quantiles.py": "privacy/test_quantiles privacy/test_mechanism",
     "dpft/privacy/clipping/groups.py": "privacy/clipping/test_groups",
     "dpft/privacy/accounting/rdp.py": "privacy/test_accounting",

@@ -109,7 +109,7 @@ def test_remarks_on_private_records_stay_out_of_log_files_however_little_noise(
 
 def test_a_model_that_cannot_join_the_records_of_a_user_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "dpft.privacy.clipping.rules.registry.EmbeddingRule.sums_over_positions", False
+        "dpft.privacy.clipping.rules.linear.EmbeddingRule.sums_over_positions", False
     )
     words = ["task=language_modeling", "task.unit=user", "task.user_column=user"]
     run = settings(tmp_path, *words, "task.limit_train=null", "model=random-gpt2")

@@ -226,7 +226,7 @@ def test_such_layers_are_found_before_any_batch():
 
 
 def test_a_layer_of_ones_own_joins_no_rows_unless_it_says_so():
-    from dpft.privacy.clipping.rules.registry import LinearRule
+    from dpft.privacy.clipping.rules.linear import LinearRule
 
     class Careful(LinearRule):
         sums_over_positions = False
