@@ -147,3 +147,11 @@ def test_a_gradient_that_is_not_finite_has_factor_zero_and_adds_nothing(plan):
     assert (clipper.factors[1:] > 0).all()
     for name, grad in grads_of(model).items():
         torch.testing.assert_close(grad, expected[name], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("plan", "form"), [("fused", "formed"), ("bk", "gram")])
+def test_gradients_larger_than_what_they_replace_are_formed_only_to_be_freed_at_once(plan, form):
+    model = nn.Linear(310, 310, bias=False)
+    clipper = make_clipper(model, "per_layer", threshold=1.0, plan=plan)
+    clipper.backward(model(torch.randn(2, 150, 310)).square().sum((1, 2)))
+    assert clipper.explain()[0]["form"] == form
