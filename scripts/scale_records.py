@@ -284,7 +284,6 @@ def table(out: Path) -> str:
 
 def plot(out: Path) -> None:
     """CPU time, wall time and memory against the number of rows, beside the file as PNG."""
-    from dpft.reproduce.figures.style import DPI, RC
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
