@@ -19,13 +19,14 @@ from dpft.reproduce.claims.comparison import (
     in_range,
     in_words,
 )
-from dpft.reproduce.claims.schema import CellsCheck, Expected, FigureCheck, Pattern, VariantsCheck
+from dpft.reproduce.claims.schema import CellsCheck, Expected, FigureCheck, Pattern
 from dpft.reproduce.figures import lists
 from dpft.reproduce.papers import Column, PaperError, PaperTable, Row, load
 from dpft.reproduce.papers.schema import Label, show_label
 from dpft.reproduce.tables.cells import Cell, fill
 from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.found import Index
+from dpft.reproduce.tables.marks import NOT_THE_PAPERS
 from dpft.reproduce.tables.plan import Plan, key_of, make_plan, words_at
 from dpft.reproduce.tables.shown import shown_path
 from dpft.reproduce.tables.verdicts import Verdict, at_least, tolerance
@@ -74,10 +75,15 @@ class Evidence:
             self._cells[key] = (row, {one.key: cell for one, cell in cells})
         return self._cells[key][1][column.key]
 
-    def command(self, table: PaperTable, row: Row, scale: str) -> str:
-        """What runs a row of a table of one column."""
-        plan = make_plan(replace(table, rows=(row,)), self.composer, scale)
-        return shlex.join(["dpft", "train", *plan.runs[0, 0].overrides(0)])
+    def commands(self, table: PaperTable, scale: str) -> list[str]:
+        """What trains those runs of a table that have no number at a scale."""
+        runs = make_plan(table, self.composer, scale).runs
+        lacking: dict[str, None] = {}
+        for (i, j), run in runs.items():
+            cell = self.cell(table, table.rows[i], _columns_at(table, scale)[j], scale)
+            if cell.ours is None or (scale == "paper" and NOT_THE_PAPERS & {*cell.marks}):
+                lacking[shlex.join(["dpft", "train", *run.overrides(0)])] = None
+        return list(lacking)
 
     def _plan(self, table: PaperTable, scale: str) -> Plan:
         columns = _columns_at(table, scale)
@@ -122,28 +128,32 @@ def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Compariso
     """Every comparison that the check asks for, and the commands that fill the missing cells.
 
     Raises:
-        ConfigError, PaperError: if the check names a table, row or column that is not there, or
-            compares nothing at all.
+        ConfigError, PaperError: if the check names a table, row or column that is not there, has a
+            variant that does not compose, or compares nothing at all.
     """
     figure = isinstance(check, FigureCheck)
     table = evidence.table(check.table, figure=figure)
-    _check_labels(table, (check.first, check.second, check.where, dict.fromkeys(check.free, ())))
     columns = _columns(table, check.columns)
+    if check.variants:
+        _check_labels(table, (check.where,))
+        table = _varied(table, check)
+    _check_labels(table, (check.first, check.second, check.where, dict.fromkeys(check.free, ())))
     sides = [Side.PRINTED] if check.printed else []
-    sides += [Side(scale) for scale in _scales(table)] if check.ours else []
+    sides += [Side(one) for one in _scales(table) if one in check.scales] if check.ours else []
     compared: list[Comparison] = []
     for side in sides:
         scale = "laptop" if side is Side.LAPTOP else "paper"
         for first, second in _groups(check, _rows_at(table, scale)):
             for column in (one for one in _columns_at(table, scale) if one in columns):
-                what = _what(check.expected.kind, column, first, second, check.first)
-                compared += _compare(what, check, table, column, (first, second), side, evidence)
+                compared += _compare(check, table, column, (first, second), side, evidence)
     if not compared:
         raise PaperError(
             f"the check compares nothing in {table.name}; expected labels of rows that differ in "
             "nothing but what `first` and `second` say, or `free: [...]`"
         )
     lacking = {one.side for one in compared if one.outcome is Outcome.LACKING}
+    if check.variants:
+        return compared, [one for x in sides if x in lacking for one in evidence.commands(table, x)]
     commands = [
         shlex.join(["dpft", "figure" if figure else "table", check.table, *words, "--run"])
         for side, words in ((Side.LAPTOP, ["scale=laptop"]), (Side.PAPER, []))
@@ -152,51 +162,26 @@ def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Compariso
     return compared, commands
 
 
-def compare_variants(
-    check: VariantsCheck, evidence: Evidence
-) -> tuple[list[Comparison], list[str]]:
-    """Every pair at every scale, and the commands of the missing runs.
-
-    Raises:
-        ConfigError, PaperError: if the row or column is not there, or a run does not compose.
-    """
-    table = evidence.table(check.table)
-    _check_labels(table, (check.row,))
-    rows = _matching(table.rows, check.row)
-    if len(rows) != 1 or rows[0].run is None:
-        raise PaperError(
-            f"{len(rows)} rows of {table.name} have {dict(check.row)}; expected one, and one that "
-            "can be run"
+def _varied(table: PaperTable, check: CellsCheck) -> PaperTable:
+    """A row for each variant of each row in question; it prints no number."""
+    rows = tuple(
+        replace(
+            row,
+            labels={**row.labels, "variant": name},
+            printed=dict.fromkeys(row.printed, math.nan),
+            run=(*row.run, *words),
         )
-    (column,) = columns = _columns(table, (check.column,))
-    variants = {
-        name: Row(
-            labels={**rows[0].labels, "variant": name},
-            printed={column.key: math.nan},
-            run=(*rows[0].run, *words),
-        )
+        for row in _matching(table.rows, check.where)
+        if row.run is not None
         for name, words in check.variants.items()
-    }
-    table = replace(table, columns=columns, rows=tuple(variants.values()))
-    compared: list[Comparison] = []
-    commands: list[str] = []
-    for scale in (one for one in _scales(table) if one in check.scales):
-        if not _columns_at(table, scale):
-            continue
-        for pair in check.pairs:
-            first, second = ([variants[name]] for name in pair)
-            what = _what(check.expected.kind, column, first, second, ())
-            compared += _compare(what, check, table, column, (first, second), Side(scale), evidence)
-        for row in table.rows:
-            score = _score(evidence.cell(table, row, column, scale), row, column, Side(scale))
-            if score is None or score.value is None or (scale == "paper" and score.stands_in):
-                commands.append(evidence.command(table, row, scale))
-    return compared, commands
+    )
+    if not rows:
+        raise PaperError(f"no row of {table.name} with {dict(check.where)} can be run")
+    return replace(table, rows=rows, columns=_columns(table, check.columns))
 
 
 def _compare(
-    what: str,
-    check: CellsCheck | VariantsCheck,
+    check: CellsCheck,
     table: PaperTable,
     column: Column,
     rows: Group,
@@ -214,6 +199,7 @@ def _compare(
         for group in rows
     )
     expected, scores = check.expected, [*firsts, *seconds]
+    what = _what(check, column, *rows)
     of_text = expected.kind == "value"
     if not firsts or not (seconds or of_text):
         return []
@@ -325,14 +311,12 @@ def _groups(check: CellsCheck, rows: Sequence[Row]) -> list[Group]:
     ]
 
 
-def _what(
-    kind: str, column: Column, first: Sequence[Row], second: Sequence[Row], named: Iterable[str]
-) -> str:
-    one = first[0]
+def _what(check: CellsCheck, column: Column, first: Sequence[Row], second: Sequence[Row]) -> str:
+    one, kind = first[0], check.expected.kind
     if kind == "value":
         return f"{column.label}: {one.name}"
     if kind == "best":
-        differing = list(named)
+        differing = list(check.first)
         text = f"best of {len(first)} rows against best of {len(second)}"
     else:
         other = second[0]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dpft.config.errors import ConfigError
 from dpft.reproduce.claims.benches import bench_commands, compare_benches
 from dpft.reproduce.claims.cache import numbers_of
-from dpft.reproduce.claims.cells import Evidence, compare_cells, compare_variants
+from dpft.reproduce.claims.cells import Evidence, compare_cells
 from dpft.reproduce.claims.comparison import (
     Comparison,
     Judgement,
@@ -26,7 +26,6 @@ from dpft.reproduce.claims.schema import (
     Claim,
     ComputedCheck,
     Untestable,
-    VariantsCheck,
 )
 from dpft.reproduce.papers import PaperError
 
@@ -117,8 +116,6 @@ def _compared(check: Check, evidence: Evidence) -> tuple[list[Comparison], list[
     match check:
         case CellsCheck():
             return compare_cells(check, evidence)
-        case VariantsCheck():
-            return compare_variants(check, evidence)
         case BenchCheck():
             compared = compare_benches(check, evidence.benches)
             return compared, bench_commands(check, compared)

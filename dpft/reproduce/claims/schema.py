@@ -32,8 +32,9 @@ from dpft.reproduce.papers.schema import (
 )
 
 ROOT = Path(__file__).resolve().parent / "data"
+SCALES: tuple[Literal["paper", "laptop"], ...] = ("paper", "laptop")
 _RANGES = ("apart", "ratio", "value")
-_KINDS = ("cells", "figure", "variants_of", "bench", "computed", "cannot")
+_KINDS = ("cells", "figure", "bench", "computed", "cannot")
 
 Flag = Annotated[bool, Strict()]
 Range = Annotated[tuple[Number | None, Number | None], AfterValidator(in_order)]
@@ -61,11 +62,6 @@ class Expected(FileSchema):
     kind: Literal["above", "not_below", "on_par", "best", "apart", "ratio", "value"]
     low: Number | None = None
     high: Number | None = None
-
-    @property
-    def has_second(self) -> bool:
-        """Whether there is a second number that the rows of a check must name."""
-        return self.kind not in ("best", "value")
 
 
 def _unfolded(value: Any) -> Any:
@@ -96,17 +92,9 @@ Expectation = Annotated[
 class CellsCheck(FileSchema):
     """Rows of a table against other rows of it, column by column.
 
-    Attributes:
-        table: ``li2022/2``.
-        expected: of the first to the second.
-        first: labels of the rows in question; a label may have several values.
-        second: of what they are compared with. Rows are paired that agree in every label which
-            neither pattern names; without it (``best``, ``value``) there are no pairs.
-        where: labels that both have.
-        free: labels in which a pair may differ although no pattern names them.
-        columns: keys; none: all of the table.
-        printed: whether the printed numbers are compared.
-        ours: whether ours are.
+    ``docs/claims.md`` explains each field as a file's author needs it. With variants each row that
+    ``where`` allows is replaced by one for every variant, which has these overrides beside its own
+    and the label ``variant``.
     """
 
     table: Annotated[Text, Field(alias="cells")]
@@ -118,6 +106,8 @@ class CellsCheck(FileSchema):
     columns: Words = ()
     printed: Flag = True
     ours: Flag = True
+    variants: Mapping[str, Words] = field(default_factory=dict)
+    scales: Annotated[tuple[Literal["paper", "laptop"], ...], Field(min_length=1)] = SCALES
 
 
 @dataclass(frozen=True)
@@ -129,71 +119,25 @@ class FigureCheck(CellsCheck):
 
 
 def _comparable(check: CellsCheck) -> CellsCheck:
-    if check.expected.has_second != bool(check.second):
-        has, hint = "a", "that is compared with nothing: leave it out"
-        if check.expected.has_second:
-            has, hint = "no", "expected the labels of what the first is compared with"
-        raise ValueError(f"expects {check.expected.kind} and has {has} second; {hint}")
+    alone = check.expected.kind in ("best", "value")
+    if alone and check.second:
+        raise ValueError(
+            f"expects {check.expected.kind} and has a second; that is compared with nothing: leave "
+            "it out"
+        )
+    if not alone and not check.second:
+        raise ValueError(
+            f"expects {check.expected.kind} and has no second; expected the labels of what the "
+            "first is compared with"
+        )
     if not (check.printed or check.ours):
         raise ValueError("compares neither printed numbers nor ours; expected one")
     return check
 
 
 @dataclass(frozen=True)
-class VariantsCheck(FileSchema):
-    """Runs that are no cells: a row of a table with other overrides, compared in pairs.
-
-    Attributes:
-        table: whose settings, columns and scales hold.
-        row: labels of the one row that the runs vary.
-        column: whose score is compared.
-        expected: of the first of a pair to the second.
-        variants: overrides beside the row's, by a name of our own.
-        pairs: of names.
-        scales: at which it makes sense.
-    """
-
-    table: Annotated[Text, Field(alias="variants_of")]
-    row: Pattern
-    column: Text
-    expected: Expectation
-    variants: Mapping[str, Words]
-    pairs: Annotated[tuple[tuple[Text, Text], ...], Field(min_length=1)]
-    scales: Annotated[tuple[Literal["paper", "laptop"], ...], Field(min_length=1)] = (
-        "paper",
-        "laptop",
-    )
-
-
-def _pairs_are_there(check: VariantsCheck) -> VariantsCheck:
-    for name in (name for pair in check.pairs for name in pair):
-        if name not in check.variants:
-            raise ValueError(
-                f"has a pair with {name!r}{suggestion(name, check.variants)}; expected variants: "
-                f"{', '.join(check.variants)}"
-            )
-    if not check.expected.has_second or check.expected.kind == "ratio":
-        raise ValueError(
-            f"expects {check.expected.kind}; expected above, not_below, on_par or apart, which "
-            "compare a pair of runs"
-        )
-    return check
-
-
-@dataclass(frozen=True)
 class BenchCheck(FileSchema):
-    """A ratio of two clipping styles out of ``dpft bench``.
-
-    Attributes:
-        quantity: ``time`` of a step, peak ``memory``, largest ``batch``, or ``speed`` in records
-            per second at the largest batch.
-        first: styles or peers, each compared with each ``second`` that the same file has.
-        second: ``none`` is training without privacy.
-        ratio: range of first / second; None: no bound.
-        models: names of `dpft.reproduce.bench.catalog`.
-        command: what measures it.
-        tokens: only files with as many tokens a record, or more.
-    """
+    """A ratio of two clipping styles out of ``dpft bench``, see ``docs/claims.md``."""
 
     quantity: Annotated[Literal["time", "memory", "batch", "speed"], Field(alias="bench")]
     first: Words
@@ -246,7 +190,6 @@ def _kind_of(check: Any) -> str | None:
 Check = Annotated[
     Annotated[CellsCheck, AfterValidator(_comparable), Tag("cells")]
     | Annotated[FigureCheck, AfterValidator(_comparable), Tag("figure")]
-    | Annotated[VariantsCheck, AfterValidator(_pairs_are_there), Tag("variants_of")]
     | Annotated[BenchCheck, Tag("bench")]
     | Annotated[ComputedCheck, Tag("computed")]
     | Annotated[Untestable, Tag("cannot")],

@@ -9,7 +9,6 @@ from dpft.reproduce.claims.schema import (
     CellsCheck,
     FigureCheck,
     Untestable,
-    VariantsCheck,
     read,
 )
 from dpft.reproduce.papers import PaperError
@@ -35,12 +34,12 @@ c02:
   source: Section 2
   reading: As we read it.
   checks:
-    - variants_of: li2022/2
-      row: {model: GPT-2}
-      column: bleu
+    - figure: li2022/9
       expect: {apart: [1, null]}
+      first: {variant: long}
+      second: {variant: short}
       variants: {long: [], short: [optim.epochs=1]}
-      pairs: [[long, short]]
+      scales: [laptop]
     - cannot: nobody has it
 """
 
@@ -61,7 +60,8 @@ def test_a_small_file(tmp_path):
     assert isinstance(bench, BenchCheck)
     assert bench.ratio == (None, 1.2)
     variants, cannot = two.checks
-    assert isinstance(variants, VariantsCheck)
+    assert isinstance(variants, FigureCheck)
+    assert (variants.printed, variants.scales) == (False, ("laptop",))
     assert (variants.expected.kind, variants.expected.low) == ("apart", 1.0)
     assert cannot == Untestable("nobody has it")
 
@@ -84,8 +84,7 @@ def test_a_small_file(tmp_path):
         ("bench: time", "bench: tme", "check 2, bench, bench is 'tme'; expected 'time', 'memory'"),
         ("ratio: [null, 1.2]", "ratio: [2, 1]", r"ratio is \[2.0, 1.0\]; expected \[low, high\]"),
         ("ratio: [null, 1.2]", "ratio: [1]", "ratio, 2|ratio lacks"),
-        ("pairs: [[long, short]]", "pairs: [[long, shrt]]", "pair with 'shrt'.*'short'"),
-        ("{apart: [1, null]}", "{value: 3}", "expects value; expected above"),
+        ("scales: [laptop]", "scales: [labtop]", "scales, 1 is 'labtop'; expected 'paper' or"),
         ("{apart: [1, null]}", "apart", "expect is apart; expected numbers"),
         ("- cannot: nobody has it", "- computed: magic", "computed is 'magic'"),
     ],

@@ -5,7 +5,7 @@ import pytest
 from dpft.reproduce.claims.cells import Evidence
 from dpft.reproduce.claims.comparison import Outcome, Side
 from dpft.reproduce.claims.evaluate import evaluate
-from dpft.reproduce.claims.schema import Claim, Expected, VariantsCheck
+from dpft.reproduce.claims.schema import CellsCheck, Claim, Expected
 from dpft.reproduce.papers import PaperError, library
 from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.found import make_index
@@ -23,14 +23,14 @@ def _demo_only(monkeypatch):
 def claim(**changed):
     check = {
         "table": "demo/1",
-        "row": {"method": ("full",), "epsilon": (3,)},
-        "column": "bleu",
         "expected": Expected("above"),
+        "first": {"variant": ("long",)},
+        "second": {"variant": ("short",)},
+        "where": {"method": ("full",), "epsilon": (3,)},
+        "columns": ("bleu",),
         "variants": {"long": LONG, "short": SHORT},
-        "pairs": (("long", "short"),),
-        "scales": ("paper", "laptop"),
     }
-    return Claim("demo", "c01", "Long is better.", "Table 1", (VariantsCheck(**check | changed),))
+    return Claim("demo", "c01", "Long is better.", "Table 1", (CellsCheck(**check | changed),))
 
 
 def result(folder, **changed):
@@ -66,9 +66,9 @@ def test_runs_of_a_laptop_are_compared_where_the_paper_scale_has_none(tmp_path):
 
 def test_what_is_not_there_is_an_error(tmp_path):
     for changed, message in (
-        ({"row": {"method": ("full",)}}, "2 rows of demo/1"),
-        ({"row": {"method": ("theirs",)}}, "one that can be run"),
-        ({"column": "blue"}, "no column 'blue'"),
+        ({"where": {"method": ("theirs",)}}, "no row of demo/1 with .* can be run"),
+        ({"columns": ("blue",)}, "no column 'blue'"),
+        ({"first": {"variant": ("lang",)}}, "no variant 'lang'; did you mean 'long'"),
         ({"variants": {"long": LONG, "short": ("optim.epoch=1",)}}, "unknown setting optim.epoch"),
     ):
         with pytest.raises(PaperError, match=message):
