@@ -76,13 +76,13 @@ def copied(finished, tmp_path):
 def test_a_run_records_everything(finished):
     record, path = finished.record, finished.path
     mechanism = record["mechanism"]
-    again = accounting.epsilon_rdp(
+    again = accounting.epsilon_pld(
         sampling_rate=16 / 64,
         noise_multiplier=mechanism["noise_multiplier"],
         steps=4,
         delta=1 / 128,
     )
-    assert record["privacy"]["epsilon"]["rdp"] == pytest.approx(again)
+    assert record["privacy"]["epsilon"]["pld"] == pytest.approx(again)
     assert again <= 3
     assert record["privacy"]["steps_taken"] == 4
     assert record["dataset"]["counts"] == {"train": 64}
@@ -97,7 +97,7 @@ def test_a_run_records_everything(finished):
     ledger = runs.read_ledger(path / "ledger.jsonl")
     assert ledger.steps_spent == 4
     assert ledger.header["mechanism"] == mechanism
-    assert ledger.entries[-1]["epsilon_rdp"] == pytest.approx(again)
+    assert ledger.entries[-1]["epsilon_rdp"] == pytest.approx(record["privacy"]["epsilon"]["rdp"])
     lines = (path / "generations/test.jsonl").read_text().splitlines()
     keys = {"source", "prediction", "references", "finished", "cut"}
     assert [set(json.loads(line)) for line in lines] == [keys] * 2
@@ -443,7 +443,7 @@ def test_adaptive_thresholds_go_on_from_a_checkpoint(tmp_path, quick_scores, mon
     assert len(header["header"]["groups"]) == len(noted[0])
     assert set(used[0][0]) == {0.01}
     assert len(set(map(tuple, used[0]))) == 4
-    assert whole.record["privacy"]["epsilon"]["rdp"] <= 3
+    assert whole.record["privacy"]["epsilon"]["pld"] <= 3
 
 
 def test_thresholds_from_elsewhere_are_another_release(tmp_path, quick_scores, monkeypatch):
@@ -484,13 +484,13 @@ def test_record_and_card_tell_groups_and_adaptive_thresholds(tmp_path, quick_sco
     K = mechanism["groups"]
     assert K == len(mechanism["dimensions"]) == len(mechanism["thresholds"]) > 10
     assert sum(mechanism["dimensions"]) == outcome.record["model"]["trainable_parameters"]
-    again = accounting.epsilon_rdp(
+    again = accounting.epsilon_pld(
         sampling_rate=16 / 64,
         noise_multiplier=mechanism["total_noise_multiplier"],
         steps=4,
         delta=1 / 128,
     )
-    assert outcome.record["privacy"]["epsilon"]["rdp"] == pytest.approx(again)
+    assert outcome.record["privacy"]["epsilon"]["pld"] == pytest.approx(again)
     assert again <= 3
     assert "counts behind the thresholds included" in outcome.record["privacy"]["statement"]
     for said in (
@@ -513,7 +513,7 @@ def test_every_shipped_clipping_style_trains(tmp_path, quick_scores, monkeypatch
     record = runs.read_record(tmp_path / "x")
     assert record["training"]["steps"] == 2
     if choice != "none":
-        assert record["privacy"]["epsilon"]["rdp"] <= 3
+        assert record["privacy"]["epsilon"]["pld"] <= 3
         assert record["mechanism"]["dimensions"] if "groups" in record["mechanism"] else True
 
 

@@ -92,7 +92,7 @@ Expectation = Annotated[
 class CellsCheck(FileSchema):
     """Rows of a table against other rows of it, column by column.
 
-    ``docs/claims.md`` explains each field as a file's author needs it. With variants each row that
+    ``docs/how-to/claims.md`` explains each field. With variants each row that
     ``where`` allows is replaced by one for every variant, which has these overrides beside its own
     and the label ``variant``.
     """
@@ -137,7 +137,7 @@ def _comparable(check: CellsCheck) -> CellsCheck:
 
 @dataclass(frozen=True)
 class BenchCheck(FileSchema):
-    """A ratio of two clipping styles out of ``dpft bench``, see ``docs/claims.md``."""
+    """A ratio of two clipping styles out of ``dpft bench``, see ``docs/how-to/claims.md``."""
 
     quantity: Annotated[Literal["time", "memory", "batch", "speed"], Field(alias="bench")]
     first: Words
