@@ -11,6 +11,7 @@ from dpft.config.checks import is_other_size
 from dpft.config.published import with_part_labels
 from dpft.config.schema import audit_of
 from dpft.report.comparison import as_markdown, row
+from dpft.runs.shown import stated
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = sorted((ROOT / "results").rglob("record.json"))
@@ -32,7 +33,7 @@ def test_record_and_ledger_agree(file):
     spent = ledger.entries[-1]["epsilon_rdp"] if ledger.entries else 0.0
     assert spent == pytest.approx(record["privacy"]["epsilon"]["rdp"], rel=1e-9)
     if ledger.entries:
-        assert spent <= record["mechanism"]["target_epsilon"]
+        assert stated(record["privacy"]["epsilon"]) <= record["mechanism"]["target_epsilon"]
 
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.parent.name)

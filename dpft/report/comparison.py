@@ -83,7 +83,7 @@ def as_markdown(rows: Sequence[Row]) -> str:
     """A Markdown table of all columns that any row has."""
     columns = _columns(rows)
     lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
-    lines += [" | ".join(r.get(column, "-") for column in columns) for r in rows]
+    lines += [" | ".join(_cell(r, column) for column in columns) for r in rows]
     return "\n".join(f"| {line} |" for line in lines)
 
 
@@ -95,6 +95,12 @@ def _footnote(entry: tuple[Path, Mapping[str, Any]]) -> str:
     elif record["training"]["steps"] > 0:
         parts.append("no privacy guarantee")
     return f"\n`{path.name}`: {'; '.join(parts)}."
+
+
+def _cell(r: Row, column: str) -> str:
+    if column == "eps PLD" and r.get("eps RDP") in ("none", "0"):  # of a run that spends nothing
+        return r["eps RDP"]
+    return r.get(column, "-")
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
@@ -116,7 +122,7 @@ def _print(rows: Sequence[Row], records: Sequence[tuple[Path, Mapping[str, Any]]
     for r in rows:
         table.add_column(r["run"], justify="right", overflow="fold")
     for name in _columns(rows)[1:]:
-        table.add_row(name, *(r.get(name, "-") for r in rows))
+        table.add_row(name, *(_cell(r, name) for r in rows))
     console.print(table)
     for path, record in records:
         print_remarks(path, record)
