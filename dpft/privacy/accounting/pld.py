@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +56,7 @@ class LossDistribution:
         sampling_rate: ``q``.
         noise_multiplier: ``sigma``, above 0.
         steps: at least 1.
-        grid: distance of the losses that are told apart, in nats; None: chosen.
+        grid: distance of neighbouring losses, in nats, at most; many steps make it less.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class LossDistribution:
         sampling_rate: float,
         noise_multiplier: float,
         steps: int,
-        grid: float | None = None,
+        grid: float = _COARSEST,
     ) -> None:
         from dp_accounting.pld import privacy_loss_distribution
 
@@ -78,8 +77,7 @@ class LossDistribution:
         one = privacy_loss_distribution.from_gaussian_mechanism(
             noise_multiplier,
             sampling_prob=sampling_rate,
-            value_discretization_interval=grid
-            or min(_COARSEST, _OVER_ROOT_OF_STEPS / math.sqrt(steps)),
+            value_discretization_interval=min(grid, _OVER_ROOT_OF_STEPS / math.sqrt(steps)),
         )
         self._composed = one.self_compose(steps)
 
@@ -119,21 +117,20 @@ def epsilon_pld(
         noise_multiplier=float(noise_multiplier),
         steps=int(steps),
         delta=float(delta),
+        grid=min(_COARSEST, bound * _OVER_EPSILON),
     )
     return epsilon if math.isfinite(epsilon) else None
 
 
 # Within the process alone: what a run states is never read from a file that may have been changed.
 @functools.lru_cache(1024)
-def _composed(*, sampling_rate: float, noise_multiplier: float, steps: int, delta: float) -> float:
-    event: dict[str, Any] = {
-        "sampling_rate": sampling_rate,
-        "noise_multiplier": noise_multiplier,
-        "steps": steps,
-    }
-    expected = epsilon_rdp(**event, delta=delta)
-    grid = min(_COARSEST, _OVER_ROOT_OF_STEPS / math.sqrt(steps), expected * _OVER_EPSILON)
+def _composed(
+    *, sampling_rate: float, noise_multiplier: float, steps: int, delta: float, grid: float
+) -> float:
     try:
-        return max(0.0, LossDistribution(**event, grid=grid).epsilon(delta))
+        losses = LossDistribution(
+            sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, steps=steps, grid=grid
+        )
+        return max(0.0, losses.epsilon(delta))
     except (ArithmeticError, MemoryError, ValueError):  # the library's; Renyi DP is a bound too
         return math.inf
