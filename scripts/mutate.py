@@ -87,7 +87,7 @@ TARGETS: dict[str, str] = {
     "privacy/clipping/test_users models/test_adapt_rgp audit/test_audited_runs",
     "dpft/training/session.py": "training/test_session training/test_run audit/test_audited_runs",
     "dpft/training/setup.py": "training/test_setup training/test_run audit/test_audited_runs",
-    "dpft/report/pages/guarantee.py": "report/pages/test_guarantee report/pages/test_one",
+    "dpft/privacy/guarantee.py": "privacy/test_guarantee",
     "dpft/tasks/units.py": "tasks/test_units privacy/clipping/test_users",
 }
 

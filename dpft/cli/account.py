@@ -51,8 +51,9 @@ def main(overrides: Sequence[str], as_json: bool) -> None:
     if as_json:
         echo(json.dumps(answer, indent=2))
         return
+    from dpft.privacy.guarantee import SHUFFLED, bound_kind, stated, weakness
+    from dpft.privacy.rounding import down, up
     from dpft.report.comparison import print_pairs
-    from dpft.runs.shown import SHUFFLED, down, kind, stated, up, weakness
 
     epsilon = answer["epsilon"]
     prv = epsilon["prv"]
@@ -71,16 +72,16 @@ def main(overrides: Sequence[str], as_json: bool) -> None:
             ("steps", f"{mechanism.steps:,}", ""),
             ("delta", f"{mechanism.delta:.4g}", "" if run.privacy.delta else "1/(2N)"),
             *(
-                [("epsilon, PLD", up(epsilon["pld"]), kind("pld", shuffled))]
+                [("epsilon, PLD", up(epsilon["pld"]), bound_kind("pld", shuffled))]
                 if epsilon["pld"] is not None
                 else []
             ),
-            ("epsilon, RDP", up(epsilon["rdp"]), kind("rdp", shuffled)),
-            ("epsilon, PRV", up(prv["upper"]), f"{kind('prv', shuffled)}; {between}"),
+            ("epsilon, RDP", up(epsilon["rdp"]), bound_kind("rdp", shuffled)),
+            ("epsilon, PRV", up(prv["upper"]), f"{bound_kind('prv', shuffled)}; {between}"),
             ("epsilon, GDP-CLT", f"{epsilon['gdp_clt']:.4f}", "approximation, may be too low"),
         ],
     )
-    notes = [*([SHUFFLED] if shuffled else []), *weakness(stated(epsilon) or 0.0)]
+    notes = [*([SHUFFLED] if shuffled else []), *weakness(stated(epsilon))]
     for note in notes:
         secho(f"note: {note}", fg=typer.colors.YELLOW)
 

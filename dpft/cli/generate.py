@@ -60,10 +60,11 @@ def main(path: Path, overrides: Sequence[str], not_private: bool) -> None:
 
     stay_offline_if_unreachable()  # what can be told without the hub and torch was told
     from dpft.cli.again import training_command
+    from dpft.privacy.guarantee import Guarantee
     from dpft.tasks.base import Task
-    from dpft.training.synthesis import find_sources, is_private, keep, sample
+    from dpft.training.synthesis import find_sources, keep, sample
 
-    if not is_private(trained.record) and not not_private:
+    if not Guarantee.of_record(trained.record).private and not not_private:
         raise ConfigError(
             f"{path} was trained without privacy: what its model writes may repeat training "
             "records word for word. Train with eps=3 first, or type --not-private if the records "
@@ -146,14 +147,14 @@ def _write(
     """Records with their guarantee: the records get their name last, and never without it."""
     from dpft.runs.atomic import write_atomic
     from dpft.runs.errors import disk_report
-    from dpft.training.synthesis import as_markdown, guarantee
+    from dpft.training.synthesis import as_markdown, side_file
 
     unnamed = out.with_name(f".{out.name}.tmp")
     written: list[Path] = []
     try:
         trained.task.write_records(synthetic.rows, synthetic.targets, unnamed)
         digest = hashlib.sha256(unnamed.read_bytes()).hexdigest()
-        content = guarantee(
+        content = side_file(
             trained.record, path.resolve().name, synthetic, sources, sampling, out.name, digest
         )
         texts = (json.dumps(content, indent=2, ensure_ascii=False) + "\n", as_markdown(content))
@@ -218,11 +219,11 @@ def _say(content: Mapping[str, Any], out: Path) -> None:
             fg=typer.colors.YELLOW,
         )
     echo(f"{beside[1]}: the guarantee, also as {beside[0].name}")
-    if content["private"]:
-        echo(content["privacy"]["statement"])
-        for caveat in content["privacy"]["caveats"]:
-            secho(f"note: {caveat}", fg=typer.colors.YELLOW)
-    else:
-        secho("no privacy guarantee", fg=typer.colors.YELLOW)
+    from dpft.privacy.guarantee import Guarantee
+
+    guarantee = Guarantee.of_record(content)
+    echo(guarantee.sentence)
+    for note in guarantee.notes:
+        secho(f"note: {note}", fg=typer.colors.YELLOW)
     if content["sources"]["distinct"]:
         echo(f"sources: {content['sources']['origin']}; {content['sources']['privacy']}")

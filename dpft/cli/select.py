@@ -48,8 +48,8 @@ def main(
         typer.Exit: with status 1, if not every trial is done: the same command goes on.
     """
     from dpft.privacy.accounting import Trials
+    from dpft.privacy.rounding import up
     from dpft.runs.record import read_record
-    from dpft.runs.shown import up
     from dpft.sweep.release import release
     from dpft.sweep.selection import Candidate, Selection, check, draw, price
     from dpft.sweep.splits import remark
@@ -194,9 +194,11 @@ def _owner_only_files() -> Iterator[None]:
 
 def _show(selection: Selection, chosen: Mapping[str, Any], metric: str) -> None:
     """What was released, at which price, and what the price leaves out."""
+    from dpft.privacy.guarantee import Guarantee
     from dpft.tasks.scores import score
 
+    guarantee = Guarantee.of_record(chosen)
     echo(f"{selection.chosen}: {metric} {score(chosen, metric)[1]:.4f}")
-    echo(f"  {chosen['privacy']['statement']}")
-    for caveat in chosen["privacy"]["caveats"]:
-        secho(f"  note: {caveat}", fg=typer.colors.YELLOW)
+    echo(f"  {guarantee.statement}")
+    for note in guarantee.notes:
+        secho(f"  note: {note}", fg=typer.colors.YELLOW)

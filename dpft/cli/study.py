@@ -99,15 +99,16 @@ def _system(path: Path, title: str, name: str) -> System:
             f"{path} has no generations {name!r}; it has {', '.join(known) or 'none'}: type "
             f"dpft decode {path} decode.split=dev, or choose with --split or --generations"
         )
+    from dpft.privacy.guarantee import Guarantee
     from dpft.training.predictions import read_predictions  # and torch, which takes seconds
 
-    privacy = record["privacy"]
+    guarantee = Guarantee.of_record(record)
     about = {
         "config_hash": record["config_hash"],
         "generations": name,
         "labels": record.get("labels", []),
-        "guarantee": "no privacy guarantee" if privacy is None else privacy["statement"],
-        "caveats": [] if privacy is None else privacy["caveats"],
+        "guarantee": guarantee.statement,
+        "caveats": list(guarantee.notes),
     }
     return System(title, read_predictions(known[name]), about)
 

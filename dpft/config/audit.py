@@ -71,3 +71,24 @@ class Audit:
             times = "once" if self.repetitions == 1 else f"{self.repetitions} times"
             labels.append(f"{self.secrets} canary texts in the training data, {times} each")
         return labels
+
+    def caveats(self, noun: str) -> list[str]:
+        """What must be said with the guarantee of the run.
+
+        Args:
+            noun: of one unit of privacy, such as ``record``.
+        """
+        caveats = []
+        if self.secrets and self.repetitions > 1:
+            caveats.append(
+                f"epsilon is for one {noun}, and each of the {self.secrets} secrets is in the data "
+                f"{self.repetitions} times: it has the influence of {self.repetitions} {noun}s, "
+                "which epsilon does not cover"
+            )
+        if self.slots:
+            caveats.append(
+                "the audit's figures (right guesses, epsilon spent at least) are computed from the "
+                "noise itself, which is no part of the release, so that no epsilon covers them: "
+                "leave them out wherever all that is published must be covered"
+            )
+        return caveats

@@ -17,7 +17,7 @@ from dpft.config.errors import ModelError
 from dpft.config.schema import Model
 from dpft.models.load import ADAPTER, ADAPTER_CONFIG, LoadedModel, has_prefix, load_model
 from dpft.models.needs import Needs
-from dpft.runs.shown import base_model
+from dpft.runs.lineage import base_model
 
 _CARD = """# Adapter
 

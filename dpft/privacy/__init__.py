@@ -2,20 +2,44 @@
 
 >>> clipper = make_clipper(model, "bk", threshold=0.1)  # doctest: +SKIP
 >>> clipper.backward(losses)  # losses: (B,); .grad now holds the sum of clipped gradients
+
+Names are imported when they are asked for: `dpft.privacy.guarantee` needs no torch.
 """
 
-from dpft.privacy.clipping import Clipper
-from dpft.privacy.clipping.rules import UnsupportedLayerError
-from dpft.privacy.clipping.styles import make_clipper
-from dpft.privacy.mechanism import Mechanism
-from dpft.privacy.quantiles import Quantiles
-from dpft.privacy.sampling import microbatches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpft.privacy.clipping import Clipper
+    from dpft.privacy.clipping.rules import UnsupportedLayerError
+    from dpft.privacy.clipping.styles import make_clipper
+    from dpft.privacy.guarantee import Guarantee
+    from dpft.privacy.mechanism import Mechanism
+    from dpft.privacy.quantiles import Quantiles
+    from dpft.privacy.sampling import microbatches
+
+_HOME = {
+    "Clipper": "clipping",
+    "Guarantee": "guarantee",
+    "Mechanism": "mechanism",
+    "Quantiles": "quantiles",
+    "UnsupportedLayerError": "clipping.rules",
+    "make_clipper": "clipping.styles",
+    "microbatches": "sampling",
+}
 
 __all__ = [
     "Clipper",
+    "Guarantee",
     "Mechanism",
     "Quantiles",
     "UnsupportedLayerError",
     "make_clipper",
     "microbatches",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -10,9 +10,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from dpft.privacy.guarantee import Guarantee
+from dpft.privacy.rounding import down, up
 from dpft.report.console import Console
 from dpft.report.terminal import echo
-from dpft.runs.shown import down, up
 
 Row = dict[str, str]
 # Columns by accountant.
@@ -50,16 +51,11 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
         cells["instances"] = str(section["examples"])
         for metric, value in section["metrics"].items():
             cells[metric] = "-" if value is None else f"{value:.4f}"
-    privacy = record.get("privacy")
+    epsilon = Guarantee.of_record(record).epsilon
     for column, key in _EPSILONS.items():
-        if key == "pld" and (privacy is None or "pld" not in privacy["epsilon"]):
+        if key == "pld" and (epsilon is None or "pld" not in epsilon):
             continue  # a column of its own only where some run has it
-        if privacy is None:
-            cells[column] = "none"
-        else:
-            cells[column] = _epsilon(privacy["epsilon"], key)
-    if privacy is None and record["training"]["steps"] == 0:
-        cells |= {column: "0" for column in _EPSILONS if column in cells}
+        cells[column] = "none" if epsilon is None else _epsilon(epsilon, key)
     if "audit" in record:
         cells["eps at least (audit)"] = down(record["audit"]["epsilon_lower"])
     if "canaries" in scores:
@@ -89,16 +85,13 @@ def as_markdown(rows: Sequence[Row]) -> str:
 
 def _footnote(entry: tuple[Path, Mapping[str, Any]]) -> str:
     path, record = entry
-    parts = [*record.get("labels", [])]
-    if record["privacy"] is not None:
-        parts += [record["privacy"]["statement"], *record["privacy"]["caveats"]]
-    elif record["training"]["steps"] > 0:
-        parts.append("no privacy guarantee")
+    guarantee = Guarantee.of_record(record)
+    parts = [*record.get("labels", []), guarantee.statement, *guarantee.notes]
     return f"\n`{path.name}`: {'; '.join(parts)}."
 
 
 def _cell(r: Row, column: str) -> str:
-    if column == "eps PLD" and r.get("eps RDP") in ("none", "0"):  # of a run that spends nothing
+    if column == "eps PLD" and r.get("eps RDP") == "none":  # of a run that spends nothing
         return r["eps RDP"]
     return r.get(column, "-")
 
@@ -132,11 +125,8 @@ def print_remarks(path: Path, record: Mapping[str, Any]) -> None:
     """What must stand below a run's figures: its labels, and its guarantee with caveats."""
     console = Console()
     labels = ", ".join(record.get("labels", []))
-    guarantee = record["privacy"]
+    guarantee = Guarantee.of_record(record)
     console.print(Text.assemble((str(path), "bold"), f"  ({labels})" if labels else ""))
-    if guarantee is not None:
-        console.print(f"  {guarantee['statement']}", highlight=False, markup=False)
-        for caveat in guarantee["caveats"]:
-            console.print(f"  note: {caveat}", highlight=False, markup=False, style="yellow")
-    elif record["training"]["steps"] > 0:
-        console.print("  no privacy guarantee", highlight=False)
+    console.print(f"  {guarantee.statement}", highlight=False, markup=False)
+    for note in guarantee.notes:
+        console.print(f"  note: {note}", highlight=False, markup=False, style="yellow")

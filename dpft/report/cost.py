@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpft.runs.shown import SHUFFLED, delta, stated, up
+from dpft.privacy.guarantee import SHUFFLED, Guarantee
+from dpft.privacy.rounding import delta, up
 
 if TYPE_CHECKING:
     from dpft.privacy.accounting import RDPCurve
@@ -31,9 +32,10 @@ def remarks(records: Sequence[Mapping[str, Any]], searched: bool = False) -> lis
     """
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for record in records:
-        if record["mechanism"] is not None and record["training"]["steps"] > 0:
-            unit = str(record["privacy"]["neighbouring"]).removeprefix("add or remove one ")
-            groups.setdefault((str(record["dataset"]["task"]), unit), []).append(record)
+        guarantee = Guarantee.of_record(record)
+        if guarantee.kind == "private":
+            key = (str(record["dataset"]["task"]), guarantee.noun)
+            groups.setdefault(key, []).append(record)
     return [_remark(*key, group, searched) for key, group in groups.items() if len(group) > 1]
 
 
@@ -89,7 +91,7 @@ def _remark(task: str, unit: str, records: Sequence[Mapping[str, Any]], searched
             f"privacy.noise_seed out. {_WHERE}"
         )
     epsilon, at = composed(records)
-    each = max(float(stated(record["privacy"]["epsilon"]) or 0) for record in records)
+    each = max(float(record["privacy"]["stated"] or 0) for record in records)
     text = (
         f"{trained} Each run's epsilon (at most "
         f"{up(each)}) holds if nothing but that run is released, and if it was not chosen by what "
@@ -109,8 +111,8 @@ def _remark(task: str, unit: str, records: Sequence[Mapping[str, Any]], searched
     spent = {tuple(record["mechanism"][name] for name in _SPENT) for record in records}
     if searched and len(spent) > 1:
         text += f" {_ADAPTIVE}"
-    return f"{text} {SHUFFLED}" if any(_shuffled(record) for record in records) else text
+    return f"{text} {SHUFFLED}" if any(map(_shuffled, records)) else text
 
 
 def _shuffled(record: Mapping[str, Any]) -> bool:
-    return bool(record["mechanism"]["sampling"] == "shuffle")
+    return "shuffled" in record["privacy"]["voided_by"]

@@ -17,6 +17,14 @@ def plain(text: object) -> str:
     return _ORDERS.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
 
 
+def clock(seconds: float | None) -> str:
+    """``h:mm:ss``."""
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
 def echo(message: object = "", *, err: bool = False, nl: bool = True) -> None:
     """Print a message, on standard error if ``err``."""
     typer.echo(plain(message), err=err, nl=nl)

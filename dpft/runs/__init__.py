@@ -33,12 +33,12 @@ from dpft.runs.finished import (
 )
 from dpft.runs.identity import config_hash
 from dpft.runs.ledger import Ledger, LedgerContents, read_ledger
+from dpft.runs.lineage import base_model
 from dpft.runs.metrics import MetricsLog
 from dpft.runs.noise_key import key_fingerprint, keyed_fingerprint
 from dpft.runs.norms import NORMS, Norms, NormsLog, read_norms
 from dpft.runs.private_state import load_private_state, save_private_state
 from dpft.runs.record import SCHEMA_VERSION, RunRecord, read_record, update_record, write_record
-from dpft.runs.shown import base_model, delta
 
 __all__ = [
     "NORMS",
@@ -69,7 +69,6 @@ __all__ = [
     "code_version",
     "config_hash",
     "damages",
-    "delta",
     "disk_report",
     "environment",
     "fsync_tree",

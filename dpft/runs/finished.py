@@ -241,7 +241,7 @@ def _by_form(folder: Path) -> Iterator[Damage]:
     record = _record(folder / RECORD)
     if record is None:
         yield Damage(RECORD, "is gone or cannot be read")
-    elif record["privacy"] is not None and not record.get("selection"):
+    elif record["privacy"]["kind"] != "none" and not record.get("selection"):
         yield from _short_ledger(folder / LEDGER, record["privacy"]["steps_taken"])
     weights = [*(folder / MODEL).rglob("*.safetensors"), *(folder / MODEL).glob("*.bin")]
     if not weights:
@@ -263,7 +263,7 @@ def _record(file: Path) -> dict[str, Any] | None:
         record = parse_json(file.read_bytes())
         privacy = record["privacy"]
         whole = record["stage"] == "scored" and record["training"] and record["scores"]
-        whole = whole and (privacy is None or isinstance(privacy["steps_taken"], int))
+        whole = whole and privacy["kind"] and isinstance(privacy["steps_taken"], int)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return record if whole else None

@@ -12,10 +12,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dpft.privacy.guarantee import Guarantee
+
 FILE = "dpft.json"
 _MARK = "base trained before"
 # Labels of a run that say what its training records were.
 _DATA = re.compile(r"\btraining records|\btrained on|sample data")
+_VOID = {
+    "shuffled": "not proven, since batches were shuffled",
+    "known seed": "void for whoever knows the seed of its noise",
+    "refuted": "REFUTED BY ITS AUDIT",
+}
+
+
+def base_model(path: str) -> str:
+    """A model's name on the hub, or the last component of its folder and no other folder."""
+    folder = Path(path).expanduser()
+    return folder.resolve().name if folder.is_absolute() or folder.is_dir() else path
 
 
 def descent(record: Mapping[str, Any]) -> str:
@@ -49,22 +62,16 @@ def _of_weights(record: Mapping[str, Any]) -> list[str]:
 
 def _trained(record: Mapping[str, Any]) -> list[str]:
     """On what the run trained the weights, under which guarantee, and what voids that."""
-    privacy, task = record.get("privacy"), record["dataset"]["task"]
-    if not record["training"]["steps"]:
+    guarantee, task = Guarantee.of_record(record), record["dataset"]["task"]
+    if guarantee.kind == "nothing released":
         return []
     weights = _of_weights(record)
     data = [x for x in record.get("labels", []) if x not in weights and _DATA.search(x)]
     on = f"{_MARK} on {task}" + (f" ({'; '.join(data)})" if data else "")
-    if not privacy:
+    if not guarantee.private:
         return [f"{on} without privacy"]
-    void = []
-    if (record.get("mechanism") or {}).get("sampling") == "shuffle":
-        void.append("not proven, since batches were shuffled")
-    if (record.get("seeds") or {}).get("noise") is not None:
-        void.append("void for whoever knows the seed of its noise")
-    if (record.get("audit") or {}).get("refuted"):
-        void.append("REFUTED BY ITS AUDIT")
-    return ["; ".join([f"{on}: {privacy['statement']}", *void])]
+    void = [text for reason, text in _VOID.items() if reason in guarantee.voided_by]
+    return ["; ".join([f"{on}: {guarantee.statement}", *void])]
 
 
 def is_trained_before(label: str) -> bool:

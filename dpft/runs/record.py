@@ -17,7 +17,7 @@ from dpft.runs.finished import replacing
 from dpft.runs.guard import noiseless_names
 from dpft.runs.wellformed import NonNegative, fault, parse_json
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class DatasetRecord(TypedDict):
@@ -48,15 +48,24 @@ class EpsilonRecord(TypedDict):
 
 
 class PrivacyRecord(TypedDict):
-    """The guarantee: what one unit is, what is neighbouring, and what was really spent."""
+    """What is guaranteed: `dpft.privacy.guarantee.Guarantee`, which computes and reads it."""
 
+    kind: str
+    noun: str
     unit: str
     neighbouring: str
-    delta: NonNegative
-    epsilon: EpsilonRecord
     steps_taken: int
+    delta: NonNegative | None
+    epsilon: EpsilonRecord | None
+    stated: NonNegative | None
+    accountant: str | None
     statement: str
+    strength: str
+    meaning: str
+    voided_by: list[str]
+    warnings: list[str]
     caveats: list[str]
+    selected: bool
 
 
 class TrainingRecord(TypedDict):
@@ -163,7 +172,7 @@ class SelectionRecord(TypedDict):
 
 
 class RunRecord(TypedDict):
-    """``record.json``. ``privacy`` and ``mechanism`` are None for non-private runs.
+    """``record.json``. ``mechanism`` is None where nothing is guaranteed.
 
     ``seeds["noise"]`` is the explicit seed, or None where the run's secret key was used.
     ``nulls`` is filled in on writing: dotted key to the number that JSON could not hold.
@@ -179,7 +188,7 @@ class RunRecord(TypedDict):
     dataset: DatasetRecord
     model: NotRequired[ModelRecord]
     mechanism: MechanismRecord | None
-    privacy: PrivacyRecord | None
+    privacy: PrivacyRecord
     training: TrainingRecord
     scores: NotRequired[dict[str, ScoreRecord]]
     audit: NotRequired[AuditRecord]
@@ -290,8 +299,9 @@ def read_record(path: Path) -> dict[str, Any]:
             f"the dpft version that wrote it, or train again"
         )
     wrong = fault(record, RunRecord)
-    if wrong is None and (record["mechanism"] is None) is not (record["privacy"] is None):
-        wrong = "one of mechanism and privacy is null; expected both or none"
+    if wrong is None and (record["mechanism"] is None) is not (record["privacy"]["kind"] == "none"):
+        kind = record["privacy"]["kind"]
+        wrong = f"its guarantee is {kind!r}, which does not fit its mechanism"
     if wrong is not None:
         raise RecordError(
             f"{file} is no run record that dpft wrote ({wrong}): restore it from a copy, or train "

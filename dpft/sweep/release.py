@@ -12,10 +12,9 @@ from typing import Any
 import yaml
 
 from dpft.privacy.accounting import Trials
+from dpft.privacy.guarantee import Guarantee, of_selection
 from dpft.report.card import write_card, write_descent
 from dpft.runs.finished import DONE, marked, read_marker
-from dpft.runs.shown import delta as shown_delta
-from dpft.runs.shown import up
 from dpft.runs.stored import stored_config
 from dpft.sweep.selection import Selection, price, rule, spending
 
@@ -79,13 +78,6 @@ def _priced(
     mechanisms: Sequence[Any],
 ) -> dict[str, Any]:
     _, epsilon, delta = price(mechanisms, trials)
-    private = record["privacy"]
-    unit = str(private["neighbouring"]).removeprefix("add or remove one ")
-    statement = (
-        f"({up(epsilon)}, {shown_delta(delta)})-differential privacy by Renyi accounting, the "
-        "choice of the best of a random number of runs included, for adding or removing one "
-        f"{unit}; one {unit} is {private['unit']}"
-    )
     many = "Poisson" if trials.poisson else f"truncated negative binomial, shape {trials.shape:g}"
     caveat = (
         f"chosen by {metric} among {len(mechanisms)} candidates: the number of runs was drawn "
@@ -95,13 +87,12 @@ def _priced(
     nulls = record.get("nulls", {})
     return {
         **record,
-        "privacy": {
-            **private,
-            "delta": delta,
-            "epsilon": {"pld": None, "rdp": epsilon, "gdp_clt": None, "prv": None},
-            "statement": statement,
-            "caveats": [*private["caveats"], caveat, _uncovered(record)],
-        },
+        "privacy": of_selection(
+            Guarantee.of_record(record),
+            epsilon=epsilon,
+            delta=delta,
+            caveats=(caveat, _uncovered(record)),
+        ).to_dict(),
         # Trials may share a process, whose peak is of all of them.
         "training": {**record["training"], "peak_memory_bytes": None},
         "selection": {

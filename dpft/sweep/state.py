@@ -17,7 +17,6 @@ from typing import Any
 from dpft.config.errors import DpftError
 from dpft.runs.finished import is_finished
 from dpft.runs.record import read_record
-from dpft.runs.shown import stated
 from dpft.runs.wellformed import parse_json
 from dpft.sweep import journal as events
 from dpft.sweep.folder import SweepFolder
@@ -137,8 +136,7 @@ class States:
     def _finished(self, row: Row) -> Row:
         try:
             record = read_record(row.point.path)
-            taken, privacy = record["training"]["steps"], record["privacy"]
-            epsilon = privacy and stated(privacy["epsilon"])
+            taken, epsilon = record["training"]["steps"], record["privacy"]["stated"]
             row = replace(row, step=taken, steps=taken, epsilon=epsilon)
             if (record.get("audit") or {}).get("refuted"):
                 error = "the audit refutes its guarantee; do not release the model"

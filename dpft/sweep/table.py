@@ -10,10 +10,10 @@ from rich import box
 from rich.live import Live
 from rich.table import Table
 
+from dpft.privacy.rounding import up
 from dpft.report.console import Console
-from dpft.report.terminal import echo
+from dpft.report.terminal import clock, echo
 from dpft.runs.closing import Closing
-from dpft.runs.shown import clock, up
 from dpft.sweep import state
 from dpft.sweep.state import Row
 

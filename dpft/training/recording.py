@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,10 +11,9 @@ from dpft import runs
 from dpft.config.audit import Audit
 from dpft.config.checks import is_other_size
 from dpft.config.schema import Run
-from dpft.privacy import Mechanism
+from dpft.privacy.guarantee import guarantee
 from dpft.runs import memory
 from dpft.runs.lineage import ancestral_caveats
-from dpft.runs.shown import down, stated, stated_by, up, weakness
 from dpft.tasks.base import Task
 from dpft.training.setup import Prepared
 
@@ -39,7 +37,6 @@ def make_record(
     task, loaded = prepared.task, prepared.parts.loaded
     mechanism = prepared.parts.mechanism
     parameters = list(loaded.model.parameters())
-    epsilon = mechanism.epsilons() if mechanism.private else None
     explicit = run.privacy.noise_seed
     counts = {"train": len(prepared.records)}
     if task.unit_noun != "record":
@@ -66,21 +63,16 @@ def make_record(
             "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         },
         "mechanism": mechanism.to_dict() if mechanism.private else None,
-        "privacy": {
-            "unit": task.unit_in_words,
-            "neighbouring": f"add or remove one {task.unit_noun}",
-            "delta": mechanism.delta,
-            "epsilon": epsilon,
-            "steps_taken": mechanism.steps,
-            "statement": _statement(mechanism, task, epsilon),
-            "caveats": [
-                *_caveats(mechanism, explicit, task, run.audit, epsilon),
-                *ancestral_caveats(loaded.labels),
-                *_refuted(measured, epsilon),
-            ],
-        }
-        if mechanism.private
-        else None,
+        "privacy": guarantee(
+            mechanism,
+            noun=task.unit_noun,
+            unit=task.unit_in_words,
+            # Canaries are nobody's: what delta says is said of the real units.
+            size=mechanism.dataset_size - run.audit.slots - run.audit.planted,
+            noise_seed=explicit,
+            audit=measured.get("audit"),
+            caveats=_caveats(prepared, run.audit),
+        ).to_dict(),
         "training": {
             "steps": mechanism.steps,
             "seconds": seconds,
@@ -108,91 +100,19 @@ def _size_labels(run: Run, task: Task, count: int) -> list[str]:
     return [f"{count:,} training records, where the published set has {published:,}"]
 
 
-# Below so many units no delta is both small beside 1/N and as small as one would want.
-_FEW = 1000
-
-
-def _statement(mechanism: Mechanism, task: Task, epsilon: dict[str, Any] | None) -> str:
-    assert epsilon is not None
-    if mechanism.steps == 0:
-        return "no training step was taken: the weights depend on no record"
-    counts = "the noisy counts behind the thresholds included, " if mechanism.quantiles else ""
-    unit, bound = task.unit_noun, stated(epsilon)
-    assert bound is not None
-    return (
-        f"({math.ceil(bound * 1000) / 1000:g}, {runs.delta(mechanism.delta)})-"
-        f"differential privacy by {stated_by(epsilon)}, {counts}"
-        f"for adding or removing one {unit}; one {unit} is {task.unit_in_words}"
-    )
-
-
-def _caveats(
-    mechanism: Mechanism,
-    noise_seed: int | None,
-    task: Task,
-    audit: Audit,
-    epsilon: dict[str, Any] | None,
-) -> list[str]:
-    caveats: list[str] = []
-    if mechanism.steps == 0:
-        return caveats
-    assert epsilon is not None
-    unit, delta = task.unit_noun, runs.delta(mechanism.delta)
-    # Canaries are nobody's: what delta says is said of the real units.
-    size = mechanism.dataset_size - audit.slots - audit.planted
-    caveats += weakness(stated(epsilon) or 0.0)
-    if mechanism.delta >= 1 / size:
-        caveats.append(
-            f"delta is {delta} for {size:,} {unit}s: at 1/N and above, publishing a random {unit} "
-            "would pass; the guarantee says next to nothing"
-        )
-    elif size < _FEW:
-        caveats.append(f"only {size:,} {unit}s: delta is {delta}, large for a chance of failure")
+def _caveats(prepared: Prepared, audit: Audit) -> list[str]:
+    """What task, audit and base model add to the guarantee's own caveats."""
+    task, taken = prepared.task, []
     if task.limit_train is not None:
-        caveats.append(
+        taken.append(
             f"trained on the first {task.limit_train} records of a file: one record more before "
             "them displaces another, so the guarantee is for these records as they were taken"
         )
-    if mechanism.sampling == "shuffle":
-        caveats.append("epsilon computed for Poisson sampling, run with shuffled batches")
-    if noise_seed is not None and mechanism.noise_multiplier:
-        caveats.append(
-            f"noise and sampling follow from the explicit seed {noise_seed}: whoever knows it can "
-            "remove the noise; for research, not for release"
-        )
-    if audit.secrets and audit.repetitions > 1:
-        caveats.append(
-            f"epsilon is for one {unit}, and each of the {audit.secrets} secrets is in the data "
-            f"{audit.repetitions} times: it has the influence of {audit.repetitions} {unit}s, "
-            "which epsilon does not cover"
-        )
-    if audit.slots:
-        caveats.append(
-            "the audit's figures (right guesses, epsilon spent at least) are computed from the "
-            "noise itself, which is no part of the release, so that no epsilon covers them: leave "
-            "them out wherever all that is published must be covered"
-        )
-    return caveats
-
-
-def _refuted(measured: Mapping[str, Any], epsilon: dict[str, Any] | None) -> list[str]:
-    audit = measured.get("audit")
-    if audit is None or epsilon is None or not audit["refuted"]:
-        return []
     return [
-        f"THE AUDIT REFUTES IT: at {audit['confidence']:.0%} confidence the run spent an epsilon "
-        f"of at least {down(audit['epsilon_lower'])}, more than {up(least_claim(epsilon))}. "
-        "Something in the code does not do what is accounted for: do not release this model"
+        *taken,
+        *audit.caveats(task.unit_noun),
+        *ancestral_caveats(prepared.parts.loaded.labels),
     ]
-
-
-def least_claim(epsilon: Mapping[str, Any]) -> float:
-    """The least epsilon that a card gives as an upper bound: what an audit may refute.
-
-    Args:
-        epsilon: by accountant, see `Mechanism.epsilons`.
-    """
-    return float(min(stated(epsilon) or 0.0, epsilon["prv"]["upper"]))
 
 
 def forget_peak() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from dpft import runs
 from dpft.config.schema import Run
+from dpft.privacy.rounding import up
 from dpft.report.card import write_card
 from dpft.runs.finished import CARD, CONFIG, GENERATIONS, LEDGER, MODEL, RECORD
-from dpft.runs.shown import stated, up
 from dpft.training.predictions import predict, score_file, spelled, write_predictions
 from dpft.training.progress import Progress
 from dpft.training.trained import TrainedRun
@@ -116,7 +116,7 @@ def _lost(directory: runs.RunDirectory, damage: runs.Damage) -> str:
     try:
         privacy = runs.read_record(directory.path)["privacy"]
         told = f" record.json tells of {privacy['steps_taken']} steps, at an epsilon of "
-        told += f"{up(stated(privacy['epsilon']))}, and that stands."
+        told += f"{up(privacy['stated'])}, and that stands."
     except (runs.RecordError, KeyError, TypeError):
         told = ""
     return (

@@ -17,12 +17,13 @@ from dpft.config.errors import ConfigError, DpftError
 from dpft.config.schema import HALVE, Run
 from dpft.models.save import save_model
 from dpft.privacy import UnsupportedLayerError
+from dpft.privacy.guarantee import least_claim
 from dpft.report.card import write_card, write_descent
 from dpft.runs.paths import run_path
 from dpft.tasks import load_task
 from dpft.training.predictions import predict, score_file, write_predictions
 from dpft.training.progress import Progress
-from dpft.training.recording import forget_peak, least_claim, make_record
+from dpft.training.recording import forget_peak, make_record
 from dpft.training.remake import is_whole, others
 from dpft.training.session import Session
 from dpft.training.setup import Prepared, prepare

@@ -18,6 +18,7 @@ from dpft.cli.train import flags_first
 from dpft.cli.validate import shipped
 from dpft.config.compose import compose
 from tests.processes import dpft
+from tests.runs.example import example_guarantee, without_privacy
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -362,7 +363,7 @@ def test_validate_says_what_it_could_not_check():
 RECORD = {
     "config": {"clip": {"style": "ghost"}, "decode": {"split": "test"}},
     "training": {"steps": 4, "seconds": 1.0},
-    "privacy": None,
+    "privacy": without_privacy(),
 }
 
 
@@ -459,7 +460,7 @@ def test_a_bound_that_promises_little_says_so():
 
 def test_score_prints_labels_and_guarantee(tmp_path, monkeypatch):
     statement = "(3, 1e-05)-differential privacy"
-    private = {"epsilon": {}, "statement": statement, "caveats": ["few records"]}
+    private = example_guarantee(epsilon={}, statement=statement, caveats=["few records"])
     record = {**RECORD, "privacy": private, "labels": ["generated sample data"]}
     section = {"metrics": {"BLEU": 0.5}, "examples": 2}
     monkeypatch.setattr("dpft.cli.score.score_run", lambda path: {"test": section})

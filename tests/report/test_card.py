@@ -1,5 +1,3 @@
-import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +5,8 @@ import pytest
 import yaml
 
 from dpft.report.card import model_card
-from dpft.runs import base_model, delta
-from dpft.runs.shown import down, up
-from tests.runs.example import example_record
-
-SEED_WARNING = "recompute the noise and remove"
-SHUFFLED = "Epsilon computed for Poisson sampling, run with shuffled batches"
+from dpft.runs import base_model
+from tests.runs.example import example_record, without_privacy
 
 
 @pytest.fixture
@@ -23,12 +17,12 @@ def record() -> dict[str, Any]:
 @pytest.mark.parametrize(
     "said",
     [
-        "This model is (3, 8e-6)-differentially private.",
+        "(3, 8e-06)-differential privacy by Renyi accounting.",
+        "Nobody can tell.",
         "| Unit of privacy | one meaning representation with one reference |",
         "| Neighbouring relation | add or remove one record |",
         "| Delta | 8e-06 |",
-        "| Sampler | poisson |",
-        "| Sampling rate | 0.0243 |",
+        "| Sampling | poisson, rate 0.0243 |",
         "| Steps | 410 |",
         "| Noise multiplier | 0.8 |",
         "| Clipping threshold | 0.1, on the whole gradient |",
@@ -65,12 +59,7 @@ def test_upper_bounds_round_up_and_lower_bounds_down(record: dict[str, Any]) -> 
     assert "| Epsilon by RDP (upper bound) | 3.000 |" in card
     assert "| Epsilon by PRV (upper bound for removal; for addition unproven) | 2.650 |" in card
     assert "bounds 2.610 to 2.650" in card
-    assert "| Epsilon by GDP-CLT (approximation, not a bound) | 2.7 |" in card
-
-
-@pytest.mark.parametrize("bound", [up, down])
-def test_a_bound_that_is_not_finite_is_said_in_words(bound: Callable[[float | None], str]) -> None:
-    assert bound(None) == bound(math.inf) == "no finite number"
+    assert "| Epsilon by GDP-CLT (approximation, usually too small) | 2.7 |" in card
 
 
 def test_the_head_is_yaml_that_a_hub_reads(record: dict[str, Any]) -> None:
@@ -81,23 +70,6 @@ def test_the_head_is_yaml_that_a_hub_reads(record: dict[str, Any]) -> None:
         "base_model": 'odd: "name"',
         "tags": ["dpft", "differential-privacy"],
     }
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (1 / (2 * 67349), "7.43e-06"),
-        (8e-6, "8e-06"),
-        (1e-5, "1e-05"),
-        (0.9996, "1"),
-        (0.00125, "0.00125"),
-        (0.0012501, "0.00126"),
-    ],
-)
-def test_delta_is_never_rounded_down(record: dict[str, Any], value: float, said: str) -> None:
-    record["privacy"]["delta"] = value
-    assert delta(value) == said
-    assert f"| Delta | {said} |" in model_card(record)
 
 
 def test_no_folder_of_a_model_is_named(tmp_path: Path) -> None:
@@ -119,33 +91,21 @@ def test_scores_of_held_out_records_are_not_covered(record: dict[str, Any]) -> N
     assert "Publish them only if those records may be spoken about" in scores
 
 
-def test_an_explicit_seed_is_warned_of(record: dict[str, Any]) -> None:
-    assert SEED_WARNING not in model_card(record)
+def test_warnings_stand_above_the_statement(record: dict[str, Any]) -> None:
+    record["privacy"]["warnings"] = ["Do not release this model."]
     record["seeds"]["noise"] = 0
     card = model_card(record)
-    assert SEED_WARNING in card
+    statement = card.index(record["privacy"]["statement"])
+    assert card.index("> **Warning:** Do not release this model.") < statement
     assert "explicit seed 0 (no secret" in card
 
 
-def test_shuffled_sampling_is_labelled(record: dict[str, Any]) -> None:
-    assert SHUFFLED not in model_card(record)
-    record["mechanism"]["sampling"] = "shuffle"
-    assert SHUFFLED in model_card(record)
-    assert "upper bound" not in model_card(record)
-
-
-@pytest.mark.parametrize("without", ["mechanism", "privacy"])
-def test_a_run_without_noise_has_no_guarantee(record: dict[str, Any], without: str) -> None:
-    record[without] = None
+def test_a_run_without_noise_has_no_guarantee(record: dict[str, Any]) -> None:
+    record |= {"mechanism": None, "privacy": without_privacy()}
     card = model_card(record)
-    assert "**No privacy guarantee.**" in card
-    assert "differential-privacy" not in card
-    assert "Epsilon" not in card
-
-
-def test_a_mechanism_that_is_not_private_has_no_guarantee(record: dict[str, Any]) -> None:
-    record["mechanism"].update(private=False, noise_multiplier=0.0)
-    assert "**No privacy guarantee.**" in model_card(record)
+    assert "> **No privacy guarantee: trained without noise" in card
+    for absent in ("differential-privacy", "Epsilon", "### What is not covered"):
+        assert absent not in card
 
 
 def test_several_groups_are_summed_up(record: dict[str, Any]) -> None:
@@ -183,11 +143,6 @@ def test_a_flat_run_says_nothing_of_groups(record: dict[str, Any]) -> None:
     assert "Noise allocation" not in card
 
 
-def test_an_unfinished_run_tells_its_steps(record: dict[str, Any]) -> None:
-    record["privacy"]["steps_taken"] = 400
-    assert "| Steps | 400 of 410 planned |" in model_card(record)
-
-
 def test_an_epsilon_that_is_missing_is_no_zero(record: dict[str, Any]) -> None:
     record["privacy"]["epsilon"] = {"rdp": None, "gdp_clt": None, "prv": None}
     assert "| Epsilon by RDP (upper bound) | no finite number |" in model_card(record)
@@ -203,6 +158,6 @@ def test_what_a_record_quotes_is_no_html(record: dict[str, Any]) -> None:
     record["labels"] = ["<img src=x onerror=alert(1)>"]
     record["privacy"]["caveats"] = ["<script>alert(1)</script>"]
     card = model_card(record)
-    assert "<img" not in card
-    assert "<script" not in card
-    assert "&lt;script>alert(1)&lt;/script>" in card
+    assert " <img" not in card
+    assert " <script" not in card
+    assert "\\<script>alert(1)\\</script>" in card

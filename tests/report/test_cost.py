@@ -4,6 +4,7 @@ import pytest
 
 from dpft.privacy.accounting import Trials, epsilon_rdp, run_curve
 from dpft.report.cost import composed, remarks
+from tests.runs.example import example_guarantee, without_privacy
 
 DELTA = 1e-5
 
@@ -21,11 +22,13 @@ def record(task="e2e", sigma=2.0, rate=0.1, steps=50, delta=DELTA, sampling="poi
         "dataset": {"task": task, "source": "files"},
         "training": {"steps": steps},
         "mechanism": mechanism,
-        "privacy": {
-            "unit": "a row",
-            "neighbouring": "add or remove one record",
-            "epsilon": {"rdp": each},
-        },
+        "privacy": example_guarantee(
+            unit="a row",
+            delta=delta,
+            epsilon={"rdp": each},
+            stated=each,
+            voided_by=["shuffled"] if sampling == "shuffle" else [],
+        ),
     }
 
 
@@ -37,7 +40,7 @@ def chosen():
     """The best of ten trials on average, of candidates that spend the same."""
     found = record(sigma=0.8, rate=0.02, steps=400)
     spent = {"sampling_rate": 0.02, "noise_multiplier": 0.8, "steps": 400}
-    found["privacy"] |= {"delta": DELTA, "epsilon": {"rdp": 8.51}}
+    found["privacy"] |= {"epsilon": {"rdp": 8.51}, "stated": 8.51}
     return found | {"selection": {"mean": 10.0, "shape": 1.0, "mechanisms": [spent]}}
 
 
@@ -66,7 +69,7 @@ def test_the_least_delta_is_told():
 
 
 def test_a_remark_for_each_data_set_of_several_private_runs():
-    public = record() | {"mechanism": None}
+    public = record() | {"mechanism": None, "privacy": without_privacy()}
     untrained = record(steps=0)
     assert remarks([record(), public, untrained, record(task="sst2")]) == []
     said = remarks([record(), record(), record(task="sst2")])
@@ -80,7 +83,7 @@ def test_a_remark_for_each_data_set_of_several_private_runs():
 
 def test_units_of_privacy_are_not_added_up():
     users = record()
-    users["privacy"]["neighbouring"] = "add or remove one user"
+    users["privacy"]["noun"] = "user"
     assert remarks([record(), users]) == []
     assert "for each user" in remarks([users, users])[0]
 

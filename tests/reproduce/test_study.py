@@ -20,7 +20,7 @@ from dpft.reproduce.study.statistics import summary
 from dpft.runs import RunDirectory, read_record, write_record
 from dpft.tasks.objectives.base import Prediction
 from dpft.training.predictions import write_predictions
-from tests.runs.example import example_record
+from tests.runs.example import example_record, without_privacy
 
 
 def system(name, count=8, reply="{name} answers {i}", **changes):
@@ -381,7 +381,7 @@ def run_folder(path, name, reply, private):
         record = example_record(run.config_hash) | {"labels": ["bundled tiny model"]}
         record["generations"] = {"dev": "generations/dev.jsonl"}
         if not private:
-            record["mechanism"] = record["privacy"] = None
+            record |= {"mechanism": None, "privacy": without_privacy()}
         write_record(run, record)
         run.mark_done()
     return path / name

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from dpft.privacy.guarantee import NONE
+
 
 def example_record(config_hash: str = "0123456789ab") -> dict[str, Any]:
     return {
@@ -36,19 +38,7 @@ def example_record(config_hash: str = "0123456789ab") -> dict[str, Any]:
             "thresholds": [0.1],
             "private": True,
         },
-        "privacy": {
-            "unit": "one meaning representation with one reference",
-            "neighbouring": "add or remove one record",
-            "delta": 8e-6,
-            "epsilon": {
-                "rdp": 2.99901,
-                "gdp_clt": 2.7,
-                "prv": {"lower": 2.6109, "estimate": 2.63, "upper": 2.6491},
-            },
-            "steps_taken": 410,
-            "statement": "This model is (3, 8e-6)-differentially private.",
-            "caveats": ["Two earlier runs on the same data were set aside."],
-        },
+        "privacy": example_guarantee(),
         "training": {"steps": 410, "seconds": 1234.5, "peak_memory_bytes": 10**9, "device": "cpu"},
         "scores": {
             "test": {"metrics": {"BLEU": 61.519}, "examples": 630, "signature": "e2e-metrics|v1"}
@@ -56,3 +46,46 @@ def example_record(config_hash: str = "0123456789ab") -> dict[str, Any]:
         "generations": {"test": "generations/test.jsonl"},
         "labels": ["subset"],
     }
+
+
+def example_guarantee(**changes: Any) -> dict[str, Any]:
+    """The section ``privacy`` of the record above."""
+    return {
+        "kind": "private",
+        "noun": "record",
+        "unit": "one meaning representation with one reference",
+        "neighbouring": "add or remove one record",
+        "steps_taken": 410,
+        "delta": 8e-6,
+        "epsilon": {
+            "rdp": 2.99901,
+            "gdp_clt": 2.7,
+            "prv": {"lower": 2.6109, "estimate": 2.63, "upper": 2.6491},
+        },
+        "stated": 2.99901,
+        "accountant": "rdp",
+        "statement": "(3, 8e-06)-differential privacy by Renyi accounting",
+        "strength": "reasonable",
+        "meaning": "Nobody can tell.",
+        "voided_by": [],
+        "warnings": [],
+        "caveats": ["Two earlier runs on the same data were set aside."],
+        "selected": False,
+        **changes,
+    }
+
+
+def without_privacy(**changes: Any) -> dict[str, Any]:
+    """The same section of a run without noise."""
+    return example_guarantee(
+        kind="none",
+        delta=None,
+        epsilon=None,
+        stated=None,
+        accountant=None,
+        statement=NONE,
+        strength="none",
+        meaning="",
+        caveats=[],
+        **changes,
+    )

@@ -131,7 +131,7 @@ def test_a_full_disk_leaves_the_old_record(
     [
         ("{", "is not JSON"),
         ("[]", "schema version None"),
-        ('{"schema_version": 99}', "schema version 99; this dpft reads version 1"),
+        ('{"schema_version": 99}', "schema version 99; this dpft reads version 2"),
     ],
 )
 def test_what_cannot_be_read_is_explained(run: RunDirectory, text: str, reason: str) -> None:

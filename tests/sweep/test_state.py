@@ -10,8 +10,8 @@ from rich.console import Console
 
 from dpft.cli import sweep
 from dpft.config.errors import ConfigError
+from dpft.report.terminal import clock
 from dpft.runs import RunLockedError
-from dpft.runs.shown import clock
 from dpft.sweep import journal as events
 from dpft.sweep.arguments import ParsedOverrides
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
@@ -51,7 +51,7 @@ def finished(path, digest, bleu=0.25):
     path.mkdir(parents=True, exist_ok=True)
     record = whole()
     record["training"]["steps"] = 8
-    record["privacy"]["epsilon"]["rdp"] = 2.9
+    record["privacy"]["stated"] = 2.9
     record["scores"]["test"]["metrics"] = {"BLEU": bleu, "NIST": 2.0}
     (path / "record.json").write_text(json.dumps(record))
     (path / "DONE").write_text(json.dumps({"config_hash": digest}))

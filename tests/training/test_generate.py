@@ -383,9 +383,9 @@ def test_a_run_without_privacy_is_refused_or_said_to_have_none(quick_scores, one
     assert "no privacy guarantee" in result.output
     out = plain / "synthetic/trainset.csv"
     side = content(out)
-    assert (side["private"], side["privacy"], side["mechanism"]) == (False, None, None)
+    assert (side["private"], side["privacy"]["kind"], side["mechanism"]) == (False, "none", None)
     text = out.with_name(f"{out.name}.guarantee.md").read_text()
-    assert "None. The model was trained without privacy" in text
+    assert "No privacy guarantee: trained without noise" in text
     assert "Epsilon" not in text
 
 

@@ -10,6 +10,7 @@ import torch
 from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.privacy.accounting import epsilon_gdp_clt, epsilon_pld
+from dpft.privacy.guarantee import least_claim
 from dpft.report.card import model_card
 from dpft.report.comparison import print_remarks
 from dpft.runs.paths import run_path
@@ -118,27 +119,9 @@ def test_the_statement_quotes_the_epsilon_of_the_accountant_that_it_names(
         )
         assert proven <= float(epsilon) < proven + 0.001
         assert float(delta) == 1e-3
-    assert recording.least_claim(record["privacy"]["epsilon"]) == pytest.approx(
+    assert least_claim(record["privacy"]["epsilon"]) == pytest.approx(
         min(proven, record["privacy"]["epsilon"]["prv"]["upper"])
     )
-
-
-def test_an_audit_is_held_against_a_bound_and_no_estimate():
-    epsilon = {"rdp": 3.0, "gdp_clt": 1.0, "prv": {"lower": 1.5, "estimate": 2.0, "upper": 2.5}}
-    assert recording.least_claim(epsilon) == 2.5
-    assert recording.least_claim({**epsilon, "rdp": 2.2}) == 2.2
-    assert recording.least_claim({**epsilon, "pld": 2.1}) == 2.1
-
-
-@pytest.mark.parametrize("sampling", ["poisson", "shuffle"])
-def test_epsilon_of_shuffled_batches_is_never_stated_without_its_caveat(tmp_path, sampling):
-    record = record_of(settings(tmp_path, f"sampling={sampling}"))
-    said = "epsilon computed for Poisson sampling, run with shuffled batches"
-    assert (said in record["privacy"]["caveats"]) is (sampling == "shuffle")
-    card = model_card(record)
-    warned = f"> **Mind:** {said[0].upper()}{said[1:]}."
-    assert (warned in card) is (sampling == "shuffle")
-    assert ("(upper bound)" in card) is (sampling == "poisson")
 
 
 @pytest.mark.parametrize("repetitions", [1, 10])

@@ -338,9 +338,9 @@ def test_one_of_several_processes_begins_nothing(tmp_path, monkeypatch, name):
 
 def test_shuffled_sampling_is_labelled_everywhere(tmp_path, quick_scores):
     outcome = run_experiment(parse(config(tmp_path, "sampling=shuffle", "name=shuffled")))
-    said = "epsilon computed for Poisson sampling, run with shuffled batches"
-    assert said in outcome.record["privacy"]["caveats"]
-    assert said in (outcome.path / "model/README.md").read_text().replace("Epsilon", "epsilon")
+    said = "Epsilon computed for Poisson sampling, run with shuffled batches"
+    assert outcome.record["privacy"]["warnings"][0].startswith(said)
+    assert said in (outcome.path / "model/README.md").read_text()
 
 
 def training(folder, *overrides):

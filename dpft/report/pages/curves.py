@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpft.config.errors import DpftError
+from dpft.privacy.rounding import number
 from dpft.report.pages.frame import Html, folded, joined, paragraph, table
 from dpft.report.pages.gather import Gathered, Options
 from dpft.report.pages.svg import MOST_LINES, Line, chart
-from dpft.runs.shown import number
 
 # Of so many groups each has a curve; of more, as many that are spread over all of them.
 _MOST_GROUPS = 16

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dpft.config.errors import DpftError
+from dpft.privacy.guarantee import Guarantee
 from dpft.report.pages.generations import Generations, parsed, read_generations
 from dpft.report.pages.target import Target
 from dpft.runs.finished import damages
@@ -94,12 +95,16 @@ class Gathered:
         return found if isinstance(found, Mapping) else None
 
     @property
+    def guarantee(self) -> Guarantee | None:
+        """What its record states; None while there is none."""
+        return None if self.record is None else Guarantee.of_record(self.record)
+
+    @property
     def private(self) -> bool:
         """Whether any guarantee holds, or will."""
-        mechanism = self.mechanism
-        return mechanism is not None and bool(
-            mechanism.get("private", mechanism.get("noise_multiplier"))
-        )
+        if self.guarantee is not None:
+            return self.guarantee.private
+        return self.mechanism is not None and bool(self.mechanism.get("private"))
 
     @property
     def known(self) -> bool:
@@ -168,16 +173,16 @@ class _Reader:
                 f"record.json is of configuration {record.get('config_hash')}, identity.json of "
                 f"{identity.get('config_hash')}: one of them is of another run"
             )
-        privacy = record.get("privacy")
-        if ledger is None or not isinstance(privacy, Mapping):
+        privacy = record["privacy"]
+        if ledger is None:
             return
-        if ledger.steps_spent != privacy.get("steps_taken"):
+        if ledger.steps_spent != privacy["steps_taken"]:
             self.problems.append(
                 f"ledger.jsonl has {ledger.steps_spent} steps, record.json "
-                f"{privacy.get('steps_taken')}: do not rely on the guarantee before you know why"
+                f"{privacy['steps_taken']}: do not rely on the guarantee before you know why"
             )
             return
-        stated = privacy["epsilon"].get("rdp") if isinstance(privacy.get("epsilon"), dict) else None
+        stated = (privacy["epsilon"] or {}).get("rdp")
         spent = ledger.entries[-1].get("epsilon_rdp") if ledger.entries else None
         if not (isinstance(stated, float | int) and isinstance(spent, float | int)):
             return

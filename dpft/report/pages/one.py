@@ -8,7 +8,7 @@ from dpft.report.pages import svg
 from dpft.report.pages.curves import noiseless, released
 from dpft.report.pages.frame import Html, joined, listed, page, paragraph, text
 from dpft.report.pages.gather import Gathered, Options
-from dpft.report.pages.guarantee import NONE, UNKNOWN, guarantee
+from dpft.report.pages.guarantee import brief, guarantee
 from dpft.report.pages.sections import cost, provenance, samples, scores, summary
 from dpft.report.pages.settings import configuration
 
@@ -86,7 +86,7 @@ def banners(runs: list[Gathered], options: Options) -> list[Html]:
     without = [run for run in runs if not run.private]
     said = [paragraph(PRIVATE, "banner")] if options.private else []
     if len(runs) == 1 and without:
-        said.append(paragraph(NONE if without[0].known else UNKNOWN, "banner"))
+        said.append(paragraph(brief(without[0]), "banner"))
     elif without:
         named = ", ".join(run.name for run in without[:8]) + (", …" if len(without) > 8 else "")
         said.append(

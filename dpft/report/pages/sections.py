@@ -10,7 +10,8 @@ from dpft.report.pages.frame import Html, facts, folded, joined, marked, paragra
 from dpft.report.pages.gather import Gathered
 from dpft.report.pages.generations import Sample, withheld
 from dpft.report.pages.settings import choices, told
-from dpft.runs.shown import base_model, clock
+from dpft.report.terminal import clock
+from dpft.runs.lineage import base_model
 
 CHOSEN = "evenly spread over it and not chosen by their quality."
 COVERED = (

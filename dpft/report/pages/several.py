@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dpft.config.errors import DpftError
+from dpft.privacy.guarantee import Guarantee
+from dpft.privacy.rounding import up
 from dpft.report.pages.curves import overlaid, thresholds
 from dpft.report.pages.frame import Html, joined, listed, page, paragraph, table, text
 from dpft.report.pages.gather import Gathered, Options
@@ -15,7 +17,7 @@ from dpft.report.pages.sections import CHOSEN, COVERED, brief_cost, samples, sum
 from dpft.report.pages.settings import changes, differing, told
 from dpft.report.pages.settings import shown as value_shown
 from dpft.report.pages.target import Found
-from dpft.runs.shown import clock, stated, up
+from dpft.report.terminal import clock
 from dpft.tasks.scores import lower_is_better, score
 
 # More settings than these are compared in a table of their own.
@@ -177,8 +179,8 @@ def _spent(run: Gathered) -> tuple[str, str, str]:
             return "–", "–", "–"
         total = (run.mechanism or {}).get("steps", "?")
         return up(entries[-1].get("epsilon_rdp")), f"{len(entries)} of {total}", "–"
-    training, privacy = run.record["training"], run.record.get("privacy")
-    epsilon = up(stated(privacy["epsilon"])) if run.private and privacy else "none"
+    training, guarantee = run.record["training"], Guarantee.of_record(run.record)
+    epsilon = up(guarantee.stated) if guarantee.private else "none"
     return epsilon, f"{training.get('steps', '–')}", clock(training.get("seconds"))
 
 
@@ -213,9 +215,8 @@ def _short(run: Gathered, place: int, options: Options) -> Html:
 
 
 def _caveats(run: Gathered) -> Html:
-    privacy = (run.record or {}).get("privacy") or {}
-    found = privacy.get("caveats") if run.private else None
-    return listed(found) if found else Html("")
+    notes = run.guarantee.notes if run.guarantee else ()
+    return listed(notes) if notes else Html("")
 
 
 def _changed(run: Gathered) -> Html:

@@ -1,7 +1,7 @@
 """Synthetic records from a privately trained model, and what may be said of their privacy."""
 
-from dpft.training.synthesis.guarantee import as_markdown, guarantee, is_private
 from dpft.training.synthesis.sampling import Synthetic, keep, sample
+from dpft.training.synthesis.side_file import as_markdown, side_file
 from dpft.training.synthesis.sources import Sources, find_sources
 
 __all__ = [
@@ -9,8 +9,7 @@ __all__ = [
     "Synthetic",
     "as_markdown",
     "find_sources",
-    "guarantee",
-    "is_private",
     "keep",
     "sample",
+    "side_file",
 ]

@@ -4,6 +4,8 @@ import html.parser
 import json
 import math
 
+from tests.runs.example import example_guarantee, without_privacy
+
 DELTA = 1e-5
 LOSSES = [6.4336037, 5.5241913, 5.1730656, 4.9876543]
 NORMS = [18.1442928, 16.396041, 15.129548, 14.77123]
@@ -52,7 +54,7 @@ def mechanism(**changes):
 
 def record(bleu=0.59, private=True, settings=None, **changes):
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "stage": "scored",
         "dpft": {"version": "0.1.0", "commit": "abc123", "dirty": True},
         "config": settings or config(),
@@ -77,21 +79,21 @@ def record(bleu=0.59, private=True, settings=None, **changes):
             "trainable_parameters": 757248,
         },
         "mechanism": mechanism() if private else None,
-        "privacy": {
-            "unit": "one row of the training file",
-            "neighbouring": "add or remove one record",
-            "delta": DELTA,
-            "epsilon": {
+        "privacy": example_guarantee(
+            unit="one row of the training file",
+            delta=DELTA,
+            epsilon={
                 "rdp": 2.9998,
                 "gdp_clt": 2.32,
                 "prv": {"lower": 2.6, "estimate": 2.65, "upper": 2.7},
             },
-            "steps_taken": 4,
-            "statement": "(3, 1e-05)-differential privacy by Renyi accounting",
-            "caveats": ["only 42 records"],
-        }
+            stated=2.9998,
+            steps_taken=4,
+            statement="(3, 1e-05)-differential privacy by Renyi accounting",
+            caveats=["only 42 records"],
+        )
         if private
-        else None,
+        else without_privacy(),
         "training": {"steps": 4, "seconds": 61.4, "peak_memory_bytes": 2**30, "device": "cpu"},
         "scores": {
             "test": {
@@ -158,7 +160,7 @@ def a_run(path, the_record=None, **of_ledger):
     (path / "record.json").write_text(json.dumps(the_record))
     identity = {"config": the_record["config"], "config_hash": the_record["config_hash"]}
     (path / "identity.json").write_text(json.dumps(identity))
-    if the_record["privacy"] is not None:
+    if the_record["mechanism"] is not None:
         ledger(path, **of_ledger)
     metrics(path, len(of_ledger.get("groups") or [0]))
     generations(path)
@@ -175,7 +177,9 @@ def a_selection(path):
     spent = {"sampling_rate": 0.0243, "noise_multiplier": 1.07, "steps": 4}
     found = {"mean": 2.0, "shape": 1.0, "candidates": 2, "mechanisms": [spent], "metric": "BLEU"}
     found["best"] = "highest"
-    a_run(path / "chosen", record(selection=found))
+    whole = record(selection=found)
+    whole["privacy"]["selected"] = True
+    a_run(path / "chosen", whole)
     (path / "chosen/ledger.jsonl").unlink()
     return path
 

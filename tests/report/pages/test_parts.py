@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from dpft.report.pages.frame import marked, page, text
-from dpft.report.pages.guarantee import in_words
 from dpft.report.pages.settings import changes, configuration, differing, shown, told
 from dpft.report.pages.svg import Line, chart
 from tests.report.pages.example import Page, config
@@ -67,26 +66,6 @@ def test_lines_are_told_apart_and_named():
     assert len(set(re.findall(r"hsl\((\d+)", chart("t", [
         Line(str(k), ((0, k), (1, k))) for k in range(5)
     ], ordered=True)))) == 5  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "said"),
-    [
-        (3.0, ["20.1 ", "95.26% sure", "can hardly tell"]),
-        (1.0, ["2.72 ", "73.2% sure"]),
-        (8.0, ["2,990 ", "99.9665% sure", "little protection", "is limited in telling"]),
-        (0.1, ["1.11 ", "52.5% sure"]),
-        (900.0, ["nothing follows"]),
-        (None, ["nothing is guaranteed"]),
-    ],
-)
-def test_the_guarantee_in_words_promises_no_more_than_was_computed(epsilon, said):
-    words = in_words(epsilon, 7.42402e-06, "user")
-    for part in said:
-        assert part in words
-    if epsilon is not None and epsilon < 100:
-        assert "delta = 7.43e-06" in words
-        assert "any one user" in words
 
 
 def test_settings_are_compared_with_the_chosen_files():

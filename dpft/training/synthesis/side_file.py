@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dpft.runs import shown
+from dpft.privacy.guarantee import Guarantee
+from dpft.report.guarantee import as_markdown as privacy_as_markdown
+from dpft.runs.lineage import base_model
 from dpft.training.synthesis.sampling import Synthetic
 from dpft.training.synthesis.sources import Sources
 
@@ -15,19 +17,10 @@ _POSTPROCESSING = (
     "the same guarantee: sampling costs no further privacy, however many texts are drawn, and "
     "neither does leaving some of them out, or training on them."
 )
-_NONE = (
-    "None. The model was trained without privacy, so that these texts may repeat its training "
-    "records word for word. Handle them as you would those records."
-)
+_NONE = "Handle the texts as you would the training records."
 
 
-def is_private(record: Mapping[str, Any]) -> bool:
-    """Whether the run of this record has any guarantee."""
-    mechanism = record["mechanism"]
-    return record["privacy"] is not None and mechanism is not None and bool(mechanism["private"])
-
-
-def guarantee(
+def side_file(
     record: Mapping[str, Any],
     run_name: str,
     synthetic: Synthetic,
@@ -47,7 +40,7 @@ def guarantee(
         file_name: of the synthetic records.
         sha256: of that file.
     """
-    private = is_private(record)
+    private = Guarantee.of_record(record).private
     base = record.get("model", {}).get("base_model")
     return {
         "file": file_name,
@@ -64,14 +57,14 @@ def guarantee(
             "name": run_name,
             "config_hash": record["config_hash"],
             "dpft": record["dpft"]["version"],
-            "base_model": shown.base_model(base) if base else None,
+            "base_model": base_model(base) if base else None,
             "task": record["dataset"]["task"],
             "noise_seed": record.get("seeds", {}).get("noise"),
         },
         "private": private,
-        "privacy": record["privacy"] if private else None,
+        "privacy": record["privacy"],
         "selection": record.get("selection"),
-        "mechanism": record["mechanism"] if private else None,
+        "mechanism": record["mechanism"],
         "post_processing": _POSTPROCESSING if private else _NONE,
         "sources": {
             "origin": sources.origin,
@@ -101,12 +94,11 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         "## Privacy",
         "",
     ]
-    if content["private"]:
-        lines += _bounds(content["privacy"], content["mechanism"], run["noise_seed"])
-    lines += [content["post_processing"], ""]
-    if content["private"]:
-        lines += [f"- Mind: {caveat}" for caveat in content["privacy"]["caveats"]]
-        search = "further search" if content.get("selection") else "the search"
+    guarantee = Guarantee.of_record(content)
+    lines += [privacy_as_markdown(guarantee, []), "", content["post_processing"], ""]
+    if guarantee.private:
+        lines += [f"- Mind: {caveat}" for caveat in guarantee.caveats]
+        search = "further search" if guarantee.selected else "the search"
         lines += [
             "- Not covered: other releases from the same training records, whose costs add up, and "
             f"{search} for settings; see the run's model card.",
@@ -127,24 +119,3 @@ def as_markdown(content: Mapping[str, Any]) -> str:
     if content["labels"]:
         lines += ["", f"Mind: {', '.join(content['labels'])}."]
     return "\n".join([*lines, "", f"SHA-256: `{content['sha256']}`", ""])
-
-
-def _bounds(
-    privacy: Mapping[str, Any], mechanism: Mapping[str, Any], noise_seed: int | None
-) -> list[str]:
-    above = [f"{privacy['statement']}.", *shown.warnings(mechanism, noise_seed)]
-    shuffled = mechanism.get("sampling") == "shuffle"
-    rows = [
-        *shown.bounds(privacy["epsilon"] or {}, shuffled),
-        ("Delta", shown.delta(privacy["delta"])),
-        ("Unit of privacy", privacy["unit"]),
-        ("Neighbouring relation", privacy["neighbouring"]),
-        ("Steps", f"{privacy['steps_taken']:,}"),
-    ]
-    return [
-        *(line for paragraph in above for line in (paragraph, "")),
-        "| | |",
-        "| --- | --- |",
-        *(f"| {name} | {value} |" for name, value in rows),
-        "",
-    ]

@@ -1,0 +1,431 @@
+"""What a run guarantees: computed once, stored in its record, and only rendered elsewhere.
+
+Whether a run is private, of what unit, at which epsilon, what voids the guarantee and what it
+leaves open is decided here. Imports no torch, so that whatever shows a record answers at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpft.privacy.rounding import delta as shown_delta
+from dpft.privacy.rounding import down, number, three_digits_down, three_digits_up, up
+
+if TYPE_CHECKING:
+    from dpft.privacy.mechanism import Mechanism
+
+Kind = Literal["private", "nothing released", "none"]
+Void = Literal["shuffled", "known seed", "refuted"]
+_LISTS = ("voided_by", "warnings", "caveats")
+
+SHUFFLED = "Epsilon computed for Poisson sampling, run with shuffled batches."
+NONE = (
+    "no privacy guarantee: trained without noise, so that model, scores and texts may reveal "
+    "training records, word for word"
+)
+NOTHING_RELEASED = "no training step was taken: the weights depend on no record"
+
+# Epsilons up to these are strong and reasonable (Ponomareva et al., How to DP-fy ML, 2023, 5.2).
+STRONG, REASONABLE = 1.0, 10.0
+# Beyond it no sentence on chances says anything.
+_VACUOUS = 30.0
+# Below so many units no delta is both small beside 1/N and as small as one would want.
+_FEW = 1000
+# PRV is composed for one direction, removing a record (docs/reference/accounting.md, Limits).
+_BOUND = {
+    "pld": "upper bound",
+    "rdp": "upper bound",
+    "prv": "upper bound for removal; for addition unproven",
+}
+_BY = {"pld": "privacy loss distributions", "rdp": "Renyi accounting"}
+
+# What the guarantee of every private run leaves out, as Markdown sentences.
+_SEARCH = (
+    "**Hyperparameter search.** Each run on the same records spends its own budget, also those "
+    "that were thrown away. Epsilon above is this run's alone."
+)
+_FURTHER_SEARCH = (
+    "**Further search.** Epsilon above includes the choice among the candidates of one selection. "
+    "Other runs on the same records spend their own budgets, also those that were thrown away."
+)
+_NOT_COVERED = (
+    "**Other releases from the same data**: other models, statistics, earlier attempts. Their "
+    "costs add up.",
+    "**The number of training records, or of users where those are the unit, N** is treated as "
+    "public, and so are the choices that depend on it (sampling rate, delta, steps).",
+    "**Floating-point noise.** The analysis is for real numbers; noise and sums have finitely many "
+    "digits, which attacks on exact bit patterns can exploit.",
+    "**The pseudo-random generator.** Sampling and noise come from a statistical generator, "
+    "not from a cryptographic one.",
+    "**The `private/` folder** of the run holds noiseless statistics and the noise key. It is no "
+    "part of this release and must not be published.",
+    "**Validation and test records.** Scores are computed from them without noise, and generated "
+    "texts may repeat their prompts or references.",
+    "**Running time and memory use**, which depend on how many records a batch drew.",
+)
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """The section ``privacy`` of a record.
+
+    Attributes:
+        kind: ``private``; ``nothing released`` where no step was taken; ``none`` without noise.
+        noun: of one unit of privacy, such as ``record`` or ``user``.
+        unit: what one unit is, in words.
+        neighbouring: how neighbouring data sets differ.
+        steps_taken: noisy steps that were released.
+        delta: None without a guarantee.
+        epsilon: by accountant, see `Mechanism.epsilons`; None without a guarantee.
+        stated: the least proven upper bound, which `statement` quotes; None where it is infinite.
+        accountant: that computed `stated`.
+        statement: one sentence without its full stop.
+        strength: ``strong``, ``reasonable``, ``weak`` or ``none``.
+        meaning: what epsilon and delta say, for people who have never read a paper on privacy.
+        voided_by: what makes the statement untrue, or true only for some; usually nothing.
+        warnings: a sentence or more on each of these. They stand above the figures.
+        caveats: what this run's guarantee leaves open.
+        selected: whether the guarantee includes the choice among several runs.
+    """
+
+    kind: Kind
+    noun: str
+    unit: str
+    neighbouring: str
+    steps_taken: int
+    delta: float | None
+    epsilon: Mapping[str, Any] | None
+    stated: float | None
+    accountant: str | None
+    statement: str
+    strength: str
+    meaning: str
+    voided_by: tuple[Void, ...] = ()
+    warnings: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+    selected: bool = False
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Guarantee:
+        """The guarantee that a run record states."""
+        section = {field.name: record["privacy"][field.name] for field in fields(cls)}
+        return cls(**section | {name: tuple(section[name]) for name in _LISTS})
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a record: plain lists and numbers."""
+        return asdict(self) | {name: list(getattr(self, name)) for name in _LISTS}
+
+    @property
+    def private(self) -> bool:
+        """Whether anything is guaranteed: noise was added, or nothing was released."""
+        return self.kind != "none"
+
+    @property
+    def sentence(self) -> str:
+        """The statement as a sentence."""
+        return f"{self.statement[:1].upper()}{self.statement[1:].removesuffix('.')}."
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All that must be said below the statement: warnings, then caveats."""
+        return (*self.warnings, *self.caveats)
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        """What the guarantee of a run leaves out, as Markdown sentences; empty without one."""
+        if not self.private:
+            return ()
+        return (_FURTHER_SEARCH if self.selected else _SEARCH, *_NOT_COVERED)
+
+    def bounds(self) -> list[tuple[str, str]]:
+        """Epsilon by each accountant that bounds it, as name and figure.
+
+        PLD and PRV only where they were computed: of a selection only RDP is known.
+        """
+        if self.epsilon is None:
+            return []
+        epsilon, shuffled = self.epsilon, "shuffled" in self.voided_by
+        rows = [("RDP", "rdp", epsilon.get("rdp"))]
+        if epsilon.get("pld") is not None:
+            rows.insert(0, ("PLD", "pld", epsilon["pld"]))
+        if epsilon.get("prv"):
+            rows.append(("PRV", "prv", epsilon["prv"].get("upper")))
+        return [
+            (f"Epsilon by {name} ({bound_kind(key, shuffled)})", up(value))
+            for name, key, value in rows
+        ]
+
+    def figures(self) -> list[tuple[str, str]]:
+        """All numbers of the guarantee, as name and figure; bounds are rounded to the safe side."""
+        if self.epsilon is None or self.delta is None:
+            return []
+        rows = self.bounds()
+        if prv := self.epsilon.get("prv"):
+            note = f"; {prv['note']}" if prv.get("note") else ""
+            between = f"bounds {down(prv.get('lower'))} to {up(prv.get('upper'))}{note}"
+            rows += [
+                ("Epsilon by PRV (estimate)", f"{number(prv.get('estimate'))}, {between}"),
+                (
+                    "Epsilon by GDP-CLT (approximation, usually too small)",
+                    number(self.epsilon.get("gdp_clt")),
+                ),
+            ]
+        return [
+            *rows,
+            ("Delta", shown_delta(self.delta)),
+            ("Unit of privacy", self.unit),
+            ("Neighbouring relation", self.neighbouring),
+            ("Steps", f"{self.steps_taken:,}"),
+        ]
+
+
+def guarantee(
+    mechanism: Mechanism,
+    *,
+    noun: str,
+    unit: str,
+    size: int | None = None,
+    noise_seed: int | None = None,
+    audit: Mapping[str, Any] | None = None,
+    caveats: Sequence[str] = (),
+) -> Guarantee:
+    """What all steps of a mechanism guarantee.
+
+    Args:
+        mechanism: what ran.
+        noun: of one unit, such as ``record``.
+        unit: what one unit is, in words.
+        size: how many units delta is compared with; None: the mechanism's. Canaries are no units.
+        noise_seed: the explicit seed of the noise, if there was one.
+        audit: what an audit of the run found: ``epsilon_lower``, ``confidence``, ``refuted``.
+        caveats: what task, audit and base model add, where there is a guarantee.
+    """
+    if not mechanism.private:
+        return _made("none", noun, unit, mechanism.steps, NONE)
+    epsilon, at = mechanism.epsilons(), mechanism.delta
+    if mechanism.steps == 0:
+        return _made("nothing released", noun, unit, 0, NOTHING_RELEASED, epsilon, at)
+    bound = stated(epsilon)
+    warned = {**_refuted(audit, epsilon), **warnings(mechanism.sampling, noise_seed)}
+    counts = "the noisy counts behind the thresholds included, " if mechanism.quantiles else ""
+    made = _made(
+        "private",
+        noun,
+        unit,
+        mechanism.steps,
+        _statement(bound, at, accountant(epsilon), noun, unit, counts),
+        epsilon,
+        at,
+    )
+    if "shuffled" in warned or "refuted" in warned:  # then no figure says anything
+        made = replace(made, strength="none", meaning="")
+    return replace(
+        made,
+        voided_by=tuple(warned),
+        warnings=tuple(warned.values()),
+        caveats=(*_own_caveats(bound, at, noun, size or mechanism.dataset_size), *caveats),
+    )
+
+
+def of_selection(
+    trial: Guarantee, *, epsilon: float, delta: float, caveats: Sequence[str]
+) -> Guarantee:
+    """The guarantee of the best of several runs, in place of the trial's own.
+
+    Args:
+        trial: of the run that was chosen. Its epsilons, by whichever accountant, hold no longer.
+        epsilon: of the whole selection, by Renyi DP.
+        delta: at which it holds.
+        caveats: on what the choice leaves open.
+    """
+    choice = "the choice of the best of a random number of runs included, "
+    epsilons = {"pld": None, "rdp": epsilon, "gdp_clt": None, "prv": None}
+    made = _made(
+        "private",
+        trial.noun,
+        trial.unit,
+        trial.steps_taken,
+        _statement(stated(epsilons), delta, "rdp", trial.noun, trial.unit, choice),
+        epsilons,
+        delta,
+    )
+    return replace(
+        made,
+        voided_by=trial.voided_by,
+        warnings=trial.warnings,
+        strength=made.strength if trial.strength != "none" else "none",
+        meaning=made.meaning if trial.meaning else "",
+        caveats=(*trial.caveats, *caveats),
+        selected=True,
+    )
+
+
+def stated(epsilon: Mapping[str, Any]) -> float | None:
+    """The upper bound that a run states: the tightest proven one; None where it is infinite.
+
+    Args:
+        epsilon: by accountant, see `Mechanism.epsilons`.
+    """
+    value: float | None = epsilon[accountant(epsilon)]
+    return value if value is not None and math.isfinite(value) else None
+
+
+def accountant(epsilon: Mapping[str, Any]) -> str:
+    """Which accountant computed `stated`."""
+    return "rdp" if epsilon.get("pld") is None else "pld"
+
+
+def least_claim(epsilon: Mapping[str, Any]) -> float:
+    """The least epsilon that is given anywhere as an upper bound: what an audit may refute.
+
+    Args:
+        epsilon: by accountant, see `Mechanism.epsilons`.
+    """
+    return float(min(stated(epsilon) or 0.0, epsilon["prv"]["upper"]))
+
+
+def bound_kind(name: str, shuffled: bool) -> str:
+    """What the epsilon of an accountant, ``prv``'s upper one, is a bound for.
+
+    Args:
+        name: ``pld``, ``rdp`` or ``prv``.
+        shuffled: whether batches were shuffled, so that no figure is a bound.
+    """
+    return "for Poisson sampling, not a bound here" if shuffled else _BOUND[name]
+
+
+def weakness(epsilon: float | None) -> list[str]:
+    """A sentence on an epsilon that bounds little; none on others."""
+    if epsilon is None or epsilon <= REASONABLE:
+        return []
+    odds = f"by a factor of {math.exp(epsilon):.2g}" if epsilon < 100 else "beyond all measure"
+    return [
+        f"epsilon is {up(epsilon)}, so that odds may change {odds}: above {REASONABLE:g} a bound "
+        "promises little by itself (Ponomareva et al. 2023)"
+    ]
+
+
+def strength(epsilon: float | None) -> str:
+    """How much an epsilon promises: ``strong``, ``reasonable``, ``weak`` or ``none``."""
+    if epsilon is None:
+        return "none"
+    if epsilon <= STRONG:
+        return "strong"
+    return "reasonable" if epsilon <= REASONABLE else "weak"
+
+
+def meaning(epsilon: float | None, at: float, noun: str) -> str:
+    """What epsilon and delta mean, in two or three sentences.
+
+    Factor and chance are rounded up, so that no digit promises more than was computed.
+
+    Args:
+        epsilon: an upper bound; None: there is none.
+        at: delta.
+        noun: of one unit, such as ``record``.
+    """
+    if epsilon is None:
+        return "There is no finite epsilon, so nothing is guaranteed."
+    if epsilon > _VACUOUS:
+        return (
+            f"With an epsilon of {up(epsilon)}, the bound on what the model reveals about a {noun} "
+            "is so loose that nothing follows from it."
+        )
+    factor = three_digits_up(math.exp(epsilon))
+    sure = f"{100 - three_digits_down(100 / (1 + math.exp(epsilon))):.6g}"
+    can = "can hardly tell" if epsilon <= STRONG else "is limited in telling"
+    text = (
+        f"Whoever has the trained model {can} whether any one {noun} was used: whatever they "
+        f"conclude, the chances of concluding it with and without that {noun} differ by a factor "
+        f"of at most {factor} (e to the power of epsilon), but for a remainder of delta = "
+        f"{shown_delta(at)}. Delta aside, somebody to whom it was an even chance that a certain "
+        f"{noun} was used can become at most {sure}% sure."
+    )
+    if epsilon > STRONG:
+        text += (
+            " That is the worst case. Known attacks do far worse than the bound allows, which is "
+            "experience and no proof."
+        )
+    return text
+
+
+def _made(
+    kind: Kind,
+    noun: str,
+    unit: str,
+    steps: int,
+    statement: str,
+    epsilon: Mapping[str, Any] | None = None,
+    delta: float | None = None,
+) -> Guarantee:
+    bound = None if epsilon is None else stated(epsilon)
+    return Guarantee(
+        kind=kind,
+        noun=noun,
+        unit=unit,
+        neighbouring=f"add or remove one {noun}",
+        steps_taken=steps,
+        delta=delta,
+        epsilon=epsilon,
+        stated=bound,
+        accountant=None if epsilon is None else accountant(epsilon),
+        statement=statement,
+        strength=strength(bound) if kind == "private" else "none",
+        meaning="" if kind != "private" or delta is None else meaning(bound, delta, noun),
+    )
+
+
+def _statement(bound: float | None, at: float, by: str, noun: str, unit: str, included: str) -> str:
+    figure = "infinity" if bound is None else f"{math.ceil(bound * 1000) / 1000:g}"
+    return (
+        f"({figure}, {shown_delta(at)})-differential privacy by {_BY[by]}, {included}for adding or "
+        f"removing one {noun}; one {noun} is {unit}"
+    )
+
+
+def warnings(sampling: str | None, noise_seed: int | None) -> dict[Void, str]:
+    """What the settings of a run do to its guarantee, finished or not.
+
+    Args:
+        sampling: ``poisson`` or ``shuffle``.
+        noise_seed: the explicit seed of the noise, if there is one.
+    """
+    warned: dict[Void, str] = {}
+    if sampling == "shuffle":
+        warned["shuffled"] = f"{SHUFFLED} The figures are not proven for this run."
+    if noise_seed is not None:
+        warned["known seed"] = (
+            f"The noise came from the explicit seed {noise_seed}. Anyone who knows the seed, the "
+            "code and the parts that do not depend on the data can recompute the noise and remove "
+            "it. That is fine for research on public data, not for a release of private data: "
+            "train again without a noise seed."
+        )
+    return warned
+
+
+def _refuted(audit: Mapping[str, Any] | None, epsilon: Mapping[str, Any]) -> dict[Void, str]:
+    if audit is None or not audit["refuted"]:
+        return {}
+    return {
+        "refuted": "An audit of this very run refutes the guarantee: at "
+        f"{audit['confidence']:.0%} confidence the run spent an epsilon of at least "
+        f"{down(audit['epsilon_lower'])}, more than {up(least_claim(epsilon))}. Something in the "
+        "code does not do what is accounted for. Do not release this model."
+    }
+
+
+def _own_caveats(bound: float | None, at: float, noun: str, size: int) -> list[str]:
+    caveats = weakness(bound)
+    if at >= 1 / size:
+        caveats.append(
+            f"delta is {shown_delta(at)} for {size:,} {noun}s: at 1/N and above, publishing a "
+            f"random {noun} would pass; the guarantee says next to nothing"
+        )
+    elif size < _FEW:
+        caveats.append(
+            f"only {size:,} {noun}s: delta is {shown_delta(at)}, large for a chance of failure"
+        )
+    return caveats

@@ -1,0 +1,51 @@
+"""Figures of a guarantee as text: no digit promises more than was computed. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, Decimal
+
+
+def number(value: float | None) -> str:
+    """Four significant digits, to the nearest: for what promises nothing."""
+    return "no finite number" if value is None else f"{value:.4g}"
+
+
+def up(value: float | None) -> str:
+    """An upper bound on epsilon: three decimals, never less than the bound."""
+    if value is None or not math.isfinite(value * 1000):
+        return "no finite number"
+    return f"{math.ceil(value * 1000) / 1000:.3f}"
+
+
+def down(value: float | None) -> str:
+    """A lower bound on epsilon: three decimals, never more than the bound."""
+    if value is None or not math.isfinite(value * 1000):
+        return "no finite number"
+    return f"{math.floor(value * 1000) / 1000:.3f}"
+
+
+def delta(value: float) -> str:
+    """Delta with three significant digits, never less than it is: 7.42402e-06 is 7.43e-06."""
+    if value <= 0:
+        return f"{value:g}"
+    # In decimal, where 8e-06 is what was typed and not a number just above or below.
+    exact = Decimal(repr(float(value)))
+    unit = Decimal(1).scaleb(exact.adjusted() - 2)
+    return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.3g}"
+
+
+def three_digits_up(value: float) -> str:
+    """Three significant digits, never less than the value."""
+    unit = _third_digit(value)
+    return f"{math.ceil(value / unit) * unit:,.{max(0, -round(math.log10(unit)))}f}"
+
+
+def three_digits_down(value: float) -> float:
+    """Three significant digits, never more than the value."""
+    unit = _third_digit(value)
+    return math.floor(value / unit) * unit
+
+
+def _third_digit(value: float) -> float:
+    return 10.0 ** (math.floor(math.log10(value)) - 2)

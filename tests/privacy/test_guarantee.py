@@ -1,0 +1,192 @@
+"""What a run guarantees: decided once, by proven bounds, rounded to the safe side."""
+
+import dataclasses
+import math
+import subprocess
+import sys
+
+import pytest
+
+from dpft.privacy import Guarantee, Mechanism
+from dpft.privacy.guarantee import (
+    SHUFFLED,
+    guarantee,
+    least_claim,
+    meaning,
+    of_selection,
+    stated,
+    strength,
+    weakness,
+)
+from dpft.privacy.rounding import delta, down, up
+
+MECHANISM = Mechanism(
+    dataset_size=2000,
+    batch_size=100,
+    steps=30,
+    noise_multiplier=1.0,
+    thresholds=(0.1,),
+    delta=1e-5,
+)
+REFUTED = {"refuted": True, "confidence": 0.95, "epsilon_lower": 9.98765}
+
+
+def given(mechanism=MECHANISM, **facts):
+    return guarantee(mechanism, noun="user", unit="all rows of one name", **facts)
+
+
+def with_(**changes):
+    return dataclasses.replace(MECHANISM, **changes)
+
+
+def test_it_states_the_tightest_proven_bound_under_its_name():
+    it = given()
+    epsilon = MECHANISM.epsilons()
+    assert (it.kind, it.private, it.epsilon) == ("private", True, epsilon)
+    assert it.stated == epsilon["pld"] < epsilon["rdp"]
+    assert it.statement == (
+        f"({math.ceil(it.stated * 1000) / 1000:g}, 1e-05)-differential privacy by privacy loss "
+        "distributions, for adding or removing one user; one user is all rows of one name"
+    )
+    assert it.neighbouring == "add or remove one user"
+    assert it.meaning == meaning(it.stated, 1e-5, "user")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "kind", "private"),
+    [
+        (MECHANISM, "private", True),
+        (with_(noise_multiplier=0.0), "none", False),
+        (with_(noise_multiplier=0.0, thresholds=()), "none", False),
+        (with_(steps=0), "nothing released", True),
+        (with_(steps=0, noise_multiplier=0.0, thresholds=()), "nothing released", True),
+    ],
+)
+def test_whether_a_run_is_private(mechanism, kind, private):
+    it = given(mechanism, noise_seed=3, audit=REFUTED, caveats=["of the task"])
+    assert (it.kind, it.private) == (kind, private)
+    if kind == "private":
+        return
+    assert (it.strength, it.meaning, it.voided_by, it.caveats) == ("none", "", (), ())
+    assert bool(it.figures()) is bool(it.not_covered) is private
+    assert it.stated == (0.0 if private else None)
+
+
+def test_what_voids_it_stands_above_the_figures_and_only_there():
+    it = given(with_(sampling="shuffle"), noise_seed=7, audit=REFUTED)
+    assert it.voided_by == ("refuted", "shuffled", "known seed")
+    refuted, shuffled, seeded = it.warnings
+    assert "at least 9.987, more than" in refuted
+    assert shuffled.startswith(SHUFFLED)
+    assert "explicit seed 7" in seeded
+    assert it.notes[:3] == it.warnings
+    assert (it.strength, it.meaning) == ("none", "")
+    assert "upper bound" not in str(it.figures())
+    assert "not a bound here" in str(it.figures())
+    # A known seed harms only against those who know it.
+    assert given(noise_seed=7).meaning
+    assert given(audit={**REFUTED, "refuted": False}).voided_by == ()
+
+
+def test_delta_and_few_units_are_caveats():
+    assert given(caveats=["of the task"]).caveats == ("of the task",)
+    assert "delta is 0.001 for 1,000 users: at 1/N" in given(with_(delta=1e-3), size=1000).notes[0]
+    assert "only 999 users: delta is 1e-05" in given(size=999).notes[0]
+    assert given(size=1000).notes == ()
+
+
+def test_it_survives_a_record():
+    it = given(noise_seed=7, caveats=["x"])
+    assert Guarantee.of_record({"privacy": it.to_dict()}) == it
+    assert Guarantee.of_record({"privacy": given(with_(noise_multiplier=0.0)).to_dict()})
+
+
+def test_a_selection_states_its_own_price_and_keeps_what_voids_the_trial():
+    trial = given(noise_seed=7, caveats=["of the task"])
+    chosen = of_selection(trial, epsilon=4.00001, delta=2e-5, caveats=["of the choice"])
+    assert (chosen.stated, chosen.accountant, chosen.delta) == (4.00001, "rdp", 2e-5)
+    assert chosen.epsilon == {"pld": None, "rdp": 4.00001, "gdp_clt": None, "prv": None}
+    assert chosen.statement.startswith("(4.001, 2e-05)-differential privacy by Renyi accounting, ")
+    assert "the choice of the best of a random number of runs included" in chosen.statement
+    assert chosen.caveats == ("of the task", "of the choice")
+    assert chosen.voided_by == trial.voided_by
+    assert chosen.not_covered[0].startswith("**Further search.**")
+    assert trial.not_covered[0].startswith("**Hyperparameter search.**")
+    shuffled = of_selection(given(with_(sampling="shuffle")), epsilon=4.0, delta=2e-5, caveats=[])
+    assert (shuffled.strength, shuffled.meaning) == ("none", "")
+
+
+def test_an_infinite_epsilon_is_stated_as_such():
+    epsilon = {"pld": None, "rdp": math.inf, "gdp_clt": None, "prv": None}
+    assert stated(epsilon) is None
+    infinite = of_selection(given(), epsilon=math.inf, delta=1e-5, caveats=[])
+    assert infinite.statement.startswith("(infinity, ")
+    assert infinite.meaning == "There is no finite epsilon, so nothing is guaranteed."
+    assert ("Epsilon by RDP (upper bound)", "no finite number") in infinite.figures()
+
+
+def test_an_audit_is_compared_with_a_bound_and_no_estimate():
+    epsilon = {"rdp": 3.0, "gdp_clt": 1.0, "prv": {"lower": 1.5, "estimate": 2.0, "upper": 2.5}}
+    assert least_claim(epsilon) == 2.5
+    assert least_claim({**epsilon, "rdp": 2.2}) == 2.2
+    assert least_claim({**epsilon, "pld": 2.1}) == 2.1
+
+
+@pytest.mark.parametrize("epsilon", [0.001, 0.1, 0.5, 1.0, 2.9998, 3.0, 5.0, 8.0, 29.9])
+def test_factor_and_chance_are_never_below_what_epsilon_allows(epsilon):
+    text = meaning(epsilon, 1e-5, "record")
+    factor = float(text.partition("at most ")[2].partition(" (e to")[0].replace(",", ""))
+    sure = float(text.partition("can become at most ")[2].partition("% sure")[0])
+    assert math.exp(epsilon) <= factor < 1.02 * math.exp(epsilon)
+    exact = 100 / (1 + math.exp(-epsilon))
+    assert exact - 1e-9 <= sure < exact + 0.02 * (100 - exact) + 1e-9
+    assert sure <= 100
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "called", "words"),
+    [
+        (1.0, "strong", "can hardly tell whether any one user was used"),
+        (1.001, "reasonable", "is limited in telling whether any one user"),
+        (10.0, "reasonable", "That is the worst case."),
+        (10.001, "weak", "is limited in telling"),
+        (30.001, "weak", "so loose that nothing follows"),
+        (None, "none", "nothing is guaranteed"),
+    ],
+)
+def test_how_much_an_epsilon_promises(epsilon, called, words):
+    assert strength(epsilon) == called
+    assert words in meaning(epsilon, 1.2301e-5, "user")
+    assert bool(weakness(epsilon)) is (called == "weak")
+
+
+def test_exact_words():
+    text = meaning(1.0, 1.2301e-5, "user")
+    assert "a factor of at most 2.72 (e to the power of epsilon)" in text
+    assert "can become at most 73.2% sure" in text
+    assert "delta = 1.24e-05" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1 / (2 * 67349), "7.43e-06"),
+        (8e-6, "8e-06"),
+        (1e-5, "1e-05"),
+        (0.9996, "1"),
+        (0.00125, "0.00125"),
+        (0.0012501, "0.00126"),
+    ],
+)
+def test_delta_is_never_rounded_down(value, text):
+    assert delta(value) == text
+
+
+def test_bounds_are_rounded_to_the_safe_side():
+    assert (up(2.99901), down(2.6109)) == ("3.000", "2.610")
+    assert {f(x) for f in (up, down) for x in (None, math.inf)} == {"no finite number"}
+
+
+def test_it_needs_no_torch():
+    code = "import sys, dpft.privacy.guarantee; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
