@@ -27,6 +27,7 @@ def record(task="e2e", sigma=2.0, rate=0.1, steps=50, delta=DELTA, sampling="poi
             delta=delta,
             epsilon={"rdp": each},
             stated=each,
+            kind="private" if steps else "nothing released",
             voided_by=["shuffled"] if sampling == "shuffle" else [],
         ),
     }

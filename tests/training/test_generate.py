@@ -151,7 +151,7 @@ def test_the_guarantee_is_the_runs(made, private):
         "optim.batch_size=8 clip=none"
     )
     assert f"train on it with: {command}\n" in said
-    assert "the noise came from an explicit seed." in text
+    assert "The noise came from the explicit seed" in text
     # 1/(2N) for 64 records is 0.0078125: never rounded down.
     assert ", 0.00782)-differential privacy" in record["privacy"]["statement"]
     assert "| Delta | 0.00782 |" in text
@@ -315,11 +315,11 @@ def test_a_source_that_the_model_cannot_take_whole_is_told(private, tmp_path):
 def test_shuffled_batches_have_no_bounds_in_the_guarantee(made):
     side = content(made[0])
     assert "(upper bound)" in as_markdown(side)
-    side["mechanism"]["sampling"] = "shuffle"
+    side["privacy"] |= {"voided_by": ["shuffled"], "warnings": ["Not proven."]}
     text = as_markdown(side)
     assert "upper bound" not in text
     assert "for Poisson sampling, not a bound here" in text
-    assert "not proven for this run" in text
+    assert "> **Warning:** Not proven." in text
 
 
 def test_the_command_repeats_where_the_data_are(tmp_path):
@@ -380,7 +380,7 @@ def test_a_run_without_privacy_is_refused_or_said_to_have_none(quick_scores, one
     assert "was trained without privacy" in result.output
     result = invoke(*wanted, "--not-private")
     assert result.exit_code == 0, result.output
-    assert "no privacy guarantee" in result.output
+    assert "No privacy guarantee" in result.output
     out = plain / "synthetic/trainset.csv"
     side = content(out)
     assert (side["private"], side["privacy"]["kind"], side["mechanism"]) == (False, "none", None)

@@ -83,7 +83,7 @@ def test_everything_that_a_run_left_is_shown(tmp_path):
     for said in (
         "(3, 1e-05)-differential privacy",
         "Nobody can tell.",
-        "One record is one row of the training file.",
+        "Unit of privacy one row of the training file",
         "Epsilon by PRV (upper bound for removal; for addition unproven) 2.700",
         "only 42 records",
         "Hyperparameter search.",
