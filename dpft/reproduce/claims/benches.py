@@ -17,27 +17,34 @@ _NAMES = {
 }
 
 
-def compare_benches(check: BenchCheck, benches: Sequence[BenchFile]) -> list[Comparison]:
+def compare_benches(
+    check: BenchCheck, benches: Sequence[BenchFile]
+) -> tuple[list[Comparison], list[str]]:
     """One comparison for each file and pair of styles that is there; else one without numbers.
 
     The papers' memory is a GPU's. On a CPU the peak is of the whole process, and with few records
     most of it is the model: it is shown and decides nothing.
+
+    Returns:
+        The comparisons, and the command that would give the missing numbers, or those that decide.
     """
-    expected = in_words(Expected("ratio", *check.ratio))
-    pairs = [(a, b) for a in check.first for b in check.second if a != b]
+    expected, quantity = in_words(Expected("ratio", *check.ratio)), _NAMES[check.quantity]
+    pairs = {
+        (a, b): f"{_name(a)} to {_name(b)}" for a in check.first for b in check.second if a != b
+    }
     compared: list[Comparison] = []
     for file in benches:
         if file.model not in check.models or (file.length or 0) < (check.tokens or 0):
             continue
         undecided = check.quantity == "memory" and file.device == "cpu"
-        for first, second in pairs:
+        for (first, second), name in pairs.items():
             if (ratio := file.ratio(check.quantity, first, second)) is None:
                 continue
             outcome = in_range(ratio.min, ratio.max, check.ratio)
             compared.append(
                 Comparison(
                     side=Side.MEASURED,
-                    what=f"{_NAMES[check.quantity]}: {_name(first)} to {_name(second)}",
+                    what=f"{quantity}: {name}",
                     expected=f"{expected}, decided on a GPU only" if undecided else expected,
                     outcome=Outcome.CLOSE if undecided else outcome,
                     text=f"{ratio.median:.2f} ({ratio.min:.2f} to {ratio.max:.2f})",
@@ -47,21 +54,11 @@ def compare_benches(check: BenchCheck, benches: Sequence[BenchFile]) -> list[Com
                     runs=(file.path.name,),
                 )
             )
-    if compared:
-        return compared
-    names = " or ".join(f"{_name(first)} to {_name(second)}" for first, second in pairs)
-    what = f"{_NAMES[check.quantity]}: {names}"
-    return [Comparison(Side.MEASURED, what, expected, Outcome.LACKING)]
-
-
-def bench_commands(check: BenchCheck, compared: Sequence[Comparison]) -> list[str]:
-    """What would give the missing numbers, or those that would decide."""
-    outcomes = {one.outcome for one in compared}
-    if Outcome.LACKING in outcomes:
-        return [check.command]
-    if check.quantity == "memory" and outcomes == {Outcome.CLOSE}:
-        return [f"{check.command} --device cuda"]
-    return []
+    if not compared:
+        what = f"{quantity}: {' or '.join(pairs.values())}"
+        return [Comparison(Side.MEASURED, what, expected, Outcome.LACKING)], [check.command]
+    on_gpu = check.quantity == "memory" and all(one.outcome is Outcome.CLOSE for one in compared)
+    return compared, [f"{check.command} --device cuda"] if on_gpu else []
 
 
 def _name(style: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -16,20 +17,21 @@ from dpft.reproduce.claims.comparison import (
     Score,
     Side,
     contrast,
-    in_range,
     in_words,
+    margin,
+    ordered,
 )
-from dpft.reproduce.claims.schema import CellsCheck, Expected, FigureCheck, Pattern
+from dpft.reproduce.claims.schema import CellsCheck, FigureCheck
 from dpft.reproduce.figures import lists
 from dpft.reproduce.papers import Column, PaperError, PaperTable, Row, load
-from dpft.reproduce.papers.schema import Label, show_label
+from dpft.reproduce.papers.schema import Label, Pattern, show_label
 from dpft.reproduce.tables.cells import Cell, fill
 from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.found import Index
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS
 from dpft.reproduce.tables.plan import Plan, key_of, make_plan, words_at
 from dpft.reproduce.tables.shown import shown_path
-from dpft.reproduce.tables.verdicts import Verdict, at_least, tolerance
+from dpft.reproduce.tables.verdicts import Verdict, at_least
 
 Group = tuple[Sequence[Row], Sequence[Row]]
 
@@ -52,7 +54,7 @@ class Evidence:
     benches: Sequence[BenchFile]
     composer: Composer
     _tables: dict[tuple[str, bool], PaperTable] = field(default_factory=dict)
-    _cells: dict[tuple[int, str], tuple[Row, Mapping[str, Cell]]] = field(default_factory=dict)
+    _cells: dict[tuple[int, str, str], tuple[Row, Cell]] = field(default_factory=dict)
 
     def table(self, name: str, *, figure: bool = False) -> PaperTable:
         """The table ``li2022/2``, or the list of runs of the figure of that name.
@@ -61,67 +63,52 @@ class Evidence:
             ConfigError, PaperError: if there is none, or its file is malformed.
         """
         if (name, figure) not in self._tables:
-            paper, _, number = name.partition("/")
-            path = lists.ROOT / paper / f"{number}.yaml"
-            self._tables[name, figure] = lists.read_list(path) if figure else load(paper, number)
+            read = lists.load(name) if figure else load(*name.split("/", 1))
+            self._tables[name, figure] = read
         return self._tables[name, figure]
 
     def cell(self, table: PaperTable, row: Row, column: Column, scale: str) -> Cell:
         """A cell beside the records at a scale, which the table must have."""
-        key = (id(row), scale)
+        key = (id(row), column.key, scale)
         if key not in self._cells:
-            filled = fill(self._plan(replace(table, rows=(row,)), scale), self.index)
-            cells = zip(filled.columns, filled.rows[0].cells, strict=True)
-            self._cells[key] = (row, {one.key: cell for one, cell in cells})
-        return self._cells[key][1][column.key]
+            plan = Plan(table, scale, (0,), True, (column,), (row,), {}, (), ())
+            if self._may_be_recorded(table, row, column, scale):
+                alone = replace(table, rows=(row,), columns=(column,))
+                plan = make_plan(alone, self.composer, scale)
+            self._cells[key] = row, fill(plan, self.index).rows[0].cells[0]
+        return self._cells[key][1]
 
     def commands(self, table: PaperTable, scale: str) -> list[str]:
         """What trains those runs of a table that have no number at a scale."""
-        runs = make_plan(table, self.composer, scale).runs
+        plan = make_plan(table, self.composer, scale)
         lacking: dict[str, None] = {}
-        for (i, j), run in runs.items():
-            cell = self.cell(table, table.rows[i], _columns_at(table, scale)[j], scale)
+        for (i, j), run in plan.runs.items():
+            cell = self.cell(table, plan.rows[i], plan.columns[j], scale)
             if cell.ours is None or (scale == "paper" and NOT_THE_PAPERS & {*cell.marks}):
                 lacking[shlex.join(["dpft", "train", *run.overrides(0)])] = None
         return list(lacking)
 
-    def _plan(self, table: PaperTable, scale: str) -> Plan:
-        columns = _columns_at(table, scale)
-        if any(self._may_be_recorded(table, column, scale) for column in columns):
-            return make_plan(table, self.composer, scale)
-        # None need be composed, which takes seconds for all tables.
-        return Plan(table, scale, (0,), True, columns, table.rows, {}, (), ())
-
-    def _may_be_recorded(self, table: PaperTable, column: Column, scale: str) -> bool:
-        """Whether a record has the choices and numbers that the only row asks for."""
-        (row,) = table.rows
+    def _may_be_recorded(self, table: PaperTable, row: Row, column: Column, scale: str) -> bool:
+        """Whether a record has what the cell's run chooses; composing every run takes seconds."""
         if row.run is None:
             return False
         words = words_at(table, column, row, scale)
         wanted = {key_of(word): word.partition("=")[2] for word in words}
-        asked = [*map(wanted.get, CHOICES), *(_number(wanted.get(name)) for name in NUMBERS)]
-        return any(
-            all(x is None or x == y for x, y in zip(asked, one, strict=True))
-            for one in self._recorded
-        )
+        asked: set[tuple[str, object]] = {(key, wanted[key]) for key in CHOICES if key in wanted}
+        for key in NUMBERS:
+            with contextlib.suppress(KeyError, ValueError):  # not asked for, or an interpolation
+                asked.add((key, float(wanted[key])))
+        return any(asked <= one for one in self._recorded)
 
     @cached_property
-    def _recorded(self) -> set[tuple[object, ...]]:
+    def _recorded(self) -> set[frozenset[tuple[str, object]]]:
         records = (one.record for group in self.index.records.values() for one in group)
+        paths = [(key, *key.split(".")) for key in NUMBERS]
+        paths += [(key, key, "name") for key in CHOICES]
         return {
-            (
-                *(config[choice]["name"] for choice in CHOICES),
-                *(config[group].get(name) for group, name in (x.split(".") for x in NUMBERS)),
-            )
-            for config in (record["config"] for record in records)
+            frozenset((key, record["config"][group].get(name)) for key, group, name in paths)
+            for record in records
         }
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return None if text is None else float(text)
-    except ValueError:  # an interpolation, which may come to any number
-        return None
 
 
 def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Comparison], list[str]]:
@@ -133,19 +120,24 @@ def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Compariso
     """
     figure = isinstance(check, FigureCheck)
     table = evidence.table(check.table, figure=figure)
-    columns = _columns(table, check.columns)
+    for key in check.columns:
+        _check_known(table, "column", key, [column.key for column in table.columns])
+    if check.columns:
+        columns = tuple(column for column in table.columns if column.key in check.columns)
+        table = replace(table, columns=columns)
     if check.variants:
-        _check_labels(table, (check.where,))
+        _check_labels(table, check.where)
         table = _varied(table, check)
-    _check_labels(table, (check.first, check.second, check.where, dict.fromkeys(check.free, ())))
+    for pattern in (check.first, check.second, check.where, dict.fromkeys(check.free, ())):
+        _check_labels(table, pattern)
     sides = [Side.PRINTED] if check.printed else []
-    sides += [Side(one) for one in _scales(table) if one in check.scales] if check.ours else []
+    sides += [Side(one) for one in table.scales if one in check.scales] if check.ours else []
     compared: list[Comparison] = []
     for side in sides:
-        scale = "laptop" if side is Side.LAPTOP else "paper"
-        for first, second in _groups(check, _rows_at(table, scale)):
-            for column in (one for one in _columns_at(table, scale) if one in columns):
-                compared += _compare(check, table, column, (first, second), side, evidence)
+        part = table.at(side.scale)
+        for group in _groups(check, [row for row in part.rows if row.matches(check.where)]):
+            for column in part.columns:
+                compared += _compare(check, table, group, column, side, evidence)
     if not compared:
         raise PaperError(
             f"the check compares nothing in {table.name}; expected labels of rows that differ in "
@@ -154,12 +146,9 @@ def compare_cells(check: CellsCheck, evidence: Evidence) -> tuple[list[Compariso
     lacking = {one.side for one in compared if one.outcome is Outcome.LACKING}
     if check.variants:
         return compared, [one for x in sides if x in lacking for one in evidence.commands(table, x)]
-    commands = [
-        shlex.join(["dpft", "figure" if figure else "table", check.table, *words, "--run"])
-        for side, words in ((Side.LAPTOP, ["scale=laptop"]), (Side.PAPER, []))
-        if side in lacking
-    ]
-    return compared, commands
+    typed = shlex.join(["dpft", "figure" if figure else "table", check.table])
+    commands = [f"{typed} scale=laptop --run"] if Side.LAPTOP in lacking else []
+    return compared, commands + ([f"{typed} --run"] if Side.PAPER in lacking else [])
 
 
 def _varied(table: PaperTable, check: CellsCheck) -> PaperTable:
@@ -171,63 +160,65 @@ def _varied(table: PaperTable, check: CellsCheck) -> PaperTable:
             printed=dict.fromkeys(row.printed, math.nan),
             run=(*row.run, *words),
         )
-        for row in _matching(table.rows, check.where)
-        if row.run is not None
+        for row in table.rows
+        if row.run is not None and row.matches(check.where)
         for name, words in check.variants.items()
     )
     if not rows:
         raise PaperError(f"no row of {table.name} with {dict(check.where)} can be run")
-    return replace(table, rows=rows, columns=_columns(table, check.columns))
+    return replace(table, rows=rows)
 
 
 def _compare(
     check: CellsCheck,
     table: PaperTable,
+    group: Group,
     column: Column,
-    rows: Group,
     side: Side,
     evidence: Evidence,
 ) -> list[Comparison]:
-    scale = "laptop" if side is Side.LAPTOP else "paper"
-    # A printed dash asks for nothing.
-    firsts, seconds = (
-        [
-            score
-            for row in group
-            if (score := _score(evidence.cell(table, row, column, scale), row, column, side))
-        ]
-        for group in rows
-    )
-    expected, scores = check.expected, [*firsts, *seconds]
-    what = _what(check, column, *rows)
-    of_text = expected.kind == "value"
-    if not firsts or not (seconds or of_text):
+    expected = check.expected
+    blank = Comparison(side, _what(check, column, *group), in_words(expected), Outcome.LACKING)
+    cells = [
+        [(row, evidence.cell(table, row, column, side.scale)) for row in rows] for rows in group
+    ]
+    firsts, seconds = _scores(cells, column, side)
+    stated = expected.low if expected.kind == "value" else None
+    if not firsts or not (seconds or stated is not None):
         return []
+    scores = [*firsts, *seconds]
     missing = [score for score in scores if score.value is None]
     if missing or (side is not Side.PRINTED and all(score.copied for score in scores)):
         why = "" if missing else "the paper took both numbers from elsewhere"
         why = next((score.why for score in missing if score.why), why)
-        outcome = Outcome.CANNOT if why else Outcome.LACKING
         runs = tuple(run for score in scores for run in score.runs)
-        return [Comparison(side, what, in_words(expected), outcome, why=why, runs=runs)]
-    stand_ins = side is Side.PAPER and any(score.stands_in for score in scores)
-    if stand_ins:
+        outcome = Outcome.CANNOT if why else Outcome.LACKING
+        return [replace(blank, outcome=outcome, why=why, runs=runs)]
+    compared = []
+    if side is Side.PAPER and any(score.stands_in for score in scores):
         # The paper's setting has no number. What the text states, and what the paper copied, is of
         # the paper's models; stand-ins are compared with each other alone.
-        lacking = Comparison(side, what, in_words(expected), Outcome.LACKING)
-        if of_text or any(score.copied for score in scores):
-            return [lacking]
-    if of_text:
-        return [_against_text(what, expected, table, column, firsts[0], side)]
+        compared = [blank]
+        if stated is not None or any(score.copied for score in scores):
+            return compared
+        blank = replace(blank, side=Side.STAND_IN)
+        firsts, seconds = _scores(cells, column, blank.side)
+    if stated is not None:
+        return [_against_text(blank, stated, table, column, firsts[0])]
     sign = 1 if column.higher_is_better else -1
-    one, two = (max(group, key=lambda s: sign * (s.value or 0.0)) for group in (firsts, seconds))
-    if not stand_ins:
-        return [contrast(what, expected, column, one, two, side)]
-    one, two = (replace(score, spread=score.spread_of_ours) for score in (one, two))
-    return [lacking, contrast(what, expected, column, one, two, Side.STAND_IN)]
+    one, two = (max(part, key=lambda s: sign * (s.value or 0.0)) for part in (firsts, seconds))
+    return [*compared, contrast(blank, expected, column, one, two)]
 
 
-def _score(cell: Cell, row: Row, column: Column, side: Side) -> Score | None:
+def _scores(
+    cells: Iterable[Iterable[tuple[Row, Cell]]], column: Column, side: Side
+) -> list[list[Score]]:
+    """Of the first rows and of the second; a printed dash asks for nothing."""
+    scores = [[_score(row, column, cell, side) for row, cell in part] for part in cells]
+    return [[score for score in part if score is not None] for part in scores]
+
+
+def _score(row: Row, column: Column, cell: Cell, side: Side) -> Score | None:
     """The cell's number on a side; None for a printed dash."""
     if cell.printed is None:
         return None
@@ -235,13 +226,14 @@ def _score(cell: Cell, row: Row, column: Column, side: Side) -> Score | None:
     if side is Side.PRINTED:
         return None if unknown else Score(row.name, cell.printed, cell.printed_spread)
     if cell.ours is not None:
-        of_ours = None if cell.deviation is None else at_least(cell.deviation, cell.ours)
+        # The printed deviation is of the paper's setting.
+        spread = cell.spread
+        if unknown or side is not Side.PAPER:
+            spread = None if cell.deviation is None else at_least(cell.deviation, cell.ours)
         return Score(
             row.name,
             cell.ours,
-            # The printed deviation is of the paper's setting.
-            spread=of_ours if unknown or side is Side.LAPTOP else cell.spread,
-            spread_of_ours=of_ours,
+            spread,
             sampling=cell.sampling,
             runs=tuple(map(shown_path, cell.paths)),
             marks="".join(mark.letter for mark in cell.marks),
@@ -258,29 +250,23 @@ def _score(cell: Cell, row: Row, column: Column, side: Side) -> Score | None:
 
 
 def _against_text(
-    what: str, expected: Expected, table: PaperTable, column: Column, score: Score, side: Side
+    blank: Comparison, stated: float, table: PaperTable, column: Column, score: Score
 ) -> Comparison:
     """A number against one that the text states; a printed one that differs may stand elsewhere."""
     assert score.value is not None
-    assert expected.low is not None
-    stated = expected.low
+    printed = blank.side is Side.PRINTED
     # Text rounds more than tables do.
     allowed = 0.5 * 10.0 ** -len(f"{stated:g}".partition(".")[2])
-    if side is not Side.PRINTED:
-        allowed = max(
-            tolerance(value, score.spread, column.decimals) for value in (score.value, stated)
-        )
-    outcome = in_range(score.value, score.value, (stated, stated), allowed)
-    outcome = Outcome.HOLDS if outcome is Outcome.CLOSE else outcome
+    if not printed:
+        allowed = margin(column, score, Score("the text", stated))
+    outcome = ordered("on_par", score.value - stated, allowed)
     text = score.text(column)
-    if outcome is Outcome.FAILS and side is Side.PRINTED:
-        printed = [(row.name, row.printed.get(column.key)) for row in table.rows]
-        near = [name for name, x in printed if x is not None and abs(x - stated) <= allowed]
+    if outcome is Outcome.FAILS and printed:
+        numbers = [(row.name, row.printed.get(column.key)) for row in table.rows]
+        near = [name for name, x in numbers if x is not None and abs(x - stated) <= allowed]
         text += f"; {stated:g} is printed of {'; '.join(near) or 'no row'}"
-    return Comparison(
-        side=side,
-        what=what,
-        expected=in_words(expected),
+    return replace(
+        blank,
         outcome=outcome,
         text=text,
         numbers={"first": score.value, "told": stated, "margin": allowed},
@@ -291,23 +277,25 @@ def _against_text(
 
 def _groups(check: CellsCheck, rows: Sequence[Row]) -> list[Group]:
     """Rows in question beside rows that they are compared with."""
-    rows = _matching(rows, check.where)
-    first = _matching(rows, check.first)
+    first = [row for row in rows if row.matches(check.first)]
     if check.expected.kind == "value":
         return [([row], []) for row in first]
     loose = {*check.first, *check.second, *check.free}
+
+    def rest(row: Row) -> tuple[Label, ...]:
+        return tuple(value for name, value in row.labels.items() if name not in loose)
+
     if check.expected.kind == "best":
         by_rest: dict[tuple[Label, ...], tuple[list[Row], list[Row]]] = {}
         for row in rows:
-            rest = tuple(value for name, value in row.labels.items() if name not in loose)
-            by_rest.setdefault(rest, ([], []))[row not in first].append(row)
+            by_rest.setdefault(rest(row), ([], []))[row not in first].append(row)
         return [group for group in by_rest.values() if all(group)]
+    second = [row for row in rows if row.matches(check.second)]
     return [
         ([one], [other])
         for one in first
-        for other in _matching(rows, check.second)
-        if one is not other
-        and all(one.labels[name] == other.labels[name] for name in one.labels if name not in loose)
+        for other in second
+        if one is not other and rest(one) == rest(other)
     ]
 
 
@@ -329,41 +317,15 @@ def _what(check: CellsCheck, column: Column, first: Sequence[Row], second: Seque
     return f"{column.label}{of}: {text}"
 
 
-def _scales(table: PaperTable) -> tuple[str, ...]:
-    return ("paper",) if table.laptop is None else ("paper", "laptop")
-
-
-def _columns_at(table: PaperTable, scale: str) -> tuple[Column, ...]:
-    return tuple(column for column in table.columns if scale == "paper" or column.at_laptop)
-
-
-def _rows_at(table: PaperTable, scale: str) -> list[Row]:
-    laptop = table.laptop if scale == "laptop" else None
-    return [row for row in table.rows if laptop is None or not laptop.skips(row)]
-
-
-def _matching(rows: Iterable[Row], pattern: Pattern) -> list[Row]:
-    """The rows that have one of the pattern's values in each of its labels."""
-    return [row for row in rows if all(row.labels[name] in pattern[name] for name in pattern)]
-
-
-def _columns(table: PaperTable, keys: Sequence[str]) -> tuple[Column, ...]:
-    """The columns with these keys; all, where none is named."""
-    known = {column.key: column for column in table.columns}
-    for key in keys:
-        _check_known(table, "column", key, known)
-    return tuple(known[key] for key in keys) if keys else table.columns
-
-
-def _check_labels(table: PaperTable, patterns: Iterable[Pattern]) -> None:
+def _check_labels(table: PaperTable, pattern: Pattern) -> None:
     """Refuse a label or a value of one that no row has: it would silently compare nothing."""
-    for name, values in (item for pattern in patterns for item in pattern.items()):
+    for name, values in pattern.items():
         _check_known(table, "label", name, table.label_names)
         for value in values:
             _check_known(table, name, value, [row.labels[name] for row in table.rows])
 
 
-def _check_known(table: PaperTable, noun: str, got: Label, known: Iterable[Label]) -> None:
+def _check_known(table: PaperTable, noun: str, got: Label, known: Sequence[Label]) -> None:
     if got not in known:
         names = list(dict.fromkeys(map(show_label, known)))
         raise PaperError(

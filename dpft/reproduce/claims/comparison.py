@@ -38,7 +38,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from dpft.reproduce.claims.schema import Expected
@@ -59,6 +59,11 @@ class Side(StrEnum):
     LAPTOP = "laptop"  # ours, at a laptop's
     COMPUTED = "computed"
     MEASURED = "measured"
+
+    @property
+    def scale(self) -> str:
+        """Of the runs whose numbers they are."""
+        return "laptop" if self is Side.LAPTOP else "paper"
 
 
 class Outcome(StrEnum):
@@ -91,7 +96,6 @@ class Score:
         name: of its row.
         value: None where there is none.
         spread: its standard deviation over seeds, where one is known.
-        spread_of_ours: the same without what the paper prints.
         sampling: the standard error that the number of scored records leaves to it, of shares.
         why: it cannot be had.
         runs: behind it.
@@ -102,7 +106,6 @@ class Score:
     name: str
     value: float | None
     spread: float | None = None
-    spread_of_ours: float | None = None
     sampling: float = 0.0
     why: str = ""
     runs: tuple[str, ...] = ()
@@ -122,19 +125,13 @@ class Score:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two numbers side by side.
+    """Two numbers side by side, in words and as ``numbers`` by name; neither where there are none.
 
     Attributes:
-        side: whose they are.
-        what: what is compared.
-        expected: of the claim, in words, with the margin.
-        outcome: whether it is so.
-        text: the numbers in words; empty where there are none.
-        numbers: the numbers, by name.
+        expected: of the claim, with the margin.
         ahead: whether the first number is the better one, however little; None: there is no better.
         why: it cannot be tested here.
-        where: what the numbers are of: model, shape and machine of a measurement.
-        brief: the same in two words.
+        where: model, shape and machine of a measurement; ``brief`` is the same in two words.
         runs: run directories or files behind them.
         marks: letters of `dpft.reproduce.tables.marks`, of either number.
     """
@@ -160,17 +157,20 @@ class Comparison:
 
 def in_words(expected: Expected, allowed: str = "the margin") -> str:
     """What is expected, for people."""
-    fixed = {
-        "above": f"better by more than {allowed}",
-        "best": f"better by more than {allowed}",
-        "not_below": f"not worse by more than {allowed}",
-        "on_par": f"at most {allowed} apart",
-        "value": f"{expected.low:g}" if expected.low is not None else "",
-    }
-    if expected.kind in fixed:
-        return fixed[expected.kind]
-    kind = "better by" if expected.kind == "apart" else "a ratio of"
-    return f"{kind} {range_in_words(expected.low, expected.high)}"
+    low, high = expected.low, expected.high
+    match expected.kind:
+        case "above" | "best":
+            return f"better by more than {allowed}"
+        case "not_below":
+            return f"not worse by more than {allowed}"
+        case "on_par":
+            return f"at most {allowed} apart"
+        case "apart":
+            return f"better by {range_in_words(low, high)}"
+        case "ratio":
+            return f"a ratio of {range_in_words(low, high)}"
+        case "value":
+            return range_in_words(low, high)
 
 
 def range_in_words(low: float | None, high: float | None) -> str:
@@ -183,13 +183,9 @@ def range_in_words(low: float | None, high: float | None) -> str:
 def in_range(
     low: float, high: float, ends: tuple[float | None, float | None], allowed: float = 0.0
 ) -> Outcome:
-    """Whether what was measured lies inside a range, outside by more than is allowed, or neither.
+    """Whether ``low`` to ``high`` lies inside a range, outside by more than is allowed, or neither.
 
-    Args:
-        low: of what was measured; a single number is both.
-        high: of the same.
-        ends: of the range; None: no bound.
-        allowed: the margin.
+    A number without a range of its own is both; an end of None is no bound.
     """
     least = -math.inf if ends[0] is None else ends[0]
     most = math.inf if ends[1] is None else ends[1]
@@ -201,13 +197,7 @@ def in_range(
 
 
 def ordered(kind: str, ahead: float, allowed: float) -> Outcome:
-    """The outcome of ``above``, ``best``, ``not_below`` or ``on_par``.
-
-    Args:
-        kind: of `Expected`.
-        ahead: by how much the first is better.
-        allowed: the margin.
-    """
+    """The outcome of ``above``, ``best``, ``not_below`` or ``on_par`` by the margin ``allowed``."""
     allowed *= _EDGE
     if kind == "on_par":
         return Outcome.HOLDS if abs(ahead) <= allowed else Outcome.FAILS
@@ -217,25 +207,23 @@ def ordered(kind: str, ahead: float, allowed: float) -> Outcome:
 
 
 def contrast(
-    what: str, expected: Expected, column: Column, first: Score, second: Score, side: Side
+    blank: Comparison, expected: Expected, column: Column, first: Score, second: Score
 ) -> Comparison:
     """Two numbers against each other.
 
     Args:
-        what: what is compared.
+        blank: says whose they are and what is compared.
         expected: of the first to the second.
         column: says which is better, and how many digits are shown.
         first: with a value.
         second: the same.
-        side: whose numbers they are.
     """
     a, b = first.value, second.value
     assert a is not None
     assert b is not None
     ahead = (a - b) * (1 if column.higher_is_better else -1)
-    spread = max((s.spread for s in (first, second) if s.spread is not None), default=None)
-    usual = max(tolerance(value, spread, column.decimals) for value in (a, b))
-    if expected.kind in ("apart", "ratio") and side is Side.PRINTED:
+    usual = margin(column, first, second)
+    if expected.kind in ("apart", "ratio") and blank.side is Side.PRINTED:
         usual = 10.0**-column.decimals  # arithmetic: half a unit of each
     allowed = max(usual, 2 * first.sampling, 2 * second.sampling)
     marks = "".join(sorted({*first.marks, *second.marks}))
@@ -252,9 +240,8 @@ def contrast(
         if outcome is Outcome.HOLDS and abs(ahead) <= allowed and wide:
             outcome = Outcome.CLOSE
     named = expected.kind == "best"
-    return Comparison(
-        side=side,
-        what=what,
+    return replace(
+        blank,
         expected=in_words(expected, f"{allowed:.{column.decimals + 1}f}"),
         outcome=outcome,
         text=f"{first.text(column, named=named)} and {second.text(column, named=named)}: {text}",
@@ -265,19 +252,18 @@ def contrast(
     )
 
 
+def margin(column: Column, *scores: Score) -> float:
+    """How far apart these two must lie at least to differ, whatever was sampled."""
+    spread = max((one.spread for one in scores if one.spread is not None), default=None)
+    values = (one.value for one in scores if one.value is not None)
+    return max(tolerance(value, spread, column.decimals) for value in values)
+
+
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict with its counts.
+    """A verdict with how many comparisons have each `Outcome`.
 
-    Attributes:
-        verdict: see the module's text.
-        holds: comparisons that bear the claim out.
-        fails: those that contradict it.
-        close: those too close to tell.
-        lacking: those without numbers yet.
-        cannot: those that no run here can give.
-        ahead: of those with a better and a worse number, where the first is better, by any amount.
-        behind: where it is worse.
+    In ``ahead`` of them the first number is the better one, by any amount, in ``behind`` the worse.
     """
 
     verdict: Verdict
@@ -296,22 +282,21 @@ class Judgement:
 
 
 def judge(checks: Sequence[Sequence[Comparison]]) -> Judgement:
-    """What the checks of a claim say together.
-
-    Args:
-        checks: the comparisons of each.
-    """
+    """What the comparisons of each check of a claim say together."""
     by_check = [Counter(one.outcome for one in check) for check in checks]
     count: Counter[Outcome] = sum(by_check, Counter())
     holds, fails, close, lacking, cannot = (count[outcome] for outcome in Outcome)
-    verdict = Verdict.CANNOT
-    if holds or fails:
-        verdict = Verdict.MIXED if holds and fails else Verdict.HOLDS if holds else Verdict.FAILS
-    elif close or lacking:
-        verdict = Verdict.CLOSE if close else Verdict.NOT_YET
     mostly_close = any(one[Outcome.CLOSE] > one[Outcome.HOLDS] for one in by_check)
-    if verdict is Verdict.HOLDS and mostly_close:
-        verdict = Verdict.IN_PART
+    if holds and fails:
+        verdict = Verdict.MIXED
+    elif holds:
+        verdict = Verdict.IN_PART if mostly_close else Verdict.HOLDS
+    elif fails:
+        verdict = Verdict.FAILS
+    elif close:
+        verdict = Verdict.CLOSE
+    else:
+        verdict = Verdict.NOT_YET if lacking else Verdict.CANNOT
     known = Counter(one.ahead for check in checks for one in check if one.known)
     return Judgement(
         verdict, holds, fails, close, lacking, cannot, ahead=known[True], behind=known[False]

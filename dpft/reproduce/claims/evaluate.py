@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.claims.benches import bench_commands, compare_benches
+from dpft.reproduce.claims.benches import compare_benches
 from dpft.reproduce.claims.cache import numbers_of
 from dpft.reproduce.claims.cells import Evidence, compare_cells
 from dpft.reproduce.claims.comparison import (
@@ -35,7 +35,6 @@ class Result:
     """A claim with all that is known of it.
 
     Attributes:
-        claim: what is claimed.
         printed_by_check: comparisons of the paper's own numbers; checks without any are left out.
         ours_by_check: of ours, from each check those at the paper's setting; where that has no
             number those at the paper's scale with stand-ins, else a laptop's.
@@ -60,6 +59,11 @@ class Result:
     def ours(self) -> tuple[Comparison, ...]:
         """Those of every check."""
         return tuple(itertools.chain(*self.ours_by_check))
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """All that were made."""
+        return (*self.printed, *self.ours, *self.aside)
 
     @property
     def by_print(self) -> Judgement | None:
@@ -117,8 +121,7 @@ def _compared(check: Check, evidence: Evidence) -> tuple[list[Comparison], list[
         case CellsCheck():
             return compare_cells(check, evidence)
         case BenchCheck():
-            compared = compare_benches(check, evidence.benches)
-            return compared, bench_commands(check, compared)
+            return compare_benches(check, evidence.benches)
         case ComputedCheck():
             return list(compute(check)), []
         case Untestable():
@@ -131,13 +134,12 @@ def compute(check: ComputedCheck) -> Iterator[Comparison]:
     Raises:
         PaperError: for arguments that the function does not take, or a text that shows others.
     """
-    low, high = check.within
     for case in check.of:
         lists = [value if isinstance(value, list) else [value] for value in case.values()]
         for values in itertools.product(*lists):
             arguments = dict(zip(case, values, strict=True))
             try:
-                numbers = {**arguments, **numbers_of(check.function, arguments)}
+                numbers = arguments | numbers_of(check.function, arguments)
                 what, text = check.what.format(**numbers), check.shows.format(**numbers)
             except (KeyError, TypeError, ValueError) as error:
                 raise PaperError(f"{check.function} of {arguments}: {error!r}") from error
@@ -145,7 +147,7 @@ def compute(check: ComputedCheck) -> Iterator[Comparison]:
             yield Comparison(
                 side=Side.COMPUTED,
                 what=what,
-                expected=range_in_words(low, high),
+                expected=range_in_words(*check.within),
                 outcome=in_range(value, value, check.within),
                 text=text,
                 numbers={"value": value},
@@ -155,12 +157,9 @@ def compute(check: ComputedCheck) -> Iterator[Comparison]:
 def _by_setting(compared: Sequence[Comparison]) -> tuple[list[Comparison], list[Comparison]]:
     """Ours: those that need no scale, with the first of these that has numbers; the rest aside."""
     by_side = {side: [one for one in compared if one.side is side] for side in Side}
-    free = [*by_side[Side.COMPUTED], *by_side[Side.MEASURED]]
     scales = [by_side[side] for side in (Side.PAPER, Side.STAND_IN, Side.LAPTOP)]
     known = [any(one.known for one in scale) for scale in scales]
     lacking = [any(one.outcome is Outcome.LACKING for one in scale) for scale in scales]
-    best = next((i for has in (known, lacking) for i in range(3) if has[i]), None)
-    if best is None:
-        return [*free, *scales[0]], []
+    best = next((i for has in (known, lacking) for i in range(3) if has[i]), 0)
     rest = [one for scale in scales[best + 1 :] for one in scale if one.known]
-    return [*free, *scales[best]], rest
+    return [*by_side[Side.COMPUTED], *by_side[Side.MEASURED], *scales[best]], rest

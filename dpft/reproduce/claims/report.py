@@ -6,7 +6,7 @@ import io
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich import box
@@ -58,39 +58,34 @@ class Page:
     """What is shown, whatever the format.
 
     Attributes:
+        headings: of the table.
+        rows: of the table.
         title: a claim's name; empty for a list.
         says: the claim.
         facts: heading and text of what stands above the table.
-        headings: of the table.
-        rows: of the table.
-        wide: the heading of the widest column.
         legend: heading and text of what stands below it.
         commands: what would test the rest, and which claims.
     """
 
-    title: str
-    says: str
-    facts: Notes
     headings: tuple[str, ...]
     rows: list[list[Text]]
-    wide: str
-    legend: Notes
-    commands: list[str]
+    title: str = ""
+    says: str = ""
+    facts: Notes = field(default_factory=list)
+    legend: Notes = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
 
 
 def page_of(results: Sequence[Result], *, one: bool) -> Page:
     """A list of claims, or one with every comparison that has numbers."""
     if one:
         (result,) = results
-        claim = result.claim
-        rows = [
-            _line(each) for each in (*result.printed, *result.ours, *result.aside) if each.known
-        ]
+        rows = [_line(comparison) for comparison in result.comparisons if comparison.known]
         headings = ("whose", "compared", "expected", "found", "outcome")
-        return Page(claim.name, claim.says, _facts(result), headings, rows, "compared", [], [])
+        return Page(headings, rows, result.claim.name, result.claim.says, _facts(result))
     headings = ("claim", "in short", "printed numbers", "our numbers", "ours are")
-    rows = [_row(result) for result in results]
-    return Page("", "", [], headings, rows, "in short", _legend(results), _open_commands(results))
+    legend, commands = _legend(results), _open_commands(results)
+    return Page(headings, [_row(result) for result in results], legend=legend, commands=commands)
 
 
 def show(page: Page, console: Console) -> None:
@@ -100,8 +95,8 @@ def show(page: Page, console: Console) -> None:
     _show_notes(page.facts, console)
     if page.rows:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_lines=not page.title)
-        for heading in page.headings:
-            table.add_column(Text(heading), ratio=3 if heading == page.wide else None)
+        for place, heading in enumerate(page.headings):
+            table.add_column(Text(heading), ratio=3 if place == 1 else None)  # the longest texts
         for row in page.rows:
             table.add_row(*row)
         console.print(table)
@@ -177,7 +172,7 @@ def _document(result: Result) -> dict[str, Any]:
                 "runs": list(one.runs),
                 "marks": one.marks,
             }
-            for one in (*result.printed, *result.ours, *result.aside)
+            for one in result.comparisons
         ],
         "cannot": list(result.reasons),
         "commands": list(result.commands),
@@ -189,12 +184,9 @@ def counted(one: Judgement, reasons: Sequence[str] = ()) -> str:
     if not one.known:
         return str(one.verdict)
     text = f"{one.holds} of {one.known} hold"
-    if one.close and one.verdict is not Verdict.CLOSE:
-        text += f", {one.close} too close"
-    if one.lacking:
-        text += f"; {one.lacking} without numbers"
-    if reasons:
-        text += "; a part cannot be tested here"
+    text += f", {one.close} too close" if one.close and one.verdict is not Verdict.CLOSE else ""
+    text += f"; {one.lacking} without numbers" if one.lacking else ""
+    text += "; a part cannot be tested here" if reasons else ""
     return f"{one.verdict}{' so far' if one.lacking else ''} ({text})"
 
 

@@ -7,25 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Discriminator,
-    Field,
-    PlainValidator,
-    Strict,
-    Tag,
-    TypeAdapter,
-)
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Strict, Tag, TypeAdapter
 
 from dpft.config.errors import ConfigError, suggestion
 from dpft.reproduce.claims.computed import FUNCTIONS
 from dpft.reproduce.papers.reader import strict_yaml, validated
 from dpft.reproduce.papers.schema import (
     PAPERS,
-    AnyLabel,
     FileSchema,
     Number,
+    Pattern,
+    Range,
     Text,
     Words,
     in_order,
@@ -34,16 +26,8 @@ from dpft.reproduce.papers.schema import (
 ROOT = Path(__file__).resolve().parent / "data"
 SCALES: tuple[Literal["paper", "laptop"], ...] = ("paper", "laptop")
 _RANGES = ("apart", "ratio", "value")
-_KINDS = ("cells", "figure", "bench", "computed", "cannot")
 
 Flag = Annotated[bool, Strict()]
-Range = Annotated[tuple[Number | None, Number | None], AfterValidator(in_order)]
-Labels = Annotated[
-    tuple[AnyLabel, ...],
-    BeforeValidator(lambda value: value if isinstance(value, list) else [value]),
-    Field(min_length=1),
-]
-Pattern = Mapping[str, Labels]
 
 
 @dataclass(frozen=True)
@@ -63,6 +47,15 @@ class Expected(FileSchema):
     low: Number | None = None
     high: Number | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse a range where none belongs, or none where one does."""
+        in_order((self.low, self.high))
+        if (self.kind in _RANGES) == (self.low is self.high is None):
+            raise ValueError(
+                f"is {self.kind}; expected numbers for {', '.join(_RANGES)}, as in "
+                "{apart: [3, 5]}, and for no others"
+            )
+
 
 def _unfolded(value: Any) -> Any:
     """``above`` and ``{apart: [3, 5]}`` as the fields of `Expected`."""
@@ -71,21 +64,6 @@ def _unfolded(value: Any) -> Any:
     ((kind, ends),) = value.items()
     low, high = ends if isinstance(ends, list) and len(ends) == 2 else (ends, ends)
     return {"kind": kind, "low": low, "high": high}
-
-
-def _with_range(expected: Expected) -> Expected:
-    in_order((expected.low, expected.high))
-    if (expected.kind in _RANGES) == (expected.low is expected.high is None):
-        raise ValueError(
-            f"is {expected.kind}; expected numbers for {', '.join(_RANGES)}, as in "
-            "{apart: [3, 5]}, and for no others"
-        )
-    return expected
-
-
-Expectation = Annotated[
-    Expected, BeforeValidator(_unfolded), AfterValidator(_with_range), Field(alias="expect")
-]
 
 
 @dataclass(frozen=True)
@@ -98,7 +76,7 @@ class CellsCheck(FileSchema):
     """
 
     table: Annotated[Text, Field(alias="cells")]
-    expected: Expectation
+    expected: Annotated[Expected, BeforeValidator(_unfolded), Field(alias="expect")]
     first: Pattern
     second: Pattern = field(default_factory=dict)
     where: Pattern = field(default_factory=dict)
@@ -109,6 +87,22 @@ class CellsCheck(FileSchema):
     variants: Mapping[str, Words] = field(default_factory=dict)
     scales: Annotated[tuple[Literal["paper", "laptop"], ...], Field(min_length=1)] = SCALES
 
+    def __post_init__(self) -> None:
+        """Refuse a check that does not say what is compared."""
+        alone = self.expected.kind in ("best", "value")
+        if alone and self.second:
+            raise ValueError(
+                f"expects {self.expected.kind} and has a second; that is compared with nothing: "
+                "leave it out"
+            )
+        if not alone and not self.second:
+            raise ValueError(
+                f"expects {self.expected.kind} and has no second; expected the labels of what the "
+                "first is compared with"
+            )
+        if not (self.printed or self.ours):
+            raise ValueError("compares neither printed numbers nor ours; expected one")
+
 
 @dataclass(frozen=True)
 class FigureCheck(CellsCheck):
@@ -116,23 +110,6 @@ class FigureCheck(CellsCheck):
 
     table: Annotated[Text, Field(alias="figure")]
     printed: Flag = False
-
-
-def _comparable(check: CellsCheck) -> CellsCheck:
-    alone = check.expected.kind in ("best", "value")
-    if alone and check.second:
-        raise ValueError(
-            f"expects {check.expected.kind} and has a second; that is compared with nothing: leave "
-            "it out"
-        )
-    if not alone and not check.second:
-        raise ValueError(
-            f"expects {check.expected.kind} and has no second; expected the labels of what the "
-            "first is compared with"
-        )
-    if not (check.printed or check.ours):
-        raise ValueError("compares neither printed numbers nor ours; expected one")
-    return check
 
 
 @dataclass(frozen=True)
@@ -148,12 +125,12 @@ class BenchCheck(FileSchema):
     tokens: Annotated[int, Strict(), Field(ge=1)] | None = None
 
 
-def _function(name: Any) -> str:
+def _known(name: str) -> str:
     if name not in FUNCTIONS:
         raise ValueError(
-            f"is {name!r}{suggestion(str(name), FUNCTIONS)}; expected {', '.join(FUNCTIONS)}"
+            f"is {name!r}{suggestion(name, FUNCTIONS)}; expected {', '.join(FUNCTIONS)}"
         )
-    return str(name)
+    return name
 
 
 @dataclass(frozen=True)
@@ -163,13 +140,12 @@ class ComputedCheck(FileSchema):
     Attributes:
         function: of `dpft.reproduce.claims.computed`.
         what: what the number is, with the function's arguments and results in braces.
-        within: the range; None: no bound.
         of: arguments, one mapping for each call; of a list each value is taken, with each value of
             the other lists.
         shows: the number in words, with the same in braces.
     """
 
-    function: Annotated[str, PlainValidator(_function), Field(alias="computed")]
+    function: Annotated[str, AfterValidator(_known), Field(alias="computed")]
     what: Text
     within: Range
     of: tuple[Mapping[str, Any], ...] = ({},)
@@ -183,18 +159,15 @@ class Untestable(FileSchema):
     why: Annotated[Text, Field(alias="cannot")]
 
 
-def _kind_of(check: Any) -> str | None:
-    return next((kind for kind in _KINDS if kind in check), None)
-
-
+_KINDS = ("cells", "figure", "bench", "computed", "cannot")
 Check = Annotated[
-    Annotated[CellsCheck, AfterValidator(_comparable), Tag("cells")]
-    | Annotated[FigureCheck, AfterValidator(_comparable), Tag("figure")]
+    Annotated[CellsCheck, Tag("cells")]
+    | Annotated[FigureCheck, Tag("figure")]
     | Annotated[BenchCheck, Tag("bench")]
     | Annotated[ComputedCheck, Tag("computed")]
     | Annotated[Untestable, Tag("cannot")],
     Discriminator(
-        _kind_of,
+        lambda check: next((kind for kind in _KINDS if kind in check), None),
         custom_error_type="kind",
         custom_error_message=f"expected a check with one of the keys {', '.join(_KINDS)}",
     ),
@@ -239,9 +212,7 @@ def read(path: Path) -> list[Claim]:
     content: Any = strict_yaml(path)
     if isinstance(content, Mapping):
         content = {
-            number: {**one, "paper": path.stem, "number": number}
-            if isinstance(one, Mapping)
-            else one
+            number: one | {"paper": path.stem, "number": number} if isinstance(one, dict) else one
             for number, one in content.items()
         }
     return list(validated(_CLAIMS, content, path).values())
@@ -267,14 +238,13 @@ def load(name: str | None = None) -> list[Claim]:
             f"there are no claims of {paper!r}{suggestion(paper, papers)}; expected one of "
             f"{', '.join(papers)}: type dpft claims for all"
         )
-    wanted = papers if name is None else [paper]
-    claims = [claim for one in wanted for claim in read(ROOT / f"{one}.yaml")]
+    claims = [one for each in papers if paper in ("", each) for one in read(ROOT / f"{each}.yaml")]
     if not slash:
         return claims
-    known = [claim.name for claim in claims]
+    known = {claim.name: claim for claim in claims}
     if name not in known:
         raise ConfigError(
-            f"there is no claim {name!r}{suggestion(str(name), known)}; expected {known[0]} to "
-            f"{known[-1]}: type dpft claims {paper} for a list"
+            f"there is no claim {name!r}{suggestion(str(name), known)}; expected "
+            f"{claims[0].name} to {claims[-1].name}: type dpft claims {paper} for a list"
         )
-    return [claims[known.index(name)]]
+    return [known[name]]

@@ -34,6 +34,11 @@ def read_list(path: Path) -> PaperTable:
     return replace(table, rows=rows)
 
 
+def load(name: str) -> PaperTable:
+    """The list of the figure of that name, see `read_list`."""
+    return read_list(ROOT / f"{name}.yaml")
+
+
 def names() -> list[str]:
     """Every list as its figure is typed."""
     return sorted(f"{path.parent.name}/{path.stem}" for path in ROOT.glob("*/*.yaml"))

@@ -7,8 +7,8 @@ field has the key as its alias.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -69,6 +69,16 @@ Text = Annotated[str, AfterValidator(_one_line)]
 Words = tuple[Text, ...]
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Interval = Annotated[tuple[Number, Number], AfterValidator(in_order)]
+Range = Annotated[tuple[Number | None, Number | None], AfterValidator(in_order)]
+# By label the values that a row may have there; one value needs no list in the file.
+Pattern = Mapping[
+    str,
+    Annotated[
+        tuple[AnyLabel, ...],
+        BeforeValidator(lambda value: value if isinstance(value, list | tuple) else [value]),
+        Field(min_length=1),
+    ],
+]
 Labels = Annotated[Mapping[str, AnyLabel], Field(alias="is", min_length=1)]
 # An epsilon of the whole row stands under no column.
 Epsilons = Annotated[
@@ -143,6 +153,16 @@ class Row(FileSchema):
     why: Text | None = None
     marks: Words = ()
 
+    def __post_init__(self) -> None:
+        """Refuse a row without a run that gives no reason for it."""
+        if self.run is None and self.taken_from is None and self.why is None:
+            raise ValueError(
+                "has none of run, from and why; expected the overrides of its run, whose number "
+                "it is, or why dpft cannot run it"
+            )
+        if self.run is None and self.epsilons:
+            raise ValueError("has epsilons and no run; they are computed from its settings")
+
     @property
     def name(self) -> str:
         """Its labels in one line: ``GPT-2, full, 3``."""
@@ -151,6 +171,10 @@ class Row(FileSchema):
     def has(self, labels: Mapping[str, Label]) -> bool:
         """Whether these are among its labels."""
         return self.labels.items() >= labels.items()
+
+    def matches(self, pattern: Pattern) -> bool:
+        """Whether it has, in each of these labels, one of the values."""
+        return all(self.labels.get(name) in values for name, values in pattern.items())
 
 
 @dataclass(frozen=True)
@@ -174,17 +198,6 @@ class Laptop(FileSchema):
         return any(map(row.has, self.skip))
 
 
-def _runs_or_says_why(row: Row) -> Row:
-    if row.run is None and row.taken_from is None and row.why is None:
-        raise ValueError(
-            "has none of run, from and why; expected the overrides of its run, whose number it "
-            "is, or why dpft cannot run it"
-        )
-    if row.run is None and row.epsilons:
-        raise ValueError("has epsilons and no run; they are computed from its settings")
-    return row
-
-
 @dataclass(frozen=True)
 class PaperTable(FileSchema):
     """A printed table. ``docs/how-to/tables.md`` explains each field."""
@@ -195,9 +208,7 @@ class PaperTable(FileSchema):
     source: Text
     seeds: Annotated[int, Strict(), Field(ge=1)] | None
     columns: Annotated[tuple[Column, ...], Field(min_length=1)]
-    rows: Annotated[
-        tuple[Annotated[Row, AfterValidator(_runs_or_says_why)], ...], Field(min_length=1)
-    ]
+    rows: Annotated[tuple[Row, ...], Field(min_length=1)]
     setting: Words = ()
     unknown: Words = ()
     choices: Words = ()
@@ -213,6 +224,19 @@ class PaperTable(FileSchema):
     def label_names(self) -> tuple[str, ...]:
         """The keys of every row's labels."""
         return tuple(self.rows[0].labels)
+
+    @property
+    def scales(self) -> tuple[str, ...]:
+        """Those at which it has runs."""
+        return ("paper",) if self.laptop is None else ("paper", "laptop")
+
+    def at(self, scale: str) -> Self:
+        """With the rows and columns of one of its scales alone."""
+        laptop = self.laptop
+        if laptop is None or scale == "paper":
+            return self
+        rows = tuple(row for row in self.rows if not laptop.skips(row))
+        return replace(self, rows=rows, columns=tuple(c for c in self.columns if c.at_laptop))
 
 
 def show_label(value: Label) -> str:

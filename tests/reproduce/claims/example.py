@@ -6,46 +6,30 @@ from dpft.reproduce.tables.cells import Cell
 from dpft.reproduce.tables.verdicts import Verdict
 
 
-def row(
-    labels,
-    printed,
-    *,
-    std=None,
-    ours=None,
-    deviation=None,
-    source=None,
-    why=None,
-    marks=(),
-    sampling=0.0,
-):
+def row(labels, printed, *, std=None, ours=None, deviation=None, source=None, why=None, **cell):
     """A row of one column, and our number in it."""
     made = Row(
         labels=labels,
         run=None if source or why else (),
         printed={"acc": printed},
-        std={} if std is None else {"acc": std},
         taken_from=source,
         why=why,
     )
     verdict = Verdict.COPIED if source else Verdict.CANNOT_RUN if why else Verdict.NOT_RUN
     if ours is not None:
         verdict = Verdict.TREND
-    if printed is None:
-        verdict = Verdict.NOT_PRINTED
-    cell = Cell(printed, std, None, ours, deviation, 0, 1, verdict, marks=marks, sampling=sampling)
-    return made, cell
+    return made, Cell(printed, std, None, ours, deviation, 0, 1, verdict, **cell)
 
 
 class Evidence:
     """A table in the place of all tables; ours are the same at both scales."""
 
-    def __init__(self, *rows, higher=True, laptop=True, decimals=1):
-        self.column = Column(
+    def __init__(self, *rows, higher=True, decimals=1):
+        column = Column(
             key="acc",
             label="accuracy",
             decimals=decimals,
             metrics=("accuracy",),
-            factor=100.0,
             higher_is_better=higher,
             split="dev",
         )
@@ -56,9 +40,9 @@ class Evidence:
             title="Demo",
             source="Nobody 2020, Table 1",
             seeds=None,
-            columns=(self.column,),
+            columns=(column,),
             rows=tuple(made for made, _ in rows),
-            laptop=Laptop((), "small") if laptop else None,
+            laptop=Laptop((), "small"),
         )
 
     def table(self, name, figure=False):
@@ -75,10 +59,10 @@ def pattern(labels):
     }
 
 
-def check(kind, first, second=None, *, low=None, high=None, where=None, free=(), columns=()):
+def check(kind, first, second=None, *, ends=(None, None), where=None, free=(), columns=()):
     return CellsCheck(
         table="demo/1",
-        expected=Expected(kind, low, high),
+        expected=Expected(kind, *ends),
         first=pattern(first),
         second=pattern(second or {}),
         where=pattern(where or {}),

@@ -1,16 +1,8 @@
-"""Files of claims: what they may hold, and what is refused."""
-
-import textwrap
+"""Files of claims: what they may hold, and what is refused. The reader is that of tables."""
 
 import pytest
 
-from dpft.reproduce.claims.schema import (
-    BenchCheck,
-    CellsCheck,
-    FigureCheck,
-    Untestable,
-    read,
-)
+from dpft.reproduce.claims.schema import BenchCheck, CellsCheck, FigureCheck, Untestable, read
 from dpft.reproduce.papers import PaperError
 
 SMALL = """
@@ -44,14 +36,14 @@ c02:
 """
 
 
-def written(tmp_path, text):
+def read_text(tmp_path, text):
     path = tmp_path / "nobody2020.yaml"
-    path.write_text(textwrap.dedent(text))
-    return path
+    path.write_text(text)
+    return read(path)
 
 
 def test_a_small_file(tmp_path):
-    one, two = read(written(tmp_path, SMALL))
+    one, two = read_text(tmp_path, SMALL)
     assert (one.name, two.name) == ("nobody2020/c01", "nobody2020/c02")
     cells, bench = one.checks
     assert isinstance(cells, CellsCheck)
@@ -69,22 +61,14 @@ def test_a_small_file(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("c01:", "first:", "first, number is 'first'; .*pattern"),
-        ("c02:", "c01:", "given twice"),
-        ("  source: Table 1\n", "", "c01 lacks 'source'"),
+        ("c02:", "second:", "second, number is 'second'; .*pattern"),
         ("expect: above", "expect: abov", "c01, check 1, cells, expect, kind is 'abov'"),
         ("- cells: li2022/2", "- table: li2022/2", "c01, check 1 .*one of the keys cells, figure"),
         ("where: {epsilon: 3}", "were: {epsilon: 3}", "unknown key 'were'; did you mean 'where'"),
-        ("where: {epsilon: 3}", "bench: time", "unknown key 'bench'"),
         ("      second: {method: [RGP, prefix]}\n", "", "expects above and has no second"),
         ("expect: above", "expect: best", "check 1, cells expects best and has a second"),
-        ("where: {epsilon: 3}", "where: {epsilon: 3", " is not YAML: .*line"),
-        ("where: {epsilon: 3}", "printed: 1", "printed is 1; expected a valid boolean"),
         ("where: {epsilon: 3}", "where: {epsilon: []}", "where, epsilon is .*at least 1 item"),
-        ("bench: time", "bench: tme", "check 2, bench, bench is 'tme'; expected 'time', 'memory'"),
         ("ratio: [null, 1.2]", "ratio: [2, 1]", r"ratio is \[2.0, 1.0\]; expected \[low, high\]"),
-        ("ratio: [null, 1.2]", "ratio: [1]", "ratio, 2|ratio lacks"),
-        ("scales: [laptop]", "scales: [labtop]", "scales, 1 is 'labtop'; expected 'paper' or"),
         ("{apart: [1, null]}", "apart", "expect is apart; expected numbers"),
         ("- cannot: nobody has it", "- computed: magic", "computed is 'magic'"),
     ],
@@ -92,9 +76,4 @@ def test_a_small_file(tmp_path):
 def test_mistakes_are_named_with_their_place(tmp_path, old, new, message):
     assert SMALL.count(old) == 1
     with pytest.raises(PaperError, match=rf"(?s)nobody2020\.yaml.*({message})"):
-        read(written(tmp_path, SMALL.replace(old, new)))
-
-
-def test_an_empty_file_is_an_error(tmp_path):
-    with pytest.raises(PaperError, match=r"is \{\}; .*at least 1 item"):
-        read(written(tmp_path, "{}"))
+        read_text(tmp_path, SMALL.replace(old, new))
