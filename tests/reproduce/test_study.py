@@ -6,15 +6,21 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
 from dpft.config.errors import ConfigError, DataError
-from dpft.reproduce import study
-from dpft.reproduce.study import System, design, read_key, read_ratings, summarise, write_study
+from dpft.reproduce.study import (
+    REFERENCE,
+    System,
+    design,
+    read_key,
+    read_ratings,
+    summarise,
+    write_study,
+)
 from dpft.reproduce.study.sheet import cell
 from dpft.reproduce.study.statistics import summary
 from dpft.runs import RunDirectory, read_record, write_record
@@ -23,21 +29,18 @@ from dpft.training.predictions import write_predictions
 from tests.runs.example import example_record, without_privacy
 
 
-def system(name, count=8, reply="{name} answers {i}", **changes):
-    predictions = [
-        Prediction(
-            changes.get("source", "context {i}").format(i=i),
-            reply.format(name=name, i=i),
-            (f"human {i}",),
-        )
-        for i in range(count)
-    ]
+def system(name, count=8, reply="{name} answers {i}", source="context {i}"):
+    texts = [(source.format(i=i), reply.format(name=name, i=i)) for i in range(count)]
+    predictions = [Prediction(*text, (f"human {i}",)) for i, text in enumerate(texts)]
     return System(name, predictions)
 
 
+def two(count=30, **options):
+    return design([system("alpha", count), system("beta", count)], **options)
+
+
 def small(**changes):
-    options = {"items": 6, "raters": 4, "per_rater": 3} | changes
-    return design([system("alpha"), system("beta")], **options)
+    return two(8, **{"items": 6, "raters": 4, "per_rater": 3} | changes)
 
 
 @pytest.fixture
@@ -51,13 +54,12 @@ def rows_of(folder):
         return list(csv.DictReader(file))
 
 
-def filled(folder, rating, name="filled.csv", delimiter=",", columns=None):
-    """The sheet, with ``rating(row)`` in every row."""
-    rows = [row | {"rating": rating(row)} for row in rows_of(folder)]
+def filled(folder, rating, name="filled.csv", delimiter=",", rows=None):
+    """The sheet, or these rows of it, with ``rating(row)`` in every row."""
+    rows = [row | {"rating": rating(row)} for row in rows or rows_of(folder)]
     path = folder / name
     with path.open("w", encoding="utf-8", newline="") as file:
-        fields = columns or list(rows[0])
-        writer = csv.DictWriter(file, fields, delimiter=delimiter, extrasaction="ignore")
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
         writer.writeheader()
         writer.writerows(rows)
     return path
@@ -82,8 +84,7 @@ def test_every_rater_sees_every_system_once_in_every_context_given():
 
 @pytest.mark.parametrize(("items", "raters", "per_rater"), [(6, 4, 3), (7, 5, 3), (20, 20, 5)])
 def test_contexts_are_given_out_equally_often(items, raters, per_rater):
-    systems = [system("alpha", 30), system("beta", 30)]
-    made = design(systems, items=items, raters=raters, per_rater=per_rater)
+    made = two(items=items, raters=raters, per_rater=per_rater)
     given = Counter(
         entry for codes in made.raters for entry in {made.items[code].entry for code in codes}
     )
@@ -92,15 +93,14 @@ def test_contexts_are_given_out_equally_often(items, raters, per_rater):
 
 
 def test_the_order_of_the_systems_is_shuffled():
-    made = design([system("alpha", 30), system("beta", 30)], seed=3)
+    made = two(seed=3)
     orders = Counter(
         tuple(made.items[code].systems[0] for code in codes[start : start + 3])
         for codes in made.raters
         for start in range(0, len(codes), 3)
     )
     assert len(orders) == 6  # all orders of three systems occur in a hundred entries
-    assert made == design([system("alpha", 30), system("beta", 30)], seed=3)
-    assert made.items.keys() != design([system("alpha", 30), system("beta", 30)]).items.keys()
+    assert made == two(seed=3)
 
 
 def test_equal_replies_are_shown_once_and_count_for_all_who_wrote_them():
@@ -218,9 +218,8 @@ def test_on_a_full_disk_nothing_is_left(tmp_path, monkeypatch):
 
 def test_codes_cannot_be_drawn_again_from_what_raters_see():
     """Neither without the seed, nor with it and other predictions than those that are shown."""
-    one, other = (design([system("alpha", 30), system("beta", 30)]) for _ in range(2))
-    assert set(one.items) != set(other.items)
-    seeded = design([system("alpha", 30), system("beta", 30)], seed=3)
+    assert set(two().items) != set(two().items)
+    seeded = two(seed=3)
     again = design([system("alpha", 30), system("beta", 30, "{name} replies {i}")], seed=3)
     assert set(seeded.items).isdisjoint(again.items)
 
@@ -292,11 +291,7 @@ def test_a_sheet_may_come_in_parts_and_gaps_are_counted_by_rater(made):
 def test_a_bad_row_is_refused_with_file_and_line(made, column, value, message):
     rows = [row | {"rating": "3"} for row in rows_of(made)]
     rows[4][column] = value
-    path = made / "bad.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    path = filled(made, lambda row: row["rating"], "bad.csv", rows=rows)
     with pytest.raises(DataError, match=rf"bad\.csv, line 6: {message}"):
         read_ratings([path], read_key(made / "key.json"))
 
@@ -309,20 +304,19 @@ def test_a_rating_given_twice_is_refused_with_both_places(made):
 
 def test_files_that_are_no_sheets_are_refused(made):
     key = read_key(made / "key.json")
-    with pytest.raises(DataError, match="no column study, rating"):
-        read_ratings([filled(made, opinion, columns=["rater", "item"])], key)
-    with pytest.raises(DataError, match="no rating in"):
-        read_ratings([made / "sheet.csv"], key)
-    with pytest.raises(DataError, match="cannot read"):
-        read_ratings([made / "none.csv"], key)
     sheet = filled(made, opinion)
     whole = sheet.read_text()
-    sheet.write_text(whole.replace("rating", "rating,rating", 1))
-    with pytest.raises(DataError, match="column rating is there twice"):
-        read_ratings([sheet], key)
-    sheet.write_text(whole.replace("alpha", "alpha,alpha", 1))
-    with pytest.raises(DataError, match=r"line \d+: got more cells than columns"):
-        read_ratings([sheet], key)
+    for old, new, message in (
+        ("study", "survey", "has the columns survey, rater"),
+        ("rating", "rating,rating", "has the columns .*, rating, rating"),
+        ("alpha", "alpha,alpha", r"line \d+: got more cells than columns"),
+    ):
+        sheet.write_text(whole.replace(old, new, 1))
+        with pytest.raises(DataError, match=message):
+            read_ratings([sheet], key)
+    for name, message in (("sheet.csv", "no rating in"), ("none.csv", "cannot read")):
+        with pytest.raises(DataError, match=message):
+            read_ratings([made / name], key)
     with pytest.raises(DataError, match="is not a key"):
         read_key(made / "form.html")
 
@@ -392,13 +386,18 @@ def runs(tmp_path):
     return [run_folder(tmp_path, "one", "a", True), run_folder(tmp_path, "two", "b", False)]
 
 
-def test_from_runs_to_a_table(tmp_path, runs):
-    out = tmp_path / "study"
+@pytest.fixture
+def out(tmp_path, runs):
+    """A study of these runs, made on the command line."""
+    folder = tmp_path / "study"
     numbers = ("--items", 4, "--raters", 4, "--per-rater", 2)
-    result = invoke("make", *runs, "--out", out, *numbers)
+    result = invoke("make", *runs, "--out", folder, *numbers)
     assert result.exit_code == 0, result.output
     assert "4 contexts, 3 systems, 24 ratings" in result.output
+    return folder
 
+
+def test_from_runs_to_a_table(out, runs):
     done = filled(out, lambda row: {"a": "2", "b": "3", "f": "5"}[row["reply"][0]])
     result = invoke("read", done, "--key", out / "key.json", "--json")
     assert result.exit_code == 0, result.output
@@ -420,9 +419,7 @@ def test_from_runs_to_a_table(tmp_path, runs):
         assert said in shown
 
 
-def test_missing_ratings_are_an_error_unless_allowed(tmp_path, runs):
-    out = tmp_path / "study"
-    invoke("make", *runs, "--out", out, "--items", 4, "--raters", 4, "--per-rater", 2)
+def test_missing_ratings_are_an_error_unless_allowed(out):
     part = filled(out, lambda row: "3" if row["rater"] == "1" else "")
     result = invoke("read", part, "--key", out / "key.json")
     assert result.exit_code == 2
@@ -445,8 +442,4 @@ def test_predictions_files_of_any_program_take_part(tmp_path, runs):
     out = tmp_path / "study"
     numbers = ("--items", 2, "--raters", 2, "--per-rater", 1)
     assert invoke("make", runs[0], file, "--out", out, *numbers).exit_code == 0
-    assert list(read_key(out / "key.json").systems) == ["one", "theirs", study.REFERENCE]
-
-
-def test_the_form_is_part_of_the_package():
-    assert (Path(study.__file__).parent / "form.html").is_file()
+    assert list(read_key(out / "key.json").systems) == ["one", "theirs", REFERENCE]

@@ -24,12 +24,9 @@ _CODE_LENGTH = 6
 
 @dataclass(frozen=True)
 class System:
-    """What wrote one reply to every context.
+    """What wrote one reply to every context: all instances of a split.
 
-    Attributes:
-        name: as the results will show it.
-        predictions: of all instances of a split.
-        about: what is said of it beside the results, such as labels and guarantee.
+    ``about`` is said of it beside the results, such as labels and guarantee.
     """
 
     name: str
@@ -42,10 +39,7 @@ class Item:
     """One reply to one context, under a code that tells nothing without the key.
 
     Attributes:
-        code: of this reply.
         entry: number of the context.
-        context: what was replied to.
-        reply: the text.
         systems: who wrote it; several, where their replies are the same.
     """
 
@@ -64,8 +58,6 @@ class Study:
         items: by code.
         raters: for each rater, the codes in the order shown; replies to a context lie together.
         systems: names of the systems, the reference last.
-        about: of each system.
-        seed: of every random choice.
     """
 
     items: Mapping[str, Item]

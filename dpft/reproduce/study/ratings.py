@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from dpft.config.errors import DataError
 from dpft.reproduce.study.sheet import SCALE, Key
 
 _NEEDED = ("study", "rater", "item", "rating")
-_EXPECTED = f"expected columns {', '.join(_NEEDED)}, as sheet.csv and the form's files have"
+_EXPECTED = f"expected {', '.join(_NEEDED)} once each, as sheet.csv and the form's files have"
 
 
 @dataclass(frozen=True)
@@ -68,24 +69,17 @@ def read_ratings(files: Sequence[Path], key: Key) -> Ratings:
 def _read(file: Path, key: Key) -> Iterator[Rating]:
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
-            head, skipped = lines.readline(), 0
+            head, above = lines.readline(), 1
             if head.startswith("sep="):  # a line for spreadsheets
-                head, skipped = lines.readline(), 1
-            lines.seek(0)
-            for _ in range(skipped):
-                lines.readline()
+                head, above = lines.readline(), 2
             # Spreadsheets of many countries write semicolons, and some write tabs.
             delimiter = max(",;\t", key=head.count)
-            reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
-            names = reader.fieldnames or ()
-            lacking = [name for name in _NEEDED if name not in names]
-            if lacking:
-                raise DataError(f"{file}, line 1: no column {', '.join(lacking)}; {_EXPECTED}")
-            twice = [name for name in _NEEDED if list(names).count(name) > 1]
-            if twice:
-                raise DataError(f"{file}, line 1: column {twice[0]} is there twice; {_EXPECTED}")
+            names = next(csv.reader([head], delimiter=delimiter), [])
+            if any(names.count(name) != 1 for name in _NEEDED):
+                raise DataError(f"{file} has the columns {', '.join(names)}; {_EXPECTED}")
+            reader = csv.DictReader(lines, names, delimiter=delimiter, strict=True)
             for row in reader:
-                where = f"{file}, line {reader.line_num + skipped}"
+                where = f"{file}, line {reader.line_num + above}"
                 if None in row:
                     raise DataError(
                         f"{where}: got more cells than columns; expected {len(names)}: is a text "
@@ -117,18 +111,13 @@ def _rating(row: dict[str, str | None], where: str, key: Key) -> Rating | None:
         )
     if not text:
         return None
-    value = _number(text)
-    if value is None:
+    try:
+        value = float(text)  # some spreadsheets write 4.0
+    except ValueError:
+        value = math.nan
+    if value not in SCALE:
         raise DataError(
             f"{where}: got rating {text!r}; expected a whole number from {min(SCALE)} to "
             f"{max(SCALE)}"
         )
-    return Rating(rater, item, value, where)
-
-
-def _number(text: str) -> int | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return int(value) if value in SCALE else None
+    return Rating(rater, item, int(value), where)

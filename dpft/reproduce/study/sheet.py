@@ -7,9 +7,11 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
 
 from dpft.config.errors import ConfigError, DataError
 from dpft.reproduce.study.design import Study
@@ -23,7 +25,6 @@ QUESTION = (
 )
 SCALE = {1: "very poor", 2: "poor", 3: "fair", 4: "good", 5: "very good"}
 COLUMNS = ("study", "rater", "entry", "item", "context", "reply", "rating")
-_SCHEMA_VERSION = 1
 _FORM = Path(__file__).with_name("form.html")
 _PLACE = "@STUDY@"
 # A spreadsheet runs a cell that begins so as a formula.
@@ -31,20 +32,38 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True)
+class KeyItem:
+    """A reply: the number of its context, and who wrote it."""
+
+    entry: int
+    systems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Key:
-    """What the codes stand for.
+    """What the codes stand for, as ``key.json`` holds it.
 
     Attributes:
         study: which study it is, as every row of a sheet repeats it.
-        items: by code, who wrote the reply.
-        raters: by rater, the codes that the rater was given.
+        sheet_sha256: of the sheet's rows.
+        seed: of every random choice.
         systems: names in the order of the table, with what is said of each.
+        items: by code.
+        raters: by rater, the codes that the rater was given.
     """
 
+    schema_version: Literal[1]
+    mind: str
     study: str
-    items: Mapping[str, tuple[str, ...]]
-    raters: Mapping[str, tuple[str, ...]]
+    sheet_sha256: str
+    question: str
+    seed: int
     systems: Mapping[str, Mapping[str, Any]]
+    items: Mapping[str, KeyItem]
+    raters: Mapping[str, tuple[str, ...]]
+
+
+_KEY = TypeAdapter(Key)
 
 
 def write_study(study: Study, folder: Path) -> list[Path]:
@@ -65,9 +84,20 @@ def write_study(study: Study, folder: Path) -> list[Path]:
     digest = hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
     # Begins with a letter: no spreadsheet takes it for a number.
     name = f"s{digest[:11]}"
+    about = Key(
+        schema_version=1,
+        mind="not for raters: it says which system wrote which reply",
+        study=name,
+        sheet_sha256=digest,
+        question=QUESTION,
+        seed=study.seed,
+        systems={system: dict(study.about.get(system, {})) for system in study.systems},
+        items={code: KeyItem(item.entry, item.systems) for code, item in study.items.items()},
+        raters={str(i): codes for i, codes in enumerate(study.raters, 1)},
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(key, json.dumps(_key(name, digest, study), indent=2) + "\n", mode=0o600)
+        write_atomic(key, json.dumps(asdict(about), indent=2) + "\n", mode=0o600)
         # The mark at the start tells spreadsheets that it is UTF-8.
         write_atomic(sheet, _csv(name, rows).encode("utf-8-sig"))
         write_atomic(form, _form(name, study))
@@ -85,23 +115,13 @@ def read_key(path: Path) -> Key:
         DataError: if it is not one.
     """
     try:
-        raw = parse_json(path.read_bytes())
-        if raw["schema_version"] != _SCHEMA_VERSION:
-            raise DataError(
-                f"{path} has schema version {raw['schema_version']}; this dpft reads "
-                f"{_SCHEMA_VERSION}"
-            )
-        return Key(
-            raw["study"],
-            {code: tuple(item["systems"]) for code, item in raw["items"].items()},
-            {rater: tuple(codes) for rater, codes in raw["raters"].items()},
-            raw["systems"],
-        )
+        return _KEY.validate_python(parse_json(path.read_bytes()))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; expected key.json") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
+        what = " ".join(str(error).split())
         raise DataError(
-            f"{path} is not a key ({error!r}); expected key.json of dpft study make"
+            f"{path} is not a key ({what}); expected key.json of dpft study make"
         ) from error
 
 
@@ -146,20 +166,3 @@ def _form(name: str, study: Study) -> str:
         # Inside a script element, "</script>" and "<!--" would end or change it.
         text = text.replace(character, f"\\u{ord(character):04x}")
     return _FORM.read_text(encoding="utf-8").replace(_PLACE, text)
-
-
-def _key(name: str, digest: str, study: Study) -> dict[str, Any]:
-    return {
-        "schema_version": _SCHEMA_VERSION,
-        "mind": "not for raters: it says which system wrote which reply",
-        "study": name,
-        "sheet_sha256": digest,
-        "question": QUESTION,
-        "seed": study.seed,
-        "systems": {system: dict(study.about.get(system, {})) for system in study.systems},
-        "items": {
-            code: {"entry": item.entry, "systems": list(item.systems)}
-            for code, item in study.items.items()
-        },
-        "raters": {str(i): list(codes) for i, codes in enumerate(study.raters, 1)},
-    }

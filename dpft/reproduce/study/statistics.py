@@ -20,7 +20,6 @@ class Summary:
     """Ratings of one system.
 
     Attributes:
-        system: its name.
         n: how many ratings.
         raters: how many people they are of.
         mean: of the ratings; None without any.
@@ -32,10 +31,10 @@ class Summary:
     system: str
     n: int
     raters: int
-    mean: float | None
-    deviation: float | None
-    interval: Interval | None
-    clustered: Interval | None
+    mean: float | None = None
+    deviation: float | None = None
+    interval: Interval | None = None
+    clustered: Interval | None = None
 
 
 def summarise(ratings: Sequence[Rating], key: Key) -> list[Summary]:
@@ -45,7 +44,7 @@ def summarise(ratings: Sequence[Rating], key: Key) -> list[Summary]:
     """
     by_system: dict[str, dict[str, list[int]]] = {system: {} for system in key.systems}
     for rating in ratings:
-        for system in key.items[rating.item]:
+        for system in key.items[rating.item].systems:
             by_system[system].setdefault(rating.rater, []).append(rating.value)
     return [summary(system, by_rater) for system, by_rater in by_system.items()]
 
@@ -53,22 +52,16 @@ def summarise(ratings: Sequence[Rating], key: Key) -> list[Summary]:
 def summary(system: str, by_rater: Mapping[str, Sequence[int]]) -> Summary:
     """Mean and intervals of one system's ratings, which come by rater."""
     values = [value for ratings in by_rater.values() for value in ratings]
-    n, clusters = len(values), len(by_rater)
+    n, raters = len(values), len(by_rater)
     if not n:
-        return Summary(system, 0, 0, None, None, None, None)
+        return Summary(system, 0, 0)
     mean = sum(values) / n
-    if n < 2:
-        return Summary(system, n, clusters, mean, None, None, None)
+    if n == 1:
+        return Summary(system, n, raters, mean)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
-    return Summary(
-        system,
-        n,
-        clusters,
-        mean,
-        deviation,
-        asymptotic(mean, deviation, n),
-        clustered(mean, list(by_rater.values())) if clusters > 1 else None,
-    )
+    by_raters = clustered(mean, list(by_rater.values())) if raters > 1 else None
+    interval = asymptotic(mean, deviation, n)
+    return Summary(system, n, raters, mean, deviation, interval, by_raters)
 
 
 def asymptotic(mean: float, deviation: float, n: int) -> Interval:
