@@ -89,7 +89,7 @@ def main(
         return
     failed: typer.Exit | None = None
     if run:
-        stem = f"figures/{figure.name.replace('/', '-')}-{scale}"
+        stem = f"figures/{figure.stem}-{scale}"
         failed = make_missing(stem, inputs.missing, launcher, extra, keep_going)
         index = make_index(record_folders(folders, extra, made=True))
         inputs = replace(inputs, tables=tuple(replace(one, index=index) for one in inputs.tables))
@@ -97,24 +97,24 @@ def main(
     tell_left_out((*index.damaged, *damaged))
     with _progress(figure) as progress:
         content = build(figure, replace(inputs, benches=files, progress=progress))
-    _write(content, scale, out, len(inputs.missing))
+    _write(figure, content, scale, out, len(inputs.missing))
     if failed is not None:
         raise failed
 
 
-def _write(content: Content, scale: str, out: Path, lacking: int) -> None:
-    typed = shlex.join(["dpft", "figure", content.name, f"scale={scale}"])
+def _write(figure: Figure, content: Content, scale: str, out: Path, lacking: int) -> None:
+    typed = shlex.join(["dpft", "figure", figure.name, f"scale={scale}"])
     if not any(panel.points for panel in content.panels):
         raise ConfigError(
-            f"{content.name} has nothing to draw: no number is printed, and none of its "
+            f"{figure.name} has nothing to draw: no number is printed, and none of its "
             f"{lacking} runs is recorded; type {typed} --missing for their commands, --run to "
             "make them"
         )
     from dpft.reproduce.figures.draw import save
 
-    for path in save(content, out / "private" if content.private else out):
+    for path in save(figure, content, out / "private" if figure.private else out):
         echo(str(path))
-    if content.private:
+    if figure.private:
         secho(f"warning: {WARNING}", fg=typer.colors.YELLOW, err=True)
     tell_lacking(lacking, typed)
 

@@ -11,7 +11,7 @@ from dpft.reproduce.bench.catalog import BASELINE
 from dpft.reproduce.bench.documents import UNTIED, BenchFile, Measured
 from dpft.reproduce.bench.statistics import Spread
 from dpft.reproduce.figures.catalog import Figure
-from dpft.reproduce.figures.content import Axis, Built, Look, Origin, Panel, Point, Series
+from dpft.reproduce.figures.content import Axis, Content, Look, Origin, Panel, Point, Series
 from dpft.reproduce.figures.inputs import Inputs
 
 SIZES = ("tiny", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
@@ -24,7 +24,25 @@ _OF_PROCESS = (
 )
 
 
-def model_sizes(figure: Figure, inputs: Inputs) -> Built:
+def _ratio(above: Spread | float | None, below: Spread | float | None) -> float | None:
+    """Of medians; None where one of them was not measured."""
+    first, second = (one.median if isinstance(one, Spread) else one for one in (above, below))
+    return None if first is None or not second else first / second
+
+
+# Title, unit, and the number of a style beside its baseline.
+_Measure = tuple[str, str, Callable[[Measured, Measured], float | None]]
+_LARGEST: tuple[_Measure, ...] = (
+    ("largest batch", "records", lambda one, base: one.batch),
+    ("throughput at that batch", RELATIVE, lambda one, base: _ratio(one.speed, base.speed)),
+)
+_AT_ONE_BATCH: tuple[_Measure, ...] = (
+    ("peak memory", RELATIVE, lambda one, base: _ratio(one.memory, 1)),
+    ("throughput", RELATIVE, lambda one, base: _ratio(1, one.time)),
+)
+
+
+def model_sizes(figure: Figure, inputs: Inputs) -> Content:
     """Largest batch (or memory) and throughput by model size.
 
     Raises:
@@ -45,24 +63,11 @@ def model_sizes(figure: Figure, inputs: Inputs) -> Built:
         )
     files = list(devices.values())[figure.device]
     names = tuple(model for model in SIZES if any(file.model == model for file in files))
-    note = "Largest batches are searched for on a GPU (dpft bench --largest-batch)."
     searched = [file for file in files if file.searched]
-    if searched:
-        panels = [
-            _by_size(figure, searched, names, *one)
-            for one in (
-                ("largest batch", "records", lambda one, base: _ratio(one.batch, 1)),
-                ("throughput at that batch", RELATIVE, lambda o, base: _ratio(o.speed, base.speed)),
-            )
-        ]
-    else:
-        panels = [
-            _by_size(figure, files, names, *one)
-            for one in (
-                ("peak memory", RELATIVE, lambda one, base: _ratio(one.memory, 1)),
-                ("throughput", RELATIVE, lambda one, base: _ratio(1, one.time)),
-            )
-        ]
+    measures = _LARGEST if searched else _AT_ONE_BATCH
+    panels = [_by_size(figure, searched or files, names, *one) for one in measures]
+    note = "Largest batches are searched for on a GPU (dpft bench --largest-batch)."
+    if not searched:
         note = (
             "Without a search for the largest batch (dpft bench --largest-batch, on a GPU), "
             "memory at one batch is shown in its place."
@@ -78,7 +83,7 @@ def model_sizes(figure: Figure, inputs: Inputs) -> Built:
         notes.append("Opacus runs with head and embedding untied, relative to non-private so.")
     if len(settings) > 1:
         notes.append(f"{len(settings) - 1} other settings were measured and are not shown here.")
-    return Built(panels, notes)
+    return Content(panels, notes)
 
 
 def _settings(figure: Figure, inputs: Inputs) -> list[list[BenchFile]]:
@@ -98,12 +103,6 @@ def _settings(figure: Figure, inputs: Inputs) -> list[list[BenchFile]]:
             settings.setdefault(file.labels[1:], []).append(file)
     usable = [sorted(s, key=lambda one: -count(one)) for s in settings.values() if count(*s)]
     return sorted(usable, key=lambda files: (-count(*files), -len({one.model for one in files})))
-
-
-def _ratio(above: Spread | float | None, below: Spread | float | None) -> float | None:
-    """Of medians; None where one of them was not measured."""
-    first, second = (one.median if isinstance(one, Spread) else one for one in (above, below))
-    return None if first is None or not second else first / second
 
 
 def _by_size(
@@ -132,7 +131,7 @@ def _by_size(
     )
 
 
-def number_of_groups(figure: Figure, inputs: Inputs) -> Built:
+def number_of_groups(figure: Figure, inputs: Inputs) -> Content:
     """Bu et al. 2023, Figure 5: memory and throughput by the number of groups, of a ViT.
 
     Raises:
@@ -161,7 +160,7 @@ def number_of_groups(figure: Figure, inputs: Inputs) -> Built:
         y = Axis(f"{title} ({unit})", from_zero=True)
         panels.append(Panel(title, axis, y, tuple(series)))
     notes = [f"Measured by dpft bench: {', '.join(file.labels)}.", *figure.notes]
-    return Built(panels, [*notes, _OF_PROCESS] if file.device == "cpu" else notes)
+    return Content(panels, [*notes, _OF_PROCESS] if file.device == "cpu" else notes)
 
 
 def _by_place(

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from dataclasses import replace
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce.figures import benchmarks, computed, heat, private, scores
-from dpft.reproduce.figures.catalog import Figure, Kind
-from dpft.reproduce.figures.content import Built, Content
+from dpft.reproduce.figures.catalog import Figure
+from dpft.reproduce.figures.content import Content
 from dpft.reproduce.figures.inputs import Inputs
 from dpft.reproduce.tables.marks import Mark
 
-BUILDERS: Mapping[str, Callable[[Figure, Inputs], Built]] = MappingProxyType(
-    {
-        "scores": scores.scores,
-        "styles_side_by_side": scores.styles_side_by_side,
-        "heat_maps": heat.heat_maps,
-        "model_sizes": benchmarks.model_sizes,
-        "number_of_groups": benchmarks.number_of_groups,
-        "effective_noise": computed.effective_noise,
-        "noise_by_rate": computed.noise_by_rate,
-        "memory_profile": computed.memory_profile,
-        "norms_by_layer": private.norms_by_layer,
-        "histograms": private.histograms,
-        "losses_by_time": private.losses_by_time,
-    }
-)
+BUILDERS: Mapping[str, Callable[[Figure, Inputs], Content]] = {
+    "scores": scores.scores,
+    "styles_side_by_side": scores.styles_side_by_side,
+    "heat_maps": heat.heat_maps,
+    "model_sizes": benchmarks.model_sizes,
+    "number_of_groups": benchmarks.number_of_groups,
+    "effective_noise": computed.effective_noise,
+    "noise_by_rate": computed.noise_by_rate,
+    "memory_profile": computed.memory_profile,
+    "norms_by_layer": private.norms_by_layer,
+    "histograms": private.histograms,
+    "losses_by_time": private.losses_by_time,
+}
 
 
 def build(figure: Figure, inputs: Inputs) -> Content:
@@ -37,19 +35,12 @@ def build(figure: Figure, inputs: Inputs) -> Content:
     """
     if figure.build is None:
         raise ConfigError(f"{figure.name} cannot be made: {figure.why}")
-    built = BUILDERS[figure.build](figure, inputs)
-    marks = {letter for panel in built.panels for point in panel.points for letter in point.marks}
-    meanings = [f"{mark.letter}: {mark.meaning}" for mark in Mark if mark.letter in marks]
-    caption = [*built.notes, *_settings(inputs)]
-    if meanings:
-        caption.append(f"Letters: {'; '.join(sorted(meanings))}.")
-    return Content(
-        *(figure.name, figure.title, figure.source),
-        panels=tuple(built.panels),
-        caption=tuple(dict.fromkeys(caption)),
-        columns=built.columns,
-        private=figure.kind is Kind.PRIVATE,
-    )
+    content = BUILDERS[figure.build](figure, inputs)
+    letters = {letter for panel in content.panels for one in panel.points for letter in one.marks}
+    meanings = sorted(f"{mark.letter}: {mark.meaning}" for mark in Mark if mark.letter in letters)
+    caption = [*content.caption, *_settings(inputs)]
+    caption += [f"Letters: {'; '.join(meanings)}."] if meanings else []
+    return replace(content, caption=tuple(dict.fromkeys(caption)))
 
 
 def _settings(inputs: Inputs) -> Iterator[str]:

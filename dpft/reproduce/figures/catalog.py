@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
 
 from dpft.config.errors import ConfigError, suggestion
 from dpft.reproduce import papers
+from dpft.reproduce.figures import lists
 from dpft.reproduce.figures.content import Axis, Look
-from dpft.reproduce.figures.lists import ROOT, read_list
 from dpft.reproduce.papers import PaperTable
 from dpft.reproduce.papers.reader import strict_yaml
-from dpft.reproduce.papers.schema import Label
+from dpft.reproduce.papers.schema import Pattern
 
 
 class Kind(StrEnum):
@@ -41,12 +41,12 @@ class Selection(_Strict):
         name: as it is typed, ``bu2023/4``; of a list, the figure's.
         columns: their keys; none: all.
         rows: labels, each with the values that are wanted; a row must have one of each.
-        is_list: whether it is a list of `ROOT`, no printed table.
+        is_list: whether it is a list, no printed table.
     """
 
     name: str
     columns: tuple[str, ...] = ()
-    rows: Mapping[str, tuple[Label, ...]] = {}
+    rows: Pattern = {}
     is_list: bool = False
 
     def load(self) -> PaperTable:
@@ -55,14 +55,8 @@ class Selection(_Strict):
         Raises:
             PaperError: if its file does not follow the schema.
         """
-        paper, number = self.name.split("/", 1)
-        path = ROOT / paper / f"{number}.yaml"
-        whole = read_list(path) if self.is_list else papers.load(paper, number)
-        rows = tuple(
-            row
-            for row in whole.rows
-            if all(row.labels.get(label) in values for label, values in self.rows.items())
-        )
+        whole = lists.load(self.name) if self.is_list else papers.load(*self.name.split("/", 1))
+        rows = tuple(row for row in whole.rows if row.matches(self.rows))
         columns = tuple(c for c in whole.columns if not self.columns or c.key in self.columns)
         if not rows or not columns:
             raise ConfigError(f"{self.name} has nothing of {dict(self.rows)}, {self.columns}")
@@ -79,7 +73,7 @@ class ScoreSeries(_Strict):
         x: where a score stands: one of `scores.POSITIONS`, or a label of the row.
         x_axis: of ``x``.
         y: label of the other axis.
-        where: labels that a row must have.
+        where: as ``rows`` of `Selection`.
         look: as of `Look`.
         beside: what is written beside each point, like ``label``.
         sort: whether points are joined by ``x``; otherwise in the order of the rows.
@@ -91,7 +85,7 @@ class ScoreSeries(_Strict):
     x: str
     x_axis: Axis
     y: str = "accuracy (%)"
-    where: Mapping[str, Label] = {}
+    where: Pattern = {}
     look: Look = "line"
     beside: str = ""
     sort: bool = True
@@ -101,16 +95,18 @@ class Figure(_Strict):
     """One figure.
 
     Attributes:
-        name: as it is typed.
+        name: as it is typed, ``li2022/6``.
         title: in our words.
         source: in the paper.
-        kind: see `Kind`.
         build: a key of `dpft.reproduce.figures.build.BUILDERS`; None: it cannot be made.
         why: why it cannot be made.
         tables: what it needs of tables and lists.
         series: of scores; what ``all_series`` says is said of each.
         styles: clipping styles of ``dpft bench`` that are shown, with their names in the legend.
         device: which of those that were measured, from 0.
+        lines: of a heat map's labels where the paper draws a line: the last value before, and the
+            first after it.
+        inferred: labels whose values the paper's axes do not print (the table's notes say more).
         notes: sentences of the caption that always hold.
     """
 
@@ -124,7 +120,19 @@ class Figure(_Strict):
     series: tuple[ScoreSeries, ...] = ()
     styles: Mapping[str, str] = {}
     device: int = 0
+    lines: Mapping[str, tuple[float, float]] = {}
+    inferred: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def stem(self) -> str:
+        """Of its files: ``li2022-6``."""
+        return self.name.replace("/", "-")
+
+    @property
+    def private(self) -> bool:
+        """Whether it is made without noise from training records."""
+        return self.kind is Kind.PRIVATE
 
     @model_validator(mode="before")
     @classmethod
@@ -135,7 +143,7 @@ class Figure(_Strict):
 
 
 @functools.cache
-def figures(path: Path = ROOT / "figures.yaml") -> Mapping[str, Figure]:
+def figures(path: Path = lists.ROOT / "figures.yaml") -> Mapping[str, Figure]:
     """Every figure by name, in the papers' order."""
     named = {name: {"name": name, **one} for name, one in strict_yaml(path).items()}
     return TypeAdapter(dict[str, Figure]).validate_python(named)

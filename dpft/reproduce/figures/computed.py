@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from dpft.privacy.accounting import calibrate_noise
 from dpft.reproduce.figures.catalog import Figure
-from dpft.reproduce.figures.content import Axis, Built, Origin, Panel, Point, Series
+from dpft.reproduce.figures.content import Axis, Content, Origin, Panel, Point, Series
 from dpft.reproduce.figures.inputs import Inputs
 from dpft.reproduce.figures.memory import SHAPES, backward, boundaries, each, uniform, vit
 
@@ -25,10 +25,12 @@ BATCH, BYTES = 32, 4
 _LEAST = f"whose ε by Renyi DP (improved conversion) is at most {EPSILON:g}"
 
 
-def noise_by_rate(figure: Figure, inputs: Inputs, exponents: Sequence[float] = EXPONENTS) -> Built:
+def noise_by_rate(
+    figure: Figure, inputs: Inputs, exponents: Sequence[float] = EXPONENTS
+) -> Content:
     """Li et al. 2022, Figure 6: the noise that is needed, and ``sigma = c sqrt(q)``."""
     rates = [2.0**k for k in exponents]
-    sigmas = _sigmas([(rate, steps_at(rate)) for rate in rates], inputs)
+    sigmas = _sigmas([(rate, round(EPOCHS / rate)) for rate in rates], inputs)
     c = sigmas[-1] / math.sqrt(rates[-1])
     panel = Panel(
         f"(ε, δ) = ({EPSILON:g}, 1e-5), N = {RECORDS:,}, {EPOCHS} epochs",
@@ -45,12 +47,12 @@ def noise_by_rate(figure: Figure, inputs: Inputs, exponents: Sequence[float] = E
         f"2^{exponents[-1]:g}, the largest rate shown. Below q = 2^-8 it asks for clearly less "
         "noise than is needed.",
     )
-    return Built([panel], notes)
+    return Content([panel], notes)
 
 
 def effective_noise(
     figure: Figure, inputs: Inputs, steps: Sequence[int] = STEPS, rates: Sequence[float] = RATES
-) -> Built:
+) -> Content:
     """Li et al. 2022, Figure 3(a): ``sigma / q`` by sampling rate at fixed numbers of steps."""
     sigmas = iter(_sigmas([(rate, count) for count in steps for rate in rates], inputs))
     panel = Panel(
@@ -62,19 +64,11 @@ def effective_noise(
             for count in steps
         ),
     )
-    notes = (
+    sigma = (
         f"σ is the least noise multiplier {_LEAST}. The noise on the mean gradient has standard "
-        "deviation C σ/(q N) per coordinate, so σ/q is what a larger batch lowers.",
-        "The paper's budget and its numbers of steps S did not survive in the text at hand: those "
-        "of its Figure 6 and four round numbers are used. That σ_eff = σ/q is inferred from its "
-        "formula for the noise.",
+        "deviation C σ/(q N) per coordinate, so σ/q is what a larger batch lowers."
     )
-    return Built([panel], notes)
-
-
-def steps_at(rate: float) -> int:
-    """Steps of `EPOCHS` passes at a sampling rate, ``E/q`` rounded to a whole number."""
-    return max(1, round(EPOCHS / rate))
+    return Content([panel], [sigma, *figure.notes])
 
 
 def _sigmas(settings: Sequence[tuple[float, int]], inputs: Inputs) -> list[float]:
@@ -94,7 +88,7 @@ def _sigmas(settings: Sequence[tuple[float, int]], inputs: Inputs) -> list[float
     return sigmas
 
 
-def memory_profile(figure: Figure, inputs: Inputs) -> Built:
+def memory_profile(figure: Figure, inputs: Inputs) -> Content:
     """Bu et al. 2023, Figure 4, for ViT-large with patches of 16, 224 pixels, batch 32."""
     layers = vit(*SHAPES["vit-large"])
     forward = list(itertools.accumulate(layer.T * layer.d for layer in layers))
@@ -120,7 +114,7 @@ def memory_profile(figure: Figure, inputs: Inputs) -> Built:
     )
     tops = ", ".join(f"{label}: {max(sizes):.2f} GB" for label, sizes in styles.items())
     counted = f"Counted by Fact 6.1, not measured. Peaks: {tops}."
-    return Built([panel], [counted, *figure.notes])
+    return Content([panel], [counted, *figure.notes])
 
 
 def _curve(label: str, xs: Sequence[float], ys: Sequence[float]) -> Series:

@@ -31,7 +31,6 @@ class Point:
 
     Attributes:
         x: position; for an axis with names, the index of one; NaN for a horizontal line.
-        y: value.
         error: one standard deviation, or None.
         label: written beside it.
         marks: letters of `dpft.reproduce.tables.marks`, written after the label.
@@ -53,13 +52,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """Points that belong together.
+    """Points that belong together, in the order of the line.
 
     Attributes:
         label: for the legend, without the origin.
-        points: in the order of the line.
-        origin: see `Origin`.
-        look: see `Look`.
         legend_origin: whether the legend names the origin too.
     """
 
@@ -81,7 +77,6 @@ class Axis:
 
     Attributes:
         label: with the unit.
-        scale: how numbers are spread.
         names: of its positions 0, 1, ..., where it has no numbers.
         from_zero: whether it begins at zero.
     """
@@ -127,14 +122,11 @@ class Heat:
     """Numbers as colours.
 
     Attributes:
-        title: above it.
         x: with the names of the columns, unless there are too many to name.
         y: with the names of the rows, from the top.
         label: of the colours, with the unit.
         cells: by row, of one length; `Point.x` is the column; None is left blank.
-        origin: see `Origin`.
         show_numbers: whether each cell shows its number, with its marks below.
-        decimals: of these.
         lines: positions between columns and between rows where the paper divides the map.
         limits: of the colours; None: of the values.
     """
@@ -167,40 +159,18 @@ class Heat:
 
 
 @dataclass(frozen=True)
-class Built:
-    """What a builder makes: panels, sentences of the caption, the most panels beside each other."""
-
-    panels: Sequence[Panel | Heat]
-    notes: Sequence[str]
-    columns: int = 3
-
-
-@dataclass(frozen=True)
 class Content:
-    """A figure.
+    """What a figure shows.
 
     Attributes:
-        name: as it is typed, ``li2022/6``.
-        title: in our words.
-        source: in the paper.
         panels: from left to right, then down.
         caption: sentences below it.
         columns: the most panels beside each other.
-        private: whether it is made without noise from training records.
     """
 
-    name: str
-    title: str
-    source: str
-    panels: tuple[Panel | Heat, ...]
-    caption: tuple[str, ...]
+    panels: Sequence[Panel | Heat]
+    caption: Sequence[str]
     columns: int = 3
-    private: bool = False
-
-    @property
-    def stem(self) -> str:
-        """Of its files: ``li2022-6``."""
-        return self.name.replace("/", "-")
 
     @property
     def csv(self) -> str:

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter
 
+from dpft.reproduce.figures.catalog import Figure as Entry
 from dpft.reproduce.figures.content import Axis, Content, Heat, Origin, Panel, Series
 from dpft.runs.atomic import write_atomic
 
@@ -40,7 +41,7 @@ DPI = 160
 _WIDTH, _HEIGHT, _LEGEND, _CAPTION_LINE, _PER_INCH = 3.7, 3.0, 2.1, 0.15, 18
 
 
-def save(content: Content, folder: Path) -> list[Path]:
+def save(about: Entry, content: Content, folder: Path) -> list[Path]:
     """Write ``NAME.png``, ``NAME.svg`` and ``NAME.csv``; equal content gives equal files.
 
     Returns:
@@ -48,10 +49,10 @@ def save(content: Content, folder: Path) -> list[Path]:
     """
     matplotlib.use("Agg")  # the figure is never shown, and a machine may have no display
     folder.mkdir(parents=True, exist_ok=True)
-    mode = 0o600 if content.private else 0o644
-    png, svg, csv = (folder / f"{content.stem}.{suffix}" for suffix in ("png", "svg", "csv"))
+    mode = 0o600 if about.private else 0o644
+    png, svg, csv = (folder / f"{about.stem}.{suffix}" for suffix in ("png", "svg", "csv"))
     with matplotlib.rc_context(RC):
-        figure = draw(content)
+        figure = draw(about, content)
         for path, metadata in ((png, {"Software": "dpft"}), (svg, {"Date": None})):
             buffer = io.BytesIO()
             figure.savefig(buffer, format=path.suffix[1:], dpi=DPI, metadata=metadata)
@@ -60,7 +61,7 @@ def save(content: Content, folder: Path) -> list[Path]:
     return [png, svg, csv]
 
 
-def draw(content: Content) -> Figure:
+def draw(about: Entry, content: Content) -> Figure:
     """The figure; the caller sets the style `RC` around it."""
     panels = content.panels
     columns = min(len(panels), content.columns)
@@ -86,7 +87,7 @@ def draw(content: Content) -> Figure:
             _panel(axes, panel, looks)
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
-    figure.suptitle(f"{content.title}\n{content.source}")
+    figure.suptitle(f"{about.title}\n{about.source}")
     if len(legend) > 1:
         handles = [
             Line2D([], [], label=textwrap.fill(text, 28), **_look(one, looks[one.label]))

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from dpft.reproduce.figures.catalog import Figure
-from dpft.reproduce.figures.content import Axis, Built, Heat, Origin
+from dpft.reproduce.figures.content import Axis, Content, Heat, Origin
 from dpft.reproduce.figures.inputs import Inputs, Score, Table
 from dpft.reproduce.papers.schema import Label, show_label
 
-# Where red lines divide the paper's Figure 2: the last value before a line, and the first after.
-_QUARTERS: Mapping[str, Mapping[str, tuple[float, float]]] = {
-    "li2022/figure-2": {"batch size": (64, 512), "learning rate": (2.5e-4, 3.125e-5)}
-}
-# Values that the paper's axes do not print; its table's notes say what they are inferred from.
-_INFERRED = {("li2022/figure-2", "batch size"), ("li2022/figure-8a", "batch size")}
 
-
-def heat_maps(figure: Figure, inputs: Inputs) -> Built:
+def heat_maps(figure: Figure, inputs: Inputs) -> Content:
     """Printed and ours of each table: its first label goes down, its second across."""
     panels: list[Heat] = []
     for table in inputs.tables:
         maps = [
-            _map(table, origin)
+            _map(figure, table, origin)
             for origin in (Origin.PRINTED, Origin.OURS)
             if any(score.value(origin) is not None for score in table.scores)
         ]
@@ -38,10 +31,10 @@ def heat_maps(figure: Figure, inputs: Inputs) -> Built:
         notes.append("Colours of printed numbers and of ours have different ranges.")
     if any(point is None for panel in panels for row in panel.cells for point in row):
         notes.append("Dots are cells without a run.")
-    return Built(panels, notes, columns=2)
+    return Content(panels, notes, columns=2)
 
 
-def _map(table: Table, origin: Origin) -> Heat:
+def _map(figure: Figure, table: Table, origin: Origin) -> Heat:
     printed = table.printed
     down, across = printed.label_names
     # The laptop's scale leaves whole rows and columns out: they would be empty.
@@ -51,8 +44,8 @@ def _map(table: Table, origin: Origin) -> Heat:
     column = printed.columns[0]
     return Heat(
         title=f"{printed.source.split(', ')[-1]}, {origin}",
-        x=_axis(printed.name, across, xs, scores, origin),
-        y=_axis(printed.name, down, ys, scores, origin),
+        x=_axis(figure, across, xs, scores, origin),
+        y=_axis(figure, down, ys, scores, origin),
         label=column.label,
         cells=tuple(
             tuple(
@@ -62,29 +55,26 @@ def _map(table: Table, origin: Origin) -> Heat:
         ),
         origin=origin,
         decimals=column.decimals,
-        lines=(
-            _lines(printed.name, across, xs),
-            _lines(printed.name, down, ys),
-        ),
+        lines=(_lines(figure, across, xs), _lines(figure, down, ys)),
     )
 
 
-def _lines(table: str, label: str, values: Sequence[Label]) -> tuple[float, ...]:
+def _lines(figure: Figure, label: str, values: Sequence[Label]) -> tuple[float, ...]:
     """Where the paper's line between two values falls among these."""
-    if label not in _QUARTERS.get(table, {}):
+    if label not in figure.lines:
         return ()
-    last, first = _QUARTERS[table][label]
+    last, first = figure.lines[label]
     numbers = [float(value) for value in values if value is not None]
     before = sum(one <= last if last < first else one >= last for one in numbers)
     return (before - 0.5,) if 0 < before < len(values) else ()
 
 
 def _axis(
-    table: str, label: str, values: Sequence[Label], scores: Sequence[Score], origin: Origin
+    figure: Figure, label: str, values: Sequence[Label], scores: Sequence[Score], origin: Origin
 ) -> Axis:
     """The label's values; where our runs have other rates than the printed ones, both."""
     names = [show_label(value) for value in values]
-    if origin is Origin.PRINTED and (table, label) in _INFERRED:
+    if origin is Origin.PRINTED and label in figure.inferred:
         label = f"{label} (inferred)"
     elif origin is Origin.OURS and label == "learning rate":
         for place, value in enumerate(values):

@@ -62,9 +62,7 @@ class Table:
     """A table's or list's rows and columns, with the records of their runs.
 
     Attributes:
-        printed: what is printed.
         plan: the runs of a scale; None where the table does not have it.
-        index: the records.
         is_list: whether it is a figure's own list, whose choices no table explains.
     """
 
@@ -94,7 +92,6 @@ class Inputs:
     Attributes:
         scale: ``paper`` or ``laptop``.
         tables: in the order of the figure's.
-        benches: files of ``dpft bench``.
         runs: run directories that the user named.
         progress: is called with how many of how many computations are done.
     """
@@ -141,17 +138,12 @@ def plan_tables(
     Raises:
         ConfigError: if none has this scale.
     """
-    tables = [
-        Table(
-            printed,
-            make_plan(printed, composer, scale, seeds, extra)
-            if scale == "paper" or printed.laptop is not None
-            else None,
-            index,
-            selection.is_list,
-        )
-        for selection, printed in ((one, one.load()) for one in figure.tables)
-    ]
+    tables = []
+    for selection in figure.tables:
+        printed, plan = selection.load(), None
+        if scale in printed.scales:
+            plan = make_plan(printed, composer, scale, seeds, extra)
+        tables.append(Table(printed, plan, index, selection.is_list))
     if tables and not any(table.plan for table in tables):
         raise ConfigError(
             f"{figure.name} has no runs that fit a laptop; type dpft figure {figure.name} "

@@ -10,19 +10,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 PATCHES, PIXELS = 196, 3 * 16 * 16
 # Width and number of blocks of the papers' models, and of those that stand in for them.
-SHAPES: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {
-        **{"tiny": (128, 2), "minilm": (384, 6), "distilgpt2": (768, 6), "gpt2": (768, 12)},
-        **{"gpt2-medium": (1024, 24), "gpt2-large": (1280, 36), "gpt2-xl": (1600, 48)},
-        **{"bert-base": (768, 12), "bert-large": (1024, 24)},
-        **{"roberta-base": (768, 12), "roberta-large": (1024, 24)},
-        **{"vit-small": (384, 12), "vit-large": (1024, 24)},
-    }
-)
+SHAPES: Mapping[str, tuple[int, int]] = {
+    **{"tiny": (128, 2), "minilm": (384, 6), "distilgpt2": (768, 6), "gpt2": (768, 12)},
+    **{"gpt2-medium": (1024, 24), "gpt2-large": (1280, 36), "gpt2-xl": (1600, 48)},
+    **{"bert-base": (768, 12), "bert-large": (1024, 24)},
+    **{"roberta-base": (768, 12), "roberta-large": (1024, 24)},
+    **{"vit-small": (384, 12), "vit-large": (1024, 24)},
+}
 
 
 @dataclass(frozen=True)

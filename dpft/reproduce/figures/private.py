@@ -13,7 +13,7 @@ from statistics import fmean
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce.figures.catalog import Figure
-from dpft.reproduce.figures.content import Axis, Built, Heat, Origin, Panel, Point, Series
+from dpft.reproduce.figures.content import Axis, Content, Heat, Origin, Panel, Point, Series
 from dpft.reproduce.figures.inputs import Inputs
 from dpft.runs.errors import RunError
 from dpft.runs.norms import NORMS, Norms, read_norms
@@ -61,7 +61,7 @@ def spread_out(steps: Sequence[Norms], count: int) -> list[Norms]:
     return [steps[round(k * (len(steps) - 1) / (count - 1))] for k in range(count)]
 
 
-def norms_by_layer(figure: Figure, inputs: Inputs) -> Built:
+def norms_by_layer(figure: Figure, inputs: Inputs) -> Content:
     """He et al. 2022, Figure 2: norms of records by layer, at several steps."""
     folder, recorded = _with_norms(figure.name, inputs)
     steps = spread_out(recorded, PANELS)
@@ -80,10 +80,10 @@ def norms_by_layer(figure: Figure, inputs: Inputs) -> Built:
         f"{_described(folder)}; {len(steps[0].groups)} layers, first {EXAMPLES} records of "
         "each step's batch: others in each panel, where the paper follows the same 32."
     )
-    return Built(panels, [WARNING, note], columns=2)
+    return Content(panels, [WARNING, note], columns=2)
 
 
-def histograms(figure: Figure, inputs: Inputs) -> Built:
+def histograms(figure: Figure, inputs: Inputs) -> Content:
     """He et al. 2022, Figure 4: histograms of records' norms in four layers, with quantiles."""
     folder, recorded = _with_norms(figure.name, inputs)
     steps, groups = spread_out(recorded, 3), recorded[0].groups
@@ -96,7 +96,7 @@ def histograms(figure: Figure, inputs: Inputs) -> Built:
         f"{_described(folder)}. All records of the step's batch. The paper shows the embedding, "
         "the value matrices of the 6th and 12th attention and the classification layer."
     )
-    return Built(panels, [WARNING, note], columns=len(steps))
+    return Content(panels, [WARNING, note], columns=len(steps))
 
 
 def chosen_layers(groups: Sequence[str]) -> list[str]:
@@ -127,7 +127,7 @@ def _histogram(group: str, step: int, values: Sequence[float]) -> Panel:
     )
 
 
-def losses_by_time(figure: Figure, inputs: Inputs) -> Built:
+def losses_by_time(figure: Figure, inputs: Inputs) -> Content:
     """He et al. 2022, Figure 7, with the loss on the training batches in place of a test set's.
 
     Raises:
@@ -150,7 +150,7 @@ def losses_by_time(figure: Figure, inputs: Inputs) -> Built:
         f"Mean loss of each step's records, averaged over {_SMOOTHED} steps. The paper shows the "
         "negative log-likelihood of the test set, which a run on E2E does not record."
     )
-    return Built([panel], [WARNING, note, *map(_described, folders)])
+    return Content([panel], [WARNING, note, *map(_described, folders)])
 
 
 def _losses(path: Path) -> list[tuple[float, float]]:

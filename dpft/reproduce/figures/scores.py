@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from statistics import fmean
-from types import MappingProxyType
 
 from dpft.reproduce.figures.benchmarks import time_by_style
 from dpft.reproduce.figures.catalog import Figure, ScoreSeries
-from dpft.reproduce.figures.content import Axis, Built, Origin, Panel, Point, Series
+from dpft.reproduce.figures.content import Axis, Content, Origin, Panel, Point, Series
 from dpft.reproduce.figures.inputs import Inputs, Score
 from dpft.reproduce.figures.memory import SHAPES, relative_peak
 from dpft.reproduce.papers.schema import Label, show_label
 
 
-def scores(figure: Figure, inputs: Inputs) -> Built:
+def scores(figure: Figure, inputs: Inputs) -> Content:
     """The figure's series in their panels; panels without any number are left out."""
     by_panel: dict[str, list[ScoreSeries]] = {}
     for one in figure.series:
@@ -35,13 +34,13 @@ def scores(figure: Figure, inputs: Inputs) -> Built:
     notes = list(figure.notes)
     if any(one.x == "minutes" for one in figure.series):
         notes += _machines(inputs)
-    return Built([panel for panel in panels if panel.series], notes)
+    return Content([panel for panel in panels if panel.series], notes)
 
 
 def _series(asked: ScoreSeries, origin: Origin, inputs: Inputs) -> list[Series]:
     by_label: dict[str, list[Point]] = {}
     for score in inputs.scores:
-        if score.column.key != asked.column or not score.row.has(asked.where):
+        if score.column.key != asked.column or not score.row.matches(asked.where):
             continue
         x = math.nan if asked.look == "level" else _position(asked.x, score, origin, inputs)
         point = None if x is None else score.point(x, origin, _text(asked.beside, score))
@@ -59,14 +58,6 @@ def _series(asked: ScoreSeries, origin: Origin, inputs: Inputs) -> list[Series]:
 
 def _text(template: str, score: Score) -> str:
     labels = {name: show_label(value) for name, value in score.row.labels.items()}
-    if boundary := labels.get("boundary"):  # of two groups (Bu et al. 2023, Figure 6)
-        cut = boundary.removesuffix(" (uniform)")
-        kind = "two groups, not uniform" if cut.isdigit() else "non-private"
-        if boundary.startswith("all-layer"):
-            kind = "all layers, M = 1"
-        elif cut != boundary:
-            kind = "uniform, M = 2"
-        labels |= {"grouping": kind, "cut": cut if cut.isdigit() else ""}
     return template.format_map(labels)
 
 
@@ -122,8 +113,8 @@ def minutes(score: Score, origin: Origin, inputs: Inputs) -> float | None:
 
 def untrained(score: Score, origin: Origin, inputs: Inputs) -> float | None:
     """Our accuracy of the same label words before training."""
-    labels = {"words": score.label("words"), "training": "zero-shot"}
-    return next((one.cell.ours for one in inputs.scores if one.row.has(labels)), None)
+    wanted = {"words": (score.label("words"),), "training": ("zero-shot",)}
+    return next((one.cell.ours for one in inputs.scores if one.row.matches(wanted)), None)
 
 
 def printed_peak(score: Score, origin: Origin, inputs: Inputs) -> float | None:
@@ -137,12 +128,10 @@ def counted_peak(score: Score, origin: Origin, inputs: Inputs) -> float | None:
     return relative_peak(*map(show_label, labels))
 
 
-POSITIONS: Mapping[str, Callable[[Score, Origin, Inputs], float | None]] = MappingProxyType(
-    {
-        position.__name__: position
-        for position in (parameters, epochs, minutes, untrained, printed_peak, counted_peak)
-    }
-)
+POSITIONS: Mapping[str, Callable[[Score, Origin, Inputs], float | None]] = {
+    position.__name__: position
+    for position in (parameters, epochs, minutes, untrained, printed_peak, counted_peak)
+}
 
 
 def _machines(inputs: Inputs) -> list[str]:
@@ -162,7 +151,7 @@ def _machines(inputs: Inputs) -> list[str]:
     return [text]
 
 
-def styles_side_by_side(figure: Figure, inputs: Inputs) -> Built:
+def styles_side_by_side(figure: Figure, inputs: Inputs) -> Content:
     """Bu et al. 2023, Figure 3: accuracy by style of ViT-large, and time of the nearest ViT."""
     listed = list(inputs.scores)
     labels = ("clipping", "groups")
@@ -191,4 +180,4 @@ def styles_side_by_side(figure: Figure, inputs: Inputs) -> Built:
         bench = max(usable, key=lambda one: len(one.styles))
         panels.append(time_by_style(bench))
         note = f"Time: measured by dpft bench, {', '.join(bench.labels)}."
-    return Built(panels, [*figure.notes, note])
+    return Content(panels, [*figure.notes, note])

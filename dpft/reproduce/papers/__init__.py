@@ -4,7 +4,8 @@ The files hold what a paper prints and the settings that repeat it; `dpft.reprod
 runs beside them. ``docs/how-to/tables.md`` says how to add one.
 """
 
-from dpft.reproduce.papers.library import load, names, read
+from dpft.reproduce.papers.library import load, names
+from dpft.reproduce.papers.reader import read
 from dpft.reproduce.papers.schema import Column, Laptop, PaperError, PaperTable, Row
 
 __all__ = ["Column", "Laptop", "PaperError", "PaperTable", "Row", "load", "names", "read"]

@@ -7,20 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.errors import ConfigError, suggestion
-from dpft.reproduce.papers.reader import parse_table, strict_yaml
+from dpft.reproduce.papers.reader import read
 from dpft.reproduce.papers.schema import PAPERS, PaperTable
 
 ROOT = Path(__file__).resolve().parent
-
-
-def read(path: Path) -> PaperTable:
-    """The table in a file; its folder is the paper, its name the number.
-
-    Raises:
-        PaperError: if it is missing or does not follow the schema.
-    """
-    content: Any = strict_yaml(path)
-    return parse_table(content, path)
 
 
 def load(paper: str, number: str) -> PaperTable:

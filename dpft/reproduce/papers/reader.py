@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,12 +57,7 @@ def strict_yaml(path: Path) -> Any:
 
 
 def validated(schema: TypeAdapter[T], content: Any, path: Path) -> T:
-    """A file's content as its schema has it.
-
-    Args:
-        schema: what a file of this kind holds.
-        content: from `strict_yaml`.
-        path: of the file, for messages.
+    """The content of the file ``path``, from `strict_yaml`, as its schema has it.
 
     Raises:
         PaperError: for the first place that does not follow the schema.
@@ -113,24 +110,39 @@ def _place(content: Any, location: Sequence[str | int]) -> str:
     return "".join(f", {part}" for part in parts)
 
 
-def parse_table(content: Any, path: Path) -> PaperTable:
-    """A table from what its file holds.
+def read(path: Path, *, is_list: bool = False) -> PaperTable:
+    """The table in a file; its folder is the paper, its name the number.
+
+    Args:
+        path: of the file.
+        is_list: whether it is a figure's list of runs, whose rows may leave ``printed`` out. What
+            a row does not print is NaN, and still has a run.
 
     Raises:
-        PaperError: for the first place that does not follow the schema.
+        PaperError: if it is missing, or for the first place that does not follow the schema.
     """
-    if isinstance(content, Mapping):
-        content = {**content, "paper": path.resolve().parent.name, "number": path.stem}
-        split, columns = content.pop("split", "test"), content.get("columns")
-        if isinstance(columns, Mapping):
+    content: Any = strict_yaml(path)
+    if isinstance(content, dict):
+        content |= {"paper": path.resolve().parent.name, "number": path.stem}
+        split, columns, rows = content.pop("split", "test"), *map(content.get, ("columns", "rows"))
+        if isinstance(columns, dict):
             content["columns"] = [
-                {"split": split, **one, "key": key} if isinstance(one, Mapping) else one
+                {"split": split} | one | {"key": key} if isinstance(one, dict) else one
                 for key, one in columns.items()
+            ]
+        if is_list and isinstance(rows, list):
+            content["rows"] = [
+                {"printed": {}} | row if isinstance(row, dict) else row for row in rows
             ]
     table = validated(_TABLE, content, path)
     for problem in (*_row_problems(table), *_laptop_problems(table)):
         raise PaperError(f"{path}, {problem}")
-    return table
+    if not is_list:
+        return table
+    unknown = {column.key: math.nan for column in table.columns}
+    return replace(
+        table, rows=tuple(replace(r, printed=unknown | dict(r.printed)) for r in table.rows)
+    )
 
 
 def _row_problems(table: PaperTable) -> Iterator[str]:
@@ -169,5 +181,5 @@ def _laptop_problems(table: PaperTable) -> Iterator[str]:
                 "the setting, of a column or of a row"
             )
     for labels in table.laptop.skip:
-        if not any(row.has(labels) for row in table.rows):
+        if not any(row.matches(labels) for row in table.rows):
             yield f"laptop, skip: no row is {dict(labels)}"

@@ -168,12 +168,8 @@ class Row(FileSchema):
         """Its labels in one line: ``GPT-2, full, 3``."""
         return ", ".join(map(show_label, self.labels.values()))
 
-    def has(self, labels: Mapping[str, Label]) -> bool:
-        """Whether these are among its labels."""
-        return self.labels.items() >= labels.items()
-
     def matches(self, pattern: Pattern) -> bool:
-        """Whether it has, in each of these labels, one of the values."""
+        """Whether each of these labels has one of its values here."""
         return all(self.labels.get(name) in values for name, values in pattern.items())
 
 
@@ -185,17 +181,17 @@ class Laptop(FileSchema):
         setting: in place of the table's.
         says: what stands in for what, shown with every table.
         swap: words of rows and columns, and what stands in for each.
-        skip: rows whose labels hold one of these are left out.
+        skip: rows that match one of these are left out.
     """
 
     setting: Words
     says: Text
     swap: Mapping[str, Words] = field(default_factory=dict)
-    skip: tuple[Mapping[str, AnyLabel], ...] = ()
+    skip: tuple[Pattern, ...] = ()
 
     def skips(self, row: Row) -> bool:
         """Whether a row is left out at this scale."""
-        return any(map(row.has, self.skip))
+        return any(map(row.matches, self.skip))
 
 
 @dataclass(frozen=True)

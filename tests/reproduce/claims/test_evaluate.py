@@ -7,18 +7,26 @@ from dpft.reproduce.claims.comparison import Outcome, Side, Verdict
 from dpft.reproduce.claims.evaluate import evaluate
 from dpft.reproduce.claims.report import counted, scale
 from dpft.reproduce.claims.schema import CellsCheck, Claim, ComputedCheck, Expected, Untestable
-from dpft.reproduce.papers import library
+from dpft.reproduce.papers import PaperError, library
 from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.found import make_index
-from tests.reproduce.tables.example import PAPERS, plan, run_of, write_record
+from dpft.reproduce.tables.plan import merged, planned, words_at
+from tests.reproduce.tables.example import PAPERS, plan, run_of, table, write_record
 
+SCORES = {"table": "demo/1", "expected": Expected("above"), "columns": ("bleu",)}
 EPSILONS = CellsCheck(
-    table="demo/1",
-    expected=Expected("above"),
+    **SCORES,
     first={"method": ("full",), "epsilon": ("none",)},
     second={"method": ("full",), "epsilon": (3,)},
-    columns=("bleu",),
 )
+LONG, SHORT = (), ("optim.epochs=1",)
+VARIANTS = {
+    **SCORES,
+    "first": {"variant": ("long",)},
+    "second": {"variant": ("short",)},
+    "where": {"method": ("full",), "epsilon": (3,)},
+    "variants": {"long": LONG, "short": SHORT},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +43,14 @@ def evaluated(folder, *checks):
 def record(folder, scale, epsilon, bleu):
     run = run_of(plan(scale), "full", epsilon)
     write_record(folder / f"{scale}-{epsilon}", run, 0, {"BLEU": bleu})
+
+
+def record_variant(folder, words, bleu, seed=0):
+    one = table()
+    with Composer() as composer:
+        asked = merged(words_at(one, one.columns[0], one.rows[0], "laptop"), words)
+        run = planned(asked, "test", composer)
+    write_record(folder / f"{len(words)}-{seed}", run, seed, {"BLEU": bleu})
 
 
 def test_records_fill_a_claim_a_laptops_first(tmp_path):
@@ -91,3 +107,35 @@ def test_a_part_that_cannot_be_tested_is_told(tmp_path):
     alone = evaluated(tmp_path, Untestable("nobody has it"))
     assert alone.by_print is None
     assert alone.by_us.verdict is Verdict.CANNOT
+
+
+def test_variants_of_a_row_are_compared_where_the_paper_scale_has_none(tmp_path):
+    record_variant(tmp_path, LONG, 0.60)
+    record_variant(tmp_path, LONG, 0.62, seed=1)
+    empty = evaluated(tmp_path, CellsCheck(**VARIANTS))
+    assert [one.outcome for one in empty.ours] == [Outcome.LACKING]
+    record_variant(tmp_path, SHORT, 0.40)
+    found = evaluated(tmp_path, CellsCheck(**VARIANTS))
+    (one,) = found.ours
+    assert (one.side, one.outcome) == (Side.LAPTOP, Outcome.HOLDS)
+    assert one.numbers["first"] == pytest.approx(61)
+    # The deviation of the two seeds, 1.41, and no 1%.
+    assert one.numbers["margin"] == pytest.approx(2 * 2**0.5 + 0.005)
+    assert "L" in one.marks
+    assert len(one.runs) == 3
+    assert all(command.startswith("dpft train task=e2e") for command in found.commands)
+    assert len(found.commands) == 2  # the paper's
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"where": {"method": ("theirs",)}}, "no row of demo/1 with .* can be run"),
+        ({"columns": ("blue",)}, "no column 'blue'"),
+        ({"first": {"variant": ("lang",)}}, "no variant 'lang'; did you mean 'long'"),
+        ({"variants": {"long": LONG, "short": ("optim.epoch=1",)}}, "unknown setting optim.epoch"),
+    ],
+)
+def test_a_variant_that_is_not_there_is_an_error(tmp_path, changed, message):
+    with pytest.raises(PaperError, match=message):
+        evaluated(tmp_path, CellsCheck(**VARIANTS | changed))

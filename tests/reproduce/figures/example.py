@@ -27,7 +27,8 @@ def content(name, folder=None, scale="laptop", **inputs):
 def planned(name, place=0, scale="laptop", **labels):
     """The run of the row with these labels in one of the figure's tables."""
     plan = tables(name, scale)[place].plan
-    (run,) = {run for (i, _), run in plan.runs.items() if plan.rows[i].has(labels)}
+    wanted = {name: (value,) for name, value in labels.items()}
+    (run,) = {run for (i, _), run in plan.runs.items() if plan.rows[i].matches(wanted)}
     return run
 
 

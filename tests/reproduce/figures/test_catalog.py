@@ -6,9 +6,8 @@ from dpft.config.errors import ConfigError
 from dpft.reproduce.figures import lists
 from dpft.reproduce.figures.build import BUILDERS
 from dpft.reproduce.figures.catalog import Kind, Selection, figures
-from dpft.reproduce.figures.lists import read_list
 from dpft.reproduce.figures.scores import POSITIONS
-from dpft.reproduce.papers import PaperError, load
+from dpft.reproduce.papers import PaperError, load, read
 from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.plan import SCALES, make_plan
 from tests.reproduce.figures.example import planned
@@ -34,7 +33,7 @@ def test_a_number_that_was_not_handed_down_still_has_a_run(tmp_path):
     path = tmp_path / "demo" / "1.yaml"
     path.parent.mkdir()
     path.write_text(LIST)
-    table = read_list(path)
+    table = read(path, is_list=True)
     assert table.name == "demo/1"
     with Composer() as composer:
         plan = make_plan(table, composer)
@@ -46,10 +45,10 @@ def test_what_is_malformed_is_named(tmp_path):
     path.parent.mkdir()
     path.write_text(LIST.replace("run: [eps=8]", "runs: [eps=8]"))
     with pytest.raises(PaperError, match=r"1\.yaml, row 2 \(8\).*'runs'"):
-        read_list(path)
+        read(path, is_list=True)
     path.write_text("- 1")
     with pytest.raises(PaperError, match=r"1\.yaml"):
-        read_list(path)
+        read(path, is_list=True)
 
 
 def test_a_selection_has_only_what_it_names():

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from dpft.cli import sweep
 from dpft.cli.app import app
-from dpft.reproduce.figures.catalog import figures
+from dpft.reproduce.figures.catalog import Figure, figures
 from dpft.reproduce.figures.content import Axis, Content, Heat, Origin, Panel, Point, Series
 from dpft.reproduce.figures.draw import RC, draw, save
 from tests.reproduce.figures.example import planned
@@ -97,7 +97,11 @@ def test_all_figures_are_listed(tmp_path):
     assert line.split()[1:4] == ["runs", "0/16", "1/16"]
 
 
-def example(private=False):
+def about(kind="runs"):
+    return Figure(name="demo/1", title="A title", source="Source", kind=kind)
+
+
+def example():
     series = [
         Series(f"a series {i}", (Point(1, i, 0.2, "a", "L"), Point(2, 1)), origin)
         for i in range(3)
@@ -109,12 +113,14 @@ def example(private=False):
     panel = Panel("p", Axis("x", "log"), Axis("y", from_zero=True), tuple(series))
     cells = ((Point(0, 1.0), None),)
     heat = Heat("h", Axis("x", names=("a", "b")), Axis("y", names=("c",)), "z", cells)
-    return Content("demo/1", "A title", "Source", (panel, heat), ("Said. " * 60,), private=private)
+    return Content((panel, heat), ("Said. " * 60,))
 
 
 def test_equal_content_gives_equal_files(tmp_path):
-    one = [path.read_bytes() for path in save(example(), tmp_path / "a")]
-    assert one == [path.read_bytes() for path in save(example(), tmp_path / "b")]
+    one, again = (
+        [path.read_bytes() for path in save(about(), example(), tmp_path / name)] for name in "ab"
+    )
+    assert one == again
     table = one[2].decode().splitlines()
     assert table[0] == "panel,series,origin,x,y,deviation,label,marks,source"
     assert len(table) == 1 + 18 + 1 + 2 + 1 + 1
@@ -122,7 +128,7 @@ def test_equal_content_gives_equal_files(tmp_path):
 
 
 def test_private_figures_are_for_their_owner(tmp_path):
-    for path in save(example(private=True), tmp_path):
+    for path in save(about("private"), example(), tmp_path):
         assert path.stat().st_mode & 0o077 == 0
 
 
@@ -130,7 +136,7 @@ def test_legend_title_and_caption_keep_off_the_panels():
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     with rc_context(RC):
-        figure = draw(example())
+        figure = draw(about(), example())
         FigureCanvasAgg(figure).draw()
     boxes = [axes.get_tightbbox() for axes in figure.axes]
     others = [figure.legends[0].get_window_extent(), figure._suptitle.get_window_extent()]

@@ -6,13 +6,14 @@ import pytest
 
 from dpft.privacy.accounting import calibrate_noise, epsilon_rdp
 from dpft.reproduce.figures import computed
+from dpft.reproduce.figures.catalog import load
 from dpft.reproduce.figures.inputs import Inputs
 
 INPUTS = Inputs("paper")
 
 
 def panel_of(builder, inputs=INPUTS, **settings):
-    (panel,) = builder(None, inputs, **settings).panels
+    (panel,) = builder(load("li2022/3a"), inputs, **settings).panels
     return panel
 
 
@@ -49,8 +50,3 @@ def test_figure_3a_divides_by_the_rate():
     assert all(s.points[0].y > s.points[1].y for s in (short, long))
     assert all(a.y < b.y for a, b in zip(short.points, long.points, strict=True))
     assert progress == [(0, 4), (1, 4), (2, 4), (3, 4)]
-
-
-def test_steps_are_whole():
-    assert computed.steps_at(2.0**-12) == 204_800
-    assert computed.steps_at(0.3) == 167

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dpft.config.errors import ConfigError
+from dpft.reproduce.figures.catalog import load
 from dpft.reproduce.figures.private import WARNING, chosen_layers, spread_out
 from dpft.runs.norms import Norms, NormsLog
 from tests.report.pages.example import record as whole
@@ -32,6 +33,7 @@ def run(tmp_path):
 
 
 def content(name, *runs):
+    assert load(name).private
     return example.content(name, runs=runs)
 
 
@@ -42,7 +44,6 @@ def test_norms_of_32_records_at_four_steps(run):
     assert (len(first.cells), len(first.cells[0])) == (32, 4)
     assert first.cells[2][1].y == 9
     assert len({panel.limits for panel in shown.panels}) == 1
-    assert shown.private
     assert shown.caption[0] == WARNING
     assert "CPU Z" in shown.caption[1]
 
@@ -53,7 +54,6 @@ def test_histograms_count_every_record(run):
     outline, quantiles = shown.panels[0].series
     assert sum(point.y for point in outline.points) == 40
     assert [point.x for point in quantiles.points] == [39, 78, 117, 132.6]
-    assert shown.private
 
 
 def test_layers_are_chosen_by_their_names():
@@ -69,7 +69,6 @@ def test_losses_are_smoothed_over_time(run):
     assert (series.points[0].x, series.points[0].y) == (0.5, 5.0)
     assert series.points[-1].x == 15
     assert series.points[-1].y == pytest.approx(sum(5 - i / 10 for i in range(10, 30)) / 20)
-    assert shown.private
 
 
 def test_what_is_missing_is_named(tmp_path, run):
