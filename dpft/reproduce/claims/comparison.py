@@ -134,6 +134,7 @@ class Comparison:
         where: model, shape and machine of a measurement; ``brief`` is the same in two words.
         runs: run directories or files behind them.
         marks: letters of `dpft.reproduce.tables.marks`, of either number.
+        check: which of the claim's it is of.
     """
 
     side: Side
@@ -148,6 +149,7 @@ class Comparison:
     brief: str = ""
     runs: tuple[str, ...] = ()
     marks: str = ""
+    check: int = 1
 
     @property
     def known(self) -> bool:
@@ -281,12 +283,14 @@ class Judgement:
         return self.holds + self.fails + self.close
 
 
-def judge(checks: Sequence[Sequence[Comparison]]) -> Judgement:
-    """What the comparisons of each check of a claim say together."""
-    by_check = [Counter(one.outcome for one in check) for check in checks]
-    count: Counter[Outcome] = sum(by_check, Counter())
+def judge(comparisons: Sequence[Comparison]) -> Judgement:
+    """What the comparisons of a claim say together."""
+    count = Counter(one.outcome for one in comparisons)
     holds, fails, close, lacking, cannot = (count[outcome] for outcome in Outcome)
-    mostly_close = any(one[Outcome.CLOSE] > one[Outcome.HOLDS] for one in by_check)
+    by_check = Counter((one.check, one.outcome) for one in comparisons)
+    mostly_close = any(
+        by_check[check, Outcome.CLOSE] > by_check[check, Outcome.HOLDS] for check, _ in by_check
+    )
     if holds and fails:
         verdict = Verdict.MIXED
     elif holds:
@@ -297,7 +301,7 @@ def judge(checks: Sequence[Sequence[Comparison]]) -> Judgement:
         verdict = Verdict.CLOSE
     else:
         verdict = Verdict.NOT_YET if lacking else Verdict.CANNOT
-    known = Counter(one.ahead for check in checks for one in check if one.known)
+    known = Counter(one.ahead for one in comparisons if one.known)
     return Judgement(
         verdict, holds, fails, close, lacking, cannot, ahead=known[True], behind=known[False]
     )

@@ -11,7 +11,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dpft.reproduce.figures.memory import Layer, each, peak, peaks, uniform, vit
@@ -236,23 +235,21 @@ def _tiny_model() -> tuple[nn.Sequential, Callable[[], Tensor]]:
     return model, lambda: nn.functional.cross_entropy(model(x), labels, reduction="none")
 
 
-FUNCTIONS: Mapping[str, Callable[..., Numbers]] = MappingProxyType(
-    {
-        function.__name__: function
-        for function in (
-            embedding_memory,
-            bell_numbers,
-            clippings_not_nested,
-            bound_rises_with_groups,
-            formula_of_peaks,
-            first_peak,
-            highest_peak,
-            peaks_fall,
-            square_root_rule,
-            groups_and_guarantee,
-            cost_of_quantiles,
-            backward_passes,
-            scaled_loss,
-        )
-    }
-)
+FUNCTIONS: Mapping[str, Callable[..., Numbers]] = {
+    function.__name__: function
+    for function in (
+        embedding_memory,
+        bell_numbers,
+        clippings_not_nested,
+        bound_rises_with_groups,
+        formula_of_peaks,
+        first_peak,
+        highest_peak,
+        peaks_fall,
+        square_root_rule,
+        groups_and_guarantee,
+        cost_of_quantiles,
+        backward_passes,
+        scaled_loss,
+    )
+}

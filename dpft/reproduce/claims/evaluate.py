@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.claims.benches import compare_benches
+from dpft.reproduce.bench.catalog import BASELINE
+from dpft.reproduce.bench.documents import BenchFile
 from dpft.reproduce.claims.cache import numbers_of
 from dpft.reproduce.claims.cells import Evidence, compare_cells
 from dpft.reproduce.claims.comparison import (
@@ -16,6 +17,7 @@ from dpft.reproduce.claims.comparison import (
     Outcome,
     Side,
     in_range,
+    in_words,
     judge,
     range_in_words,
 )
@@ -25,9 +27,17 @@ from dpft.reproduce.claims.schema import (
     Check,
     Claim,
     ComputedCheck,
+    Expected,
     Untestable,
 )
 from dpft.reproduce.papers import PaperError
+
+_NAMES = {
+    "time": "time of a step",
+    "memory": "peak memory",
+    "batch": "largest batch",
+    "speed": "records per second at the largest batch",
+}
 
 
 @dataclass(frozen=True)
@@ -35,30 +45,20 @@ class Result:
     """A claim with all that is known of it.
 
     Attributes:
-        printed_by_check: comparisons of the paper's own numbers; checks without any are left out.
-        ours_by_check: of ours, from each check those at the paper's setting; where that has no
-            number those at the paper's scale with stand-ins, else a laptop's.
+        printed: comparisons of the paper's own numbers.
+        ours: from each check those at the paper's setting; where that has no number those at the
+            paper's scale with stand-ins, else a laptop's.
         aside: of ours, those with numbers that a better setting has put aside.
         reasons: why parts of the claim cannot be tested here.
         commands: what would give the missing numbers.
     """
 
     claim: Claim
-    printed_by_check: tuple[tuple[Comparison, ...], ...]
-    ours_by_check: tuple[tuple[Comparison, ...], ...]
+    printed: tuple[Comparison, ...]
+    ours: tuple[Comparison, ...]
     aside: tuple[Comparison, ...]
     reasons: tuple[str, ...]
     commands: tuple[str, ...]
-
-    @property
-    def printed(self) -> tuple[Comparison, ...]:
-        """Those of every check."""
-        return tuple(itertools.chain(*self.printed_by_check))
-
-    @property
-    def ours(self) -> tuple[Comparison, ...]:
-        """Those of every check."""
-        return tuple(itertools.chain(*self.ours_by_check))
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
@@ -68,12 +68,12 @@ class Result:
     @property
     def by_print(self) -> Judgement | None:
         """Whether the paper's own numbers bear it out; None where it prints none."""
-        return judge(self.printed_by_check) if self.printed_by_check else None
+        return judge(self.printed) if self.printed else None
 
     @property
     def by_us(self) -> Judgement:
         """Whether ours do."""
-        return judge(self.ours_by_check)
+        return judge(self.ours)
 
     @property
     def sides(self) -> tuple[Side, ...]:
@@ -88,8 +88,8 @@ def evaluate(claim: Claim, evidence: Evidence) -> Result:
     Raises:
         PaperError: for a check that names what is not there; names the check.
     """
-    printed: list[tuple[Comparison, ...]] = []
-    ours: list[tuple[Comparison, ...]] = []
+    printed: list[Comparison] = []
+    ours: list[Comparison] = []
     aside: list[Comparison] = []
     reasons: list[str] = []
     commands: list[str] = []
@@ -98,18 +98,19 @@ def evaluate(claim: Claim, evidence: Evidence) -> Result:
             compared, missing = _compared(check, evidence)
         except (ConfigError, PaperError) as error:
             raise PaperError(f"{claim.name}, check {number}: {error}") from error
+        compared = [replace(one, check=number) for one in compared]
         by_setting, other = _by_setting(compared)
-        printed.append(tuple(one for one in compared if one.side is Side.PRINTED))
-        ours.append(tuple(by_setting))
+        printed += [one for one in compared if one.side is Side.PRINTED]
+        ours += by_setting
         aside += other
         reasons += [check.why] if isinstance(check, Untestable) else []
         reasons += [one.why for one in by_setting if one.outcome is Outcome.CANNOT]
         commands += missing
     return Result(
-        claim=claim,
-        printed_by_check=tuple(filter(None, printed)),
-        ours_by_check=tuple(filter(None, ours)),
-        aside=tuple(aside),
+        claim,
+        tuple(printed),
+        tuple(ours),
+        tuple(aside),
         reasons=tuple(dict.fromkeys(reasons)),
         commands=tuple(dict.fromkeys(commands)),
     )
@@ -152,6 +153,54 @@ def compute(check: ComputedCheck) -> Iterator[Comparison]:
                 text=text,
                 numbers={"value": value},
             )
+
+
+def compare_benches(
+    check: BenchCheck, benches: Sequence[BenchFile]
+) -> tuple[list[Comparison], list[str]]:
+    """One comparison for each file and pair of styles that is there; else one without numbers.
+
+    The papers' memory is a GPU's. On a CPU the peak is of the whole process, and with few records
+    most of it is the model: it is shown and decides nothing.
+
+    Returns:
+        The comparisons, and the command that would give the missing numbers, or those that decide.
+    """
+    expected, quantity = in_words(Expected("ratio", *check.ratio)), _NAMES[check.quantity]
+    pairs = {
+        (a, b): f"{_name(a)} to {_name(b)}" for a in check.first for b in check.second if a != b
+    }
+    compared: list[Comparison] = []
+    for file in benches:
+        if file.model not in check.models or (file.length or 0) < (check.tokens or 0):
+            continue
+        undecided = check.quantity == "memory" and file.device == "cpu"
+        for (first, second), name in pairs.items():
+            if (ratio := file.ratio(check.quantity, first, second)) is None:
+                continue
+            outcome = in_range(ratio.min, ratio.max, check.ratio)
+            compared.append(
+                Comparison(
+                    side=Side.MEASURED,
+                    what=f"{quantity}: {name}",
+                    expected=f"{expected}, decided on a GPU only" if undecided else expected,
+                    outcome=Outcome.CLOSE if undecided else outcome,
+                    text=f"{ratio.median:.2f} ({ratio.min:.2f} to {ratio.max:.2f})",
+                    numbers={"ratio": ratio.median, "low": ratio.min, "high": ratio.max},
+                    where=", ".join(file.labels),
+                    brief=f"{file.model} on {file.device}",
+                    runs=(file.path.name,),
+                )
+            )
+    if not compared:
+        what = f"{quantity}: {' or '.join(pairs.values())}"
+        return [Comparison(Side.MEASURED, what, expected, Outcome.LACKING)], [check.command]
+    on_gpu = check.quantity == "memory" and all(one.outcome is Outcome.CLOSE for one in compared)
+    return compared, [f"{check.command} --device cuda"] if on_gpu else []
+
+
+def _name(style: str) -> str:
+    return "non-private" if style == BASELINE else style
 
 
 def _by_setting(compared: Sequence[Comparison]) -> tuple[list[Comparison], list[Comparison]]:

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from dpft.reproduce.bench.documents import read_benches
-from dpft.reproduce.claims.benches import compare_benches
 from dpft.reproduce.claims.comparison import Outcome
+from dpft.reproduce.claims.evaluate import compare_benches
 from dpft.reproduce.claims.schema import BenchCheck
 
 

@@ -27,7 +27,11 @@ def judged(*outcomes, ahead=None):
 
 def judged_by_checks(*checks, ahead=None):
     return judge(
-        [[Comparison(Side.PAPER, "x", "y", one, ahead=ahead) for one in check] for check in checks]
+        [
+            Comparison(Side.PAPER, "x", "y", one, ahead=ahead, check=number)
+            for number, check in enumerate(checks)
+            for one in check
+        ]
     )
 
 
