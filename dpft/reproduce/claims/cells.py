@@ -269,7 +269,7 @@ def _against_text(
         blank,
         outcome=outcome,
         text=text,
-        numbers={"first": score.value, "told": stated, "margin": allowed},
+        numbers={"first": score.value, "stated": stated, "margin": allowed},
         runs=score.runs,
         marks=score.marks,
     )

@@ -57,7 +57,7 @@ def model_sizes(figure: Figure, inputs: Inputs) -> Content:
     if figure.device >= len(devices):
         raise ConfigError(
             f"{figure.name} needs benchmarks of GPT-2 {'on a second device, ' * figure.device}"
-            f"and those at hand with its styles are of {len(devices)} devices; type "
+            f"and those available with its styles are of {len(devices)} devices; type "
             "dpft bench --model gpt2 --styles none,flat,ghost,per_layer --device cuda "
             "--largest-batch, and the same for gpt2-medium and gpt2-large"
         )

@@ -163,7 +163,7 @@ def _annotate(axes: Axes, series: Series, colour: str) -> None:
         )
     for place, point in enumerate(series.points):
         if point.annotation:
-            # Above and below in turn, so that neighbours can be told apart.
+            # Above and below in turn, so that neighbours can be distinguished.
             offset = (4, -9 if place % 2 else 3)
             axes.annotate(
                 *(point.annotation, (point.x, point.y), offset),

@@ -173,7 +173,7 @@ def styles_side_by_side(figure: Figure, inputs: Inputs) -> Content:
     ]
     usable = [b for b in inputs.benches if b.model.startswith("vit") and not b.searched]
     note = (
-        "No benchmark of a ViT is at hand for the time: dpft bench --model vit-base --styles "
+        "No benchmark of a ViT is available for the time: dpft bench --model vit-base --styles "
         "bk,uniform:2,uniform:4,per_layer,per_param."
     )
     if usable:

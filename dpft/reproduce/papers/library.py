@@ -31,8 +31,8 @@ def load(paper: str, number: str) -> PaperTable:
 
 def names() -> list[str]:
     """Every table as it is typed, papers by year, numbers in natural order."""
-    found = [f"{path.parent.name}/{path.stem}" for path in ROOT.glob("*/*.yaml")]
-    return sorted(found, key=_natural)
+    listed = [f"{path.parent.name}/{path.stem}" for path in ROOT.glob("*/*.yaml")]
+    return sorted(listed, key=_natural)
 
 
 def _natural(name: str) -> tuple[Any, ...]:

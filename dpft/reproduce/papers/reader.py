@@ -146,7 +146,7 @@ def read(path: Path, *, is_list: bool = False) -> PaperTable:
 
 
 def _row_problems(table: PaperTable) -> Iterator[str]:
-    """Columns that are not there, and rows that cannot be told apart."""
+    """Columns that are not there, and rows that cannot be distinguished."""
     known = [column.key for column in table.columns]
     seen: dict[tuple[Any, ...], int] = {}
     for number, row in enumerate(table.rows, 1):

@@ -108,15 +108,15 @@ def design(
     codes = _codes(rng, items * len(names))
     by_entry = [_replies(systems, place, entry, rng, codes) for entry, place in enumerate(drawn, 1)]
     dealt = _deal(items, raters, per_rater, rng)
-    shown = []
+    orders = []
     for entries in dealt:
         order: list[str] = []
         for entry in entries:
             order += rng.sample([item.code for item in by_entry[entry]], len(by_entry[entry]))
-        shown.append(tuple(order))
+        orders.append(tuple(order))
     return Study(
         {item.code: item for group in by_entry for item in group},
-        tuple(shown),
+        tuple(orders),
         tuple(names),
         {system.name: system.about for system in systems},
         seed,

@@ -27,11 +27,11 @@ def plot(summaries: Sequence[Summary], title: str, path: Path) -> list[Path]:
         title: above the axes.
         path: of the files, without suffix.
     """
-    shown = [(s, s.mean) for s in summaries if s.mean is not None]
+    rated = [(s, s.mean) for s in summaries if s.mean is not None]
     with rc_context(_STYLE):
-        figure = Figure(figsize=(6, 1.5 + 0.35 * len(shown)), layout="constrained")
+        figure = Figure(figsize=(6, 1.5 + 0.35 * len(rated)), layout="constrained")
         axes = figure.subplots()
-        for place, (one, mean) in enumerate(shown):
+        for place, (one, mean) in enumerate(rated):
             human = one.system == REFERENCE
             color = "#b35900" if human else "#1f4e79"
             if one.clustered is not None:
@@ -47,8 +47,8 @@ def plot(summaries: Sequence[Summary], title: str, path: Path) -> list[Path]:
                 ha="center",
                 fontsize=8,
             )
-        axes.set_yticks(range(len(shown)), [f"{one.system} (n={one.n})" for one, _ in shown])
-        axes.set_ylim(len(shown) - 0.4, -0.7)
+        axes.set_yticks(range(len(rated)), [f"{one.system} (n={one.n})" for one, _ in rated])
+        axes.set_ylim(len(rated) - 0.4, -0.7)
         axes.set_xlim(min(SCALE), max(SCALE))
         axes.set_xlabel("mean rating; 95% interval (thin: raters as clusters)")
         axes.grid(axis="y", color="0.92", linewidth=0.8)

@@ -72,7 +72,7 @@ def test_records_fill_a_claim_a_laptops_first(tmp_path):
     record(tmp_path, "paper", "none", 0.70)
     whole = evaluated(tmp_path)
     assert (whole.by_us.verdict, whole.sides) == (Verdict.HOLDS, (Side.PAPER,))
-    assert [one.outcome for one in whole.aside] == [Outcome.FAILS]  # the laptop's, still shown
+    assert [one.outcome for one in whole.aside] == [Outcome.FAILS]  # the laptop's, still listed
     assert whole.commands == ()
     assert scale(whole) == "paper scale"
 

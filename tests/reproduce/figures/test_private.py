@@ -38,20 +38,20 @@ def content(name, *runs):
 
 
 def test_norms_of_32_records_at_four_steps(run):
-    shown = content("he2022/2", run)
-    assert [panel.title for panel in shown.panels] == [f"step {k}" for k in (1, 11, 21, 31)]
-    first = shown.panels[0]
+    figure = content("he2022/2", run)
+    assert [panel.title for panel in figure.panels] == [f"step {k}" for k in (1, 11, 21, 31)]
+    first = figure.panels[0]
     assert (len(first.cells), len(first.cells[0])) == (32, 4)
     assert first.cells[2][1].y == 9
-    assert len({panel.limits for panel in shown.panels}) == 1
-    assert shown.caption[0] == WARNING
-    assert "CPU Z" in shown.caption[1]
+    assert len({panel.limits for panel in figure.panels}) == 1
+    assert figure.caption[0] == WARNING
+    assert "CPU Z" in figure.caption[1]
 
 
 def test_histograms_count_every_record(run):
-    shown = content("he2022/4", run)
-    assert len(shown.panels) == 4 * 3
-    outline, quantiles = shown.panels[0].series
+    figure = content("he2022/4", run)
+    assert len(figure.panels) == 4 * 3
+    outline, quantiles = figure.panels[0].series
     assert sum(point.y for point in outline.points) == 40
     assert [point.x for point in quantiles.points] == [39, 78, 117, 132.6]
 
@@ -63,8 +63,8 @@ def test_layers_are_chosen_by_their_names():
 
 
 def test_losses_are_smoothed_over_time(run):
-    shown = content("he2022/7", run)
-    (series,) = shown.panels[0].series
+    figure = content("he2022/7", run)
+    (series,) = figure.panels[0].series
     assert len(series.points) == 30  # an empty batch has no loss
     assert (series.points[0].x, series.points[0].y) == (0.5, 5.0)
     assert series.points[-1].x == 15

@@ -1,8 +1,6 @@
 """Tables of the papers as data: the strict reader, and the shipped files."""
 
-import shutil
 import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -104,22 +102,13 @@ def test_a_mapping_of_printed_epsilons_by_column(tmp_path):
     assert row.epsilons == {"prv": {"bleu": 2.7}, "rdp": {None: 3.0}}
 
 
-@pytest.mark.parametrize("name", papers.names())
-def test_every_shipped_table_follows_the_schema(name):
-    table = papers.load(*name.split("/"))
-    assert table.name == name
-    assert table.source
-    for row in table.rows:
-        if row.run is not None:
-            assert any(column.metrics for column in table.columns)
-
-
-def test_shipped_tables_travel_with_the_package():
-    assert Path(library.ROOT, "__init__.py").exists()
-    assert papers.names()
+def test_every_shipped_table_can_be_read_and_run():
+    for name in papers.names():
+        table = papers.load(*name.split("/"))
+        assert table.name == name
+        assert any(column.metrics for column in table.columns)
 
 
 def test_what_no_file_is_cannot_be_read(tmp_path):
-    shutil.rmtree(tmp_path)
     with pytest.raises(PaperError, match="cannot be read"):
         papers.read(tmp_path / "1.yaml")
