@@ -63,8 +63,8 @@ class Evidence:
             ConfigError, PaperError: if there is none, or its file is malformed.
         """
         if (name, figure) not in self._tables:
-            read = lists.load(name) if figure else load(*name.split("/", 1))
-            self._tables[name, figure] = read
+            paper, _, number = name.partition("/")
+            self._tables[name, figure] = lists.load(name) if figure else load(paper, number)
         return self._tables[name, figure]
 
     def cell(self, table: PaperTable, row: Row, column: Column, scale: str) -> Cell:
