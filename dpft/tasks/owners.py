@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,9 @@ class Owners(View[str]):
         place[order] = np.arange(len(order), dtype=np.int32)
         return cls(distinct.take(pa.array(order)), place[codes])
 
+    def _part(self, chosen: slice) -> Owners:
+        return self.part(chosen)
+
     def part(self, rows: IntArray | slice) -> Owners:
         """Those of some records; of the names, those that are left."""
         codes = self.codes[rows]
@@ -73,13 +76,7 @@ class Owners(View[str]):
     def __len__(self) -> int:
         return len(self.codes)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        if isinstance(index, slice):
-            return self.part(index)
+    def _item(self, index: int) -> str:
         return str(self.names[int(self.codes[index])].as_py())
 
     def __iter__(self) -> Iterator[str]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, ClassVar, overload
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
@@ -118,16 +118,11 @@ class Rows(View[TableRow]):
     def __len__(self) -> int:
         return len(self.positions)
 
-    @overload
-    def __getitem__(self, index: int) -> TableRow: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[TableRow]: ...
-    def __getitem__(self, index: int | slice) -> TableRow | Sequence[TableRow]:
-        if isinstance(index, slice):
-            return Rows(self.file, self.positions[index], self.numbers[index])
-        index = range(len(self))[index]
-        one = slice(index, index + 1)
-        return next(self.file.read(self.positions[one], self.numbers[one]))
+    def _item(self, index: int) -> TableRow:
+        return next(iter(self._part(slice(index, index + 1))))
+
+    def _part(self, chosen: slice) -> Rows:
+        return Rows(self.file, self.positions[chosen], self.numbers[chosen])
 
     def __iter__(self) -> Iterator[TableRow]:
         return self.file.read(self.positions, self.numbers)

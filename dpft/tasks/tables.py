@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from dpft.config.errors import DataError
 from dpft.tasks.sources import well_formed
@@ -100,15 +100,8 @@ class Mappings(View[TableRow]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    @overload
-    def __getitem__(self, index: int) -> TableRow: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[TableRow]: ...
-    def __getitem__(self, index: int | slice) -> TableRow | Sequence[TableRow]:
-        numbers = range(len(self))[index]
-        if isinstance(numbers, range):
-            return [self[number] for number in numbers]
-        return TableRow(f"{self._where}, row {numbers + 1}", self._rows[numbers])
+    def _item(self, index: int) -> TableRow:
+        return TableRow(f"{self._where}, row {index + 1}", self._rows[index])
 
     def __iter__(self) -> Iterator[TableRow]:
         # Several times as fast as to ask for one after the other.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar, overload
@@ -17,7 +18,26 @@ def blocks(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 class View(Sequence[T]):
-    """What compares as the list of its items would."""
+    """What is read and compared as the list of its items would be.
+
+    A subclass has ``__len__`` and `_item`, and `_part` where a slice need not be a list.
+    """
+
+    @abstractmethod
+    def _item(self, index: int) -> T:
+        """The item at an index, which is 0 or more and below the length."""
+
+    def _part(self, chosen: slice) -> Sequence[T]:
+        return [self._item(index) for index in range(len(self))[chosen]]
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        if isinstance(index, slice):
+            return self._part(index)
+        return self._item(range(len(self))[index])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str):
@@ -44,14 +64,11 @@ class Mapped(View[T]):
     def __len__(self) -> int:
         return len(self._items)
 
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[T]: ...
-    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
-        if isinstance(index, slice):
-            return Mapped(self._make, self._items[index])
+    def _item(self, index: int) -> T:
         return self._make(self._items[index])
+
+    def _part(self, chosen: slice) -> Sequence[T]:
+        return Mapped(self._make, self._items[chosen])
 
     def __iter__(self) -> Iterator[T]:
         return map(self._make, self._items)
@@ -67,22 +84,19 @@ class Joined(View[T]):
     def __len__(self) -> int:
         return len(self._first) + len(self._second)
 
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[T]: ...
-    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+    def _item(self, index: int) -> T:
         size = len(self._first)
-        if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            if step != 1:
-                return [self[i] for i in range(start, stop, step)]
-            return Joined(
-                self._first[min(start, size) : min(stop, size)],
-                self._second[max(start - size, 0) : max(stop - size, 0)],
-            )
-        index = range(len(self))[index]
         return self._first[index] if index < size else self._second[index - size]
+
+    def _part(self, chosen: slice) -> Sequence[T]:
+        start, stop, step = chosen.indices(len(self))
+        if step != 1:
+            return super()._part(chosen)
+        size = len(self._first)
+        return Joined(
+            self._first[min(start, size) : min(stop, size)],
+            self._second[max(start - size, 0) : max(stop - size, 0)],
+        )
 
     def __iter__(self) -> Iterator[T]:
         yield from self._first

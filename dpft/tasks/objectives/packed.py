@@ -9,7 +9,7 @@ import dataclasses
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -140,14 +140,7 @@ class Packed(View[Any]):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        index = range(len(self))[index]
+    def _item(self, index: int) -> Any:
         found: dict[str, Any] = {
             name: int(numbers[index]) for name, numbers in self._numbers.items()
         }
