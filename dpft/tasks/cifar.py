@@ -18,6 +18,7 @@ from dpft.tasks import unpickle
 from dpft.tasks.images import Images, Rows, hub_images, names
 from dpft.tasks.limits import Gunzipped, table_rows
 from dpft.tasks.objectives.images import LabelledImage
+from dpft.tasks.samples.images import write_cifar
 from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm
 
 SIDE = 32
@@ -207,12 +208,6 @@ HUNDRED = Layout(
 )
 
 
-def _write_sample(layout: Layout, folder: Path, seed: int) -> None:
-    from dpft.tasks.samples.images import write_cifar
-
-    write_cifar(layout, folder, seed)
-
-
 @dataclass(frozen=True)
 class CIFAR(Images):
     """What both have in common: a copy of the images that is not the published one says so."""
@@ -267,7 +262,7 @@ class CIFAR10(CIFAR):
             {"train": "train", "test": "test"},
             hub_images("img", "label", decode=True),
         ),
-        write_sample=partial(_write_sample, TEN),
+        write_sample=partial(write_cifar, TEN),
     )
 
 
@@ -285,5 +280,5 @@ class CIFAR100(CIFAR):
             {"train": "train", "test": "test"},
             hub_images("img", "fine_label", decode=True),
         ),
-        write_sample=partial(_write_sample, HUNDRED),
+        write_sample=partial(write_cifar, HUNDRED),
     )

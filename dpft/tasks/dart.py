@@ -15,6 +15,7 @@ from dpft.tasks.generation import Generation
 from dpft.tasks.json_list import entries
 from dpft.tasks.objectives.base import Instance, Prediction
 from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.samples.dart import write_files
 from dpft.tasks.sources import Dataset, Form, Hub, well_formed
 from dpft.tasks.triples import Triple, write_json
 
@@ -175,12 +176,6 @@ def linearise(triples: Iterable[Triple]) -> str:
     )
 
 
-def _write_sample(folder: Path, seed: int) -> None:
-    from dpft.tasks.samples.dart import write_files
-
-    write_files(folder, seed=seed)
-
-
 def _files(suffix: str) -> dict[str, str]:
     return {split: f"dart-v1.1.1-full-{split}.{suffix}" for split in ("train", "dev", "test")}
 
@@ -209,7 +204,7 @@ class DART(Generation):
             _from_hub,
             revision="refs/convert/parquet",
         ),
-        write_sample=_write_sample,
+        write_sample=write_files,
     )
 
     def __post_init__(self) -> None:

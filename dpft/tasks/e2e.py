@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,31 +15,25 @@ from dpft.config.errors import DataError
 from dpft.tasks.generation import Generation
 from dpft.tasks.objectives.base import Instance, Prediction
 from dpft.tasks.objectives.records import TextRecord
-from dpft.tasks.sources import Dataset, Form, Hub, well_formed
+from dpft.tasks.samples.e2e import write_csvs
+from dpft.tasks.sources import Dataset, Form, Hub, file_text, well_formed
 
 _SLOT = re.compile(r"\s*([^\[\],][^\[\]]*?)\[([^\]]*)\]\s*(?:,|$)")
 Row = tuple[str, str]
 
 
-def read_csv(path: Path) -> list[tuple[str, str]]:
+def read_csv(path: Path) -> list[Row]:
     """Rows ``(mr, ref)`` of an official file.
 
     Raises:
         DataError: naming file and line, if the file is missing, empty, of other columns, not
             UTF-8, or has a row without meaning representation or reference.
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return list(_parse(path, csv.reader(file, strict=True)))
-    except OSError as error:
-        raise DataError(
-            f"cannot read {path}: {error.strerror}; expected an E2E CSV file"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text ({error}); expected an E2E CSV file") from error
+    lines = io.StringIO(file_text(path, "an E2E CSV file", newline=""), newline="")
+    return list(_parse(path, csv.reader(lines, strict=True)))
 
 
-def _parse(path: Path, reader: Iterator[list[str]]) -> Iterator[tuple[str, str]]:
+def _parse(path: Path, reader: Iterator[list[str]]) -> Iterator[Row]:
     line = 1
     try:
         header = next(reader, None)
@@ -46,10 +41,8 @@ def _parse(path: Path, reader: Iterator[list[str]]) -> Iterator[tuple[str, str]]
             got = "an empty file" if header is None else f"columns {', '.join(header)}"
             raise DataError(f"{path}, line 1: got {got}; expected columns mr,ref")
         empty = True
-        for row in reader:
+        for row in filter(None, reader):
             line = reader.line_num  # type: ignore[attr-defined]
-            if not row:
-                continue
             empty = False
             yield _checked(row, f"{path}, line {line}")
     except csv.Error as error:
@@ -102,12 +95,6 @@ def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
     ]
 
 
-def _write_sample(folder: Path, seed: int) -> None:
-    from dpft.tasks.samples.e2e import write_csvs
-
-    write_csvs(folder, seed=seed)
-
-
 @dataclass(frozen=True)
 class E2E(Generation):
     """Restaurant descriptions; see ``conf/task/e2e.yaml``."""
@@ -130,7 +117,7 @@ class E2E(Generation):
             _from_hub,
             revision="refs/convert/parquet",
         ),
-        write_sample=_write_sample,
+        write_sample=write_csvs,
     )
 
     def record(self, row: Row) -> TextRecord:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dpft.config.errors import DataError, suggestion
 from dpft.tasks.images import Images, Rows, hub_images, image_file, names
 from dpft.tasks.objectives.images import LabelledImage
+from dpft.tasks.samples.images import write_food101
 from dpft.tasks.sources import Dataset, Form, Hub, text_lines
 
 # In the order of the authors' classes.txt, which is the hub's; sorting would swap two.
@@ -63,12 +65,6 @@ def read_list(path: Path) -> Rows:
     return rows
 
 
-def _write_sample(folder: Path, seed: int) -> None:
-    from dpft.tasks.samples.images import write_food101
-
-    write_food101(folder, seed, CLASSES)
-
-
 @dataclass(frozen=True)
 class Food101(Images):
     """Dishes; see ``conf/task/food101.yaml``."""
@@ -85,5 +81,5 @@ class Food101(Images):
             {"train": "train", "test": "validation"},
             hub_images("image", "label"),
         ),
-        write_sample=_write_sample,
+        write_sample=partial(write_food101, CLASSES),
     )

@@ -5,7 +5,7 @@ The published validation split is ``dev``. GLUE keeps the labels of its test spl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,8 @@ from dpft.config.errors import DataError, SplitError
 from dpft.tasks.classification import Classification, Row, answers
 from dpft.tasks.metrics import classification
 from dpft.tasks.objectives.base import Prediction
-from dpft.tasks.sources import Dataset, Form, Hub, parquet, parquet_form
+from dpft.tasks.samples.glue import write
+from dpft.tasks.sources import Dataset, Form, Hub, parquet, parquet_form, text_lines
 
 # A file with more broken lines than this share is another file than GLUE's.
 _BROKEN = 1e-3
@@ -47,20 +48,13 @@ def read_tsv(path: Path, columns: Columns, subset: str = "") -> list[Row]:
             or has a row of another number of fields, an empty text, or an unknown label.
     """
     wanted = f"a GLUE file with columns {', '.join((*columns.texts, columns.label))}"
-    try:
-        # utf-8-sig: with or without a byte-order mark.
-        with path.open(encoding="utf-8-sig") as file:
-            return list(_rows(path, file, columns, subset))
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}; expected {wanted}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text ({error}); expected {wanted}") from error
+    return list(_rows(path, text_lines(path, wanted), columns, subset))
 
 
 def _rows(path: Path, lines: Iterable[str], columns: Columns, subset: str) -> Iterator[Row]:
     names = (*columns.texts, columns.label)
-    numbered = enumerate((line.rstrip("\n") for line in lines), 1)
-    header = next(numbered, (1, ""))[1].split("\t")
+    numbered = enumerate(lines, 1)
+    header = next(numbered)[1].split("\t")
     if not set(names) <= set(header):
         got = f"columns {', '.join(header)}" if header != [""] else "no header"
         raise DataError(f"{path}, line 1: got {got}; expected {', '.join(names)}")
@@ -165,15 +159,6 @@ def _subset(path: Path) -> str:
     return ""
 
 
-def _writer(name: str) -> Callable[[Path, int], None]:
-    def write(folder: Path, seed: int) -> None:
-        from dpft.tasks.samples import glue as glue_sample
-
-        glue_sample.write(name, folder, seed)
-
-    return write
-
-
 def _dataset(name: str, columns: Columns, hub_texts: tuple[str, ...]) -> Dataset:
     """The files and the hub's copy of a task with one validation file."""
     return Dataset(
@@ -184,7 +169,7 @@ def _dataset(name: str, columns: Columns, hub_texts: tuple[str, ...]) -> Dataset
             partial(read_hub, texts=hub_texts, classes=len(columns.values)),
             config=name,
         ),
-        write_sample=_writer(name),
+        write_sample=partial(write, name),
     )
 
 
@@ -297,5 +282,5 @@ class MNLI(Glue):
             _read_hub_mnli,
             config="mnli",
         ),
-        write_sample=_writer("mnli"),
+        write_sample=partial(write, "mnli"),
     )

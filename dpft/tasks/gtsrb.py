@@ -7,58 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpft.config.errors import DataError
-from dpft.tasks.images import Images, Rows, hub_images, image_file
+from dpft.tasks.images import Images, Rows, hub_images, image_file, names
 from dpft.tasks.objectives.images import LabelledImage
+from dpft.tasks.samples.images import write_gtsrb
 from dpft.tasks.sources import Dataset, Form, Hub, text_lines
 
 _EXPECTED = "expected columns Filename;...;ClassId, separated by semicolons"
 _TEST_IMAGES = Path("GTSRB", "Final_Test", "Images")
 
 # The archives number the classes; the names are ours.
-CLASSES = (
-    "speed limit 20",
-    "speed limit 30",
-    "speed limit 50",
-    "speed limit 60",
-    "speed limit 70",
-    "speed limit 80",
-    "end of speed limit 80",
-    "speed limit 100",
-    "speed limit 120",
-    "no overtaking",
-    "no overtaking by lorries",
-    "priority at next crossing",
-    "priority road",
-    "give way",
-    "stop",
-    "no vehicles",
-    "no lorries",
-    "no entry",
-    "danger",
-    "bend to the left",
-    "bend to the right",
-    "double bend",
-    "uneven road",
-    "slippery road",
-    "road narrows",
-    "road works",
-    "traffic lights",
-    "pedestrians",
-    "children",
-    "bicycles",
-    "snow or ice",
-    "wild animals",
-    "end of all limits",
-    "turn right",
-    "turn left",
-    "straight on",
-    "straight on or right",
-    "straight on or left",
-    "keep right",
-    "keep left",
-    "roundabout",
-    "end of no overtaking",
-    "end of no overtaking by lorries",
+CLASSES = names(
+    """speed limit 20, speed limit 30, speed limit 50, speed limit 60, speed limit 70,
+    speed limit 80, end of speed limit 80, speed limit 100, speed limit 120, no overtaking,
+    no overtaking by lorries, priority at next crossing, priority road, give way, stop,
+    no vehicles, no lorries, no entry, danger, bend to the left, bend to the right, double bend,
+    uneven road, slippery road, road narrows, road works, traffic lights, pedestrians, children,
+    bicycles, snow or ice, wild animals, end of all limits, turn right, turn left, straight on,
+    straight on or right, straight on or left, keep right, keep left, roundabout,
+    end of no overtaking, end of no overtaking by lorries""",
+    ", ",
 )
 
 
@@ -102,12 +69,6 @@ def read_csv(path: Path) -> Rows:
     return rows
 
 
-def _write_sample(folder: Path, seed: int) -> None:
-    from dpft.tasks.samples.images import write_gtsrb
-
-    write_gtsrb(folder, seed)
-
-
 @dataclass(frozen=True)
 class GTSRB(Images):
     """Traffic signs; see ``conf/task/gtsrb.yaml``."""
@@ -127,7 +88,7 @@ class GTSRB(Images):
             Form({"train": "GTSRB/Training/*/GT-*.csv", "test": "GT-final_test.csv"}, read_csv),
         ),
         hub=Hub("tanganke/gtsrb", {"train": "train", "test": "test"}, hub_images("image", "label")),
-        write_sample=_write_sample,
+        write_sample=write_gtsrb,
     )
 
     def details(self, split: str) -> list[str]:

@@ -92,9 +92,9 @@ def _has_positions(model: nn.Module) -> bool:
     return any(name.endswith("position_embeddings") for name, _ in model.named_parameters())
 
 
-def names(text: str) -> tuple[str, ...]:
-    """Class names, in order, from a text that holds them between spaces."""
-    return tuple(text.split())
+def names(text: str, between: str = " ") -> tuple[str, ...]:
+    """Class names, in order, from a text of several lines that holds them with ``between``."""
+    return tuple(" ".join(text.split()).split(between))
 
 
 def image_file(file: Path, where: str) -> bytes | Path:

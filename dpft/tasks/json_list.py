@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.errors import DataError
-from dpft.tasks.sources import text_lines
+from dpft.tasks.sources import file_text
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 
@@ -26,7 +26,7 @@ def entries(path: Path, expected: str) -> Iterator[tuple[str, Any]]:
     Raises:
         DataError: naming file and line, if it cannot be read or is no JSON list.
     """
-    text = "\n".join(text_lines(path, expected))
+    text = file_text(path, expected)
     decoder = json.JSONDecoder()
     at = _skip(text, 0)
     if not text.startswith("[", at):

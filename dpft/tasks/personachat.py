@@ -15,7 +15,8 @@ from dpft.tasks.generation import Generation, check_room
 from dpft.tasks.json_list import problem
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.records import TextRecord
-from dpft.tasks.sources import Dataset, Form, Hub, text_lines, well_formed
+from dpft.tasks.samples.personachat import SILENCE, write_files
+from dpft.tasks.sources import Dataset, Form, Hub, file_text, text_lines, well_formed
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 _PERSONA = "your persona:"
 _TEXT = "Persona-Chat in ParlAI's text format"
 _JSON = '{"train": [{"personality": [...], "utterances": [...]}, ...], "valid": [...]}'
-# What stands where the partner has said nothing yet; some copies have spaces in it.
-_SILENCE = "__SILENCE__"
 # No reply of the validation file has more than 28 tokens of GPT-2, the end token included.
 LONGEST_REPLY = 32
 
@@ -106,7 +105,7 @@ def read_json(path: Path, split: str) -> list[Reply]:
         DataError: naming the file, and the line where it is not JSON, else the dialogue.
     """
     try:
-        content = json.loads("\n".join(text_lines(path, _JSON)))
+        content = json.loads(file_text(path, _JSON))
     except (ValueError, RecursionError) as error:
         where = f"{path}, line {error.lineno}" if isinstance(error, json.JSONDecodeError) else path
         raise DataError(f"{where}: {problem(error)}; expected {_JSON}") from error
@@ -145,7 +144,8 @@ def _strings(item: Any, name: str, where: str) -> tuple[str, ...]:
 
 
 def _turns(texts: Iterable[str]) -> list[str]:
-    return [text for text in texts if text.replace(" ", "") != _SILENCE]
+    # Some copies have spaces in it.
+    return [text for text in texts if text.replace(" ", "") != SILENCE]
 
 
 def _refuse_silent(where: str, dialogue: int, said: bool) -> None:
@@ -158,12 +158,6 @@ def _refuse_silent(where: str, dialogue: int, said: bool) -> None:
 
 def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Reply]:
     return _replies(rows, "the hub's copy")
-
-
-def _write_sample(folder: Path, seed: int) -> None:
-    from dpft.tasks.samples.personachat import write_files
-
-    write_files(folder, seed=seed)
 
 
 _HF_FILE = "personachat_self_original.json"
@@ -205,7 +199,7 @@ class PersonaChat(Generation):
             {"train": "train", "dev": "validation"},
             _from_hub,
         ),
-        write_sample=_write_sample,
+        write_sample=write_files,
     )
 
     def __post_init__(self) -> None:
@@ -256,7 +250,7 @@ class PersonaChat(Generation):
         content = [
             {
                 "personality": row.persona,
-                "utterances": [{"candidates": [target], "history": row.history or [_SILENCE]}],
+                "utterances": [{"candidates": [target], "history": row.history or [SILENCE]}],
             }
             for row, target in zip(rows, targets, strict=True)
         ]

@@ -13,6 +13,7 @@ from dpft.tasks.generation import Generation, text_room
 from dpft.tasks.json_list import entries, problem
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.samples.samsum import write_files
 from dpft.tasks.sources import Dataset, Form, Hub, text_lines, well_formed
 
 if TYPE_CHECKING:
@@ -79,12 +80,6 @@ def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
     return [_row(row, f"the hub's copy, row {number}") for number, row in enumerate(rows, 1)]
 
 
-def _write_sample(folder: Path, seed: int) -> None:
-    from dpft.tasks.samples.samsum import write_files
-
-    write_files(folder, seed=seed)
-
-
 @dataclass(frozen=True)
 class SAMSum(Generation):
     """Summaries of chats; see ``conf/task/samsum.yaml``."""
@@ -107,7 +102,7 @@ class SAMSum(Generation):
             {"train": "train", "dev": "validation", "test": "test"},
             _from_hub,
         ),
-        write_sample=_write_sample,
+        write_sample=write_files,
     )
 
     def record(self, row: Row) -> TextRecord:

@@ -19,7 +19,6 @@ from typing import Any
 from dpft.config.errors import DataError, SplitError
 from dpft.tasks.limits import table_rows
 
-Rows = list[Any]
 Location = tuple[str, Path | None]
 
 
@@ -125,6 +124,16 @@ class Dataset:
         names = {split: (name.split("+")[0],) for split, name in hub.splits.items()}
         return (*self.forms, parquet_form(names, lambda path: hub_rows(hub, parquet(path))))
 
+    def lies_in(self, folder: Path) -> Form | None:
+        """The first form of which a folder holds files of any split."""
+        held = (f for f in self.all_forms() if any(f.found(folder, split) for split in f.files))
+        return next(held, None)
+
+    @property
+    def first_file(self) -> str:
+        """What messages call the data set's files by."""
+        return next(iter(self.forms[0].files.values()))
+
 
 def locate(dataset: Dataset, name: str, source: str, data_dir: str | None) -> Location:
     """``files`` and their folder, or ``hub`` or ``sample``, after ``auto`` was resolved.
@@ -132,25 +141,21 @@ def locate(dataset: Dataset, name: str, source: str, data_dir: str | None) -> Lo
     Raises:
         DataError: if files were asked for and none are there.
     """
-    if source == "sample":
-        return "sample", None
-    if source == "hub":
-        return "hub", None
-    looked = []
+    if source in ("sample", "hub"):
+        return source, None
+    folder = None
     if data_dir is not None:
-        looked.append(Path(data_dir))
+        folder = Path(data_dir)
     elif "DPFT_DATA" in os.environ:
-        looked.append(Path(os.environ["DPFT_DATA"]) / name)
-    for folder in looked:
-        for form in dataset.all_forms():
-            if any(form.found(folder, split) for split in form.files):
-                return "files", folder
+        folder = Path(os.environ["DPFT_DATA"]) / name
+    if folder is not None and dataset.lies_in(folder):
+        return "files", folder
     if source == "files" or data_dir is not None:
-        places = ", ".join(map(str, looked)) or "nowhere: $DPFT_DATA is not set"
-        first = next(iter(dataset.forms[0].files.values()))
+        place = folder or "nowhere: $DPFT_DATA is not set"
         raise DataError(
-            f"no {first} found; looked in {places}. Type task.data_dir=FOLDER, set DPFT_DATA to "
-            f"the folder that holds {name}/, or type task.source=sample for generated data"
+            f"no {dataset.first_file} found; looked in {place}. Type task.data_dir=FOLDER, set "
+            f"DPFT_DATA to the folder that holds {name}/, or type task.source=sample for generated "
+            "data"
         )
     return "hub", None
 
@@ -165,7 +170,7 @@ def read(dataset: Dataset, name: str, location: Location, split: str, seed: int)
     kind, folder = location
     if kind == "files":
         assert folder is not None
-        rows: Sequence[Any] = _read_folder(dataset, folder, split)
+        rows = _read_folder(dataset, folder, split)
     elif kind == "hub":
         rows = _read_hub(dataset, name, split)
     else:
@@ -183,20 +188,18 @@ def _read_folder(dataset: Dataset, folder: Path, split: str) -> Sequence[Any]:
         files = form.found(folder, split)
         if files:
             return [row for file in files for row in form.read(file)]
-    for form in dataset.all_forms():
-        if any(form.found(folder, other) for other in form.files):
-            raise SplitError(
-                f"{folder} holds no {split} split: no file {form.files.get(split, '')!r}; put it "
-                "there, choose another split, or type task.data_dir=FOLDER"
-            )
+    if other := dataset.lies_in(folder):
+        raise SplitError(
+            f"{folder} holds no {split} split: no file {other.files.get(split, '')!r}; put it "
+            "there, choose another split, or type task.data_dir=FOLDER"
+        )
     raise DataError(f"{folder} holds no files of this data set any more")
 
 
 def _read_hub(dataset: Dataset, name: str, split: str) -> Sequence[Any]:
     hub = dataset.hub
-    first = next(iter(dataset.forms[0].files.values()))
     advice = (
-        f"Set DPFT_DATA to the folder that holds {name}/{first}, go online, or type "
+        f"Set DPFT_DATA to the folder that holds {name}/{dataset.first_file}, go online, or type "
         "task.source=sample for generated data"
     )
     if hub is None:
@@ -275,16 +278,12 @@ def parquet(path: Path) -> list[dict[str, Any]]:
 
 
 @lru_cache(maxsize=8)
-def _sample(dataset: Dataset, seed: int) -> Mapping[str, Rows]:
+def _sample(dataset: Dataset, seed: int) -> Mapping[str, Sequence[Any]]:
     """The generated sample, written and read back in the published form."""
-    form = dataset.forms[0]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         dataset.write_sample(folder, seed)
-        return {
-            split: [row for file in form.found(folder, split) for row in form.read(file)]
-            for split in form.files
-        }
+        return {split: _read_folder(dataset, folder, split) for split in dataset.forms[0].files}
 
 
 def well_formed(text: str, where: str) -> str:
@@ -304,17 +303,24 @@ def well_formed(text: str, where: str) -> str:
 
 
 def text_lines(path: Path, expected: str) -> Sequence[str]:
-    """The lines of a UTF-8 file, without line ends.
+    """The lines of a UTF-8 file, without line ends; see `file_text`."""
+    return file_text(path, expected).split("\n")
+
+
+def file_text(path: Path, expected: str, newline: str | None = None) -> str:
+    """The text of a UTF-8 file, with or without a byte order mark.
 
     Args:
         path: the file.
         expected: what it should hold, for the message.
+        newline: as in `open`.
 
     Raises:
         DataError: if it cannot be read or is not UTF-8.
     """
     try:
-        return path.read_text(encoding="utf-8-sig").split("\n")
+        with path.open(encoding="utf-8-sig", newline=newline) as file:
+            return file.read()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; expected {expected}") from error
     except UnicodeDecodeError as error:

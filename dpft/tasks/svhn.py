@@ -11,6 +11,7 @@ from dpft.config.errors import DataError
 from dpft.tasks.images import Images, Rows, hub_images
 from dpft.tasks.limits import check_mat
 from dpft.tasks.objectives.images import LabelledImage
+from dpft.tasks.samples.images import write_svhn
 from dpft.tasks.sources import Dataset, Form, Hub
 
 # Bytes of 100,000 images; the larger file, train_32x32.mat, has 73,257.
@@ -55,12 +56,6 @@ def read_mat(path: Path) -> Rows:
     ]
 
 
-def _write_sample(folder: Path, seed: int) -> None:
-    from dpft.tasks.samples.images import write_svhn
-
-    write_svhn(folder, seed)
-
-
 @dataclass(frozen=True)
 class SVHN(Images):
     """House-number digits; see ``conf/task/svhn.yaml``."""
@@ -75,5 +70,5 @@ class SVHN(Images):
             hub_images("image", "label", decode=True),
             config="cropped_digits",
         ),
-        write_sample=_write_sample,
+        write_sample=write_svhn,
     )

@@ -22,7 +22,7 @@ import numpy as np
 from dpft.config.errors import DataError
 from dpft.tasks.limits import limited_rows
 from dpft.tasks.owners import IntArray
-from dpft.tasks.sources import text_lines
+from dpft.tasks.sources import file_text
 from dpft.tasks.tables import TableRow, brief
 from dpft.tasks.views import View
 
@@ -190,7 +190,7 @@ class Json(JsonLines):
             first = next((c for c in iter(lambda: file.read(1), b"") if not c.isspace()), b"")
         if first != b"[":
             return None
-        values = _parsed("\n".join(text_lines(self.path, _LIST)), str(self.path))
+        values = _parsed(file_text(self.path, _LIST), str(self.path))
         places = (f"{self.path}, item {number}" for number in range(1, len(values) + 1))
         return [
             TableRow(place, _object(value, place))

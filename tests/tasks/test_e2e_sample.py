@@ -143,7 +143,7 @@ def test_csv_files_hold_the_generated_rows(tmp_path: Path) -> None:
 
 def test_files_are_the_same_bytes_each_time(tmp_path: Path) -> None:
     for folder in ("a", "b"):
-        write_csvs(tmp_path / folder, train_count=100, dev_count=20, test_count=20)
+        write_csvs(tmp_path / folder)
     for path in (tmp_path / "a").iterdir():
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
 

@@ -26,6 +26,12 @@ Part = Literal["public", "private"]
 Split = Literal["train", "dev", "test"]
 Record = dict[str, str]  # attribute -> value, in the order of ATTRIBUTES
 
+# Rows of each file, about four for a meaning representation where they are scored.
+FILES: tuple[tuple[str, Split, int], ...] = (
+    ("trainset.csv", "train", 4000),
+    ("devset.csv", "dev", 300),
+    ("testset_w_refs.csv", "test", 300),
+)
 
 _TEXT = vocabulary("e2e")
 _PRESENCE: dict[str, float] = _TEXT["presence"]
@@ -272,32 +278,15 @@ def generate(part: Part, split: Split, count: int, seed: int = 0) -> list[tuple[
     return rows
 
 
-def write_csvs(
-    folder: Path,
-    *,
-    train_count: int = 4000,
-    dev_count: int = 300,
-    test_count: int = 300,
-    seed: int = 0,
-) -> None:
-    """Write the private part as trainset.csv, devset.csv and testset_w_refs.csv.
-
-    The columns are mr and ref, the encoding is UTF-8, as in the official files.
+def write_csvs(folder: Path, seed: int = 0) -> None:
+    """Write the private part as the official files are: UTF-8 with the columns mr and ref.
 
     Args:
         folder: where to write; made if absent, files of these names are replaced.
-        train_count: rows of trainset.csv.
-        dev_count: rows of devset.csv, about four per meaning representation.
-        test_count: rows of testset_w_refs.csv, about four per meaning representation.
         seed: see ``generate``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    files: tuple[tuple[str, Split, int], ...] = (
-        ("trainset.csv", "train", train_count),
-        ("devset.csv", "dev", dev_count),
-        ("testset_w_refs.csv", "test", test_count),
-    )
-    for file_name, split, count in files:
+    for file_name, split, count in FILES:
         with (folder / file_name).open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(("mr", "ref"))

@@ -129,7 +129,7 @@ def write_gtsrb(folder: Path, seed: int) -> None:
                 writer.writerows(lines)
 
 
-def write_food101(folder: Path, seed: int, classes: Sequence[str]) -> None:
+def write_food101(classes: Sequence[str], folder: Path, seed: int) -> None:
     """Four images and one of each class, as JPEG files with lists."""
     root = folder / "food-101"
     (root / "meta").mkdir(parents=True, exist_ok=True)

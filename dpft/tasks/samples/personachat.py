@@ -99,7 +99,7 @@ def _text(chosen: list[Dialogue], rng: random.Random) -> str:
     return "".join(lines)
 
 
-def write_files(folder: Path, *, seed: int = 0) -> None:
+def write_files(folder: Path, seed: int = 0) -> None:
     """Write ``train_self_original.txt`` and ``valid_self_original.txt``.
 
     Args:

@@ -55,7 +55,7 @@ def chats(count: int, seed: int) -> list[tuple[str, str]]:
     return list(made.items())
 
 
-def write_files(folder: Path, *, seed: int = 0) -> None:
+def write_files(folder: Path, seed: int = 0) -> None:
     """Write ``train.json``, ``val.json`` and ``test.json``.
 
     Args:
