@@ -13,7 +13,7 @@ from dpft.config.checks import one_of
 from dpft.config.errors import DataError, SplitError
 from dpft.tasks.generation import Generation
 from dpft.tasks.json_list import entries
-from dpft.tasks.objectives.base import Instance, Prediction
+from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.dart import write_files
 from dpft.tasks.sources import Dataset, Form, Hub, well_formed
@@ -261,22 +261,13 @@ class DART(Generation):
         given = {row.entry for row in published if row.text}
         bare = {row.entry for row in published} - given
         empty = sum(not row.text and row.entry in given for row in published)
-        lines = []
-        if empty:
-            lines.append(f"{empty:,} empty references left out")
-        if bare:
-            lines.append(f"{len(bare):,} triple sets without a reference left out")
-        return lines
+        left_out = {"empty references": empty, "triple sets without a reference": len(bare)}
+        return [f"{count:,} {what} left out" for what, count in left_out.items() if count]
 
     def score(self, predictions: Sequence[Prediction]) -> dict[str, float | None]:
         from dpft.tasks.metrics import gem
 
-        return gem.score(
-            [p.prediction for p in predictions],
-            [p.references for p in predictions],
-            self.bertscore,
-            self.bleurt,
-        )
+        return gem.score(*texts(predictions), self.bertscore, self.bleurt)
 
     def signature(self) -> str:
         from dpft.tasks.metrics import gem

@@ -13,7 +13,7 @@ from typing import Any
 
 from dpft.config.errors import DataError
 from dpft.tasks.generation import Generation
-from dpft.tasks.objectives.base import Instance, Prediction
+from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.e2e import write_csvs
 from dpft.tasks.sources import Dataset, Form, Hub, file_text, well_formed
@@ -143,7 +143,7 @@ class E2E(Generation):
     def score(self, predictions: Sequence[Prediction]) -> dict[str, float]:
         from dpft.tasks.metrics import e2e
 
-        return e2e.score([p.prediction for p in predictions], [p.references for p in predictions])
+        return e2e.score(*texts(predictions))
 
     def signature(self) -> str:
         from dpft.tasks.metrics import e2e

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,8 @@ from dpft.config.checks import one_of
 from dpft.config.errors import ConfigError
 from dpft.models.needs import Needs
 from dpft.tasks.base import Task
+from dpft.tasks.metrics.perplexity import token_perplexity
+from dpft.tasks.objectives.base import Prediction
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
@@ -34,7 +37,17 @@ class Generation(Task):
         from dpft.tasks.objectives.causal import Causal
 
         check_room(loaded.model, self.max_length)
-        return Causal(loaded.text_tokenizer, self.max_length, self.loss)
+        return Causal(loaded.text_tokenizer, self.max_length, self.loss, **self.prompt)
+
+    @property
+    def prompt(self) -> Mapping[str, Any]:
+        """Settings of `Causal` on how a prompt is made and cut, where they are not its defaults."""
+        return {}
+
+
+def perplexity(predictions: Sequence[Prediction]) -> float | None:
+    """See `token_perplexity`."""
+    return token_perplexity([p.nll for p in predictions], [p.tokens for p in predictions])
 
 
 def text_room(model: Any) -> int | None:

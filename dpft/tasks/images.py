@@ -11,6 +11,8 @@ from dpft.config.checks import positive
 from dpft.config.errors import ConfigError, DataError, ModelError, SplitError
 from dpft.models.needs import Needs
 from dpft.tasks.base import Task
+from dpft.tasks.classification import answers
+from dpft.tasks.metrics import classification
 from dpft.tasks.objectives.base import Instance, Prediction
 from dpft.tasks.objectives.images import LabelledImage
 
@@ -79,9 +81,6 @@ class Images(Task):
         return Instance(record, (self.classes[record.label],))
 
     def score(self, predictions: Sequence[Prediction]) -> dict[str, float]:
-        from dpft.tasks.classification import answers
-        from dpft.tasks.metrics import classification
-
         return {"accuracy": classification.accuracy(*answers(predictions, self.classes))}
 
     def signature(self) -> str:

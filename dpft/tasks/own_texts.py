@@ -13,11 +13,10 @@ from dpft.config.errors import ConfigError, DataError
 from dpft.models.needs import Needs
 from dpft.tasks.base import fingerprint
 from dpft.tasks.classification import answers
-from dpft.tasks.generation import Generation, check_room
+from dpft.tasks.generation import Generation, check_room, perplexity
 from dpft.tasks.metrics import classification
 from dpft.tasks.metrics.perplexity import SIGNATURE as PERPLEXITY
-from dpft.tasks.metrics.perplexity import token_perplexity
-from dpft.tasks.objectives.base import Instance, Prediction
+from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.own import OwnData, own_dataset
 from dpft.tasks.samples import own as own_sample
@@ -52,25 +51,18 @@ class TextToText(Generation, OwnData):
         one_of("task.cut", self.cut, ("source", "target"))
 
     def objective(self, loaded: LoadedModel) -> Causal:
-        from dpft.tasks.objectives.causal import Causal
-
-        check_room(loaded.model, self.max_length)
         frame = loaded.text_tokenizer.encode(self.before + self.after, add_special_tokens=False)
         if len(frame) > self.max_length // 2:
             raise ConfigError(
                 f"task.before and task.after have {len(frame)} tokens of the {self.max_length} of "
                 "task.max_length; expected half of them at most, since they are never cut"
             )
-        return Causal(
-            loaded.text_tokenizer,
-            self.max_length,
-            self.loss,
-            before=self.before,
-            after=self.after,
-            ends=self.ends,
-            cut=self.cut,
-            perplexity=True,
-        )
+        return super().objective(loaded)
+
+    @property
+    def prompt(self) -> Mapping[str, Any]:
+        framed = {name: getattr(self, name) for name in ("before", "after", "ends", "cut")}
+        return {**framed, "perplexity": True}
 
     def record(self, row: TableRow) -> TextRecord:
         source, target = self.texts(row)
@@ -84,14 +76,9 @@ class TextToText(Generation, OwnData):
 
     def sample_rows(self, seed: int) -> list[TableRow]:
         made_up = TextToText(source="sample", sample_seed=seed)
+        columns = self.source_column, self.target_column
         return [
-            TableRow(
-                row.place,
-                {
-                    self.source_column: row.values[made_up.source_column],
-                    self.target_column: row.values[made_up.target_column],
-                },
-            )
+            TableRow(row.place, dict(zip(columns, made_up.texts(row), strict=True)))
             for row in made_up.rows("train")
         ]
 
@@ -109,12 +96,11 @@ class TextToText(Generation, OwnData):
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         from dpft.tasks.metrics import bleu, rouge
 
-        written = [p.prediction for p in predictions]
-        references = [p.references for p in predictions]
+        both = texts(predictions)
         return {
-            "BLEU": bleu.score(written, references),
-            "ROUGE_L": rouge.score(written, references)["ROUGE_L"],
-            "perplexity": _perplexity(predictions),
+            "BLEU": bleu.score(*both),
+            "ROUGE_L": rouge.score(*both)["ROUGE_L"],
+            "perplexity": perplexity(predictions),
         }
 
     def signature(self) -> str:
@@ -263,11 +249,7 @@ class LanguageModeling(Generation, OwnData):
         write_lines(path, ({self.text_column: target} for target in targets))
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
-        return {"perplexity": _perplexity(predictions)}
+        return {"perplexity": perplexity(predictions)}
 
     def signature(self) -> str:
         return f"{PERPLEXITY}|texts cut to {self.max_length} tokens"
-
-
-def _perplexity(predictions: Sequence[Prediction]) -> float | None:
-    return token_perplexity([p.nll for p in predictions], [p.tokens for p in predictions])

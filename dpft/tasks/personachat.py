@@ -8,19 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpft.config.errors import ConfigError, DataError, SplitError
-from dpft.tasks.generation import Generation, check_room
+from dpft.tasks.generation import Generation, perplexity
 from dpft.tasks.json_list import problem
-from dpft.tasks.objectives.base import Prediction
+from dpft.tasks.metrics import parlai
+from dpft.tasks.metrics.perplexity import SIGNATURE as PERPLEXITY
+from dpft.tasks.objectives.base import Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.personachat import SILENCE, write_files
 from dpft.tasks.sources import Dataset, Form, Hub, file_text, text_lines, well_formed
-
-if TYPE_CHECKING:
-    from dpft.models.load import LoadedModel
-    from dpft.tasks.objectives.causal import Causal
 
 _PERSONA = "your persona:"
 _TEXT = "Persona-Chat in ParlAI's text format"
@@ -260,34 +258,16 @@ class PersonaChat(Generation):
     def record(self, row: Reply) -> TextRecord:
         return TextRecord((" ".join(row.persona), *row.history), row.text)
 
-    def objective(self, loaded: LoadedModel) -> Causal:
-        from dpft.tasks.objectives.causal import Causal
-
-        check_room(loaded.model, self.max_length)
-        return Causal(
-            loaded.text_tokenizer,
-            self.max_length,
-            self.loss,
-            cut="source",
-            keep=1,
-            room=LONGEST_REPLY,
-            perplexity=True,
-        )
+    @property
+    def prompt(self) -> Mapping[str, Any]:
+        return {"cut": "source", "keep": 1, "room": LONGEST_REPLY, "perplexity": True}
 
     def score(self, predictions: Sequence[Prediction]) -> dict[str, float | None]:
-        from dpft.tasks.metrics import parlai
-        from dpft.tasks.metrics.perplexity import token_perplexity
-
-        f1 = parlai.corpus_f1(
-            [p.prediction for p in predictions], [p.references for p in predictions]
-        )
-        perplexity = token_perplexity([p.nll for p in predictions], [p.tokens for p in predictions])
-        return {"F1": f1, "token_perplexity": perplexity}
+        f1 = parlai.corpus_f1(*texts(predictions))
+        return {"F1": f1, "token_perplexity": perplexity(predictions)}
 
     def signature(self) -> str:
-        from dpft.tasks.metrics import parlai, perplexity
-
-        return f"{parlai.SIGNATURE}+{perplexity.SIGNATURE}"
+        return f"{parlai.SIGNATURE}+{PERPLEXITY}"
 
     def labels(self) -> list[str]:
         labels = super().labels()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpft.config.errors import DataError
 from dpft.tasks.generation import Generation, text_room
 from dpft.tasks.json_list import entries, problem
-from dpft.tasks.objectives.base import Prediction
+from dpft.tasks.objectives.base import Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.samsum import write_files
 from dpft.tasks.sources import Dataset, Form, Hub, text_lines, well_formed
@@ -120,24 +120,20 @@ class SAMSum(Generation):
             json.dump(entries, file, ensure_ascii=False, indent=1)
 
     def objective(self, loaded: LoadedModel) -> Causal:
-        from dpft.tasks.objectives.causal import Causal
-
         # A small model may have fewer positions than the task allows tokens.
         room = text_room(loaded.model)
-        return Causal(
-            loaded.text_tokenizer,
-            self.max_length if room is None else min(self.max_length, room),
-            self.loss,
-            before=INSTRUCTION,
-            after=DELIMITER,
-            ends=False,
-            cut="source",
-        )
+        if room is not None and room < self.max_length:
+            return replace(self, max_length=room).objective(loaded)
+        return super().objective(loaded)
+
+    @property
+    def prompt(self) -> Mapping[str, Any]:
+        return {"before": INSTRUCTION, "after": DELIMITER, "ends": False, "cut": "source"}
 
     def score(self, predictions: Sequence[Prediction]) -> dict[str, float]:
         from dpft.tasks.metrics import rouge
 
-        return rouge.score([p.prediction for p in predictions], [p.references for p in predictions])
+        return rouge.score(*texts(predictions))
 
     def signature(self) -> str:
         from dpft.tasks.metrics import rouge

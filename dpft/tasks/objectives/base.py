@@ -69,6 +69,11 @@ class Prediction:
     cut: bool | None = None
 
 
+def texts(predictions: Sequence[Prediction]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """The answers and their references, as metrics take them."""
+    return [p.prediction for p in predictions], [p.references for p in predictions]
+
+
 @dataclass(frozen=True)
 class Batch:
     """Model inputs for ``B`` records; every tensor has ``B`` rows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,34 +12,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpft.config.schema import Decode
-from dpft.tasks.objectives.base import Batch, Instance, Prediction
+from dpft.tasks.objectives.base import Batch, Instance, Objective, Prediction
 from dpft.tasks.objectives.evaluation import evaluating, longest_first
 
 
-class Choice(ABC):
-    """One of ``K`` classes for each record.
+class Choice(Objective):
+    """One of ``K`` classes for each record; batches hold their ``labels``, ``(B,)`` in int64.
 
     Attributes:
         classes: their names, in the order of the scores.
     """
 
     classes: tuple[str, ...]
-
-    @abstractmethod
-    def encode(self, record: Any) -> Any:
-        """A record as an `dpft.tasks.objectives.base.Example`."""
-
-    @abstractmethod
-    def collate(self, examples: Sequence[Any], widths: Sequence[int] | None = None) -> Batch:
-        """Examples as a batch, with ``labels`` of shape ``(B,)`` in int64."""
-
-    @abstractmethod
-    def widths(self, example: Any) -> tuple[int, ...]:
-        """See `dpft.tasks.objectives.base.Losses`."""
-
-    @abstractmethod
-    def blank(self) -> Any:
-        """See `dpft.tasks.objectives.base.Losses`."""
 
     @abstractmethod
     def scores(self, model: nn.Module, batch: Batch) -> Tensor:
