@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import version
+from itertools import zip_longest
+
+import sacrebleu
+
+from dpft.tasks.metrics.inputs import check_counts
 
 SIGNATURE = f"bleu:case:mixed|tok:13a|smooth:exp|sacrebleu:{version('sacrebleu')}"
 """What decides the number, for a run record."""
 
 
-def score(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """BLEU-4 over all texts together, with sacrebleu's own tokenisation, and case as it is.
+def score(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool = False
+) -> float:
+    """BLEU-4 over all texts together, with sacrebleu's own tokenisation.
 
     Args:
         predictions: raw texts, may be "".
         references: raw texts, one or more for each prediction, as many as there are.
+        lowercase: whether the case of letters counts for nothing.
 
     Returns:
         A number in [0, 100].
@@ -22,13 +30,8 @@ def score(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> fl
     Raises:
         ValueError: if there are no predictions, or not as many as there are lists of references.
     """
-    if not predictions or len(predictions) != len(references):
-        raise ValueError(
-            f"got {len(predictions)} predictions and {len(references)} lists of references, "
-            "expected one or more, and as many of one as of the other"
-        )
-    from sacrebleu import corpus_bleu
-
-    width = max(map(len, references))
-    columns = [[row[k] if k < len(row) else None for row in references] for k in range(width)]
-    return float(corpus_bleu(list(predictions), columns).score)  # type: ignore[arg-type]
+    check_counts(predictions, references)
+    streams = list(zip_longest(*references))  # padded with None
+    # force: no warning about a text that looks tokenised.
+    counted = sacrebleu.corpus_bleu(predictions, streams, lowercase=lowercase, force=True)
+    return float(counted.score)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dpft.tasks.metrics.inputs import check_counts
+
 SIGNATURE = "accuracy:share of equal names|f1:2TP/(2TP+FP+FN), 0 where undefined"
 
 
@@ -17,7 +19,7 @@ def accuracy(predictions: Sequence[str], references: Sequence[str]) -> float:
     Raises:
         ValueError: if there are none, or not as many references.
     """
-    _check(predictions, references)
+    check_counts(predictions, references)
     return sum(p == r for p, r in zip(predictions, references, strict=True)) / len(predictions)
 
 
@@ -30,16 +32,8 @@ def f1(predictions: Sequence[str], references: Sequence[str], positive: str) -> 
     Raises:
         ValueError: if there are none, or not as many references.
     """
-    _check(predictions, references)
+    check_counts(predictions, references)
     pairs = list(zip(predictions, references, strict=True))
     hits = sum(p == r == positive for p, r in pairs)
     mentions = sum((p == positive) + (r == positive) for p, r in pairs)
     return 2 * hits / mentions if mentions else 0.0
-
-
-def _check(predictions: Sequence[str], references: Sequence[str]) -> None:
-    if not predictions or len(predictions) != len(references):
-        raise ValueError(
-            f"got {len(predictions)} predictions and {len(references)} references, expected one "
-            "or more, and as many of one as of the other"
-        )

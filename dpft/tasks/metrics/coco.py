@@ -53,12 +53,13 @@ def ptb_tokenize(texts: Sequence[str]) -> list[str]:
         return []
     args = ["-cp", str(_existing(_PTB_JAR)), "edu.stanford.nlp.process.PTBTokenizer"]
     args += ["-preserveLines", "-lowerCase", "-encoding", "UTF-8"]
-    lines = java.run(
-        args,
-        "\n".join(_one_line(text) for text in texts),
-        max_heap_mb=1024,
-        timeout_s=120 + 0.01 * len(texts),
-    ).split("\n")
+    text = "\n".join(map(_one_line, texts))
+
+    def tokenize(patience: float) -> str:
+        timeout_s = patience * (120 + 0.01 * len(texts))
+        return java.run(args, text, max_heap_mb=1024, timeout_s=timeout_s)
+
+    lines = java.twice(tokenize).split("\n")
     # The tokenizer ends its last line, and prints nothing for blank lines at the end.
     lines += [""] * (len(texts) - len(lines))
     if any(lines[len(texts) :]):
@@ -97,18 +98,22 @@ def meteor(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> f
     # path of its jar contains a space.
     args = ["-jar", str(_existing(_METEOR_JAR)), "-", "-", "-stdio", "-l", "en", "-norm"]
     args += ["-a", str(_existing(_PARAPHRASES))]
-    timeout_s = 300 + 0.5 * len(predictions)
-    with java.Conversation(args, max_heap_mb=2048, timeout_s=timeout_s) as program:
-        statistics = []
-        for prediction, refs in zip(predictions, references, strict=True):
-            hypothesis = prediction.replace("|||", "").replace("  ", " ")
-            fields = ["SCORE", *refs, hypothesis]
-            program.send(" ||| ".join(_one_line(field) for field in fields))
-            statistics.append(program.receive())
-        program.send(" ||| ".join(["EVAL", *statistics]))
-        for _ in statistics:
-            program.receive()  # a segment's own score
-        return float(program.receive())
+
+    def score(patience: float) -> float:
+        timeout_s = patience * (300 + 0.5 * len(predictions))
+        with java.Conversation(args, max_heap_mb=2048, timeout_s=timeout_s) as program:
+            statistics = []
+            for prediction, refs in zip(predictions, references, strict=True):
+                hypothesis = prediction.replace("|||", "").replace("  ", " ")
+                fields = ["SCORE", *refs, hypothesis]
+                program.send(" ||| ".join(map(_one_line, fields)))
+                statistics.append(program.receive())
+            program.send(" ||| ".join(["EVAL", *statistics]))
+            for _ in statistics:
+                program.receive()  # a segment's own score
+            return float(program.receive())
+
+    return java.twice(score)
 
 
 def rouge_l(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:

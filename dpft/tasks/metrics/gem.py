@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import version
-from itertools import zip_longest
 
-import sacrebleu
 from nltk.tokenize import word_tokenize
 from rouge_score.rouge_scorer import RougeScorer
 
-from dpft.tasks.metrics import coco, java
+from dpft.tasks.metrics import bleu, coco, java
 from dpft.tasks.metrics.inputs import check_texts
+from dpft.tasks.metrics.rouge import MEASURES
 
 SIGNATURE = (
     f"bleu:nrefs:var|case:lc|eff:no|tok:13a|smooth:exp|sacrebleu:{version('sacrebleu')}"
@@ -28,8 +27,6 @@ SIGNATURE = (
     f"|refs:jackknife|mean over items|rouge_score:{version('rouge_score')}"
 )
 """What decides the numbers that need no weights; `signature` adds Java and the weights in use."""
-
-_MEASURES = {"rouge1": "ROUGE_1", "rouge2": "ROUGE_2", "rougeL": "ROUGE_L"}
 
 
 def signature(bertscore: str | None = None, bleurt: str | None = None) -> str:
@@ -79,7 +76,8 @@ def score(
     from dpft.tasks.metrics import neural
 
     return {
-        "BLEU": bleu(predictions, kept),
+        # Every letter is lowercased, where E2E's scorer lowercases A to Z only.
+        "BLEU": bleu.score(predictions, kept, lowercase=True),
         "METEOR": coco.meteor(predictions, kept),
         **rouge(predictions, kept),
         "BERTScore": neural.load_bertscore(bertscore).score(predictions, kept),
@@ -87,26 +85,16 @@ def score(
     }
 
 
-def bleu(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """BLEU-4 of a corpus by sacrebleu, lowercase, in [0, 100].
-
-    Every letter is lowercased, where E2E's scorer lowercases A to Z only.
-    """
-    streams = list(zip_longest(*references))  # padded with None
-    counted = sacrebleu.corpus_bleu(predictions, streams, lowercase=True, force=True)
-    return float(counted.score)
-
-
 def rouge(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
     """ROUGE-1, -2 and -L: mean over items of jackknifed F1, stemmed, each in [0, 100]."""
-    scorer = RougeScorer(list(_MEASURES), use_stemmer=True)
-    sums = dict.fromkeys(_MEASURES, 0.0)
+    scorer = RougeScorer(list(MEASURES), use_stemmer=True)
+    sums = dict.fromkeys(MEASURES, 0.0)
     for prediction, refs in zip(predictions, references, strict=True):
         words = _spaced(prediction)
         scores = [scorer.score(_spaced(ref), words) for ref in refs]
-        for name in _MEASURES:
+        for name in MEASURES:
             sums[name] += jackknife([found[name].fmeasure for found in scores])
-    return {_MEASURES[name]: 100 * total / len(predictions) for name, total in sums.items()}
+    return {MEASURES[name]: 100 * total / len(predictions) for name, total in sums.items()}
 
 
 def jackknife(scores: Sequence[float]) -> float:

@@ -9,10 +9,11 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Self, TypeVar
 
 from dpft.config.errors import DpftError
 from dpft.runs.closing import Closing
@@ -27,6 +28,11 @@ _JVM_FLAGS = (
     "-XX:+UseSerialGC",
 )
 _PROBE_TIMEOUT_S = 30.0
+# A busy machine may start a program slowly, or refuse it memory for a while.
+_PAUSE_S, _PATIENCE = 5.0, 4.0
+
+
+T = TypeVar("T")
 
 
 class JavaError(DpftError):
@@ -54,6 +60,28 @@ def java_version() -> str:
         JavaError: As `find_java`.
     """
     return _probe(os.environ.get("JAVA_HOME", ""), os.environ.get("PATH", ""))[1]
+
+
+def twice(attempt: Callable[[float], T]) -> T:
+    """What ``attempt`` returns; it is made a second time, with more time, where it fails.
+
+    A training run of days is behind a score, and a Java that starts slowly must not lose it.
+
+    Args:
+        attempt: runs a Java program; is given the factor by which its time is longer than usual.
+
+    Raises:
+        JavaError: if the second attempt fails too; it says so.
+    """
+    find_java()  # where there is none, there is none the second time
+    try:
+        return attempt(1.0)
+    except JavaError:
+        time.sleep(_PAUSE_S)
+    try:
+        return attempt(_PATIENCE)
+    except JavaError as error:
+        raise JavaError(f"{error}\nThis was the second attempt, after the first failed.") from error
 
 
 def run(args: Sequence[str], text: str, *, max_heap_mb: int, timeout_s: float) -> str:
@@ -229,15 +257,20 @@ def _packaged_java() -> Path | None:
 
 
 def _version(java: Path) -> str | None:
-    try:
-        done = subprocess.run(
-            [str(java), "-version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PROBE_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r'version "([^"]+)"', (done.stderr + done.stdout).decode("utf-8", "replace"))
-    return found[1] if done.returncode == 0 and found else None
+    for patience in (1, _PATIENCE):
+        try:
+            done = subprocess.run(
+                [str(java), "-version"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=patience * _PROBE_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            continue
+        except OSError:
+            return None
+        printed = (done.stderr + done.stdout).decode("utf-8", "replace")
+        found = re.search(r'version "([^"]+)"', printed)
+        return found[1] if done.returncode == 0 and found else None
+    return None

@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import transformers
@@ -27,26 +27,13 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from dpft.tasks.views import blocks
+
 # What BERTScore's authors chose for distilbert-base-uncased, counted from 1 after the embeddings.
 BERTSCORE_LAYER = 5
 # Tokens that bleurt-base-128 reads of reference and prediction together.
 BLEURT_LENGTH = 128
 _ITEMS_AT_ONCE = 32
-
-
-class Scorer(Protocol):
-    """A score that may need weights."""
-
-    @property
-    def signature(self) -> str:
-        """What decides the number, or why there is none."""
-        ...
-
-    def score(
-        self, predictions: Sequence[str], references: Sequence[Sequence[str]]
-    ) -> float | None:
-        """The mean over items, or None."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -108,10 +95,8 @@ class BERTScore:
         self, predictions: Sequence[str], references: Sequence[Sequence[str]]
     ) -> list[tuple[float, float, float]]:
         """Precision, recall and F1 of each item."""
-        pairs = list(zip(predictions, references, strict=True))
         out = []
-        for start in range(0, len(pairs), _ITEMS_AT_ONCE):
-            run = pairs[start : start + _ITEMS_AT_ONCE]
+        for run in blocks(zip(predictions, references, strict=True), _ITEMS_AT_ONCE):
             vectors = self._vectors({text.strip() for p, refs in run for text in (p, *refs)})
             for prediction, refs in run:
                 found = [match(vectors[prediction.strip()], vectors[ref.strip()]) for ref in refs]
@@ -172,10 +157,8 @@ class BLEURT:
 
     def items(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
         """The score of each item."""
-        pairs = list(zip(predictions, references, strict=True))
         out = []
-        for start in range(0, len(pairs), _ITEMS_AT_ONCE):
-            run = pairs[start : start + _ITEMS_AT_ONCE]
+        for run in blocks(zip(predictions, references, strict=True), _ITEMS_AT_ONCE):
             flat = iter(self._ratings([(ref, p) for p, refs in run for ref in refs]))
             out += [sum(next(flat) for _ in refs) / len(refs) for _, refs in run]
         return out

@@ -7,6 +7,8 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 
+from dpft.tasks.metrics.inputs import check_counts
+
 SIGNATURE = "f1:parlai|case:lower|punctuation:space|articles:space|labels:max"
 """What decides the number, for a run record."""
 
@@ -43,8 +45,7 @@ def corpus_f1(predictions: Sequence[str], labels: Sequence[Sequence[str]]) -> fl
     Raises:
         ValueError: if there are no predictions, or not as many as there are lists of labels.
     """
-    if not predictions:
-        raise ValueError("got no predictions; expected one or more")
+    check_counts(predictions, labels)
     scores = [f1(text, given) for text, given in zip(predictions, labels, strict=True)]
     return sum(scores) / len(scores)
 

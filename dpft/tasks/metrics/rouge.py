@@ -7,10 +7,12 @@ from importlib.metadata import version
 
 from rouge_score.rouge_scorer import RougeScorer
 
+from dpft.tasks.metrics.inputs import check_counts
+
 SIGNATURE = f"rouge:F1|stemmer:porter|mean over examples|rouge_score:{version('rouge_score')}"
 """What decides the numbers, for a run record."""
 
-_NAMES = {"rouge1": "ROUGE_1", "rouge2": "ROUGE_2", "rougeL": "ROUGE_L"}
+MEASURES = {"rouge1": "ROUGE_1", "rouge2": "ROUGE_2", "rougeL": "ROUGE_L"}
 
 
 def score(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
@@ -29,11 +31,10 @@ def score(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> di
     Raises:
         ValueError: if there are no predictions, or not as many as there are lists of references.
     """
-    if not predictions:
-        raise ValueError("got no predictions; expected one or more")
-    scorer = RougeScorer(list(_NAMES), use_stemmer=True)
-    sums = dict.fromkeys(_NAMES, 0.0)
+    check_counts(predictions, references)
+    scorer = RougeScorer(list(MEASURES), use_stemmer=True)
+    sums = dict.fromkeys(MEASURES, 0.0)
     for prediction, texts in zip(predictions, references, strict=True):
         for name, measure in scorer.score_multi(texts, prediction).items():
             sums[name] += measure.fmeasure
-    return {_NAMES[name]: 100 * total / len(predictions) for name, total in sums.items()}
+    return {MEASURES[name]: 100 * total / len(predictions) for name, total in sums.items()}

@@ -91,6 +91,40 @@ def test_a_hanging_program_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @posix
+def test_a_program_that_fails_once_is_run_again(tmp_path, monkeypatch):
+    """A busy machine may stop one of them, which must not lose the run that is scored."""
+    once = f"test -e {tmp_path}/mark && echo ready || {{ touch {tmp_path}/mark; exit 3; }}"
+    stand_in(tmp_path, program(once))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(java, "_PAUSE_S", 0)
+    given: list[float] = []
+
+    def attempt(patience: float) -> str:
+        given.append(patience)
+        with Conversation(["-jar", "x.jar"], max_heap_mb=64, timeout_s=20 * patience) as talk:
+            return talk.receive()
+
+    assert java.twice(attempt) == "ready"
+    assert given == [1, java._PATIENCE]
+    (tmp_path / "mark").unlink()
+    stand_in(tmp_path / "always", program("echo out of luck >&2; exit 3"))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "always"))
+    with pytest.raises(JavaError, match=r"(?s)status 3.*out of luck.*the second attempt"):
+        java.twice(attempt)
+    assert len(given) == 4
+
+
+@posix
+def test_a_java_that_answers_late_is_waited_for(tmp_path, monkeypatch):
+    late = "sleep 0.5; echo 'openjdk version \"21.0.2\"' >&2"
+    stand_in(tmp_path, late)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(java, "_PROBE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(java, "_PATIENCE", 100)
+    assert java.java_version() == "21.0.2"
+
+
+@posix
 def test_an_error_inside_a_conversation_ends_the_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
