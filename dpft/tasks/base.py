@@ -244,10 +244,15 @@ def fingerprint(records: Iterable[Record], owners: Sequence[str] | None = None) 
     for record in records:
         digest.update(framed(record.parts()))
     if owners is not None:
-        digest.update(b"owners")
-        for names in blocks(owners, 1 << 12):
-            digest.update(framed(map(str.encode, names)))
+        digest_owners(digest, owners)
     return digest.hexdigest()
+
+
+def digest_owners(digest: Any, owners: Sequence[str]) -> None:
+    """Add whose records they are to a digest of `fingerprint`."""
+    digest.update(b"owners")
+    for names in blocks(owners, 1 << 12):
+        digest.update(framed(map(str.encode, names)))
 
 
 def framed(parts: Iterable[bytes]) -> bytes:

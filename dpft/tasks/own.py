@@ -362,17 +362,21 @@ class OwnData(Task):
     def _file(self, split: str) -> TableFile:
         """Where the rows of a split are that the data has by itself."""
         if split not in self._files:
-            self._files[split] = self._found(split)
+            self._files[split] = self._find_file(split)
         return self._files[split]
 
-    def _found(self, split: str) -> TableFile:
+    def _find_file(self, split: str) -> TableFile:
         if (file := getattr(self, f"{split}_file")) is not None:
             return table_file(Path(file))
         dataset, (kind, place) = self.dataset, self.location
         if kind == "files":
-            self._refuse_two_files(split)
             assert place is not None
             files = [file for form in dataset.forms for file in form.found(place, split)]
+            if len(files) > 1:
+                raise DataError(
+                    f"{place} holds {' and '.join(file.name for file in files)}; expected one file "
+                    f"for the {split} split: take one away, or type task.{split}_file=FILE"
+                )
             return table_file(files[0])
         if kind == "hub":
             assert self.hub is not None
@@ -381,16 +385,6 @@ class OwnData(Task):
             from_hub = partial(Mappings, where=self.hub)
             dataset = own_dataset(self.name, Hub(self.hub, named, from_hub, self.hub_config))
         return Listed(read(dataset, self.name, self.location, split, self.sample_seed))
-
-    def _refuse_two_files(self, split: str) -> None:
-        place = self.location[1]
-        assert place is not None
-        files = [file for form in self.dataset.forms for file in form.found(place, split)]
-        if len(files) > 1:
-            raise DataError(
-                f"{place} holds {' and '.join(file.name for file in files)}; expected one file for "
-                f"the {split} split: take one away, or type task.{split}_file=FILE"
-            )
 
     def _falls_to(self, row: TableRow, digest: str) -> str:
         """The split of a row of the training data, which follows from its record or user alone.

@@ -10,18 +10,18 @@ import hashlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
-from dpft.tasks.base import framed
+from dpft.tasks.base import digest_owners, framed
 from dpft.tasks.objectives.records import LabelledText, Record
 from dpft.tasks.owners import IntArray, Owners
 from dpft.tasks.table_files import Rows, TableFile
 from dpft.tasks.tables import TableRow, may_hold_rows
 from dpft.tasks.user_names import check_names
-from dpft.tasks.views import Mapped, blocks
+from dpft.tasks.views import Mapped
 
 _BLOCK = 1 << 12
 
@@ -49,8 +49,27 @@ class How:
     owned: bool = False
 
 
-@dataclass(frozen=True)
-class Reading:
+@dataclass(kw_only=True)
+class Counts:
+    """What was counted in one split of a table.
+
+    Attributes:
+        characters: how many records have so many, a space between two texts.
+        breaks: how many records have a text with so many line breaks; zero is left out.
+        labels: how many records have a label; empty where they have none.
+        swallowed: how many rows hold lines that look like rows of the file.
+        swallowed_first: where the first of them stands.
+    """
+
+    characters: Counter[int] = field(default_factory=Counter)
+    breaks: Counter[int] = field(default_factory=Counter)
+    labels: Counter[int] = field(default_factory=Counter)
+    swallowed: int = 0
+    swallowed_first: str = ""
+
+
+@dataclass(kw_only=True)
+class Reading(Counts):
     """What was found in one split of a table.
 
     Attributes:
@@ -59,22 +78,12 @@ class Reading:
         fingerprint: `dpft.tasks.base.fingerprint` of the records that are used.
         contents: 64 bits of each record's digest: equal ones are equal records, but for odds of one
             in a million at ten million records.
-        characters: how many records have so many, a space between two texts.
-        breaks: how many records have a text with so many line breaks; zero is left out.
-        labels: how many records have a label; empty where they have none.
-        swallowed: how many rows hold lines that look like rows of the file.
-        swallowed_first: where the first of them stands.
     """
 
     rows: Rows
     owners: Owners | None
     fingerprint: str
     contents: IntArray
-    characters: Counter[int]
-    breaks: Counter[int]
-    labels: Counter[int]
-    swallowed: int
-    swallowed_first: str
 
 
 class _Split:
@@ -86,46 +95,39 @@ class _Split:
         self.numbers = array("I")
         self.contents = array("Q")
         self.digest = hashlib.sha256()
-        self.characters: Counter[int] = Counter()
-        self.breaks: Counter[int] = Counter()
-        self.labels: Counter[int] = Counter()
-        self.swallowed = 0
-        self.swallowed_first = ""
+        self.counts = Counts()
 
-    def add(
-        self, position: int, number: int, row: TableRow, record: Record, content: bytes, own: bytes
-    ) -> None:
+    def add(self, position: int, number: int, content: bytes, own: bytes) -> None:
+        """Keep of a row where it is, and of its record's contents the digests."""
         if self.limit is None or len(self.positions) < self.limit:
             self.digest.update(content)
         self.positions.append(position)
         self.numbers.append(number)
         self.contents.append(int.from_bytes(own[:8], "big"))
-        if isinstance(record, LabelledText):
-            self.labels[record.label] += 1
-        if may_hold_rows(row):
-            self.swallowed += 1
-            self.swallowed_first = self.swallowed_first or row.place
 
-    def measure(self, texts: tuple[str, ...]) -> None:
-        self.characters[sum(map(len, texts)) + len(texts) - 1] += 1
+    def count(self, row: TableRow, record: Record, texts: tuple[str, ...]) -> None:
+        counts = self.counts
+        counts.characters[sum(map(len, texts)) + len(texts) - 1] += 1
         if broken := max(text.count("\n") for text in texts):
-            self.breaks[broken] += 1
+            counts.breaks[broken] += 1
+        if isinstance(record, LabelledText):
+            counts.labels[record.label] += 1
+        if may_hold_rows(row):
+            counts.swallowed += 1
+            counts.swallowed_first = counts.swallowed_first or row.place
+
+    def rows(self, file: TableFile) -> Rows:
+        return Rows(file, _numbers(self.positions), _numbers(self.numbers))
 
     def reading(self, file: TableFile, owners: Owners | None, owned: bool) -> Reading:
         if owned and owners is not None:
-            self.digest.update(b"owners")
-            for names in blocks(owners, _BLOCK):
-                self.digest.update(framed(map(str.encode, names)))
+            digest_owners(self.digest, owners)
         return Reading(
-            Rows(file, _numbers(self.positions), _numbers(self.numbers)),
-            owners,
-            self.digest.hexdigest(),
-            _numbers(self.contents),
-            self.characters,
-            self.breaks,
-            self.labels,
-            self.swallowed,
-            self.swallowed_first,
+            rows=self.rows(file),
+            owners=owners,
+            fingerprint=self.digest.hexdigest(),
+            contents=_numbers(self.contents),
+            **vars(self.counts),
         )
 
 
@@ -152,8 +154,8 @@ def read_splits(
         digest = hashlib.sha256(content)
         split = first if how.split is None else how.split(row, digest.hexdigest())
         part = parts[split]
-        part.add(position, number, row, record, content, digest.digest())
-        part.measure(how.texts(row))
+        part.add(position, number, content, digest.digest())
+        part.count(row, record, how.texts(row))
         if how.owner is not None:
             names.append(how.owner(row))
         sides.append(codes[split])
@@ -170,9 +172,7 @@ def read_splits(
 
         def row_at(index: int) -> TableRow:
             among = np.count_nonzero(side[:index] == side[index])
-            part = parts[how.splits[side[index]]]
-            rows = Rows(file, _numbers(part.positions), _numbers(part.numbers))
-            return rows[int(among)]
+            return parts[how.splits[side[index]]].rows(file)[int(among)]
 
         check_names(Mapped(row_at, range(len(side))), owners)
     return {

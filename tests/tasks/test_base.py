@@ -10,6 +10,9 @@ from dpft.tasks.base import fingerprint
 from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.sources import hub_rows
+from tests.tasks.files import write_parquet
+
+HUB_ROW = {"meaning_representation": "name[A]", "human_reference": "A."}
 
 
 def test_the_fingerprint_tells_datasets_apart():
@@ -55,13 +58,7 @@ def test_a_missing_split_is_named(tmp_path):
 
 
 def test_a_folder_may_hold_the_hubs_parquet_files(tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
-    rows = {"meaning_representation": ["name[A]"], "human_reference": ["A."]}
-    (tmp_path / "data").mkdir()
-    file = tmp_path / "data" / "train-00000-of-00001.parquet"
-    pyarrow.parquet.write_table(pyarrow.table(rows), file)
+    file = write_parquet(tmp_path / "data" / "train-00000-of-00001.parquet", [HUB_ROW])
     assert E2E(data_dir=str(tmp_path)).rows("train") == [("name[A]", "A.")]
     file.write_bytes(b"nonsense")
     with pytest.raises(DataError, match="not a parquet file"):
@@ -69,13 +66,8 @@ def test_a_folder_may_hold_the_hubs_parquet_files(tmp_path):
 
 
 def copies(folder, *names):
-    import pyarrow
-    import pyarrow.parquet
-
-    rows = {"meaning_representation": ["name[A]"], "human_reference": ["A."]}
     for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        pyarrow.parquet.write_table(pyarrow.table(rows), folder / name)
+        write_parquet(folder / name, [HUB_ROW])
     return E2E(data_dir=str(folder))
 
 
@@ -115,6 +107,5 @@ def test_data_check_fails_on_a_split_that_is_there_and_broken(tmp_path):
 @pytest.mark.parametrize("column", ["meaning_representation", "human_reference"])
 @pytest.mark.parametrize("value", [None, "", 3])
 def test_rows_of_the_hub_are_checked_as_those_of_files(column, value):
-    row = {"meaning_representation": "name[A]", "human_reference": "A.", column: value}
     with pytest.raises(DataError, match="row 1: got"):
-        hub_rows(E2E.dataset.hub, [row])
+        hub_rows(E2E.dataset.hub, [HUB_ROW | {column: value}])

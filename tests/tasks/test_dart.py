@@ -3,16 +3,14 @@
 import json
 
 import pytest
-import torch
 
 from dpft.config.errors import ConfigError, DataError
-from dpft.config.schema import Decode, Model
-from dpft.models.load import load_model
+from dpft.config.schema import Decode
 from dpft.tasks import load_task
 from dpft.tasks.dart import DART, Row, linearise, read_json, read_xml
 from dpft.tasks.json_list import entries
-from dpft.tasks.samples.dart import generate, write_files
 from dpft.tasks.sources import hub_rows
+from tests.tasks.files import write
 
 TRIPLES = (("Aromi", "AREA_CODE", "9"), ("Aromi", "food", "Thai"))
 GOOD = {
@@ -42,12 +40,6 @@ XML = """<?xml version="1.0" encoding="utf-8"?>
 """
 
 
-def write(path, content):
-    text = content if isinstance(content, str) else json.dumps(content, indent=1)
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
 def folder_of(path, **splits):
     for split, content in splits.items():
         write(path / f"dart-v1.1.1-full-{split}.json", content)
@@ -64,11 +56,6 @@ def entry(subject, *texts):
 @pytest.fixture(scope="module")
 def sample():
     return DART(source="sample")
-
-
-@pytest.fixture(scope="module")
-def tiny(sample):
-    return load_model(Model("tiny", "bundled:tiny"), sample.needs, seed=0)
 
 
 # Files.
@@ -260,19 +247,6 @@ def test_settings_come_from_the_config(tmp_path):
 # With a model.
 
 
-def test_a_records_loss_depends_on_no_other_record(tiny, sample):
-    objective = sample.objective(tiny)
-    examples = [objective.encode(record) for record in sample.records("train")[:6]]
-    assert len({example.length for example in examples}) > 1
-    model = tiny.model.double().eval()
-    with torch.no_grad():
-        together = objective.losses(model, objective.collate(examples))
-        alone = [objective.losses(model, objective.collate([e]))[0] for e in examples]
-    tiny.model.float()
-    assert together.shape == (6,)
-    assert torch.allclose(together, torch.stack(alone), atol=1e-10)
-
-
 def test_predictions_keep_their_references(tiny, sample):
     instances = sample.instances("test")[:2]
     settings = Decode(beams=1, max_new_tokens=4)
@@ -284,12 +258,7 @@ def test_predictions_keep_their_references(tiny, sample):
 # The generated sample.
 
 
-def test_the_sample_is_reproducible_and_of_the_stated_sizes(tmp_path, sample):
-    assert generate(1) == generate(1) != generate(2)
-    for name in ("a", "b"):
-        write_files(tmp_path / name, seed=3)
-    for file in (tmp_path / "a").iterdir():
-        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
+def test_the_sample_is_of_the_stated_sizes(sample):
     assert len(sample.records("train")) == 1500
     for split in ("dev", "test"):
         instances = sample.instances(split)

@@ -6,13 +6,9 @@ from dpft.config.errors import ConfigError, DataError
 from dpft.tasks import load_task
 from dpft.tasks.e2e import E2E, linearise, read_csv, slots
 from dpft.tasks.sources import hub_rows
+from tests.tasks.files import write
 
 GOOD = 'mr,ref\n"name[Aromi], area[riverside]","Aromi, by the river."\n'
-
-
-def write(path, text):
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
 
 
 def test_an_official_file_is_read_with_its_quotes_and_line_breaks(tmp_path):
@@ -59,7 +55,6 @@ def test_meaning_representations_become_prompts():
 
 def test_data_is_looked_for_in_the_folder_then_in_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("DPFT_DATA", str(tmp_path))
-    (tmp_path / "e2e").mkdir()
     write(tmp_path / "e2e" / "trainset.csv", GOOD)
     assert E2E().location == ("files", tmp_path / "e2e")
     other = tmp_path / "other"

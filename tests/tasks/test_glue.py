@@ -2,8 +2,6 @@
 
 import itertools
 import math
-import subprocess
-import sys
 from collections import Counter, defaultdict
 
 import pytest
@@ -26,8 +24,8 @@ from dpft.tasks.glue import (
 )
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.records import LabelledText
-from dpft.tasks.samples.glue import write
 from dpft.tasks.sources import hub_rows
+from tests.tasks.files import write, write_parquet
 from tests.tasks.objectives.encoders import build
 
 TASKS = {"sst2": SST2, "qnli": QNLI, "qqp": QQP, "mnli": MNLI}
@@ -36,14 +34,9 @@ QQP_HEADER = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
 QQP_ROW = '1\t2\t3\tWhat is "love?\tWho am I?\t0\n'
 
 
-def put(path, text):
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
-
-
 def test_quotes_mean_nothing_and_texts_are_stripped(tmp_path):
     text = 'sentence\tlabel\n"good" , and "fine \t1\r\n bad\t0\n'
-    rows = read_tsv(put(tmp_path / "train.tsv", text), SENTENCE)
+    rows = read_tsv(write(tmp_path / "train.tsv", text), SENTENCE)
     assert rows == [(('"good" , and "fine',), 1, ""), (("bad",), 0, "")]
 
 
@@ -51,7 +44,7 @@ def test_columns_are_found_by_name(tmp_path):
     header = "index\tpromptID\tsentence1_parse\tsentence1\tsentence2\tlabel1\tgold_label\n"
     row = "0\t7\t(ROOT)\tHe ran.\tHe moved.\tneutral\tentailment\n"
     for name in ("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"):
-        put(tmp_path / name, header + row)
+        write(tmp_path / name, header + row)
     task = MNLI(data_dir=str(tmp_path))
     assert task.records("train") == [LabelledText(("He ran.", "He moved."), 0)]
     assert [i.subset for i in task.instances("dev")] == ["matched", "mismatched"]
@@ -75,7 +68,7 @@ def test_columns_are_found_by_name(tmp_path):
 )
 def test_a_malformed_file_is_refused_with_its_line(tmp_path, text, message):
     with pytest.raises(DataError, match=rf"bad\.tsv.*{message}"):
-        read_tsv(put(tmp_path / "bad.tsv", text), SENTENCE)
+        read_tsv(write(tmp_path / "bad.tsv", text), SENTENCE)
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -87,7 +80,7 @@ def test_qqps_broken_lines_are_left_out_and_empty_questions_kept(tmp_path):
     # One record over two lines, as a line break inside a question makes it.
     broken = '4\t5\t6\t"What is\nlove?\tWho?\t1\n'
     empty = "7\t8\t9\tWhat?\t\t0\n"
-    put(tmp_path / "train.tsv", QQP_HEADER + QQP_ROW * 3000 + broken + empty)
+    write(tmp_path / "train.tsv", QQP_HEADER + QQP_ROW * 3000 + broken + empty)
     rows = QQP(data_dir=str(tmp_path)).rows("train")
     assert len(rows) == 3001
     assert rows[0] == (('What is "love?', "Who am I?"), 0, "")
@@ -95,7 +88,7 @@ def test_qqps_broken_lines_are_left_out_and_empty_questions_kept(tmp_path):
 
 
 def test_a_qqp_file_with_many_broken_lines_is_refused(tmp_path):
-    put(tmp_path / "train.tsv", QQP_HEADER + QQP_ROW * 100 + "x\ny\n" + QQP_ROW)
+    write(tmp_path / "train.tsv", QQP_HEADER + QQP_ROW * 100 + "x\ny\n" + QQP_ROW)
     with pytest.raises(DataError, match=r"line 102: this and 1 other lines .* not 6 tab-separated"):
         QQP(data_dir=str(tmp_path)).rows("train")
 
@@ -129,18 +122,12 @@ def test_mismatched_rows_of_the_hub_are_those_that_number_anew():
 
 
 def test_mnlis_parquet_files_are_read_as_the_hub_and_as_we_write_them(tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
-    def save(name, rows):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / name)
-
-    save("hub/validation_matched-00000-of-00001.parquet", mnli_rows(3))
-    save("hub/validation_mismatched-00000-of-00001.parquet", mnli_rows(2))
-    save("ours/validation_matched.parquet", mnli_rows(3) + mnli_rows(2))
-    for folder in ("hub", "ours"):
-        subsets = [i.subset for i in MNLI(data_dir=str(tmp_path / folder)).instances("dev")]
+    hub, ours = tmp_path / "hub", tmp_path / "ours"
+    write_parquet(hub / "validation_matched-00000-of-00001.parquet", mnli_rows(3))
+    write_parquet(hub / "validation_mismatched-00000-of-00001.parquet", mnli_rows(2))
+    write_parquet(ours / "validation_matched.parquet", mnli_rows(3) + mnli_rows(2))
+    for folder in (hub, ours):
+        subsets = [i.subset for i in MNLI(data_dir=str(folder)).instances("dev")]
         assert subsets == ["matched"] * 3 + ["mismatched"] * 2
 
 
@@ -156,8 +143,8 @@ def test_mnlis_rows_in_another_order_are_refused_where_it_matters():
 
 def test_a_part_of_mnli_has_one_dev_file_and_no_subsets(tmp_path):
     header = "index\tsentence1\tsentence2\tgold_label\n"
-    put(tmp_path / "train.tsv", header + "0\ta\tb\tneutral\n")
-    put(tmp_path / "dev.tsv", header + "0\ta\tb\tcontradiction\n")
+    write(tmp_path / "train.tsv", header + "0\ta\tb\tneutral\n")
+    write(tmp_path / "dev.tsv", header + "0\ta\tb\tcontradiction\n")
     (instance,) = MNLI(data_dir=str(tmp_path)).instances("dev")
     assert (instance.subset, instance.references) == ("", ("contradiction",))
 
@@ -260,25 +247,6 @@ def test_the_sample_is_complete_balanced_and_shares_no_record(name):
     shares = Counter(record.label for record in train)
     assert set(shares) == set(range(len(task.classes)))
     assert min(shares.values()) > 2000 * 0.7 / len(task.classes)
-    assert "generated sample data" in task.labels()
-    assert TASKS[name](source="sample", sample_seed=1).records("train") != train
-
-
-def test_the_sample_is_the_same_in_another_process(tmp_path):
-    for seed in (0, 1):
-        command = (
-            "from dpft.tasks.samples.glue import write; from pathlib import Path; import sys; "
-            "write('mnli', Path(sys.argv[1]), 3, train=50, dev=5)"
-        )
-        subprocess.run(
-            [sys.executable, "-c", command, str(tmp_path / str(seed))],
-            check=True,
-            env={"PYTHONHASHSEED": str(seed)},
-        )
-    write("mnli", tmp_path / "here", 3, train=50, dev=5)
-    for name in ("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"):
-        first = (tmp_path / "here" / name).read_bytes()
-        assert first == (tmp_path / "0" / name).read_bytes() == (tmp_path / "1" / name).read_bytes()
 
 
 def features(texts):

@@ -33,15 +33,10 @@ from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.images import LabelledImage
 from dpft.tasks.sources import parquet
 from dpft.tasks.svhn import SVHN, read_mat
+from tests.tasks.files import write
 
 TASKS = {task.name: task for task in (CIFAR10, CIFAR100, SVHN, GTSRB, Food101)}
 PUBLISHED = {"cifar10": 10, "cifar100": 100, "svhn": 10, "gtsrb": 43, "food101": 101}
-
-
-def write(path, content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
 
 
 def noise(count, seed=0, side=32):
@@ -492,23 +487,6 @@ def test_the_sample_is_complete_and_repeatable(name):
     digests = {tuple(record.parts()) for record in (*train, *test)}
     assert len(digests) == len(train) + len(test)
     assert task.labels() == ["generated sample data"]
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_a_sample_is_the_same_when_it_is_written_again(tmp_path, name):
-    TASKS[name].dataset.write_sample(tmp_path, 0)
-    again = TASKS[name](data_dir=str(tmp_path))
-    assert again.location == ("files", tmp_path)
-    for split in ("train", "test"):
-        sample = TASKS[name](source="sample").records(split)
-        assert fingerprint(again.records(split)) == fingerprint(sample)
-
-
-def test_another_seed_draws_other_images():
-    digests = [
-        fingerprint(CIFAR100(source="sample", sample_seed=seed).records("test")) for seed in (0, 1)
-    ]
-    assert digests[0] != digests[1]
 
 
 def test_the_sample_can_be_learned():

@@ -6,15 +6,14 @@ import math
 from itertools import chain
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from dpft import runs
 from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError
-from dpft.config.schema import Decode, Model, parse
-from dpft.models.load import LoadedModel, load_model
+from dpft.config.schema import Decode, parse
+from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 from dpft.privacy import accounting
 from dpft.tasks import load_task
@@ -24,6 +23,9 @@ from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.own_texts import LanguageModeling, TextClassification, TextToText
 from dpft.tasks.table_files import read_table
 from dpft.training.run import run_experiment
+from tests.tasks.files import write_parquet
+from tests.tasks.objectives.encoders import build
+from tests.tasks.objectives.own_losses import check_losses_are_their_own
 
 ROWS = [
     {"user": "ann", "source": "one", "target": "eins"},
@@ -46,14 +48,6 @@ def table(path, rows, delimiter=","):
     return str(path)
 
 
-def parquet(path, rows):
-    import pyarrow
-    import pyarrow.parquet
-
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    return str(path)
-
-
 # Reading.
 
 
@@ -63,7 +57,7 @@ def test_every_format_gives_the_same_records(tmp_path, suffix):
     if suffix.lower() in ("csv", "tsv"):
         table(file, ROWS, "\t" if suffix == "tsv" else ",")
     elif suffix == "parquet":
-        parquet(file, ROWS)
+        write_parquet(file, ROWS)
     elif suffix == "json":
         file.write_text(json.dumps(ROWS, indent=2))
     else:
@@ -206,18 +200,16 @@ def test_settings_that_cannot_be_are_named(settings, error, message, monkeypatch
         load_task({"name": "language_modeling", **settings}).records("test")
 
 
-def test_more_tokens_than_the_model_has_positions_for_are_refused():
-    loaded = load_model(Model("tiny", "bundled:tiny"), Needs("causal"), seed=0)
+def test_more_tokens_than_the_model_has_positions_for_are_refused(tiny):
     for task in (LanguageModeling(max_length=257), TextToText(max_length=257)):
         with pytest.raises(ConfigError, match=r"type task\.max_length=256"):
-            task.objective(loaded)
+            task.objective(tiny)
 
 
 @pytest.mark.parametrize("cut", ["source", "target"])
-def test_no_source_is_too_long_to_train_on_or_to_answer(cut):
-    loaded = load_model(Model("tiny", "bundled:tiny"), Needs("causal"), seed=0)
+def test_no_source_is_too_long_to_train_on_or_to_answer(cut, tiny):
     settings = {"max_length": 256, "before": "Repair: ", "after": " Note:", "cut": cut}
-    objective = TextToText(source="sample", **settings).objective(loaded)
+    objective = TextToText(source="sample", **settings).objective(tiny)
     record = TextRecord(("kettle " * 900,), "mended " * 900)
     assert objective.encode(record).length == 256
     assert len(objective.encode_prompt(record, 20)) <= 255
@@ -226,24 +218,18 @@ def test_no_source_is_too_long_to_train_on_or_to_answer(cut):
     ):
         TextToText(
             source="sample", **settings | {"max_length": 16, "before": "a b " * 9}
-        ).objective(loaded)
+        ).objective(tiny)
 
 
 @pytest.mark.parametrize("settings", [{"cut": "source"}, {"cut": "target"}, {"ends": False}])
-def test_a_long_target_without_a_frame_still_follows_something(settings):
+def test_a_long_target_without_a_frame_still_follows_something(settings, tiny):
     """Else the loss of its first token would depend on the padding, and so on other records."""
-    loaded = load_model(Model("tiny", "bundled:tiny"), Needs("causal"), seed=0)
-    objective = TextToText(source="sample", max_length=12, **settings).objective(loaded)
+    objective = TextToText(source="sample", max_length=12, **settings).objective(tiny)
     records = [TextRecord(("kettle",), "mended " * n) for n in (1, 4, 30)]
     examples = [objective.encode(record) for record in records]
     assert all(example.prompt and example.target for example in examples)
     assert max(example.length for example in examples) == 12
-    loaded.model.eval()
-    with torch.no_grad():
-        together = objective.losses(loaded.model, objective.collate(examples))
-        for example, loss in zip(examples, together, strict=True):
-            alone = objective.losses(loaded.model, objective.collate([example]))
-            torch.testing.assert_close(alone[0], loss, rtol=1e-4, atol=1e-5)
+    check_losses_are_their_own(tiny.model.eval(), objective, records)
 
 
 # Held-out shares.
@@ -469,17 +455,8 @@ def test_pairs_of_texts(tmp_path):
 
 
 def test_classification_trains_and_scores_with_an_encoder():
-    from transformers import RobertaConfig, RobertaForSequenceClassification
-
-    tokenizer = load_model(Model("tiny", "bundled:tiny"), Needs("causal"), seed=0).tokenizer
     task = TextClassification(source="sample", limit_eval=6, max_length=20)
-    torch.manual_seed(0)
-    config = RobertaConfig(
-        vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=8, max_position_embeddings=32, num_labels=len(task.class_names),
-        pad_token_id=tokenizer.pad_token_id,
-    )  # fmt: skip
-    model = RobertaForSequenceClassification(config)
+    model, tokenizer = build("roberta", masked=False, classes=len(task.class_names))
     objective = task.objective(LoadedModel(model, tokenizer, ()))
     examples = [objective.encode(record) for record in task.records("train")[:4]]
     assert objective.losses(model, objective.collate(examples)).shape == (4,)
@@ -528,9 +505,6 @@ def test_the_sample_has_users_of_every_size_and_disjoint_splits(name):
     assert min(counts) == 1
     assert max(counts) > 4 * 8
     assert len(task.records("train")) == len(owners) > 300
-    other = load_task({"name": name, "source": "sample", "sample_seed": 1})
-    assert fingerprint(other.records("train")) != fingerprint(task.records("train"))
-    assert "generated sample data" in task.labels()
 
 
 def invoke(*arguments):

@@ -4,21 +4,19 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
 
 from dpft.config.errors import ConfigError, DataError
-from dpft.config.schema import Decode, Model
-from dpft.models.load import load_model
-from dpft.models.needs import Needs
+from dpft.config.schema import Decode
 from dpft.tasks import load_task
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.decode import Written
 from dpft.tasks.personachat import LONGEST_REPLY, PersonaChat, Reply, read_json, read_text
-from dpft.tasks.samples.personachat import SILENCE, TOPICS, dialogues, write_files
+from dpft.tasks.samples.personachat import SILENCE, TOPICS, write_files
 from dpft.tasks.sources import hub_rows
+from tests.tasks.files import write, write_parquet
+from tests.tasks.objectives.letters import loaded_letters, spelled
 
 CANDIDATES = (
     "1 your persona: i have a dog.\n"
@@ -57,16 +55,6 @@ DIALOGUES = [
 ]
 
 
-def write(path, content):
-    path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return path
-
-
-@pytest.fixture(scope="module")
-def tiny():
-    return load_model(Model("tiny", "bundled:tiny"), Needs("causal"), seed=0)
-
-
 @pytest.fixture(scope="module")
 def sample():
     return PersonaChat(source="sample")
@@ -90,12 +78,8 @@ def test_hugging_faces_file_gives_the_same_replies_and_holds_both_splits(tmp_pat
 
 
 def test_the_hubs_rows_and_parquet_files_give_the_same_replies(tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
     assert hub_rows(PersonaChat.dataset.hub, DIALOGUES) == REPLIES
-    table = pyarrow.Table.from_pylist(DIALOGUES)
-    pyarrow.parquet.write_table(table, tmp_path / "train-00000-of-00001.parquet")
+    write_parquet(tmp_path / "train-00000-of-00001.parquet", DIALOGUES)
     assert PersonaChat(data_dir=str(tmp_path)).rows("train") == REPLIES
 
 
@@ -245,16 +229,7 @@ def test_a_share_that_leaves_nothing_is_refused(validation):
 
 def letters(**settings):
     """The task's objective over a tokenizer of letters, whose end token is ``|``."""
-    tokenizer = SimpleNamespace(
-        eos_token_id=ord("|"), encode=lambda text, **settings: [ord(c) for c in text]
-    )
-    model = SimpleNamespace(config=SimpleNamespace())
-    loaded = SimpleNamespace(text_tokenizer=tokenizer, model=model)
-    return PersonaChat(**settings).objective(loaded)
-
-
-def spelled(ids):
-    return "".join(map(chr, ids))
+    return PersonaChat(**settings).objective(loaded_letters("|"))
 
 
 RECORD = PersonaChat().record(Reply(0, ("i am x.",), ("one one", "two two", "three"), "ok"))
@@ -305,30 +280,6 @@ def test_a_prompt_to_answer_leaves_room_for_a_reply_not_for_all_that_decoding_ma
 # Losses and scores.
 
 
-def test_the_loss_of_a_reply_depends_on_no_other_record(tiny, sample):
-    objective = dataclasses.replace(sample.objective(tiny), max_length=80)
-    records = sorted(sample.records("train")[:60], key=lambda record: len(record.source))[::10]
-    examples = [objective.encode(record) for record in records]
-    assert max(example.length for example in examples) == 80  # some are cut
-    model = tiny.model.eval()
-    with torch.no_grad():
-        together = objective.losses(model, objective.collate(examples))
-        for example, loss in zip(examples, together, strict=True):
-            alone = objective.losses(model, objective.collate([example]))
-            torch.testing.assert_close(loss, alone[0], rtol=1e-4, atol=1e-5)
-
-    captured = []
-    embedding = model.get_input_embeddings()
-    handle = embedding.register_forward_hook(lambda m, a, out: captured.append(out))
-    losses = objective.losses(model, objective.collate(examples))
-    handle.remove()
-    for i in range(len(examples)):
-        (g,) = torch.autograd.grad(losses[i], captured, retain_graph=True)
-        others = torch.arange(len(examples)) != i
-        assert g[i].abs().sum() > 0
-        assert g[others].abs().sum() == 0
-
-
 def test_predictions_are_scored_by_f1_and_token_perplexity(tiny, sample):
     task = dataclasses.replace(sample, limit_eval=3)
     settings = Decode(beams=1, max_new_tokens=4, batch_size=2)
@@ -352,12 +303,7 @@ def test_predictions_of_another_program_have_f1_alone(sample):
 # The generated sample.
 
 
-def test_the_sample_is_reproducible_and_shares_no_persona(tmp_path, sample):
-    assert dialogues(50, seed=1) == dialogues(50, seed=1) != dialogues(50, seed=2)
-    for name in ("a", "b"):
-        write_files(tmp_path / name, seed=3)
-    for file in (tmp_path / "a").iterdir():
-        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
+def test_the_sample_shares_no_persona(sample):
     rows = {split: sample.rows(split) for split in ("train", "dev")}
     count = {split: len({row.dialogue for row in rows[split]}) for split in rows}
     assert count == {"train": 800, "dev": 100}

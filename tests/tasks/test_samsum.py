@@ -2,20 +2,18 @@
 
 import dataclasses
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from dpft.config.errors import DataError
-from dpft.config.schema import Decode, Model
-from dpft.models.load import load_model
-from dpft.models.needs import Needs
+from dpft.config.schema import Decode
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.records import TextRecord
-from dpft.tasks.samples.samsum import chats, write_files
 from dpft.tasks.samsum import DELIMITER, INSTRUCTION, SAMSum, read_json, read_lines
 from dpft.tasks.sources import hub_rows
+from tests.tasks.files import write, write_parquet
+from tests.tasks.objectives.letters import loaded_letters, spelled
 
 ENTRIES = [
     {"id": "1", "dialogue": "A: hi\r\nB: yo, tea?\r\nA: ok", "summary": " They have tea. "},
@@ -23,16 +21,6 @@ ENTRIES = [
 ]
 ROWS = [("A: hi\nB: yo, tea?\nA: ok", "They have tea."), ("", "Nothing is there.")]
 GOOD = '{"id": "1", "dialogue": "A: a", "summary": "s"}'
-
-
-def write(path, text):
-    path.write_bytes(text.encode())
-    return path
-
-
-@pytest.fixture(scope="module")
-def tiny():
-    return load_model(Model("tiny", "bundled:tiny"), Needs("causal"), seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +33,11 @@ def sample():
 
 @pytest.mark.parametrize("indent", [None, 1])
 def test_every_form_gives_the_same_rows(tmp_path, indent):
-    import pyarrow
-    import pyarrow.parquet
-
     assert read_json(write(tmp_path / "a.json", json.dumps(ENTRIES, indent=indent))) == ROWS
     lines = "".join(json.dumps(entry) + "\n" for entry in ENTRIES)
     assert read_lines(write(tmp_path / "a.jsonl", lines)) == ROWS
     assert hub_rows(SAMSum.dataset.hub, ENTRIES) == ROWS
-    pyarrow.parquet.write_table(
-        pyarrow.Table.from_pylist(ENTRIES), tmp_path / "validation-00000-of-00001.parquet"
-    )
+    write_parquet(tmp_path / "validation-00000-of-00001.parquet", ENTRIES)
     assert SAMSum(data_dir=str(tmp_path)).rows("dev") == ROWS
 
 
@@ -116,15 +99,7 @@ def test_synthetic_summaries_are_written_and_read_back(tmp_path):
 
 def letters(positions=10_000, **settings):
     """The task's objective over a tokenizer of letters, whose end token is ``^``."""
-    tokenizer = SimpleNamespace(
-        eos_token_id=ord("^"), encode=lambda text, **settings: [ord(c) for c in text]
-    )
-    model = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=positions))
-    return SAMSum(**settings).objective(SimpleNamespace(text_tokenizer=tokenizer, model=model))
-
-
-def spelled(ids):
-    return "".join(map(chr, ids))
+    return SAMSum(**settings).objective(loaded_letters("^", positions))
 
 
 def test_the_prompt_has_instruction_dialogue_and_delimiter():
@@ -167,30 +142,6 @@ def test_a_model_with_few_positions_is_not_given_more(tiny, sample):
 # Losses and scores.
 
 
-def test_the_loss_of_a_dialogue_depends_on_no_other_record(tiny, sample):
-    objective = dataclasses.replace(sample.objective(tiny), max_length=120)
-    records = sorted(sample.records("train")[:60], key=lambda record: len(record.source))[::10]
-    examples = [objective.encode(record) for record in records]
-    assert len({example.length for example in examples}) > 2
-    model = tiny.model.eval()
-    with torch.no_grad():
-        together = objective.losses(model, objective.collate(examples))
-        for example, loss in zip(examples, together, strict=True):
-            alone = objective.losses(model, objective.collate([example]))
-            torch.testing.assert_close(loss, alone[0], rtol=1e-4, atol=1e-5)
-
-    captured = []
-    embedding = model.get_input_embeddings()
-    handle = embedding.register_forward_hook(lambda m, a, out: captured.append(out))
-    losses = objective.losses(model, objective.collate(examples))
-    handle.remove()
-    for i in range(len(examples)):
-        (g,) = torch.autograd.grad(losses[i], captured, retain_graph=True)
-        others = torch.arange(len(examples)) != i
-        assert g[i].abs().sum() > 0
-        assert g[others].abs().sum() == 0
-
-
 def test_predictions_are_scored_by_rouge(tiny, sample):
     text = "Amanda baked cookies and will bring Jerry some tomorrow."
     scores = sample.score([Prediction("", text, ("Amanda is baking cookies for Jerry.",))])
@@ -209,12 +160,7 @@ def test_predictions_are_scored_by_rouge(tiny, sample):
 # The generated sample.
 
 
-def test_the_sample_is_reproducible_and_no_dialogue_comes_twice(tmp_path, sample):
-    assert chats(50, seed=1) == chats(50, seed=1) != chats(50, seed=2)
-    for name in ("a", "b"):
-        write_files(tmp_path / name, seed=3)
-    for file in (tmp_path / "a").iterdir():
-        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
+def test_no_dialogue_of_the_sample_comes_twice(sample):
     rows = [sample.rows(split) for split in ("train", "dev", "test")]
     assert list(map(len, rows)) == [800, 100, 100]
     assert len({dialogue for split in rows for dialogue, _ in split}) == 1000

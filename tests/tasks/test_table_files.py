@@ -7,13 +7,12 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from dpft.config.errors import DataError
 from dpft.tasks.own_texts import LanguageModeling
 from dpft.tasks.table_files import Rows, read_table, table_file
+from tests.tasks.files import write_parquet
 
 ROWS = [
     {"text": "one", "user": "ann"},
@@ -38,9 +37,7 @@ def write(folder, form):
     end = {"": "\n", "crlf": "\r\n", "cr": "\r", "blank": "\n\n", "bom": "\n"}[end]
     path = folder / f"a.{name}"
     if name == "parquet":
-        table = pyarrow.Table.from_pylist(ROWS)
-        pyarrow.parquet.write_table(table, path, row_group_size=3)
-        return path
+        return write_parquet(path, ROWS, row_group_size=3)
     text = as_csv(ROWS, end) if name == "csv" else as_lines(ROWS, end)
     if form == "json":
         text = json.dumps(ROWS)
@@ -119,7 +116,7 @@ def test_a_file_is_checked_without_being_held_in_memory(tmp_path, form):
     path = tmp_path / f"a.{form}"
     if form == "parquet":
         # Arrow's own memory is not traced; the objects that are made of it are.
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=500)
+        write_parquet(path, rows, row_group_size=500)
     else:
         made = (
             as_lines(rows, "\n")

@@ -1,18 +1,12 @@
 """Classification with a head: what is encoded, and that a record's loss is its own."""
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 from dpft.config.errors import ConfigError
-from dpft.config.schema import Decode
-from dpft.privacy import make_clipper
-from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.classifier import Classifier, check_positions
 from dpft.tasks.objectives.records import LabelledText
-from tests.privacy.reference import clear, grads_of, reference_clip
 from tests.tasks.objectives.encoders import build
 
 NAMES = ("bert", "roberta")
@@ -77,71 +71,6 @@ def test_losses_equal_the_plain_computation_record_by_record(encoder):
             torch.testing.assert_close(loss, plain, rtol=1e-8, atol=1e-10)
 
 
-def test_the_loss_of_a_record_depends_on_no_other_record(encoder):
-    model, tokenizer = encoder
-    task = objective(tokenizer)
-    batch = task.collate([task.encode(record) for record in PAIRS])
-    captured = []
-    handle = model.get_input_embeddings().register_forward_hook(
-        lambda m, a, out: captured.append(out)
-    )
-    losses = task.losses(model, batch)
-    handle.remove()
-    assert losses.shape == (4,)
-    for i in range(4):
-        (g,) = torch.autograd.grad(losses[i], captured, retain_graph=True)
-        others = torch.arange(4) != i
-        assert g[i].abs().sum() > 0
-        assert g[others].abs().sum() == 0
-        # Padding takes no part either.
-        assert g[i][batch.tensors["attention_mask"][i] == 0].abs().sum() == 0
-
-
-def test_clipped_sums_equal_an_autograd_loop(encoder):
-    model, tokenizer = encoder
-    task = objective(tokenizer)
-    examples = [task.encode(record) for record in PAIRS]
-    norms, expected = reference_clip(
-        model,
-        lambda i: task.losses(model, task.collate(examples[i : i + 1]))[0],
-        4,
-        lambda n: (0.5 / n).clamp(max=1),
-    )
-    clipper = make_clipper(model, "bk", threshold=0.5)
-    try:
-        clear(model)
-        clipper.backward(task.losses(model, task.collate(examples)))
-        for name, g in grads_of(model).items():
-            torch.testing.assert_close(g, expected[name], rtol=1e-9, atol=1e-10)
-    finally:
-        clipper.close()
-        clear(model)
-    assert (norms > 0.5).any()
-
-
-def test_predictions_name_the_class_and_its_likelihood_in_order(encoder):
-    model, tokenizer = encoder
-    task = objective(tokenizer)
-    done = []
-    instances = [
-        Instance(record, (task.classes[record.label],), f"part{i}")
-        for i, record in enumerate(PAIRS)
-    ]
-    predictions = task.predict(model, instances, Decode(batch_size=3), 0, done.append)
-    assert model.training
-    assert done == [3, 1]
-    for record, instance, prediction in zip(PAIRS, instances, predictions, strict=True):
-        with torch.no_grad():
-            logits = model(**tokenizer(*record.texts, return_tensors="pt")).logits[0]
-        assert prediction.prediction == task.classes[int(logits.argmax())]
-        assert prediction.references == instance.references
-        assert prediction.subset == instance.subset
-        assert prediction.source == "\n".join(record.texts)
-        plain = -logits.log_softmax(0)[record.label].item()
-        assert math.isclose(prediction.nll, plain, rel_tol=1e-6)
-        assert prediction.tokens == 1
-
-
 def test_records_longer_than_the_models_positions_are_refused(encoder):
     model, _ = encoder
     check_positions(model, 40)  # RoBERTa has 42, of which padding takes two
@@ -149,24 +78,7 @@ def test_records_longer_than_the_models_positions_are_refused(encoder):
         check_positions(model, 41)
 
 
-def test_what_texts_lose_is_counted():
-    _, tokenizer = build("bert", masked=False)
-    whole = objective(tokenizer).encode(PAIRS[1])
-    cut = objective(tokenizer, 8).encode(PAIRS[1])
-    assert (whole.cut_source, cut.cut_source) == (0, len(whole.ids) - 8)
-    assert len(cut.ids) == 8
-
-
 def test_no_room_for_a_text_is_an_error():
     _, tokenizer = build("bert", masked=False)
     with pytest.raises(ConfigError, match=r"task\.max_length is 4, .* 5 or more"):
         objective(tokenizer, 4).encode(PAIRS[1])
-
-
-def test_a_prediction_says_whether_its_question_lost_a_part():
-    model, tokenizer = build("bert", masked=False)
-    settings = Decode(batch_size=2)
-    answers = objective(tokenizer, 8).predict(
-        model, [Instance(p, ("no",)) for p in PAIRS], settings, 0, lambda count: None
-    )
-    assert [answer.cut for answer in answers] == [True, True, False, True]

@@ -15,11 +15,6 @@ CAUSAL = Needs("causal")
 
 
 @pytest.fixture(scope="module")
-def tiny():
-    return load_model(Model("tiny", "bundled:tiny"), CAUSAL, seed=0)
-
-
-@pytest.fixture(scope="module")
 def prompts(tiny):
     task = E2E(source="sample", limit_eval=5)
     objective = task.objective(tiny)

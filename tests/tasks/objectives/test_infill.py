@@ -5,12 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from dpft.config.errors import ConfigError, ModelError
-from dpft.config.schema import Decode
-from dpft.privacy import make_clipper
-from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.infill import Infilling, head_only_at
 from dpft.tasks.objectives.records import LabelledText
-from tests.privacy.reference import clear, grads_of, reference_clip
 from tests.tasks.objectives.encoders import TOKENIZERS, build
 
 NAMES = ("bert", "roberta")
@@ -71,13 +67,6 @@ def test_long_texts_are_cut_longest_first_and_the_blank_never():
     assert spelled("bert", (long, "the film"), TWO, 10) == ("[CLS] a b c ? [MASK] , the film [SEP]")
     assert spelled("bert", (long, long), TWO, 10) == "[CLS] a b c ? [MASK] , a b [SEP]"
     assert spelled("bert", ("the film", long), TWO, 10) == ("[CLS] the film ? [MASK] , a b c [SEP]")
-
-
-def test_what_texts_lose_is_counted():
-    tokenizer = TOKENIZERS["bert"]()
-    record = LabelledText(("a b c a b c a b c",), 0)
-    assert infilling(tokenizer).encode(record).cut_source == 0
-    assert infilling(tokenizer, max_length=10).encode(record).cut_source == 5
 
 
 def test_a_blank_in_the_text_is_not_taken_for_the_templates():
@@ -153,66 +142,6 @@ def test_losses_equal_the_plain_computation_record_by_record(encoder):
             torch.testing.assert_close(loss, plain, rtol=1e-8, atol=1e-10)
 
 
-def test_the_loss_of_a_record_depends_on_no_other_record(encoder):
-    model, tokenizer = encoder
-    task = infilling(tokenizer)
-    batch = task.collate([task.encode(record) for record in RECORDS])
-    captured = []
-    handle = model.get_input_embeddings().register_forward_hook(
-        lambda m, a, out: captured.append(out)
-    )
-    losses = task.losses(model, batch)
-    handle.remove()
-    assert losses.shape == (4,)
-    for i in range(4):
-        (g,) = torch.autograd.grad(losses[i], captured, retain_graph=True)
-        others = torch.arange(4) != i
-        assert g[i].abs().sum() > 0
-        assert g[others].abs().sum() == 0
-        # Padding takes no part either.
-        assert g[i][batch.tensors["attention_mask"][i] == 0].abs().sum() == 0
-
-
-@pytest.mark.parametrize("style", ["bk", "ghost", "flat", "per_layer"])
-def test_clipped_sums_of_a_tied_decoder_equal_an_autograd_loop(encoder, style):
-    model, tokenizer = encoder
-    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
-    task = infilling(tokenizer)
-    examples = [task.encode(record) for record in RECORDS]
-    batch = task.collate(examples)
-    if style == "per_layer":  # against another plan with the same groups
-        sums = []
-        for plan in ("fused", "materialised"):
-            sums.append(clipped(model, task, batch, "per_layer", plan=plan))
-        assert_equal(*sums)
-        return
-    norms, expected = reference_clip(
-        model,
-        lambda i: task.losses(model, task.collate(examples[i : i + 1]))[0],
-        4,
-        lambda n: (0.5 / n).clamp(max=1),
-    )
-    assert (norms > 0.5).any()
-    assert_equal(clipped(model, task, batch, style), expected)
-
-
-def clipped(model, task, batch, style, **options):
-    clipper = make_clipper(model, style, threshold=0.5, **options)
-    try:
-        clear(model)
-        clipper.backward(task.losses(model, batch))
-        return grads_of(model)
-    finally:
-        clipper.close()
-        clear(model)
-
-
-def assert_equal(sums, expected):
-    assert set(sums) == set(expected)
-    for name, g in sums.items():
-        torch.testing.assert_close(g, expected[name], rtol=1e-9, atol=1e-10)
-
-
 def test_the_decoder_sees_one_position_of_each_record(encoder):
     model, tokenizer = encoder
     task = infilling(tokenizer)
@@ -253,15 +182,3 @@ def test_an_encoder_that_adds_positions_is_refused(encoder):
         head_only_at(model, torch.tensor([1, 1]), 4),
     ):
         model(ids)
-
-
-def test_predictions_are_classes(encoder):
-    model, tokenizer = encoder
-    task = infilling(tokenizer)
-    instances = [Instance(record, (CLASSES[record.label],)) for record in RECORDS]
-    predictions = task.predict(model, instances, Decode(batch_size=3), 0, lambda count: None)
-    with torch.no_grad():
-        scores = task.scores(model, task.collate([task.encode(record) for record in RECORDS]))
-    assert [p.prediction for p in predictions] == [CLASSES[i] for i in scores.argmax(1)]
-    expected = [-s.log_softmax(0)[r.label].item() for s, r in zip(scores, RECORDS, strict=True)]
-    assert [p.nll for p in predictions] == pytest.approx(expected)

@@ -1,18 +1,16 @@
 """Language modelling: every token once, nothing decoded, no record in another's loss."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from dpft.config.schema import Decode, Model
-from dpft.models.load import load_model
-from dpft.models.needs import Needs
+from dpft.config.schema import Decode
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.language_model import LanguageModel
 from dpft.tasks.objectives.records import TextRecord
+from tests.tasks.objectives.letters import letters_with, spelled
 
 TEXTS = [
     "A kettle.",
@@ -22,20 +20,12 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def tiny():
-    return load_model(Model("tiny", "bundled:tiny"), Needs("causal"), seed=0)
-
-
-@pytest.fixture(scope="module")
 def objective(tiny):
     return LanguageModel(tiny.tokenizer, 40)
 
 
 def letters(max_length):
-    tokenizer = SimpleNamespace(
-        eos_token_id=ord("|"), encode=lambda text, **settings: [ord(c) for c in text]
-    )
-    return LanguageModel(tokenizer, max_length)
+    return LanguageModel(letters_with("|"), max_length)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +33,7 @@ def letters(max_length):
 )
 def test_a_text_follows_the_end_token_and_is_cut(text, target):
     example = letters(6).encode(TextRecord((), text))
-    assert "".join(map(chr, example.prompt)) == "|"
-    assert "".join(map(chr, example.target)) == target
+    assert (spelled(example.prompt), spelled(example.target)) == ("|", target)
     assert example.length <= 6
 
 

@@ -1,0 +1,21 @@
+"""Tokens that can be read: a text is encoded as its letters."""
+
+from types import SimpleNamespace
+
+
+def letters_with(end):
+    """A tokenizer whose tokens are letters, and whose end token is ``end``."""
+    return SimpleNamespace(
+        eos_token_id=ord(end), encode=lambda text, **settings: [ord(c) for c in text]
+    )
+
+
+def loaded_letters(end, positions=None):
+    """What a task makes an objective for; positions None: as many as there may be."""
+    limits = {} if positions is None else {"max_position_embeddings": positions}
+    model = SimpleNamespace(config=SimpleNamespace(**limits))
+    return SimpleNamespace(text_tokenizer=letters_with(end), model=model)
+
+
+def spelled(ids):
+    return "".join(map(chr, ids))

@@ -1,0 +1,119 @@
+"""Classification by a head and by infilling: losses, clipped sums and predictions of both."""
+
+import pytest
+import torch
+
+from dpft.config.schema import Decode
+from dpft.privacy import make_clipper
+from dpft.tasks.objectives.base import Instance
+from dpft.tasks.objectives.classifier import Classifier
+from dpft.tasks.objectives.infill import Infilling
+from dpft.tasks.objectives.records import LabelledText
+from tests.privacy.reference import clear, grads_of, reference_clip
+from tests.tasks.objectives.encoders import build
+from tests.tasks.objectives.own_losses import check_losses_are_their_own
+
+CLASSES = ("no", "yes")
+RECORDS = {
+    "head": [
+        LabelledText(("who built the mill ?", "the bridge"), 1),
+        LabelledText(("is it good", "it is not very good , it is dull ."), 0),
+        LabelledText(("a", "b"), 1),
+        LabelledText(("the film was long", "the plot was not"), 0),
+    ],
+    "infill": [
+        LabelledText(("the film was very long",), 0),
+        LabelledText(("not dull",), 1),
+        LabelledText(("it is a very very long plot , the film is not good .",), 0),
+        LabelledText(("a b c",), 1),
+    ],
+}
+
+
+def objective(kind, tokenizer, max_length=30):
+    if kind == "head":
+        return Classifier(tokenizer, max_length, CLASSES)
+    words = {"no": "terrible", "yes": "great"}
+    return Infilling(tokenizer, max_length, "<S1> It was [MASK] .", words, CLASSES)
+
+
+@pytest.fixture(scope="module", params=["bert", "roberta"])
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=RECORDS)
+def chosen(request, name):
+    """Model, objective and records."""
+    model, tokenizer = build(name, masked=request.param == "infill")
+    return model, objective(request.param, tokenizer), RECORDS[request.param]
+
+
+def test_the_loss_of_a_record_depends_on_no_other_record(chosen):
+    check_losses_are_their_own(*chosen)
+
+
+def clipped(model, task, batch, style, **options):
+    clipper = make_clipper(model, style, threshold=0.5, **options)
+    try:
+        clear(model)
+        clipper.backward(task.losses(model, batch))
+        return grads_of(model)
+    finally:
+        clipper.close()
+        clear(model)
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "flat", "per_layer"])
+def test_clipped_sums_equal_an_autograd_loop(chosen, style):
+    model, task, records = chosen
+    if isinstance(task, Infilling):  # by a decoder that is tied to the embeddings
+        assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    examples = [task.encode(record) for record in records]
+    batch = task.collate(examples)
+    if style == "per_layer":  # against another plan with the same groups
+        sums = clipped(model, task, batch, style, plan="fused")
+        expected = clipped(model, task, batch, style, plan="materialised")
+    else:
+        norms, expected = reference_clip(
+            model,
+            lambda i: task.losses(model, task.collate(examples[i : i + 1]))[0],
+            len(records),
+            lambda n: (0.5 / n).clamp(max=1),
+        )
+        assert (norms > 0.5).any()
+        sums = clipped(model, task, batch, style)
+    assert set(sums) == set(expected)
+    for parameter, g in sums.items():
+        torch.testing.assert_close(g, expected[parameter], rtol=1e-9, atol=1e-10)
+
+
+def test_predictions_name_the_class_and_its_likelihood_in_order(chosen):
+    model, task, records = chosen
+    done = []
+    instances = [Instance(r, (CLASSES[r.label],), f"part{i}") for i, r in enumerate(records)]
+    predictions = task.predict(model, instances, Decode(batch_size=3), 0, done.append)
+    assert model.training
+    assert done == [3, 1]
+    for record, instance, prediction in zip(records, instances, predictions, strict=True):
+        with torch.no_grad():
+            (scores,) = task.scores(model, task.collate([task.encode(record)]))
+        assert prediction.prediction == CLASSES[int(scores.argmax())]
+        assert prediction.references == instance.references
+        assert prediction.subset == instance.subset
+        assert prediction.source == "\n".join(record.texts)
+        assert prediction.nll == pytest.approx(-scores.log_softmax(0)[record.label].item())
+        assert prediction.tokens == 1
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_what_texts_lose_is_counted_and_said_of_a_prediction(kind):
+    model, tokenizer = build("bert", masked=kind == "infill")
+    record = RECORDS[kind][1 if kind == "head" else 2]
+    whole, cut = (objective(kind, tokenizer, n) for n in (30, 10))
+    assert whole.encode(record).cut_source == 0
+    assert cut.encode(record).cut_source == whole.encode(record).length - 10
+    short = LabelledText(("a",) * len(record.texts), 0)
+    questions = [Instance(one, ("no",)) for one in (short, record)]
+    answers = cut.predict(model, questions, Decode(batch_size=2), 0, lambda count: None)
+    assert [answer.cut for answer in answers] == [False, True]

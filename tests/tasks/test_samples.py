@@ -1,0 +1,45 @@
+"""Generated samples: files of the published forms, the same on every machine."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dpft.tasks import TASKS, load_task
+from dpft.tasks.base import SPLITS, fingerprint
+
+
+def task_of(name, **settings):
+    more = {"classes": "from_data"} if name == "classification" else {}
+    return load_task({"name": name, **settings, **more})
+
+
+def sample_fingerprints():
+    return {name: fingerprint(task_of(name, source="sample").records("train")) for name in TASKS}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_sample_is_what_is_read_of_the_files_that_it_is_written_to(tmp_path, name):
+    sample, other = (task_of(name, source="sample", sample_seed=seed) for seed in (0, 1))
+    assert "generated sample data" in sample.labels()
+    sample.dataset.write_sample(tmp_path, 0)
+    files = task_of(name, data_dir=str(tmp_path))
+    assert files.location == ("files", tmp_path)
+    assert "generated sample data" not in files.labels()
+    for split in set(SPLITS) & set(sample.dataset.forms[0].files):
+        found = fingerprint(files.records(split))
+        assert found == fingerprint(sample.records(split)) != fingerprint(other.records(split))
+
+
+def test_samples_do_not_depend_on_the_hash_seed_of_the_process():
+    code = "import json; from tests.tasks import test_samples as samples; "
+    code += "print(json.dumps(samples.sample_fingerprints()))"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(found.stdout.splitlines()[-1]) == sample_fingerprints()
