@@ -9,7 +9,6 @@ tensors.
 from __future__ import annotations
 
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from dpft.models.needs import Needs
 from dpft.tasks.objectives.base import Instance, Objective, Prediction
 from dpft.tasks.objectives.records import Record, TextRecord
 from dpft.tasks.sources import Dataset, locate, read
+from dpft.tasks.tables import write_lines
 from dpft.tasks.views import blocks
 
 if TYPE_CHECKING:  # a task's settings are checked before torch is loaded, which takes seconds
@@ -123,9 +123,7 @@ class Task(ABC):
                 {"source": record.source, "target": target}  # type: ignore[attr-defined]
                 for record, target in zip(records, targets, strict=True)
             ]
-        path.write_text(
-            "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items), "utf-8"
-        )
+        write_lines(path, items)
 
     @property
     def published(self) -> bool:
@@ -236,9 +234,7 @@ class Task(ABC):
 def fingerprint(records: Iterable[Record], owners: Sequence[str] | None = None) -> str:
     """SHA-256 over the records in order: two runs saw the same data if and only if it is equal.
 
-    Args:
-        records: the records.
-        owners: whose each is, where users are the units: other owners are other units.
+    Where users are the units, other owners are other units.
     """
     digest = hashlib.sha256()
     for record in records:

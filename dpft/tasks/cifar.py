@@ -15,7 +15,7 @@ import numpy as np
 
 from dpft.config.errors import DataError
 from dpft.tasks import unpickle
-from dpft.tasks.images import Images, Rows, hub_images, names
+from dpft.tasks.images import Images, Rows, hub_images, labelled, names
 from dpft.tasks.limits import Gunzipped, table_rows
 from dpft.tasks.objectives.images import LabelledImage
 from dpft.tasks.samples.images import write_cifar
@@ -139,10 +139,7 @@ class Layout:
         # Stored plane by plane: red, green, blue.
         planes = data.reshape(-1, 3, SIDE, SIDE)
         pixels = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
-        return [
-            LabelledImage(image, label, f"{name}, image {number}")
-            for number, (image, label) in enumerate(zip(pixels, labels, strict=True))
-        ]
+        return labelled(pixels, labels, name)
 
 
 def _md5(file: Path) -> str:

@@ -36,11 +36,33 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Classification(Task):
+class Classes(Task):
+    """Tasks whose answers are names of classes, which stand in the order of labels."""
+
+    classes: ClassVar[tuple[str, ...]]
+
+    def instance(self, record: Any, subset: str = "") -> Instance:
+        """A record as a question, with the name of its class as the reference."""
+        return Instance(record, (self.classes[record.label],), subset)
+
+    def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
+        """``accuracy``, in each subset by itself where there are any: ``accuracy_SUBSET``."""
+        scores: dict[str, float | None] = {}
+        for subset in dict.fromkeys(p.subset for p in predictions):
+            chosen = [p for p in predictions if p.subset == subset]
+            name = f"accuracy_{subset}" if subset else "accuracy"
+            scores[name] = classification.accuracy(*answers(chosen, self.classes))
+        return scores
+
+    def signature(self) -> str:
+        return classification.SIGNATURE
+
+
+@dataclass(frozen=True)
+class Classification(Classes):
     """Settings that all of these tasks share.
 
-    A subclass names its classes, in the order of labels, and says how many texts a record has. Its
-    rows are `Row`.
+    A subclass names its classes, and says how many texts a record has. Its rows are `Row`.
     """
 
     max_length: int = 256
@@ -48,7 +70,6 @@ class Classification(Task):
     template: str = ""
     label_words: Mapping[str, str] = field(default_factory=dict)
 
-    classes: ClassVar[tuple[str, ...]]
     texts: ClassVar[int]
 
     def __post_init__(self) -> None:
@@ -83,22 +104,6 @@ class Classification(Task):
     def instances(self, split: str) -> list[Instance]:
         rows = self.rows(split)[: self.limit_eval]
         return [self.instance(self.record(row), row.subset) for row in rows]
-
-    def instance(self, record: Any, subset: str = "") -> Instance:
-        """A record as a question, with the name of its class as the reference."""
-        return Instance(record, (self.classes[record.label],), subset)
-
-    def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
-        """``accuracy``, in each subset by itself where there are any: ``accuracy_SUBSET``."""
-        scores: dict[str, float | None] = {}
-        for subset in dict.fromkeys(p.subset for p in predictions):
-            chosen = [p for p in predictions if p.subset == subset]
-            name = f"accuracy_{subset}" if subset else "accuracy"
-            scores[name] = classification.accuracy(*answers(chosen, self.classes))
-        return scores
-
-    def signature(self) -> str:
-        return classification.SIGNATURE
 
 
 def answers(

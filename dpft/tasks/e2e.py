@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -16,7 +15,8 @@ from dpft.tasks.generation import Generation
 from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.e2e import write_csvs
-from dpft.tasks.sources import Dataset, Form, Hub, file_text, well_formed
+from dpft.tasks.sources import Dataset, Form, Hub, one_by_one, well_formed
+from dpft.tasks.table_files import Separated
 
 _SLOT = re.compile(r"\s*([^\[\],][^\[\]]*?)\[([^\]]*)\]\s*(?:,|$)")
 Row = tuple[str, str]
@@ -29,32 +29,18 @@ def read_csv(path: Path) -> list[Row]:
         DataError: naming file and line, if the file is missing, empty, of other columns, not
             UTF-8, or has a row without meaning representation or reference.
     """
-    lines = io.StringIO(file_text(path, "an E2E CSV file", newline=""), newline="")
-    return list(_parse(path, csv.reader(lines, strict=True)))
-
-
-def _parse(path: Path, reader: Iterator[list[str]]) -> Iterator[Row]:
-    line = 1
-    try:
-        header = next(reader, None)
-        if header != ["mr", "ref"]:
-            got = "an empty file" if header is None else f"columns {', '.join(header)}"
-            raise DataError(f"{path}, line 1: got {got}; expected columns mr,ref")
-        empty = True
-        for row in filter(None, reader):
-            line = reader.line_num  # type: ignore[attr-defined]
-            empty = False
-            yield _checked(row, f"{path}, line {line}")
-    except csv.Error as error:
-        raise DataError(
-            f"{path}, after line {line}: {error}; expected rows of two quoted fields"
-        ) from error
-    if empty:
-        raise DataError(f"{path} has a header but no rows; expected at least one record")
+    rows = []
+    for row in Separated(path, ",").rows():
+        if [*row.values] != ["mr", "ref"]:
+            raise DataError(f"{path} has columns {', '.join(row.values)}; expected mr,ref")
+        rows.append(_checked([*row.values.values()], row.place))
+    if not rows:
+        raise DataError(f"{path} has no rows; expected at least one record")
+    return rows
 
 
 def _checked(row: Sequence[Any], where: str) -> Row:
-    if len(row) != 2 or not all(isinstance(text, str) and text.strip() for text in row):
+    if not all(isinstance(text, str) and text.strip() for text in row):
         raise DataError(
             f"{where}: got {row!r}; expected a meaning representation and a reference, neither "
             "empty"
@@ -86,13 +72,8 @@ def linearise(mr: str) -> str:
     return " | ".join(f"{name} : {value}" for name, value in slots(mr))
 
 
-def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
-    return [
-        _checked(
-            (row["meaning_representation"], row["human_reference"]), f"the hub's copy, row {number}"
-        )
-        for number, row in enumerate(rows, 1)
-    ]
+def _from_hub(row: Mapping[str, Any], where: str) -> Row:
+    return _checked((row["meaning_representation"], row["human_reference"]), where)
 
 
 @dataclass(frozen=True)
@@ -114,7 +95,7 @@ class E2E(Generation):
         hub=Hub(
             "tuetschek/e2e_nlg",
             {"train": "train", "dev": "validation", "test": "test"},
-            _from_hub,
+            one_by_one(_from_hub),
             revision="refs/convert/parquet",
         ),
         write_sample=write_csvs,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,8 @@ from dpft.config.errors import DataError
 from dpft.tasks.images import Images, Rows, hub_images, image_file, names
 from dpft.tasks.objectives.images import LabelledImage
 from dpft.tasks.samples.images import write_gtsrb
-from dpft.tasks.sources import Dataset, Form, Hub, text_lines
+from dpft.tasks.sources import Dataset, Form, Hub
+from dpft.tasks.table_files import Separated
 
 _EXPECTED = "expected columns Filename;...;ClassId, separated by semicolons"
 _TEST_IMAGES = Path("GTSRB", "Final_Test", "Images")
@@ -41,21 +41,14 @@ def read_csv(path: Path) -> Rows:
     folder = path.parent / _TEST_IMAGES
     if not folder.is_dir():
         folder = path.parent
-    reader = csv.reader(text_lines(path, "an annotation file of GTSRB"), delimiter=";")
-    header = next(reader, [])
-    if "Filename" not in header or "ClassId" not in header:
-        raise DataError(f"{path}, line 1: got {';'.join(header) or 'nothing'}; {_EXPECTED}")
     # The folder of a training file is its class.
     own = int(path.parent.name) if path.parent.name.isdecimal() else None
-    file_at, class_at = header.index("Filename"), header.index("ClassId")
     rows: Rows = []
-    for row in reader:
-        where = f"{path}, line {reader.line_num}"
-        if not row:
-            continue
-        if len(row) != len(header):
-            raise DataError(f"{where}: got {len(row)} values; expected {len(header)}")
-        name, number = row[file_at], row[class_at]
+    for row in Separated(path, ";").rows():
+        where = row.place
+        if not {"Filename", "ClassId"} <= set(row.values):
+            raise DataError(f"{where}: got columns {';'.join(row.values)}; {_EXPECTED}")
+        name, number = row.values["Filename"], row.values["ClassId"]
         if not number.isdecimal() or int(number) >= len(CLASSES):
             raise DataError(
                 f"{where}: got class {number!r}; expected a number below {len(CLASSES)}"

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from dpft.config.checks import positive
 from dpft.config.errors import ConfigError, DataError, ModelError, SplitError
 from dpft.models.needs import Needs
-from dpft.tasks.base import Task
-from dpft.tasks.classification import answers
-from dpft.tasks.metrics import classification
-from dpft.tasks.objectives.base import Instance, Prediction
-from dpft.tasks.objectives.images import LabelledImage
+from dpft.tasks.classification import Classes
+from dpft.tasks.objectives.images import LabelledImage, Pixels
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,12 +28,11 @@ _SMALL = 64
 
 
 @dataclass(frozen=True)
-class Images(Task):
+class Images(Classes):
     """Settings that all of these tasks share; rows are `LabelledImage`s."""
 
     image_size: int | None = None
 
-    classes: ClassVar[tuple[str, ...]]
     record_is = "one image of the training set with its class"
 
     def __post_init__(self) -> None:
@@ -77,12 +73,6 @@ class Images(Task):
             )
         return ImageClassifier(size, image.mean, image.std, image.patch, self.classes)
 
-    def instance(self, record: LabelledImage) -> Instance:
-        return Instance(record, (self.classes[record.label],))
-
-    def score(self, predictions: Sequence[Prediction]) -> dict[str, float]:
-        return {"accuracy": classification.accuracy(*answers(predictions, self.classes))}
-
     def signature(self) -> str:
         return f"accuracy:share of equal names|classes:{len(self.classes)}"
 
@@ -96,12 +86,16 @@ def names(text: str, between: str = " ") -> tuple[str, ...]:
     return tuple(" ".join(text.split()).split(between))
 
 
+def labelled(pixels: Pixels, labels: Sequence[int], file: str) -> Rows:
+    """The images of a file, ``(N, H, W, 3)``, with their classes."""
+    return [
+        LabelledImage(image, label, f"{file}, image {number}")
+        for number, (image, label) in enumerate(zip(pixels, labels, strict=True))
+    ]
+
+
 def image_file(file: Path, where: str) -> bytes | Path:
     """What to keep of an encoded image: its bytes if there are few, else its path.
-
-    Args:
-        file: the image.
-        where: what names it, for the message: file and line.
 
     Raises:
         DataError: if it is not there.

@@ -11,23 +11,21 @@ from typing import Any
 from dpft.config.errors import DataError
 from dpft.tasks.sources import file_text
 
+_DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-def entries(path: Path, expected: str) -> Iterator[tuple[str, Any]]:
+def entries(
+    path: Path, expected: str, decoder: json.JSONDecoder = _DECODER
+) -> Iterator[tuple[str, Any]]:
     """Where each entry begins (``FILE, line N, entry M``), and the entry.
 
     Entries are decoded one after the other, because `json.loads` does not tell where each was.
-
-    Args:
-        path: the file.
-        expected: what it should hold, for messages.
 
     Raises:
         DataError: naming file and line, if it cannot be read or is no JSON list.
     """
     text = file_text(path, expected)
-    decoder = json.JSONDecoder()
     at = _skip(text, 0)
     if not text.startswith("[", at):
         raise DataError(f"{path}, line 1: got {text[:40]!r}; expected {expected}")
@@ -55,7 +53,7 @@ def entries(path: Path, expected: str) -> Iterator[tuple[str, Any]]:
 def problem(error: ValueError | RecursionError) -> str:
     """What is wrong with a text that `json` refused, as a clause."""
     if isinstance(error, json.JSONDecodeError):
-        return error.msg
+        return f"{error.msg} (column {error.colno})"
     if isinstance(error, RecursionError):
         return "it is nested too deep"
     return str(error).partition(":")[0]  # a number of thousands of digits

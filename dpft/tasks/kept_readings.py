@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from dpft.runs.array_store import Arrays, ArrayWriter
+from dpft.tasks.keeping import Keeping, code
 from dpft.tasks.owners import Owners
 from dpft.tasks.reading import How, Reading, read_splits
 from dpft.tasks.table_files import Rows, TableFile
-
-if TYPE_CHECKING:
-    from dpft.runs.array_store import Arrays, ArrayWriter
-    from dpft.tasks.keeping import Keeping
 
 LARGE = 16 << 20
 """Bytes of a file from which on this is worth while."""
@@ -31,33 +29,20 @@ def read_or_kept(
     keeping: Keeping,
     identity: Any,
 ) -> Mapping[str, Reading]:
-    """What `read_splits` finds, kept where the file is large.
-
-    Args:
-        file: the table.
-        how: what rows mean.
-        advance: told of rows that are read.
-        keeping: where it is kept.
-        identity: of what the rows mean, as plain data.
+    """What `read_splits` finds, kept where the file is large, under the ``identity`` of ``how``.
 
     Raises:
         DataError: naming file and line.
     """
     if not file.by_row or file.size() < LARGE:
         return read_splits(file, how, advance)
-    told = json.dumps(["readings", identity, str(file.path), file.digest().hex(), _code()])
+    told = json.dumps(["readings", identity, str(file.path), file.digest().hex(), code()])
     arrays = keeping.get(
         "what was read", told, lambda writer: _write(writer, read_splits(file, how, advance))
     )
     if arrays is None:
         return read_splits(file, how, advance)
     return {split: _read(arrays, split, facts, file) for split, facts in arrays.facts.items()}
-
-
-def _code() -> str:
-    from dpft.tasks.keeping import code
-
-    return code()
 
 
 def _write(writer: ArrayWriter, readings: Mapping[str, Reading]) -> Mapping[str, Any]:

@@ -93,11 +93,7 @@ def read_text(path: Path) -> list[Reply]:
 
 
 def read_json(path: Path, split: str) -> list[Reply]:
-    """Replies of one split of Hugging Face's file, which holds both.
-
-    Args:
-        path: of the file.
-        split: ``train`` or ``valid``.
+    """Replies of one split, ``train`` or ``valid``, of Hugging Face's file, which holds both.
 
     Raises:
         DataError: naming the file, and the line where it is not JSON, else the dialogue.

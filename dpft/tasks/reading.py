@@ -136,11 +136,6 @@ def read_splits(
 ) -> dict[str, Reading]:
     """Read a table once, and sort its rows into splits.
 
-    Args:
-        file: the table.
-        how: what rows mean.
-        advance: told of rows that were read.
-
     Raises:
         DataError: naming file and line.
     """

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpft.config.errors import DataError
 from dpft.tasks.generation import Generation, text_room
-from dpft.tasks.json_list import entries, problem
+from dpft.tasks.json_list import entries
 from dpft.tasks.objectives.base import Prediction, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.samsum import write_files
-from dpft.tasks.sources import Dataset, Form, Hub, text_lines, well_formed
+from dpft.tasks.sources import Dataset, Form, Hub, one_by_one, well_formed
+from dpft.tasks.table_files import JsonLines
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
@@ -43,16 +44,7 @@ def read_lines(path: Path) -> list[Row]:
     Raises:
         DataError: naming file and line.
     """
-    rows = []
-    for number, line in enumerate(text_lines(path, f"lines of {_ENTRY}"), 1):
-        where = f"{path}, line {number}"
-        if not line.strip():
-            continue
-        try:
-            rows.append(_row(json.loads(line), where))
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: {problem(error)}; expected {_ENTRY}") from error
-    return rows
+    return [_row(row.values, row.place) for row in JsonLines(path).rows()]
 
 
 def _row(entry: Any, where: str) -> Row:
@@ -76,10 +68,6 @@ def _row(entry: Any, where: str) -> Row:
     )
 
 
-def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
-    return [_row(row, f"the hub's copy, row {number}") for number, row in enumerate(rows, 1)]
-
-
 @dataclass(frozen=True)
 class SAMSum(Generation):
     """Summaries of chats; see ``conf/task/samsum.yaml``."""
@@ -100,7 +88,7 @@ class SAMSum(Generation):
         hub=Hub(
             "knkarthick/samsum",
             {"train": "train", "dev": "validation", "test": "test"},
-            _from_hub,
+            one_by_one(_row),
         ),
         write_sample=write_files,
     )

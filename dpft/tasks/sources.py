@@ -263,6 +263,11 @@ def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]]) -> Sequence[Any]:
         raise DataError(f"the hub's copy of {hub.id} has no column {error}") from error
 
 
+def one_by_one(make: Callable[[Any, str], Any]) -> Callable[[Iterable[Any]], list[Any]]:
+    """Rows of the hub's form, of each of which ``make`` makes one; it is told which, for errors."""
+    return lambda rows: [make(row, f"the hub's copy, row {n}") for n, row in enumerate(rows, 1)]
+
+
 def parquet(path: Path) -> list[dict[str, Any]]:
     """Rows of a parquet file as dictionaries.
 
@@ -307,20 +312,14 @@ def text_lines(path: Path, expected: str) -> Sequence[str]:
     return file_text(path, expected).split("\n")
 
 
-def file_text(path: Path, expected: str, newline: str | None = None) -> str:
+def file_text(path: Path, expected: str) -> str:
     """The text of a UTF-8 file, with or without a byte order mark.
-
-    Args:
-        path: the file.
-        expected: what it should hold, for the message.
-        newline: as in `open`.
 
     Raises:
         DataError: if it cannot be read or is not UTF-8.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline=newline) as file:
-            return file.read()
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; expected {expected}") from error
     except UnicodeDecodeError as error:

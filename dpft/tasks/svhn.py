@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from dpft.config.errors import DataError
-from dpft.tasks.images import Images, Rows, hub_images
+from dpft.tasks.images import Images, Rows, hub_images, labelled
 from dpft.tasks.limits import check_mat
-from dpft.tasks.objectives.images import LabelledImage
 from dpft.tasks.samples.images import write_svhn
 from dpft.tasks.sources import Dataset, Form, Hub
 
@@ -50,10 +49,7 @@ def read_mat(path: Path) -> Rows:
     for number in np.flatnonzero((labels < 1) | (labels > 10)):
         raise DataError(f"{path}: y of image {number} is {labels[number]}; {expected}")
     pixels = np.ascontiguousarray(images.transpose(3, 0, 1, 2))
-    return [
-        LabelledImage(image, int(label) % 10, f"{path.name}, image {number}")
-        for number, (image, label) in enumerate(zip(pixels, labels, strict=True))
-    ]
+    return labelled(pixels, (labels.astype(int) % 10).tolist(), path.name)
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 
 from dpft.config.errors import DataError
+from dpft.tasks.json_list import entries, problem
 from dpft.tasks.limits import limited_rows
 from dpft.tasks.owners import IntArray
-from dpft.tasks.sources import file_text
 from dpft.tasks.tables import TableRow, brief
 from dpft.tasks.views import View
 
@@ -59,6 +59,10 @@ class TableFile(ABC):
         Raises:
             DataError: naming file and line, if it is missing, of another format, or malformed.
         """
+
+    def rows(self) -> list[TableRow]:
+        """Every row, in memory; raises as `scan`."""
+        return [row for _, _, row in self.scan()]
 
     @abstractmethod
     def read(self, positions: IntArray, numbers: IntArray) -> Iterator[TableRow]:
@@ -135,11 +139,7 @@ class Rows(View[TableRow]):
 
 
 class Listed(TableFile):
-    """Rows that are in memory, or that another library reads.
-
-    Args:
-        rows: in order.
-    """
+    """Rows that are in memory, or that another library reads."""
 
     by_row = False
 
@@ -190,12 +190,8 @@ class Json(JsonLines):
             first = next((c for c in iter(lambda: file.read(1), b"") if not c.isspace()), b"")
         if first != b"[":
             return None
-        values = _parsed(file_text(self.path, _LIST), str(self.path))
-        places = (f"{self.path}, item {number}" for number in range(1, len(values) + 1))
-        return [
-            TableRow(place, _object(value, place))
-            for place, value in zip(places, values, strict=True)
-        ]
+        listed = entries(self.path, _LIST, _DECODER)
+        return [TableRow(place, _object(value, place)) for place, value in listed]
 
     def scan(self) -> Iterator[Found]:
         return super().scan() if self._items is None else Listed(self._items).scan()
@@ -362,7 +358,7 @@ def read_table(path: Path) -> list[TableRow]:
     Raises:
         DataError: naming file and line, if it is missing, of another format, or malformed.
     """
-    return [row for _, _, row in table_file(path).scan()]
+    return table_file(path).rows()
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -393,15 +389,11 @@ def _decoded(path: Path, number: int, line: bytes) -> str:
         raise DataError(f"{path}, line {number} is not UTF-8 text ({error})") from error
 
 
-class _TwiceError(Exception):
-    """A column of an object is there twice."""
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise _TwiceError(next(name for name in names if names.count(name) > 1))
+        raise ValueError(f"{next(x for x in names if names.count(x) > 1)!r} is there twice")
     return found
 
 
@@ -411,12 +403,8 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique)
 def _parsed(text: str, place: str) -> Any:
     try:
         return _DECODER.decode(text)
-    except _TwiceError as error:
-        raise DataError(
-            f"{place}: {error.args[0]!r} is there twice; expected each column once"
-        ) from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: {error}; expected JSON") from error
+        raise DataError(f"{place}: {problem(error)}; expected JSON, each column once") from error
 
 
 def _object(value: Any, place: str) -> dict[str, Any]:

@@ -31,11 +31,7 @@ class TableRow:
     values: Mapping[str, Any]
 
     def cell(self, column: str, setting: str) -> Any:
-        """The cell of a column.
-
-        Args:
-            column: its name.
-            setting: what names the column, for the message.
+        """The cell of a column, which ``setting`` names.
 
         Raises:
             DataError: if there is no such column; lists those that there are.
@@ -86,12 +82,7 @@ class TableRow:
 
 
 class Mappings(View[TableRow]):
-    """Rows of a data set that another library reads, each when it is asked for.
-
-    Args:
-        rows: of the data set.
-        where: what it is called.
-    """
+    """Rows of a data set that another library reads, each when it is asked for."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]], where: str) -> None:
         self._rows = rows

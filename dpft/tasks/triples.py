@@ -12,13 +12,7 @@ Triple = tuple[str, str, str]
 def write_json(
     path: Path, items: Iterable[tuple[Sequence[Triple], Sequence[str]]], source: str
 ) -> None:
-    """Write triple sets with their references in the form of the published JSON.
-
-    Args:
-        path: the file.
-        items: triples and texts.
-        source: what annotations name as their source.
-    """
+    """Write triple sets with their references in the form of the published JSON."""
     listed = [
         {
             "tripleset": [list(triple) for triple in triples],

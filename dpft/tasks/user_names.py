@@ -19,10 +19,6 @@ def check_names(rows: Sequence[TableRow], owners: Owners) -> None:
 
     One person under two names is two units, each protected by itself: less than was promised.
 
-    Args:
-        rows: all of them, for their places.
-        owners: of each row.
-
     Raises:
         DataError: naming both places, for names that differ in spaces, Unicode form or characters
             that are not seen only.

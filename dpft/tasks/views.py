@@ -50,12 +50,7 @@ class View(Sequence[T]):
 
 
 class Mapped(View[T]):
-    """What a function makes of each item of a sequence.
-
-    Args:
-        make: called anew whenever an item is asked for.
-        items: a sequence; slices of it should be cheap.
-    """
+    """What a function makes of each item of a sequence, anew whenever it is asked for."""
 
     def __init__(self, make: Callable[[Any], T], items: Sequence[Any]) -> None:
         self._make = make

@@ -4,12 +4,21 @@ import pytest
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
+from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError
-from dpft.tasks import load_task
+from dpft.tasks import TASKS, load_task
 from dpft.tasks.base import fingerprint
+from dpft.tasks.cifar import CIFAR10
+from dpft.tasks.dart import DART
 from dpft.tasks.e2e import E2E
+from dpft.tasks.food101 import Food101
+from dpft.tasks.glue import QNLI
+from dpft.tasks.gtsrb import GTSRB
 from dpft.tasks.objectives.records import LabelledText, TextRecord
+from dpft.tasks.personachat import PersonaChat
+from dpft.tasks.samsum import SAMSum
 from dpft.tasks.sources import hub_rows
+from dpft.tasks.svhn import SVHN
 from tests.tasks.files import write_parquet
 
 HUB_ROW = {"meaning_representation": "name[A]", "human_reference": "A."}
@@ -63,6 +72,23 @@ def test_a_folder_may_hold_the_hubs_parquet_files(tmp_path):
     file.write_bytes(b"nonsense")
     with pytest.raises(DataError, match="not a parquet file"):
         E2E(data_dir=str(tmp_path)).rows("train")
+
+
+@pytest.mark.parametrize(
+    "task", [E2E, DART, SAMSum, PersonaChat, QNLI, SVHN, CIFAR10, GTSRB, Food101]
+)
+def test_a_missing_file_is_named(tmp_path, task):
+    for form in task.dataset.forms:
+        with pytest.raises(DataError, match=r"cannot read .*none.*expected "):
+            form.read(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_shipped_settings_are_those_of_the_class(name, monkeypatch):
+    shipped = compose([f"task={name}"])["task"]
+    task = load_task(shipped)
+    assert task == type(task)()
+    assert f"{type(task).__module__}:{type(task).__name__}" == TASKS[name]
 
 
 def copies(folder, *names):

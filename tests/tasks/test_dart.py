@@ -69,12 +69,6 @@ def test_json_is_read_one_row_a_reference(tmp_path):
     ]
 
 
-def test_json_may_be_one_line_or_many(tmp_path):
-    whole = [GOOD, entry("B", "Three.")]
-    short = write(tmp_path / "short.json", json.dumps(whole))
-    assert read_json(short) == read_json(write(tmp_path / "long.json", whole))
-
-
 def test_xml_is_read_with_entities_and_empty_references(tmp_path):
     assert read_xml(write(tmp_path / "a.xml", XML)) == [
         Row(0, TRIPLES, "One."),
@@ -125,12 +119,6 @@ def test_malformed_json_is_refused_with_its_line(tmp_path, content, message):
 def test_malformed_xml_is_refused_with_its_line(tmp_path, content, message):
     with pytest.raises(DataError, match=rf"bad\.xml.*{message}"):
         read_xml(write(tmp_path / "bad.xml", content))
-
-
-def test_missing_files_are_named(tmp_path):
-    for read, name in ((read_json, "none.json"), (read_xml, "none.xml")):
-        with pytest.raises(DataError, match=f"cannot read .*{name}"):
-            read(tmp_path / name)
 
 
 def test_where_an_entry_stands_is_counted_over_lines(tmp_path):
@@ -230,12 +218,6 @@ def test_synthetic_records_are_written_read_and_labelled(tmp_path):
     assert len(other.instances("dev")) == 2
 
 
-def test_limits(sample):
-    task = DART(source="sample", limit_train=7, limit_eval=2)
-    assert task.records("train") == sample.records("train")[:7]
-    assert len(task.instances("dev")) == 2
-
-
 def test_settings_come_from_the_config(tmp_path):
     task = load_task(
         {"name": "dart", "train_size": 62659, "beams": 5, "bertscore": str(tmp_path / "none")}
@@ -290,12 +272,8 @@ def test_the_sample_fits_the_tasks_length(tiny, sample):
 # Real data.
 
 
-def test_the_real_files_have_their_published_sizes(data_root):
+def test_what_is_left_out_of_the_real_files_is_counted(data_root):
     task = DART(data_dir=str(data_root / "dart"))
-    assert len(task.instances("dev")) == 2768
-    assert len(task.records("dev")) == 6980
-    assert len(task.instances("test")) == 5097
-    assert len(task.records("test")) == 12552 - 1
     assert task.details("dev") == []
     assert task.details("test") == ["1 empty references left out"]
     assert len(DART(data_dir=task.data_dir, train_split="dev").records("train")) == 6980

@@ -121,12 +121,3 @@ def test_csv_files_hold_the_generated_rows(tmp_path: Path) -> None:
         assert rows == generate("private", split, count, seed=5)  # type: ignore[arg-type]
         assert len(rows) == count
     assert {path.name for path in (tmp_path / "e2e").iterdir()} == {f"{s}.csv" for s in sizes}
-
-
-@pytest.mark.parametrize(
-    ("part", "split", "count"),
-    [("secret", "train", 1), ("public", "valid", 1), ("public", "dev", -1)],
-)
-def test_a_wrong_argument_is_named(part: str, split: str, count: int) -> None:
-    with pytest.raises(ValueError, match="expected part in"):
-        generate(part, split, count)  # type: ignore[arg-type]

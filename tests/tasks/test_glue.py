@@ -71,11 +71,6 @@ def test_a_malformed_file_is_refused_with_its_line(tmp_path, text, message):
         read_tsv(write(tmp_path / "bad.tsv", text), SENTENCE)
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"cannot read .*none\.tsv.*columns sentence, label"):
-        read_tsv(tmp_path / "none.tsv", SENTENCE)
-
-
 def test_qqps_broken_lines_are_left_out_and_empty_questions_kept(tmp_path):
     # One record over two lines, as a line break inside a question makes it.
     broken = '4\t5\t6\t"What is\nlove?\tWho?\t1\n'
@@ -156,7 +151,6 @@ def test_a_part_of_mnli_has_one_dev_file_and_no_subsets(tmp_path):
 def test_the_config_is_the_class_and_a_head_is_the_default(name):
     config = compose([f"task={name}", "task.source=sample"])
     task = load_task(config["task"])
-    assert task == TASKS[name](source="sample")
     assert config["decode"]["split"] == "dev"
     assert task.needs == Needs("classifier", task.classes)
     assert load_task({**config["task"], "mode": "infill"}).needs == Needs("masked")
@@ -285,27 +279,3 @@ def test_the_sample_can_be_learnt(name):
     share = sum(best(record.texts) == record.label for record in dev) / len(dev)
     most = max(Counter(record.label for record in dev).values()) / len(dev)
     assert most + 0.1 < share
-
-
-# Real files.
-
-
-@pytest.mark.parametrize(
-    ("name", "folder", "train", "dev"),
-    [
-        ("sst2", "sst2", 67349, 872),
-        ("qnli", "qnli", None, 5463),
-        ("qnli", "qnli_subset", 8999, 1000),
-        ("qqp", "qqp_subset", 8999, 1000),
-        ("mnli", "mnli_subset", 8999, 1000),
-    ],
-)
-def test_the_real_files_are_read_whole(data_root, name, folder, train, dev):
-    task = TASKS[name](data_dir=str(data_root / folder))
-    assert len(task.instances("dev")) == dev
-    assert all(text for i in task.instances("dev") for text in i.record.texts)
-    if train is None:
-        with pytest.raises(DataError, match=r"holds no train split"):
-            task.records("train")
-    else:
-        assert len(task.records("train")) == train

@@ -75,6 +75,12 @@ def test_hugging_faces_file_gives_the_same_replies_and_holds_both_splits(tmp_pat
     task = PersonaChat(data_dir=str(tmp_path))
     assert task.rows("train") == REPLIES
     assert [row.text for row in task.rows("dev")] == ["who is there ?", "who is me ?"]
+    assert [record.source for record in task.records("train")] == [
+        "i have a dog. i am tall.\nhi !",
+        "i have a dog. i am tall.\nhi !\nhello .\nany pets ?",
+        "i sing.",
+        "i sing.\nwho is there ?\nme .",
+    ]
 
 
 def test_the_hubs_rows_and_parquet_files_give_the_same_replies(tmp_path):
@@ -83,30 +89,12 @@ def test_the_hubs_rows_and_parquet_files_give_the_same_replies(tmp_path):
     assert PersonaChat(data_dir=str(tmp_path)).rows("train") == REPLIES
 
 
-@pytest.mark.parametrize("kind", ["candidates", "plain", "json"])
-def test_the_form_of_the_files_does_not_change_the_records(tmp_path, kind):
-    suffix = {"candidates": "", "plain": "_no_cands"}
-    if kind == "json":
-        both = {"train": DIALOGUES, "valid": DIALOGUES}
-        write(tmp_path / "personachat_self_original.json", both)
-    else:
-        for split in ("train", "valid"):
-            name = f"{split}_self_original{suffix[kind]}.txt"
-            write(tmp_path / name, CANDIDATES if kind == "candidates" else PLAIN)
-    task = PersonaChat(data_dir=str(tmp_path))
-    for split in ("train", "dev"):
-        assert [record.source for record in task.records(split)] == [
-            "i have a dog. i am tall.\nhi !",
-            "i have a dog. i am tall.\nhi !\nhello .\nany pets ?",
-            "i sing.",
-            "i sing.\nwho is there ?\nme .",
-        ]
-
-
 def test_a_folder_with_both_files_of_a_split_is_not_read_twice(tmp_path):
+    for split in ("train", "valid"):
+        write(tmp_path / f"{split}_self_original_no_cands.txt", PLAIN)
+    assert PersonaChat(data_dir=str(tmp_path)).rows("dev") == REPLIES
     write(tmp_path / "train_self_original.txt", CANDIDATES)
-    write(tmp_path / "train_self_original_no_cands.txt", PLAIN)
-    assert len(PersonaChat(data_dir=str(tmp_path)).records("train")) == 4
+    assert PersonaChat(data_dir=str(tmp_path)).rows("train") == REPLIES
 
 
 @pytest.mark.parametrize(
@@ -346,10 +334,8 @@ def test_replies_of_the_sample_follow_from_the_persona(sample):
 
 
 @pytest.mark.realdata
-def test_the_real_validation_file_has_its_published_size(data_root):
-    task = PersonaChat(data_dir=str(data_root / "personachat"))
-    rows = task.rows("dev")
-    assert len(rows) == len(task.instances("dev")) == 7801
+def test_the_real_validation_file_is_read_by_dialogue(data_root):
+    rows = PersonaChat(data_dir=str(data_root / "personachat")).rows("dev")
     assert len({row.dialogue for row in rows}) == 1000
     assert {len(row.persona) for row in rows} == {4, 5}
 

@@ -32,10 +32,6 @@ SIGNATURE = (
 def signature(bertscore: str | None = None, bleurt: str | None = None) -> str:
     """`SIGNATURE`, the Java in use, and which weights were used or why none were.
 
-    Args:
-        bertscore: as in `score`.
-        bleurt: as in `score`.
-
     Raises:
         JavaError: if there is no Java.
     """

@@ -181,11 +181,7 @@ class BLEURT:
 # One of each is kept, since a score and its signature are asked for one after the other.
 @lru_cache(maxsize=1)
 def load_bertscore(name: str | None) -> BERTScore | Absent:
-    """BERTScore with the weights of `distilbert-base-uncased`.
-
-    Args:
-        name: folder or hub id; None: not asked for.
-    """
+    """BERTScore with the weights of `distilbert-base-uncased`."""
     loaded = _load(name, "task.bertscore", DistilBertModel, "distilbert", BERTSCORE_LAYER)
     if isinstance(loaded, Absent):
         return loaded
@@ -196,11 +192,7 @@ def load_bertscore(name: str | None) -> BERTScore | Absent:
 
 @lru_cache(maxsize=1)
 def load_bleurt(name: str | None) -> BLEURT | Absent:
-    """BLEURT with the weights of `bleurt-base-128` as a BERT with one output.
-
-    Args:
-        name: folder or hub id; None: not asked for.
-    """
+    """BLEURT with the weights of `bleurt-base-128` as a BERT with one output."""
     loaded = _load(name, "task.bleurt", BertForSequenceClassification, "bert", 1)
     if isinstance(loaded, Absent):
         return loaded

@@ -45,15 +45,8 @@ def decode(
 
     Equal prompts are decoded once. Longest first, so that a batch that does not fit in memory
     fails at once and not after an hour. Unless texts are sampled, how many prompts share a batch
-    does not matter: those of one batch may all write equally much.
-
-    Args:
-        model: a causal language model; left in training mode if it was.
-        tokenizer: the model's.
-        prompts: token ids, ending in whatever the model was trained to continue from.
-        settings: ``conf/decode``; what the model's own files say about decoding is not read.
-        seed: for sampling.
-        advance: told how many more prompts are done.
+    does not matter: those of one batch may all write equally much. What the model's own files say
+    about decoding is not read. The model is left in training mode if it was.
     """
     times = Counter(prompts)
     texts: dict[tuple[int, ...], Written] = {}

@@ -24,9 +24,6 @@ class Mixed:
     computed in: the guarantee holds where those do not depend on other records, see
     `dpft.privacy.shapes`. Predictions are the objective's own, since the weights that are saved
     are float32.
-
-    Args:
-        objective: gives the losses.
     """
 
     def __init__(self, objective: Losses) -> None:

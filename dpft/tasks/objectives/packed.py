@@ -85,11 +85,7 @@ def pack(examples: Sequence[Any], kind: npt.DTypeLike) -> dict[str, Array]:
 
 
 class Packer:
-    """Puts packed pieces behind each other.
-
-    Args:
-        writer: takes the arrays.
-    """
+    """Puts packed pieces behind each other."""
 
     def __init__(self, writer: ArrayWriter) -> None:
         self._writer = writer
@@ -112,12 +108,7 @@ class Packer:
 
 
 class Packed(View[Any]):
-    """Examples that lie in arrays.
-
-    Args:
-        kind: their class.
-        arrays: from a `Packer`.
-    """
+    """Examples that lie in arrays."""
 
     def __init__(self, kind: type, arrays: Arrays) -> None:
         self._kind = kind

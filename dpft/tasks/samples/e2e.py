@@ -18,7 +18,7 @@ import hashlib
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from dpft.tasks.samples.grammar import Words, article, generator, upper, vocabulary
 
@@ -245,16 +245,7 @@ def generate(part: Part, split: Split, count: int, seed: int = 0) -> list[tuple[
 
     Returns:
         ``count`` pairs (mr, ref), such as ("name[Fig Fiddle], area[harbour]", "Stroll along ...").
-
-    Raises:
-        ValueError: unknown part or split, or a negative count.
     """
-    if part not in get_args(Part) or split not in get_args(Split) or count < 0:
-        raise ValueError(
-            f"got part={part!r}, split={split!r}, count={count}; expected part in "
-            f"{get_args(Part)}, split in {get_args(Split)} and count >= 0; "
-            "for example generate('private', 'train', 4000)"
-        )
     rng = generator("e2e-sample-1", part, split, seed)
     realise = _public_reference if part == "public" else _private_reference
     rows: list[tuple[str, str]] = []
@@ -279,12 +270,7 @@ def generate(part: Part, split: Split, count: int, seed: int = 0) -> list[tuple[
 
 
 def write_csvs(folder: Path, seed: int = 0) -> None:
-    """Write the private part as the official files are: UTF-8 with the columns mr and ref.
-
-    Args:
-        folder: where to write; made if absent, files of these names are replaced.
-        seed: see ``generate``.
-    """
+    """Write the private part as the official files are: UTF-8 with the columns mr and ref."""
     folder.mkdir(parents=True, exist_ok=True)
     for file_name, split, count in FILES:
         with (folder / file_name).open("w", encoding="utf-8", newline="") as file:

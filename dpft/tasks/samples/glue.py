@@ -116,14 +116,7 @@ _COLUMNS = {
 
 
 def generate(name: str, train: int, dev: int, seed: int = 0) -> Iterator[tuple[str, list[Record]]]:
-    """Records by file name; no record is in two files, nor twice in one.
-
-    Args:
-        name: ``sst2``, ``qnli``, ``qqp`` or ``mnli``.
-        train: records of ``train.tsv``.
-        dev: records of ``dev.tsv``, or of each of ``dev_matched.tsv`` and ``dev_mismatched.tsv``.
-        seed: another seed gives other records, the same on every machine.
-    """
+    """Records by file name; no record is in two files, nor twice in one."""
     rng = generator("glue-sample-1", name, seed)
     files = {"train.tsv": (train, ""), "dev.tsv": (dev, "")}
     if name == "mnli":

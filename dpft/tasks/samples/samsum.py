@@ -56,12 +56,7 @@ def chats(count: int, seed: int) -> list[tuple[str, str]]:
 
 
 def write_files(folder: Path, seed: int = 0) -> None:
-    """Write ``train.json``, ``val.json`` and ``test.json``.
-
-    Args:
-        folder: where to write; made if absent, files of these names are replaced.
-        seed: see `chats`.
-    """
+    """Write ``train.json``, ``val.json`` and ``test.json``."""
     folder.mkdir(parents=True, exist_ok=True)
     made = [
         {"id": str(number), "dialogue": dialogue, "summary": summary}

@@ -1,21 +1,18 @@
 """Image classification: what a model sees of an image, its loss, and predictions."""
 
 import io
-import math
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from torch import nn
 from transformers import ViTConfig, ViTForImageClassification
 
 from dpft.config.errors import DataError
-from dpft.config.schema import Decode
 from dpft.models.wrn import WideResNet
 from dpft.privacy import make_clipper
-from dpft.tasks.objectives.base import Batch, Instance
+from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.image import ImageClassifier
 from dpft.tasks.objectives.images import LabelledImage
 
@@ -222,41 +219,3 @@ def test_clipped_sums_are_those_of_single_images_with_class_token_and_positions(
             expected = sum(f * one[name] for f, one in zip(factors, singles, strict=True))
             torch.testing.assert_close(parameter.grad, expected, rtol=1e-10, atol=1e-12)
         clipper.close()
-
-
-# Predictions.
-
-
-class Corner(nn.Module):
-    """Logits are the three channels of the first pixel."""
-
-    def __init__(self):
-        super().__init__()
-        self.unused = nn.Parameter(torch.zeros(1))
-
-    def forward(self, pixels):
-        return pixels[:, :, 0, 0]
-
-
-def test_predictions_are_the_likeliest_names_with_their_likelihood():
-    def one(colour, label):
-        return Instance(
-            LabelledImage(np.full((8, 8, 3), colour, np.uint8), label, f"is {label}"),
-            (CLASSES[label],),
-        )
-
-    model = Corner().train()
-    instances = [one((0, 255, 0), 1), one((255, 0, 0), 2), one((0, 0, 255), 2)]
-    done = []
-    settings = Decode(batch_size=2)
-    predictions = OBJECTIVE.predict(model, instances, settings, 0, done.append)
-    assert [p.prediction for p in predictions] == ["dog", "cat", "ship"]
-    assert [p.references for p in predictions] == [("dog",), ("ship",), ("ship",)]
-    assert [p.source for p in predictions] == ["is 1", "is 2", "is 2"]
-    # Logits are 1 and -1, -1.
-    right = -math.log(math.e / (math.e + 2 / math.e))
-    wrong = right + 2
-    for prediction, nll in zip(predictions, (right, wrong, right), strict=True):
-        assert math.isclose(prediction.nll, nll, rel_tol=1e-6)
-    assert sum(done) == 3
-    assert model.training
