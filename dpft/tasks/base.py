@@ -147,9 +147,9 @@ class Task(ABC):
         ]
 
     def keep_in(self, keeping: Keeping | None, advance: Callable[[int], None]) -> None:
-        """Say where to keep what reading large files finds, and whom to tell of rows that are read.
+        """Set where the reading of large files is kept; ``advance`` is called with rows read.
 
-        Here nothing comes of it.
+        Without effect here: a task that reads large files overrides it.
         """
         return
 
@@ -159,7 +159,7 @@ class Task(ABC):
 
     @property
     def known_fingerprint(self) -> str | None:
-        """`fingerprint` of `records` of ``train`` and `owners`, if reading has told it."""
+        """`fingerprint` of `records` of ``train`` and `owners`, if reading gives it."""
         return None
 
     @property
@@ -222,7 +222,7 @@ class Task(ABC):
     def remarks(self) -> Sequence[str]:
         """What of the training data its owner had better look at, before it is trained on.
 
-        It may tell of single private records.
+        It may name single private records.
         """
         return ()
 

@@ -22,12 +22,12 @@ _PACKAGES = ("tokenizers", "transformers", "pyarrow")
 
 @dataclass(frozen=True)
 class Keeping:
-    """Where what is large is kept for the next run, and who is told what of it.
+    """Where what is large is kept for the next run.
 
     Attributes:
         store: of arrays.
-        warn: told why nothing can be kept.
-        say: told that something is waited for.
+        warn: called with the reason why nothing can be kept.
+        say: called with what is waited for.
     """
 
     store: ArrayStore
@@ -50,7 +50,7 @@ class Keeping:
 
 
 def keeping_of(run: Run, warn: Callable[[str], None], say: Callable[[str], None]) -> Keeping | None:
-    """Where a run keeps what is large, as ``cache=`` has it: beside the run, unless told."""
+    """Where a run keeps what is large, as ``cache=`` has it: beside the run by default."""
     if run.cache == "none":
         return None
     beside = run_path(run).absolute().parent / PRIVATE / "cache"

@@ -13,7 +13,7 @@ import pyarrow as pa
 from dpft.runs.array_store import Arrays, ArrayWriter
 from dpft.tasks.keeping import Keeping, code
 from dpft.tasks.owners import Owners
-from dpft.tasks.reading import How, Reading, read_splits
+from dpft.tasks.reading import Reading, RowRules, read_splits
 from dpft.tasks.table_files import Rows, TableFile
 
 LARGE = 16 << 20
@@ -24,24 +24,24 @@ _PLAIN = ("fingerprint", "swallowed", "swallowed_first")
 
 def read_or_kept(
     file: TableFile,
-    how: How,
+    rules: RowRules,
     advance: Callable[[int], None],
     keeping: Keeping,
     identity: Any,
 ) -> Mapping[str, Reading]:
-    """What `read_splits` finds, kept where the file is large, under the ``identity`` of ``how``.
+    """What `read_splits` finds, kept where the file is large, under the ``identity`` of its rules.
 
     Raises:
         DataError: naming file and line.
     """
     if not file.by_row or file.size() < LARGE:
-        return read_splits(file, how, advance)
-    told = json.dumps(["readings", identity, str(file.path), file.digest().hex(), code()])
+        return read_splits(file, rules, advance)
+    key = json.dumps(["readings", identity, str(file.path), file.digest().hex(), code()])
     arrays = keeping.get(
-        "what was read", told, lambda writer: _write(writer, read_splits(file, how, advance))
+        "what was read", key, lambda writer: _write(writer, read_splits(file, rules, advance))
     )
     if arrays is None:
-        return read_splits(file, how, advance)
+        return read_splits(file, rules, advance)
     return {split: _read(arrays, split, facts, file) for split, facts in arrays.facts.items()}
 
 

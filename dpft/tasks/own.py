@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from dpft.tasks.kept_readings import read_or_kept
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.records import Record
 from dpft.tasks.owners import Owners
-from dpft.tasks.reading import How, Reading, read_splits
+from dpft.tasks.reading import Reading, RowRules, read_splits
 from dpft.tasks.samples import own as own_sample
 from dpft.tasks.sources import Dataset, Form, Hub, Location, locate, read
 from dpft.tasks.table_files import SUFFIXES, Listed, TableFile, read_table, table_file
@@ -77,21 +78,19 @@ class OwnData(Task):
         self._check_users()
 
     def _check_places(self) -> None:
-        places = {
-            "files": [f"task.{s}_file" for s in SPLITS if getattr(self, f"{s}_file") is not None],
-            "hub": ["task.hub"] if self.hub is not None else [],
-        }
-        given = [*places["files"], *places["hub"]]
-        given += ["task.data_dir"] if self.data_dir is not None else []
-        kinds = sum(map(bool, (places["files"], places["hub"], self.data_dir)))
-        if kinds > 1 or (given and self.source == "sample"):
-            told = [*given, "task.source=sample"] if self.source == "sample" else given
+        files = [f"task.{s}_file" for s in SPLITS if getattr(self, f"{s}_file") is not None]
+        hub = ["task.hub"] if self.hub is not None else []
+        folder = ["task.data_dir"] if self.data_dir is not None else []
+        sample = ["task.source=sample"] if self.source == "sample" else []
+        given = [place for place in (files, hub, folder, sample) if place]
+        if len(given) > 1:
             raise ConfigError(
-                f"got {' and '.join(told)}; expected one place for all data: files, a data_dir, "
-                "the hub, or task.source=sample"
+                f"got {' and '.join(chain(*given))}; expected one place for all data: files, a "
+                "data_dir, the hub, or task.source=sample"
             )
-        if self.source in places and places["hub" if self.source == "files" else "files"]:
-            raise ConfigError(f"task.source={self.source} beside {given[0]}; expected auto")
+        other = {"files": hub, "hub": files}.get(self.source)
+        if other:
+            raise ConfigError(f"task.source={self.source} beside {other[0]}; expected auto")
         if self.source == "hub" and self.hub is None:
             raise ConfigError("task.source=hub, but of which data set? Type task.hub=OWNER/NAME")
 
@@ -254,11 +253,11 @@ class OwnData(Task):
         return "record" if self.user_column is None else "user"
 
     def keep_in(self, keeping: Keeping | None, advance: Callable[[int], None]) -> None:
-        self.__dict__["_told"] = keeping, advance
+        self.__dict__["_kept"] = keeping, advance
 
     @cached_property
-    def _told(self) -> tuple[Keeping | None, Callable[[int], None]]:
-        """Where to keep what is read, and what to tell of it; nowhere and nothing, unless said."""
+    def _kept(self) -> tuple[Keeping | None, Callable[[int], None]]:
+        """Where to keep what is read, and what counts the rows; see `keep_in`."""
         return None, lambda count: None
 
     @cached_property
@@ -271,7 +270,7 @@ class OwnData(Task):
 
     def __getstate__(self) -> dict[str, Any]:
         """What a process needs that encodes some records: not what was found in all of them."""
-        left = ("_told", "_readings", "_files")
+        left = ("_kept", "_readings", "_files")
         return {name: value for name, value in self.__dict__.items() if name not in left}
 
     def _reading(self, split: str) -> Reading:
@@ -324,7 +323,7 @@ class OwnData(Task):
             shared or (split == "train" and self.synthetic is None)
         )
         limits = {} if self.limit_train is None else {"train": self.limit_train}
-        how = How(
+        rules = RowRules(
             self.record,
             self.texts,
             self._owner if named else None,
@@ -333,13 +332,13 @@ class OwnData(Task):
             limits,
             owned=self.unit == "user" and split == "train",
         )
-        keeping, advance = self._told
+        keeping, advance = self._kept
         # What a class of somebody's own makes of a row is not known to be the same next time.
         if keeping is None or not is_ours(self) or self.synthetic is not None or split != "train":
-            found = read_splits(file, how, advance)
+            found = read_splits(file, rules, advance)
         else:
-            told = [type(self).__qualname__, settings(self, _NOT_READ), split, shared]
-            found = dict(read_or_kept(file, how, advance, keeping, told))
+            identity = [type(self).__qualname__, settings(self, _NOT_READ), split, shared]
+            found = dict(read_or_kept(file, rules, advance, keeping, identity))
         if not any(len(reading.rows) for reading in found.values()):
             raise DataError(f"{file.path} has no rows; expected at least one record")
         return found

@@ -208,8 +208,8 @@ class TextClassification(OwnData):
 
     def details(self, split: str) -> list[str]:
         counts = self._reading(split).labels
-        told = ", ".join(f"{name} {counts[i]:,}" for i, name in enumerate(self.class_names))
-        return [*super().details(split), f"labels: {told}"]
+        listed = ", ".join(f"{name} {counts[i]:,}" for i, name in enumerate(self.class_names))
+        return [*super().details(split), f"labels: {listed}"]
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         names = [p.prediction for p in predictions], [p.references[0] for p in predictions]

@@ -27,13 +27,13 @@ _BLOCK = 1 << 12
 
 
 @dataclass(frozen=True)
-class How:
+class RowRules:
     """How the rows of a table are read.
 
     Attributes:
         record: a row as a record.
         texts: of a row, to be measured.
-        owner: whose a row is; None: nobody asks.
+        owner: whose a row is; None: not needed.
         split: of a row, given the digest of its record; None: all are of the first split.
         splits: that there are.
         limits: of a split, how many of its records are used; they alone are in its fingerprint.
@@ -74,7 +74,7 @@ class Reading(Counts):
 
     Attributes:
         rows: which are read again when asked for.
-        owners: of the rows; None where nobody asked.
+        owners: of the rows; None where they are not needed.
         fingerprint: `dpft.tasks.base.fingerprint` of the records that are used.
         contents: 64 bits of each record's digest: equal ones are equal records, but for odds of one
             in a million at ten million records.
@@ -132,27 +132,27 @@ class _Split:
 
 
 def read_splits(
-    file: TableFile, how: How, advance: Callable[[int], None] = lambda count: None
+    file: TableFile, rules: RowRules, advance: Callable[[int], None] = lambda count: None
 ) -> dict[str, Reading]:
     """Read a table once, and sort its rows into splits.
 
     Raises:
         DataError: naming file and line.
     """
-    parts = {split: _Split(how.limits.get(split)) for split in how.splits}
-    codes = {split: code for code, split in enumerate(how.splits)}
+    parts = {split: _Split(rules.limits.get(split)) for split in rules.splits}
+    codes = {split: code for code, split in enumerate(rules.splits)}
     sides, names, columns = bytearray(), [], []
-    first = how.splits[0]
+    first = rules.splits[0]
     for position, number, row in file.scan():
-        record = how.record(row)
+        record = rules.record(row)
         content = framed(record.parts())
         digest = hashlib.sha256(content)
-        split = first if how.split is None else how.split(row, digest.hexdigest())
+        split = first if rules.split is None else rules.split(row, digest.hexdigest())
         part = parts[split]
         part.add(position, number, content, digest.digest())
-        part.count(row, record, how.texts(row))
-        if how.owner is not None:
-            names.append(how.owner(row))
+        part.count(row, record, rules.texts(row))
+        if rules.owner is not None:
+            names.append(rules.owner(row))
         sides.append(codes[split])
         if len(sides) % _BLOCK == 0:
             advance(_BLOCK)
@@ -162,19 +162,19 @@ def read_splits(
     columns.append(pa.array(names, pa.large_string()))
     side = np.frombuffer(sides, np.uint8)
     owners = None
-    if how.owner is not None:
+    if rules.owner is not None:
         owners = Owners.encoded(pa.chunked_array(columns))
 
         def row_at(index: int) -> TableRow:
             among = np.count_nonzero(side[:index] == side[index])
-            return parts[how.splits[side[index]]].rows(file)[int(among)]
+            return parts[rules.splits[side[index]]].rows(file)[int(among)]
 
         check_names(Mapped(row_at, range(len(side))), owners)
     return {
         split: part.reading(
             file,
             None if owners is None else owners.part(np.flatnonzero(side == codes[split])),
-            how.owned and split == first,
+            rules.owned and split == first,
         )
         for split, part in parts.items()
     }

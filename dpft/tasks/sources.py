@@ -264,7 +264,7 @@ def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]]) -> Sequence[Any]:
 
 
 def one_by_one(make: Callable[[Any, str], Any]) -> Callable[[Iterable[Any]], list[Any]]:
-    """Rows of the hub's form, of each of which ``make`` makes one; it is told which, for errors."""
+    """Rows made one by one, by `make`, of a row of the hub and its place (for errors)."""
     return lambda rows: [make(row, f"the hub's copy, row {n}") for n, row in enumerate(rows, 1)]
 
 

@@ -31,7 +31,7 @@ _BUFFER = 1 << 20
 _BLOCK = 1 << 14
 _ROWS = 1 << 10  # of a parquet file that are in memory as objects
 
-Found = tuple[int, int, TableRow]
+PlacedRow = tuple[int, int, TableRow]
 """Where a row begins, its number for messages, and the row."""
 
 
@@ -53,7 +53,7 @@ class TableFile(ABC):
         self._stamp: tuple[int, int] | None = None
 
     @abstractmethod
-    def scan(self) -> Iterator[Found]:
+    def scan(self) -> Iterator[PlacedRow]:
         """Every row, in order.
 
         Raises:
@@ -147,7 +147,7 @@ class Listed(TableFile):
         super().__init__(Path())
         self._rows = rows
 
-    def scan(self) -> Iterator[Found]:
+    def scan(self) -> Iterator[PlacedRow]:
         for index, row in enumerate(self._rows):
             yield index, index + 1, row
 
@@ -159,7 +159,7 @@ class Listed(TableFile):
 class JsonLines(TableFile):
     """A JSON object on each line; blank lines are passed over."""
 
-    def scan(self) -> Iterator[Found]:
+    def scan(self) -> Iterator[PlacedRow]:
         with self._open("one JSON object on each line") as file:
             for number, (at, line) in enumerate(_lines(file), 1):
                 text = _decoded(self.path, number, line)
@@ -193,7 +193,7 @@ class Json(JsonLines):
         listed = entries(self.path, _LIST, _DECODER)
         return [TableRow(place, _object(value, place)) for place, value in listed]
 
-    def scan(self) -> Iterator[Found]:
+    def scan(self) -> Iterator[PlacedRow]:
         return super().scan() if self._items is None else Listed(self._items).scan()
 
     def read(self, positions: IntArray, numbers: IntArray) -> Iterator[TableRow]:
@@ -213,7 +213,7 @@ class Separated(TableFile):
         self._delimiter = delimiter
         self._header: list[str] = []
 
-    def scan(self) -> Iterator[Found]:
+    def scan(self) -> Iterator[PlacedRow]:
         with self._open("a table") as file:
             lines = _Feed(self.path, file, _start(file), 0)
             reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
@@ -265,7 +265,7 @@ class Separated(TableFile):
 class Parquet(TableFile):
     """A parquet file, of which a part of a row group is in memory at a time."""
 
-    def scan(self) -> Iterator[Found]:
+    def scan(self) -> Iterator[PlacedRow]:
         with self._parquet() as file:
             position = 0
             for rows in limited_rows(self.path, self._batches(file)):

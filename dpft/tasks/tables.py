@@ -60,7 +60,7 @@ class TableRow:
                 f"{self.place}: column {column!r} is empty; expected text. Remove the row, or fill "
                 "it"
             )
-        if value.isascii():  # which is told at once, of ten million texts
+        if value.isascii():  # quick, for ten million texts
             return value
         return well_formed(value, f"{self.place}, column {column!r}")
 
@@ -111,7 +111,7 @@ def may_hold_rows(row: TableRow) -> bool:
 
     A quotation mark that begins a text opens a cell, which ends at the next such mark: the rows
     between are then no rows. In a TSV file that is refused (a text hardly has tabs); a text may
-    have a line with as many commas as the file has, so that here it can only be told.
+    have a line with as many commas as the file has, so that it is only reported.
     """
     if ".csv, line " not in row.place or len(row.values) < 2:
         return False

@@ -114,10 +114,10 @@ def test_references_of_one_meaning_representation_are_consecutive(split: Split) 
 
 
 def test_csv_files_hold_the_generated_rows(tmp_path: Path) -> None:
-    write_csvs(tmp_path / "e2e", seed=5)
+    write_csvs(tmp_path, seed=5)
     sizes = {"trainset": ("train", 4000), "devset": ("dev", 300), "testset_w_refs": ("test", 300)}
     for stem, (split, count) in sizes.items():
-        rows = read(tmp_path / "e2e" / f"{stem}.csv")
+        rows = read(tmp_path / f"{stem}.csv")
         assert rows == generate("private", split, count, seed=5)  # type: ignore[arg-type]
         assert len(rows) == count
-    assert {path.name for path in (tmp_path / "e2e").iterdir()} == {f"{s}.csv" for s in sizes}
+    assert {path.name for path in tmp_path.iterdir()} == {f"{s}.csv" for s in sizes}

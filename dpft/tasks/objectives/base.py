@@ -137,7 +137,7 @@ class Objective(Losses, Protocol):
             instances: the questions.
             settings: ``conf/decode``.
             seed: for sampling.
-            advance: told how many more instances are done.
+            advance: called with the number of instances that are done.
         """
         ...
 

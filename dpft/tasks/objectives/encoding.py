@@ -39,7 +39,7 @@ def encoded(
     Args:
         objective: a `dpft.tasks.objectives.base.Objective`.
         records: one at least.
-        advance: told of records that are done.
+        advance: called with the number of records that are done.
         keeping: where many are kept; None: nowhere.
         identity: of the records and the tokenizer.
         threads: most processes at a time; None: one for each core.
@@ -58,12 +58,12 @@ def encoded(
     fill = partial(_fill, objective, records, advance, threads)
     arrays = None
     if keeping is not None and len(records) >= LARGE and is_ours(objective):
-        told = {
+        key = {
             "examples": identity,
             "objective": [type(objective).__qualname__, settings(objective, ("tokenizer",))],
             "code": code(),
         }
-        arrays = keeping.get("encoded records", json.dumps(told), fill)
+        arrays = keeping.get("encoded records", json.dumps(key), fill)
     if arrays is None:
         writer = ArrayWriter()
         arrays = writer.in_memory(fill(writer))

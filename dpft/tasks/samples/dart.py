@@ -95,6 +95,5 @@ def generate(seed: int = 0) -> dict[str, list[Entry]]:
 
 def write_files(folder: Path, seed: int = 0) -> None:
     """Write ``dart-v1.1.1-full-{train,dev,test}.json``."""
-    folder.mkdir(parents=True, exist_ok=True)
     for split, entries in generate(seed).items():
         write_json(folder / f"dart-v1.1.1-full-{split}.json", entries, source="generated")

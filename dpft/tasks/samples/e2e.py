@@ -271,7 +271,6 @@ def generate(part: Part, split: Split, count: int, seed: int = 0) -> list[tuple[
 
 def write_csvs(folder: Path, seed: int = 0) -> None:
     """Write the private part as the official files are: UTF-8 with the columns mr and ref."""
-    folder.mkdir(parents=True, exist_ok=True)
     for file_name, split, count in FILES:
         with (folder / file_name).open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)

@@ -134,8 +134,7 @@ def generate(name: str, train: int, dev: int, seed: int = 0) -> Iterator[tuple[s
 
 
 def write(name: str, folder: Path, seed: int = 0, *, train: int = TRAIN, dev: int = DEV) -> None:
-    """Write the files of a task into ``folder``, which is made if absent."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the files of a task into ``folder``."""
     header, row = (f"{columns}\n".replace(" ", "\t") for columns in _COLUMNS[name])
     for file, records in generate(name, train, dev, seed):
         gaps = {"subset": "-mismatched" if "mismatched" in file else ""}

@@ -101,7 +101,6 @@ def _text(chosen: list[Dialogue], rng: random.Random) -> str:
 
 def write_files(folder: Path, seed: int = 0) -> None:
     """Write ``train_self_original.txt`` and ``valid_self_original.txt``."""
-    folder.mkdir(parents=True, exist_ok=True)
     made = dialogues(TRAIN + DEV, seed)
     rng = random.Random(f"personachat-sample-1 candidates {seed}")
     for name, chosen in (("train", made[:TRAIN]), ("valid", made[TRAIN:])):

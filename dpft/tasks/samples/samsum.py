@@ -57,7 +57,6 @@ def chats(count: int, seed: int) -> list[tuple[str, str]]:
 
 def write_files(folder: Path, seed: int = 0) -> None:
     """Write ``train.json``, ``val.json`` and ``test.json``."""
-    folder.mkdir(parents=True, exist_ok=True)
     made = [
         {"id": str(number), "dialogue": dialogue, "summary": summary}
         for number, (dialogue, summary) in enumerate(chats(sum(SIZES.values()), seed))
