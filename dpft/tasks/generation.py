@@ -37,10 +37,10 @@ class Generation(Task):
         from dpft.tasks.objectives.causal import Causal
 
         check_room(loaded.model, self.max_length)
-        return Causal(loaded.text_tokenizer, self.max_length, self.loss, **self.prompt)
+        return Causal(loaded.text_tokenizer, self.max_length, self.loss, **self.prompt_settings)
 
     @property
-    def prompt(self) -> Mapping[str, Any]:
+    def prompt_settings(self) -> Mapping[str, Any]:
         """Settings of `Causal` on how a prompt is made and cut, where they are not its defaults."""
         return {}
 

@@ -60,7 +60,7 @@ class TextToText(Generation, OwnData):
         return super().objective(loaded)
 
     @property
-    def prompt(self) -> Mapping[str, Any]:
+    def prompt_settings(self) -> Mapping[str, Any]:
         framed = {name: getattr(self, name) for name in ("before", "after", "ends", "cut")}
         return {**framed, "perplexity": True}
 

@@ -255,7 +255,7 @@ class PersonaChat(Generation):
         return TextRecord((" ".join(row.persona), *row.history), row.text)
 
     @property
-    def prompt(self) -> Mapping[str, Any]:
+    def prompt_settings(self) -> Mapping[str, Any]:
         return {"cut": "source", "keep": 1, "room": LONGEST_REPLY, "perplexity": True}
 
     def score(self, predictions: Sequence[Prediction]) -> dict[str, float | None]:

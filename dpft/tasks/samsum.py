@@ -115,7 +115,7 @@ class SAMSum(Generation):
         return super().objective(loaded)
 
     @property
-    def prompt(self) -> Mapping[str, Any]:
+    def prompt_settings(self) -> Mapping[str, Any]:
         return {"before": INSTRUCTION, "after": DELIMITER, "ends": False, "cut": "source"}
 
     def score(self, predictions: Sequence[Prediction]) -> dict[str, float]:

@@ -506,7 +506,7 @@ def test_the_sample_can_be_learned():
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    zip(TASKS, (50000, 50000, 73257, 39209, 75750), strict=True),
+    list(zip(TASKS, (50000, 50000, 73257, 39209, 75750), strict=True)),
 )
 def test_the_shipped_settings_name_the_published_size_and_split(name, size):
     config = compose([f"task={name}"])

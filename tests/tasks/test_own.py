@@ -25,6 +25,7 @@ from dpft.tasks.table_files import read_table
 from dpft.training.run import run_experiment
 from tests.tasks.files import write_parquet
 from tests.tasks.objectives.encoders import build
+from tests.tasks.objectives.letters import prompt_of
 from tests.tasks.objectives.own_losses import check_losses_are_their_own
 
 ROWS = [
@@ -214,7 +215,7 @@ def test_no_source_is_too_long_to_train_on_or_to_answer(cut, tiny):
     objective = TextToText(source="sample", **settings).objective(tiny)
     record = TextRecord(("kettle " * 900,), "mended " * 900)
     assert objective.encode(record).length == 256
-    assert len(objective.encode_prompt(record, 20)) <= 255
+    assert len(prompt_of(objective, record, 20)) <= 255
     with pytest.raises(
         ConfigError, match=r"task\.before and task\.after have \d+ tokens of the 16"
     ):

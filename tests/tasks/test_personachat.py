@@ -16,7 +16,7 @@ from dpft.tasks.personachat import LONGEST_REPLY, PersonaChat, Reply, read_json,
 from dpft.tasks.samples.personachat import SILENCE, TOPICS, write_files
 from dpft.tasks.sources import hub_rows
 from tests.tasks.files import write, write_parquet
-from tests.tasks.objectives.letters import loaded_letters, spelled
+from tests.tasks.objectives.letters import loaded_letters, prompt_of, spelled
 
 CANDIDATES = (
     "1 your persona: i have a dog.\n"
@@ -243,7 +243,7 @@ def test_an_endless_persona_leaves_half_to_the_reply():
     record = PersonaChat().record(Reply(0, ("p" * 50,), ("hello",), "fine"))
     example = letters(max_length=20).encode(record)
     assert (spelled(example.prompt), spelled(example.target)) == ("p" * 10 + "llo|", " fine|")
-    prompt = letters(max_length=20).encode_prompt(record, room=10)
+    prompt = prompt_of(letters(max_length=20), record, room=10)
     assert spelled(prompt) == "p" * 10
 
 

@@ -13,7 +13,7 @@ from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samsum import DELIMITER, INSTRUCTION, SAMSum, read_json, read_lines
 from dpft.tasks.sources import hub_rows
 from tests.tasks.files import write, write_parquet
-from tests.tasks.objectives.letters import loaded_letters, spelled
+from tests.tasks.objectives.letters import loaded_letters, prompt_of, spelled
 
 ENTRIES = [
     {"id": "1", "dialogue": "A: hi\r\nB: yo, tea?\r\nA: ok", "summary": " They have tea. "},
@@ -106,7 +106,7 @@ def test_the_prompt_has_instruction_dialogue_and_delimiter():
         "Summarize the following dialogue\nA: hi\nB: yo, tea?\nA: ok\nTL;DR"
     )
     assert spelled(example.target) == " They have tea.^"
-    assert spelled(letters().encode_prompt(SAMSum().record(ROWS[0]))) == spelled(example.prompt)
+    assert spelled(prompt_of(letters(), SAMSum().record(ROWS[0]))) == spelled(example.prompt)
 
 
 def test_a_dialogue_may_be_empty():
@@ -121,7 +121,7 @@ def test_a_long_dialogue_loses_its_start_and_nothing_else_is_cut():
     room = 80 - len(INSTRUCTION) - len(DELIMITER) - len(" They part.^")
     assert spelled(example.prompt) == INSTRUCTION + record.source[-room:] + DELIMITER
     assert spelled(example.target) == " They part.^"
-    prompt = spelled(letters(max_length=80).encode_prompt(record, room=30))
+    prompt = spelled(prompt_of(letters(max_length=80), record, room=30))
     assert len(prompt) == 50
     assert prompt.startswith(INSTRUCTION)
     assert prompt.endswith(f"B: bye{DELIMITER}")

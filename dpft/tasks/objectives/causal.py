@@ -118,10 +118,6 @@ class Causal:
             len(whole) - len(target),
         )
 
-    def encode_prompt(self, record: TextRecord, room: int = 0) -> tuple[int, ...]:
-        """The source as the model sees it when it writes, with ``room`` tokens left to write."""
-        return self._prompt(record, room)[0]
-
     def prompts(
         self, records: Sequence[TextRecord], settings: Decode
     ) -> list[tuple[tuple[int, ...], int]]:

@@ -189,19 +189,6 @@ def _private_reference(record: Record, rng: random.Random) -> str:
     return " ".join((opening, *middle, *family, _pick(rng, _HOUSE["goodbye"], {})))
 
 
-def phrases(part: Part, attribute: str, value: str) -> tuple[str, ...]:
-    """Return the surface forms of a fact.
-
-    Every reference of ``part`` that states the fact holds one of them, ignoring case and hyphens.
-
-    Args:
-        part: "public" or "private".
-        attribute: one of ``ATTRIBUTES``.
-        value: the attribute's value as in the meaning representation.
-    """
-    return tuple(_TEXT["forms"][part].get(attribute, {}).get(value, [value.replace("-", " ")]))
-
-
 # --- records ------------------------------------------------------------------------------------
 
 

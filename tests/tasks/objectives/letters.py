@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+from dpft.config.schema import Decode
+
 
 def letters_with(end):
     """A tokenizer whose tokens are letters, and whose end token is ``end``."""
@@ -19,3 +21,9 @@ def loaded_letters(end, positions=None):
 
 def spelled(ids):
     return "".join(map(chr, ids))
+
+
+def prompt_of(objective, record, room=1):
+    """What a text is written from, with so much room left to write."""
+    ((ids, _),) = objective.prompts([record], Decode(max_new_tokens=room))
+    return ids

@@ -15,7 +15,7 @@ from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.own_texts import LanguageModeling
 from dpft.tasks.personachat import PersonaChat
 from dpft.tasks.samsum import SAMSum
-from tests.tasks.objectives.letters import letters_with, spelled
+from tests.tasks.objectives.letters import letters_with, prompt_of, spelled
 from tests.tasks.objectives.own_losses import check_losses_are_their_own
 
 
@@ -42,7 +42,7 @@ def test_encoding_ends_the_prompt_and_the_target(tiny):
     end = tiny.tokenizer.eos_token_id
     assert example.prompt[-1] == example.target[-1] == end
     assert tiny.tokenizer.decode(example.target[:-1]) == " Aromi is good."
-    assert example.prompt == objective.encode_prompt(record)
+    assert example.prompt == prompt_of(objective, record)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_the_target_begins_with_a_space_unless_one_stands_before_it(options, sou
 
 def test_each_turn_of_a_dialogue_is_ended():
     record = TextRecord(("hi", "you"), "me")
-    assert spelled(letters(50).encode_prompt(record)) == "hi|you|"
-    assert spelled(letters(50, ends=False, before="A ", after=" B\n").encode_prompt(record)) == (
+    assert spelled(prompt_of(letters(50), record)) == "hi|you|"
+    assert spelled(prompt_of(letters(50, ends=False, before="A ", after=" B\n"), record)) == (
         "A hiyou B\n"
     )
     assert spelled(letters(50, ends=False, after="\n").encode(record).target) == "me|"
@@ -79,7 +79,7 @@ def test_long_dialogues_lose_their_start_but_neither_instruction_nor_delimiter()
     assert cut("abcdefgh", "xy", 10, **options) == ("I:fgh>", " xy|")
     assert cut("abcdefgh", "x" * 20, 10, **options) == ("I:>", " xxxxxx")
     objective = letters(10, **options)
-    assert spelled(objective.encode_prompt(TextRecord(("abcdefgh",), ""), room=4)) == "I:fgh>"
+    assert spelled(prompt_of(objective, TextRecord(("abcdefgh",), ""), room=4)) == "I:fgh>"
 
 
 @pytest.mark.parametrize(

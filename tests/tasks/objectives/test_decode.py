@@ -10,6 +10,7 @@ from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.decode import decode
+from tests.tasks.objectives.letters import prompt_of
 
 CAUSAL = Needs("causal")
 
@@ -18,7 +19,7 @@ CAUSAL = Needs("causal")
 def prompts(tiny):
     task = E2E(source="sample", limit_eval=5)
     objective = task.objective(tiny)
-    return [objective.encode_prompt(i.record) for i in task.instances("test")]
+    return [prompt_of(objective, i.record) for i in task.instances("test")]
 
 
 @pytest.mark.parametrize("beams", [1, 3])
