@@ -55,18 +55,18 @@ class Layout:
     classes: tuple[str, ...]
     md5: Mapping[str, str]
 
+    def files(self, split: str) -> tuple[str, ...]:
+        """The files of a split, in order."""
+        return self.train if split == "train" else (self.test,)
+
     def forms(self) -> tuple[Form, ...]:
         """Unpacked, or as the archive."""
-        first = {"train": self.train[0], "test": self.test}
-        return (
-            Form(
-                {split: f"{self.folder}/{name}" for split, name in first.items()}, self.read_folder
-            ),
-            *(
-                Form({split: self.archive}, partial(self.read_archive, split=split))
-                for split in first
-            ),
+        splits = ("train", "test")
+        first = {split: f"{self.folder}/{self.files(split)[0]}" for split in splits}
+        packed = (
+            Form({split: self.archive}, partial(self.read_archive, split=split)) for split in splits
         )
+        return Form(first, self.read_folder), *packed
 
     def read_folder(self, first: Path) -> Rows:
         """The split whose first file is ``first``.
@@ -101,14 +101,14 @@ class Layout:
 
     def are_published(self, first: Path, split: str) -> bool:
         """Whether the split whose first file, or archive, is ``first`` is what was published."""
-        names = self.train if split == "train" else (self.test,)
+        names = self.files(split)
         files = [first] if first.name == self.archive else [first.parent / name for name in names]
         return all(_md5(file) == self.md5[file.name] for file in files)
 
     def _read(self, split: str, opened: Callable[[str], IO[bytes]], where: str) -> Rows:
         self._check_names(_load(opened, self.meta, where), f"{where}/{self.meta}")
         rows: Rows = []
-        for name in self.train if split == "train" else (self.test,):
+        for name in self.files(split):
             rows += self._images(_load(opened, name, where), f"{where}/{name}", name)
         return rows
 

@@ -154,6 +154,10 @@ def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Reply]:
     return _replies(rows, "the hub's copy")
 
 
+def _text_form(name: str) -> Form:
+    return Form({"train": f"train_{name}.txt", "dev": f"valid_{name}.txt"}, read_text)
+
+
 _HF_FILE = "personachat_self_original.json"
 
 
@@ -173,17 +177,8 @@ class PersonaChat(Generation):
     record_is = "one reply of the persona's owner, with the persona and the dialogue so far"
     dataset = Dataset(
         forms=(
-            Form(
-                {"train": "train_self_original.txt", "dev": "valid_self_original.txt"},
-                read_text,
-            ),
-            Form(
-                {
-                    "train": "train_self_original_no_cands.txt",
-                    "dev": "valid_self_original_no_cands.txt",
-                },
-                read_text,
-            ),
+            _text_form("self_original"),
+            _text_form("self_original_no_cands"),
             # One file for both splits: a form for each, as only the reader knows which is meant.
             Form({"train": _HF_FILE}, partial(read_json, split="train")),
             Form({"dev": _HF_FILE}, partial(read_json, split="valid")),

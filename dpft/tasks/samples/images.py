@@ -82,7 +82,7 @@ def write_cifar(layout: Layout, folder: Path, seed: int) -> None:
     _pickle(to / layout.meta, {layout.names: [name.encode() for name in layout.classes]})
     count = len(layout.classes)
     for split, (labels, images, _) in _splits(count, 1000 // count, 200 // count, seed):
-        files = layout.train if split == "train" else (layout.test,)
+        files = layout.files(split)
         planes = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
         for name, chosen in zip(
             files, np.array_split(np.arange(len(labels)), len(files)), strict=True
