@@ -29,7 +29,6 @@ from dpft.tasks.food101 import read_list as read_food
 from dpft.tasks.gtsrb import GTSRB
 from dpft.tasks.gtsrb import read_csv as read_signs
 from dpft.tasks.images import KEPT, hub_images
-from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.images import LabelledImage
 from dpft.tasks.sources import parquet
 from dpft.tasks.svhn import SVHN, read_mat
@@ -157,12 +156,6 @@ def test_lossy_images_of_parquet_files_are_labelled(tmp_path, form, expected):
     task = CIFAR10(data_dir=str(tmp_path))
     assert len(task.records("test")) == 1
     assert task.labels() == expected
-
-
-def test_a_generated_sample_is_no_copy():
-    task = CIFAR10(source="sample")
-    task.records("train")
-    assert task.labels() == ["generated sample data"]
 
 
 class Call:
@@ -548,11 +541,8 @@ def test_models_that_do_not_fit_are_refused():
         SVHN(image_size=0)
 
 
-def test_the_score_is_the_share_of_right_names():
-    task = CIFAR10(source="sample")
-    predictions = [Prediction("", name, ("cat",)) for name in ("cat", "cat", "dog", "cat")]
-    assert task.score(predictions) == {"accuracy": 0.75}
-    assert task.signature() == "accuracy:share of equal names|classes:10"
+def test_the_signature_of_the_score_says_how_many_classes_there_are():
+    assert CIFAR10().signature() == "accuracy:share of equal names|classes:10"
 
 
 @pytest.mark.realdata
