@@ -17,7 +17,10 @@ def task_of(name, **settings):
 
 
 def sample_fingerprints():
-    return {name: fingerprint(task_of(name, source="sample").records("train")) for name in TASKS}
+    """Of texts: images are drawn by arrays, in which no set and no dictionary has a part."""
+    tasks = [task_of(name, source="sample") for name in TASKS]
+    texts = [task for task in tasks if task.needs.kind != "image"]
+    return {task.name: fingerprint(task.records("train")) for task in texts}
 
 
 @pytest.mark.parametrize("name", TASKS)
