@@ -108,7 +108,8 @@ class Dataset:
     Attributes:
         forms: what a folder may hold, tried in order.
         hub: the hub's copy; None if there is none.
-        write_sample: writes a generated sample into a folder, in the first form, from a seed.
+        write_sample: writes a generated sample into a folder that is there, in the first form, from
+            a seed.
     """
 
     forms: tuple[Form, ...]

@@ -222,6 +222,7 @@ def test_what_cannot_be_done_is_refused(private, overrides, message):
 
 def test_sources_of_training_records_are_refused_whatever_file_they_lie_in(tmp_path, monkeypatch):
     folder = tmp_path / "data"
+    folder.mkdir()
     E2E.dataset.write_sample(folder, 0)
     task = E2E(source="files", data_dir=str(folder))
     copy, part = tmp_path / "copy.csv", tmp_path / "part.csv"
