@@ -59,6 +59,8 @@ _CHECKS = (
 TARGETS: dict[str, str] = {
     "dpft/privacy/noise.py": "privacy/test_noise privacy/test_mechanism "
     "privacy/clipping/test_single_process",
+    "dpft/privacy/keystream.py": "privacy/test_keystream",
+    "dpft/privacy/normals.py": "privacy/test_normals",
     "dpft/privacy/keys.py": "privacy/test_noise privacy/test_sampling tasks/test_units",
     "dpft/privacy/sampling.py": "privacy/test_sampling tasks/test_units",
     "dpft/privacy/mechanism.py": "privacy/test_mechanism privacy/test_noise",

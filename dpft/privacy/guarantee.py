@@ -58,8 +58,9 @@ _NOT_COVERED = (
     "public, and so are the choices that depend on it (sampling rate, delta, steps).",
     "**Floating-point noise.** The analysis is for real numbers; noise and sums have finitely many "
     "digits, which attacks on exact bit patterns can exploit.",
-    "**The pseudo-random generator.** Sampling and noise come from a statistical generator, "
-    "not from a cryptographic one.",
+    "**The pseudo-random generator.** The guarantee holds against those who cannot break ChaCha20, "
+    "which sampling and noise come from; or, in runs whose ledger states no `noise_version`, a "
+    "statistical generator.",
     "**The `private/` folder** of the run holds noiseless statistics and the noise key. It is no "
     "part of this release and must not be published.",
     "**Validation and test records.** Scores are computed from them without noise, and generated "

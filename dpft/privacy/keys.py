@@ -3,31 +3,46 @@
 Every random draw of a run is a function of (key, purpose, step), never of a generator's state. A
 run that was killed therefore replays exactly the batches and the noise it had already used, and no
 two steps can share noise: resuming needs no saved generator and cannot spend privacy twice.
+
+What the guarantee rests on (noise, Poisson sampling, the number of a selection's runs) is drawn
+from a derived key by ChaCha20 (`dpft.privacy.keystream`). The rest may come from `generator`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 
 import numpy as np
 
 
-def derive(key: bytes, *labels: str | int) -> int:
-    """A 128-bit integer determined by ``key`` and ``labels`` (SHA-256, labels kept apart)."""
-    digest = hashlib.sha256(key)
+def derive(key: bytes, *labels: str | int) -> bytes:
+    """32 bytes determined by ``key`` and ``labels`` (HMAC-SHA256, labels kept apart).
+
+    Guarantee: without the key, keys of different labels look random and unrelated. Use each for one
+    purpose.
+    """
+    mac = hmac.new(key, digestmod=hashlib.sha256)
     for label in labels:
         text = f"{type(label).__name__}:{label}".encode()
-        digest.update(len(text).to_bytes(8, "big") + text)
-    return int.from_bytes(digest.digest()[:16], "big")
+        mac.update(len(text).to_bytes(8, "big") + text)
+    return mac.digest()
+
+
+def seed(key: bytes, *labels: str | int) -> int:
+    """A seed for torch's generators, 63 bits of ``derive(key, *labels)``."""
+    return int.from_bytes(derive(key, *labels)[:8], "big") >> 1
 
 
 def generator(key: bytes, *labels: str | int) -> np.random.Generator:
-    """A counter-based generator (Philox) keyed with all 128 bits of ``derive(key, *labels)``.
+    """A counter-based generator (Philox) keyed with 128 bits of ``derive(key, *labels)``.
 
-    PyTorch's CPU generator keeps 32 bits of its seed, few enough to try them all; hence NumPy's.
-    Neither is cryptographic: see the pitfalls page.
+    A statistical generator, not a cryptographic one: for what no guarantee rests on. PyTorch's CPU
+    generator keeps 32 bits of its seed, few enough to try them all; hence NumPy's.
     """
-    return np.random.Generator(np.random.Philox(key=derive(key, *labels)))
+    return np.random.Generator(
+        np.random.Philox(key=int.from_bytes(derive(key, *labels)[:16], "big"))
+    )
 
 
 def public_key(seed: int) -> bytes:

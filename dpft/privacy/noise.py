@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dpft.privacy import keys
+from dpft.privacy import keys, normals
 from dpft.privacy.clipping.checks.single_process import check_single_process
 from dpft.privacy.thresholds import sensitivity
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from dpft.privacy.mechanism import Mechanism
 
 ALLOCATIONS = ("global", "equal_budget", "weighted")
+
+NOISE_VERSION = 2
+"""Of what noise and samples follow from a key; 1 was NumPy's Philox. A step that was spent under
+one version cannot be replayed under another."""
 
 
 def allocate(
@@ -81,12 +85,13 @@ class GaussianNoise:
     """Turns sums of clipped gradients into the noisy mean that an optimizer may see.
 
     ``g~_k = (sum_i clip(g_ik) + z_k) / B`` with ``z_k ~ N(0, std_k^2 I)`` (Li et al. 2022,
-    Algorithm 1; He et al. 2022, Algorithm 1, with groups). Noise is drawn in float32 whatever the
-    parameters' type: in half precision the sum would round the noise away.
+    Algorithm 1; He et al. 2022, Algorithm 1, with groups). Noise is drawn, added and divided in
+    float64, and the result rounded once to the parameter's type.
 
     Guarantee: each coordinate of each parameter at each step, and each count, has noise of its own,
-    a function of (key, step): the same step replayed after a kill repeats it, no other step can.
-    One object releases each step at most once, in order.
+    a function of (key, step, parameter's name, position in the flattened parameter): the same step
+    replayed after a kill repeats it, no other step can. One object releases each step at most once,
+    in order.
 
     Raises:
         ValueError: if what the clipper releases is not what the mechanism accounts for.
@@ -139,15 +144,13 @@ class GaussianNoise:
         for name, parameter in clipper.parameters.items():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            grad = parameter.grad.float() if parameter.grad.itemsize < 4 else parameter.grad
             std = stds[self._group[name]] if stds else 0.0
             if std > 0:
-                draws = keys.generator(self._key, "noise", step, name).standard_normal(
-                    parameter.shape, dtype="float32"
-                )
-                noise = torch.from_numpy(draws).to(grad.device)
-                grad = grad.add_(noise.to(grad.dtype), alpha=std)
-            parameter.grad = grad.div_(mechanism.batch_size).to(parameter.dtype)
+                parameter.grad = parameter.grad.contiguous()
+                key = keys.derive(self._key, "noise", step, name)
+                noisy_mean_(parameter.grad.view(-1), key, std, mechanism.batch_size)
+            else:
+                parameter.grad.div_(mechanism.batch_size)
         return self._move_thresholds(step)
 
     def _move_thresholds(self, step: int) -> Released:
@@ -155,7 +158,7 @@ class GaussianNoise:
         if mechanism.quantiles is None:
             return Released()
         counts = clipper.below.tolist()
-        draws = keys.generator(self._key, "quantiles", step).standard_normal(len(counts))
+        draws = normals.normals(keys.derive(self._key, "quantiles", step), 0, len(counts))
         sigma_b = mechanism.count_noise or 0.0
         fractions = tuple(
             0.5 + (count + sigma_b * z) / mechanism.batch_size
@@ -164,6 +167,29 @@ class GaussianNoise:
         released = Released(fractions, clipper.thresholds)
         clipper.move(mechanism.quantiles.updated(clipper.estimates, fractions))
         return released
+
+
+def noisy_mean_(
+    sums: torch.Tensor, key: bytes, std: float, batch_size: int, first: int = 0
+) -> None:
+    """``(sums + std z) / batch_size`` in place, ``z`` standard normal.
+
+    Args:
+        sums: ``(n,)``, a slice of a flattened parameter's sum of clipped gradients.
+        key: of the step's noise on the whole parameter.
+        std: standard deviation of the noise on the sum.
+        batch_size: expected.
+        first: where the slice begins in the whole.
+
+    Guarantee: any slices that together make the whole have the noise that the whole would have, bit
+    for bit, wherever they are.
+    """
+    for start, z in normals.tiles(key, first, first + len(sums), sums.device):
+        piece = sums[start - first : start - first + len(z)]
+        # One operation at a time: add_(alpha=) is fused on some devices, and a GPU divides by
+        # multiplying in its own way.
+        z.mul_(std).add_(piece.to(z.device)).mul_(1 / batch_size)
+        piece.copy_(z)
 
 
 def _check(mechanism: Mechanism, clipper: Clipper) -> None:

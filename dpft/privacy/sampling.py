@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dpft.privacy import keys
+from dpft.privacy import keys, keystream
 
 if TYPE_CHECKING:
     from dpft.privacy.mechanism import Mechanism
@@ -31,17 +31,19 @@ class PoissonSampler:
 
     Batches vary in size and may be empty; the sum is divided by the expected size ``B``.
 
-    Guarantee: this is the sampling that every accountant here assumes.
+    Guarantee: this is the sampling that every accountant here assumes, to whoever cannot tell
+    ChaCha20's keystream from random bits. Record ``i`` joins if word ``i`` of the step's
+    keystream, as a number below ``2^64``, is below ``floor(2^64 B/N)``.
     """
 
     def __init__(self, mechanism: Mechanism, key: bytes) -> None:
-        self._rate = mechanism.sampling_rate
         self._size = mechanism.dataset_size
+        self._last = (mechanism.batch_size << 64) // mechanism.dataset_size - 1
         self._key = key
 
     def batch(self, step: int) -> list[int]:
-        draws = keys.generator(self._key, "sampling", step).random(self._size)
-        indices: list[int] = np.flatnonzero(draws < self._rate).tolist()
+        words = keystream.words(keys.derive(self._key, "sampling", step), 0, self._size)
+        indices: list[int] = np.flatnonzero(words.numpy().view(np.uint64) <= self._last).tolist()
         return indices
 
 

@@ -87,6 +87,13 @@ class Ledger(Closing):
         contents = _parse(self._path, lines)
         if not contents.entries:
             return []
+        before, now = (h.get("noise_version", 1) for h in (contents.header, self._header))
+        if before != now:
+            raise LedgerMismatchError(
+                f"{self._path} spent {contents.steps_spent} steps with noise of version {before}; "
+                f"this dpft draws version {now}, so a replayed step would be a second release. "
+                f"Go on with the version of dpft that began the run, or {START_OVER}"
+            )
         if lines[0] != first:
             changed = differences(contents.header, self._header)
             listed = "\n  ".join(changed) or "format version or encoding"

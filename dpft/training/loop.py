@@ -119,7 +119,7 @@ def train(
         """The sum of the clipped gradients; nothing is released yet, so it may be formed anew."""
         # Dropout masks fall to rows, and one more record shifts the rows. Masks that an observer
         # knew would break the sensitivity; secret ones can be thought of as each record's own.
-        torch.manual_seed(keys.derive(key, "dropout", step) % 2**63)
+        torch.manual_seed(keys.seed(key, "dropout", step))
         statistics = StepStatistics()
         for micro in pieces:
             batch = data.batch(micro, step).to(device)

@@ -17,6 +17,7 @@ from dpft.models.adapt import adapt
 from dpft.models.digest import digest, tokenizer_digest
 from dpft.models.load import LoadedModel, load_model
 from dpft.privacy import Clipper, Mechanism, keys
+from dpft.privacy.noise import NOISE_VERSION
 from dpft.privacy.shapes import FixedShapes
 from dpft.tasks.base import Task, fingerprint
 from dpft.tasks.keeping import keeping_of
@@ -88,6 +89,7 @@ class Prepared:
             "model": self.model,
             "key": runs.key_fingerprint(self.key),
             "unit": self.task.unit_in_words,
+            "noise_version": NOISE_VERSION,
             # Another machine rounds differently: the same noise on a slightly different sum would
             # be a second release that nobody counted.
             "compute": {

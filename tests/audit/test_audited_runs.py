@@ -85,14 +85,14 @@ def test_noise_that_is_too_small_is_caught(tmp_path, monkeypatch):
 
 def test_noise_that_is_the_same_at_every_step_is_caught(tmp_path, monkeypatch):
     """In the sum of what was released it grows as a canary does; it has no part in the range."""
-    right = keys.generator
+    right = keys.derive
 
     def repeated(key, *path):
         return right(
             key, *(0 if isinstance(part, int) and path[0] == "noise" else part for part in path)
         )
 
-    monkeypatch.setattr("dpft.privacy.noise.keys.generator", repeated)
+    monkeypatch.setattr("dpft.privacy.noise.keys.derive", repeated)
     audit = run_experiment(parse(config(tmp_path, *BOUND))).record["audit"]
 
     assert audit["refuted"], audit

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from dpft.privacy import Mechanism, keys, make_clipper
+from dpft.privacy import Mechanism, keys, keystream, make_clipper
 from dpft.privacy.clipping.groups import Group
-from dpft.privacy.noise import Released, allocate
+from dpft.privacy.noise import Released, allocate, noisy_mean_
+from dpft.privacy.normals import normals
 from dpft.privacy.quantiles import Quantiles
 
 SIZE = 40_000
@@ -138,11 +139,48 @@ def test_half_precision_gradients_get_float32_noise():
     assert torch.equal(grad, single.parameters["a"].grad.bfloat16())  # rounded once, at the end
 
 
-def test_one_flat_group_gets_the_noise_it_always_got():
-    """Runs that exist replay: a function of key, step and name, times sigma times the threshold."""
-    draws = keys.generator(b"key", "noise", 3, "b").standard_normal((400, 100), dtype="float32")
-    expected = torch.zeros(400, 100).add_(torch.from_numpy(draws), alpha=1.7 * math.sqrt(0.1 * 0.1))
-    assert torch.equal(draw(3)["b"], expected.div_(64).flatten())
+def test_noise_is_a_function_of_key_step_name_and_position():
+    """Runs that exist replay: these normals times sigma times the threshold, rounded once."""
+    z = normals(keys.derive(b"key", "noise", 3, "b"), 0, SIZE).numpy()
+    std = 1.7 * math.sqrt(0.1 * 0.1)
+    for dtype in (torch.float32, torch.float64):
+        clipper = Sums(flat(0.1), sums=0.25, dtype=dtype)
+        mechanism(batch_size=50).noise(b"key", clipper).privatise_(3)
+        expected = torch.from_numpy((0.25 + std * z) * (1 / 50)).to(dtype)
+        assert torch.equal(clipper.gradients()["b"], expected)
+
+
+def test_noise_scales_with_sigma_exactly():
+    """Twice sigma, a power of two, leaves every digit as it is."""
+    assert torch.equal(draw(0, mech=mechanism(3.4))["a"], 2 * draw(0, mech=mechanism(1.7))["a"])
+    assert torch.equal(
+        draw(0, mech=mechanism(batch_size=128))["a"],
+        draw(0, mech=mechanism(batch_size=64))["a"] / 2,
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_slices_of_a_parameter_get_the_noise_of_the_whole(dtype):
+    """Whoever holds which, and wherever they are cut."""
+    key = keys.derive(b"key", "noise", 0, "a")
+    whole = torch.linspace(-1, 1, 150_001).to(dtype)
+    pieces = [piece.clone() for piece in whole.split([0, 1, 1023, 2, 66_000, 70_000, 12_975])]
+    noisy_mean_(whole, key, 0.3, 7)
+    first = 0
+    for piece in pieces:
+        noisy_mean_(piece, key, 0.3, 7, first)
+        first += len(piece)
+    assert torch.equal(torch.cat(pieces), whole)
+
+
+def test_noise_falls_to_places_not_to_memory():
+    """A gradient that lies in memory column by column has the noise of one that lies row by row."""
+    columns = Sums([Group("all", ("a",), 0.1)], shapes={"a": (300, 70)})
+    columns.parameters["a"].grad = torch.zeros(70, 300).T
+    rows = Sums([Group("all", ("a",), 0.1)], shapes={"a": (300, 70)})
+    for clipper in (columns, rows):
+        mechanism().noise(b"key", clipper).privatise_(0)
+    assert torch.equal(columns.parameters["a"].grad, rows.parameters["a"].grad)
 
 
 def test_noise_refuses_a_clipper_of_another_sensitivity():
@@ -215,6 +253,30 @@ def test_counts_have_the_stated_noise():
             p.grad = None
     for x, y in combinations(streams, 2):  # of counts and gradients, at every step
         assert abs(correlation(x, y)) < 5 / math.sqrt(K)
+
+
+def test_no_word_is_used_twice(monkeypatch):
+    """By parameters, counts and batches of all steps; a word used twice cancels in a difference."""
+    asked, words = set(), keystream.words
+
+    def recorded(key, start, stop, device="cpu"):
+        wanted = {(key, i) for i in range(start, stop)}
+        assert not wanted & asked
+        asked.update(wanted)
+        return words(key, start, stop, device)
+
+    shapes = {"p0": (3,), "p1": (150_000,)}
+    quantiles = Quantiles(0.5)
+    groups = [Group(name, (name,), 0.5) for name in shapes]
+    mech = Mechanism(*(1000, 50, 3, 1.0, (0.5, 0.5), 1e-5), quantiles=quantiles, count_noise=3.0)
+    noise = mech.noise(b"key", Sums(groups, quantiles, shapes=shapes))
+    sampler = mech.sampler(b"key")
+    noise.privatise_(0)  # past the check of the device
+    monkeypatch.setattr(keystream, "words", recorded)
+    for step in range(1, 3):
+        sampler.batch(step)
+        noise.privatise_(step)
+    assert len(asked) == 2 * (1000 + 1024 + 147 * 1024 + 1024)
 
 
 @pytest.mark.parametrize("steps", [(-1,), (5,), (0, 0), (3, 2)])
@@ -342,17 +404,48 @@ def test_one_record_moves_the_joint_release_by_no_more_than_is_accounted_for(
 
 def test_streams_stay_what_they_are():
     """A run that another version of this code began is replayed with the same batches and noise."""
-    assert keys.derive(b"key", "noise", 3, "wte") == 0x5D51B7CD6788FC0E6B982E0F1B088EC2
-    drawn = keys.generator(b"key", "sampling", 0).random(2)
-    assert drawn.round(8).tolist() == [0.4396923, 0.63071632]
+    assert (
+        keys.derive(b"key", "noise", 3, "wte").hex()
+        == "9664700fdf53264bdd4026870c0bf03f853e9ff5b5aaef71af55cb1a48f160a8"
+    )
+    assert [x.hex() for x in draw(3)["b"][:3].tolist()] == [
+        "0x1.c687240000000p-12",
+        "0x1.12dddc0000000p-9",
+        "-0x1.2534b40000000p-9",
+    ]
+    mech, clipper = adaptive(groups=2)
+    released = mech.noise(b"key", clipper).privatise_(2)
+    assert [x.hex() for x in released.fractions] == ["0x1.289b17c184a79p-1", "0x1.dd8b8018fa56ep-2"]
+    assert mechanism().sampler(b"key").batch(3)[:9] == [18, 31, 32, 36, 61, 84, 125, 136, 148]
+    assert Mechanism(1000, 64, 5, 1.0, (0.1,), 1e-5, "shuffle").sampler(b"key").batch(3)[:9] == [
+        23,
+        35,
+        54,
+        63,
+        80,
+        83,
+        87,
+        88,
+        90,
+    ]
+    assert keys.seed(b"key", "dropout", 3) == 3605885149248885001
 
 
 def test_labels_that_run_together_are_told_apart():
     streams = {
         keys.derive(b"key", *labels)
-        for labels in (("a", "bc"), ("ab", "c"), ("abc",), ("abc", ""), (1,), ("1",), (11,), (1, 1))
+        for labels in (
+            *(("a", "bc"), ("ab", "c"), ("abc",), ("abc", ""), (1,), ("1",), (11,), (1, 1)),
+            *(("a", "b"), ("astr:b",), ("a", 1), ("aint:1",)),
+        )
     }
-    assert len(streams) == 8
+    assert len(streams) == 12
+
+
+def test_every_byte_of_the_key_counts():
+    key = bytes(32)
+    others = [key[:i] + b"\x01" + key[i + 1 :] for i in range(32)]
+    assert len({keys.derive(k, "noise") for k in (key, *others)}) == 33
 
 
 @pytest.mark.parametrize("allocation", ["global", "equal_budget"])

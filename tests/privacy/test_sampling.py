@@ -4,10 +4,11 @@ import math
 from collections import Counter
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpft.privacy import Mechanism, microbatches
+from dpft.privacy import Mechanism, keystream, microbatches
 
 N, B = 500, 50
 
@@ -31,6 +32,15 @@ def test_each_record_joins_with_probability_q_independently():
     assert all(abs(counts[i] - 2000 * q) < 5.5 * spread for i in range(N))
     together = sum(1 for d in draws if 3 in d and 4 in d)
     assert together == pytest.approx(2000 * q * q, abs=5 * math.sqrt(2000 * q * q))
+
+
+def test_a_record_joins_if_its_word_is_below_the_rate(monkeypatch):
+    """``floor(2^64 B/N)`` of the words, which have no sign; at rate one all of them."""
+    third = (1 << 64) // 3
+    words = torch.tensor([third - 1, third, 0, third + 1, -1, 1])
+    monkeypatch.setattr(keystream, "words", lambda key, start, stop: words)
+    assert sampler(batch_size=2, size=6).batch(0) == [0, 2, 5]
+    assert sampler(batch_size=6, size=6).batch(0) == list(range(6))
 
 
 def test_batches_may_be_empty():

@@ -106,7 +106,7 @@ class Trials:
 
     def draw(self, key: bytes) -> int:
         """The number of runs, from a secret key: who knew it would know more than was released."""
-        u = float(keys.generator(key, "trials").random())
+        u = int.from_bytes(keys.derive(key, "trials")[:8], "big") * 2.0**-64
         k = 0 if self.poisson else 1
         below = 0.0
         while k < _MOST_TRIALS:

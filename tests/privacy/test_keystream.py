@@ -1,0 +1,82 @@
+"""ChaCha20 by OpenSSL, by torch's integers and by RFC 8439's tables: the same words."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpft.privacy import keystream
+from dpft.privacy.keystream import LENGTH, words
+
+CPU = torch.device("cpu")
+KEY = bytes(range(32))
+
+# RFC 8439, appendix A.1, those with a nonce of zeros: key, block counter, keystream.
+VECTORS = [
+    (
+        bytes(32),
+        0,
+        "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
+        "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586",
+    ),
+    (
+        bytes(32),
+        1,
+        "9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed"
+        "29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f",
+    ),
+    (
+        bytes(31) + b"\x01",
+        1,
+        "3aeb5224ecf849929b9d828db1ced4dd832025e8018b8160b82284f3c949aa5a"
+        "8eca00bbb4a73bdad192b5c42f73f2fd4e273644c8b36125a64addeb006c13a0",
+    ),
+    (
+        b"\x00\xff" + bytes(30),
+        2,
+        "72d54dfbf12ec44b362692df94137f328fea8da73990265ec1bbbea1ae9af0ca"
+        "13b25aa26cb4a648cb9b9d1be65b2c0924a66c54d545ec1b7374f4872e99f096",
+    ),
+]
+
+
+def as_bytes(drawn: torch.Tensor) -> bytes:
+    return drawn.numpy().astype("<i8").tobytes()
+
+
+@pytest.mark.parametrize(("key", "counter", "expected"), VECTORS)
+def test_the_words_are_those_of_rfc_8439(key, counter, expected):
+    assert as_bytes(words(key, 8 * counter, 8 * counter + 8)).hex() == expected
+    assert as_bytes(keystream._rounds(key, counter, 1, CPU)).hex() == expected
+
+
+@given(
+    key=st.binary(min_size=32, max_size=32),
+    first=st.integers(0, (1 << 32) - 40) | st.sampled_from([(1 << 31) - 3, (1 << 32) - 40]),
+    count=st.integers(0, 40),
+)
+@settings(max_examples=60, deadline=None)
+def test_integers_of_torch_give_the_words_of_openssl(key, first, count):
+    assert torch.equal(
+        keystream._rounds(key, first, count, CPU), keystream._openssl(key, first, count)
+    )
+
+
+@given(start=st.integers(0, 100), length=st.integers(0, 100))
+@settings(deadline=None)
+def test_any_range_is_a_slice_of_the_whole(start, length):
+    assert torch.equal(words(KEY, start, start + length), words(KEY, 0, 200)[start:][:length])
+
+
+def test_the_end_of_the_keystream_is_not_passed():
+    """The counter would start again, and with it the words."""
+    assert len(words(KEY, LENGTH - 5, LENGTH)) == 5
+    for start, stop in ((LENGTH - 5, LENGTH + 1), (-1, 5), (5, 4)):
+        with pytest.raises(ValueError, match=f"words {start} to {stop} of a keystream"):
+            words(KEY, start, stop)
+
+
+def test_no_word_comes_twice():
+    """Of a million words of each of four keys, two alike have a chance of 4e-7."""
+    drawn = [words(bytes([k]) + bytes(31), 0, 1 << 20) for k in range(4)]
+    assert len(torch.cat(drawn).unique()) == 4 << 20

@@ -1,0 +1,323 @@
+"""The numbers are standard normal far into their tails, and the same bits wherever drawn."""
+
+import hashlib
+import math
+import os
+import subprocess
+import sys
+from itertools import pairwise
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special, stats
+
+from dpft.privacy import keys, keystream
+from dpft.privacy import normals as module
+from dpft.privacy.normals import BLOCK, normals, tiles
+
+CPU = torch.device("cpu")
+KEY = keys.derive(b"key", "noise", 3, "wte")
+N = 10_000_000
+HALF = BLOCK // 2
+
+
+def digest(drawn: torch.Tensor) -> str:
+    return hashlib.sha256(drawn.numpy().tobytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def many() -> np.ndarray:
+    return normals(KEY, 0, N).numpy()
+
+
+# --- the same bits everywhere ---
+
+
+def test_the_numbers_stay_what_they_are():
+    """Other code may draw them faster; it may not draw others, or runs could not be replayed."""
+    assert KEY.hex() == "9664700fdf53264bdd4026870c0bf03f853e9ff5b5aaef71af55cb1a48f160a8"
+    assert [z.hex() for z in normals(KEY, 0, 4).tolist()] == [
+        "-0x1.2706a381b708dp+1",
+        "-0x1.1c8a12db9ff61p-1",
+        "0x1.8d1fc2c115cfdp-1",
+        "-0x1.0428f09409488p-4",
+    ]
+    assert [z.hex() for z in normals(KEY, HALF, HALF + 2).tolist()] == [
+        "0x1.fb81450c6bc37p-4",
+        "0x1.4b8c0cbb7db0bp-1",
+    ]
+    assert (
+        digest(normals(KEY, 0, 1 << 20))
+        == "c96d9fa2979e004d921d809055816c0230b7ec9c5f6805a39294299b9a16c713"
+    )
+
+
+def scalar(first: int, second: int) -> tuple[float, float]:
+    """One pair by the operations of Python's floats, which are IEEE's and are never contracted."""
+
+    def horner(coefficients, x):
+        value = coefficients[0]
+        for coefficient in coefficients[1:]:
+            value = value * x
+            value = value + coefficient
+        return value
+
+    x = float(first | 1)
+    m, k = math.frexp(abs(x))
+    m, k = (2 * m, k - 64) if 2 * m < math.sqrt(2) else (m, k - 63)
+    s = (m - 1.0) / (m + 1.0)
+    log = horner(module._LOG, s * s) * s
+    radius = math.copysign(math.sqrt(log + k * (-2 * math.log(2))), x)
+    t = float(second | 1) * (math.pi / 4 * 2.0**-63)
+    cos, sin = horner(module._COS, t * t), horner(module._SIN, t * t) * t
+    return (radius * sin, radius * cos) if first & 1 else (radius * cos, radius * sin)
+
+
+def edges() -> list[int]:
+    """Words at which a step of the transform changes its course."""
+    powers = [1 << k for k in range(63)]
+    halves = [int(math.sqrt(0.5) * 2.0**k) for k in range(12, 64)]
+    near = {p + d for p in [*powers, *halves, (1 << 63) - 1] for d in (-2, -1, 0, 1, 2)}
+    inside = {p for p in near if p < 1 << 63} | {(1 << 63) - 1 - (1 << k) for k in range(63)}
+    return sorted({sign * p for p in inside for sign in (1, -1)} | {-(1 << 63)})
+
+
+def test_each_step_is_one_ieee_operation():
+    """The bits of torch's tensors, in vectors and in their remainders, are those of scalars."""
+    at_edges = torch.tensor(edges())
+    firsts = torch.cat([at_edges, at_edges, keystream.words(KEY, 0, 20_001)])
+    seconds = torch.cat([at_edges, at_edges.flip(0), keystream.words(KEY, 50_000, 70_001)])
+    drawn = module._box_muller(torch.stack([firsts, seconds]))
+    expected = [scalar(a, b) for a, b in zip(firsts.tolist(), seconds.tolist(), strict=True)]
+    assert drawn.isfinite().all()
+    assert torch.equal(
+        drawn.view(torch.int64), torch.tensor(expected, dtype=torch.float64).T.view(torch.int64)
+    )
+
+
+def test_any_device_gives_the_same_numbers(monkeypatch):
+    """What a GPU does is done here on the CPU: the words by torch, tiles of another size."""
+    expected = normals(KEY, 1000, 400_001)
+    monkeypatch.setattr(
+        keystream, "_openssl", lambda key, first, count: keystream._rounds(key, first, count, CPU)
+    )
+    monkeypatch.setattr(module, "_TILE_CPU", 1 << 18)
+    assert torch.equal(normals(KEY, 1000, 400_001), expected)
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_any_instruction_set_gives_the_same_numbers(capability):
+    script = (
+        "import hashlib; from dpft.privacy.normals import normals;"
+        "print(hashlib.sha256(normals(bytes(range(32)), 5, 70_000).numpy().tobytes()).hexdigest())"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "ATEN_CPU_CAPABILITY": capability},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert out.stdout.strip() == digest(normals(bytes(range(32)), 5, 70_000))
+
+
+def test_any_number_of_threads_gives_the_same_numbers():
+    threads = torch.get_num_threads()
+    expected = normals(KEY, 0, 300_000)
+    try:
+        torch.set_num_threads(3 if threads != 3 else 2)
+        assert torch.equal(normals(KEY, 0, 300_000), expected)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_device_that_rounds_otherwise_is_not_drawn_on(monkeypatch):
+    right, cuda = module._draw, torch.device("cuda")
+    chosen = module._drawing_device.__wrapped__
+    monkeypatch.setattr(module, "_draw", lambda key, a, b, device: right(key, a, b, CPU))
+    assert chosen(cuda) == cuda
+    assert chosen(torch.device("mps")) == CPU
+    monkeypatch.setattr(
+        module,
+        "_draw",
+        lambda key, a, b, device: right(key, a, b, CPU).nextafter(
+            torch.zeros((), dtype=torch.float64)
+        ),
+    )
+    with pytest.warns(UserWarning, match="cuda rounds"):
+        assert chosen(cuda) == CPU
+    with pytest.raises(RuntimeError, match="known numbers"):
+        chosen(CPU)
+
+
+# --- by position ---
+
+
+@pytest.fixture(scope="module")
+def whole() -> torch.Tensor:
+    return normals(KEY, 0, 200_003)
+
+
+@given(
+    start=st.integers(0, 200_003) | st.sampled_from([BLOCK - 1, BLOCK, 1 << 16, (1 << 16) + 1]),
+    length=st.integers(0, 5) | st.integers(0, 140_000) | st.sampled_from([BLOCK, 1 << 16]),
+)
+@settings(deadline=None)
+def test_any_slice_is_that_of_the_whole(whole, start, length):
+    stop = min(start + length, len(whole))
+    assert torch.equal(normals(KEY, start, stop), whole[start:stop])
+    ends = [(at, at + len(z)) for at, z in tiles(KEY, start, stop)]
+    assert sum(end - begin for begin, end in ends) == stop - start
+    assert all(end == begin for (_, end), (begin, _) in pairwise(ends))
+
+
+def test_a_slice_draws_the_blocks_that_it_touches_a_tile_at_a_time(monkeypatch):
+    asked, words = [], keystream.words
+
+    def recorded(key, start, stop, device):
+        asked.append((start, stop))
+        return words(key, start, stop, device)
+
+    monkeypatch.setattr(keystream, "words", recorded)
+    start, stop = 5 * BLOCK + 7, 300 * BLOCK + 1
+    for _ in tiles(KEY, start, stop):
+        pass
+    tile = module._TILE_CPU * min(torch.get_num_threads(), module._THREADS)
+    assert asked[0][0] == 5 * BLOCK
+    assert asked[-1][1] == 301 * BLOCK
+    assert all(end == begin for (_, end), (begin, _) in pairwise(asked))
+    assert all(b - a <= tile and a % BLOCK == b % BLOCK == 0 for a, b in asked)
+
+
+# --- standard normal ---
+
+
+def test_moments_to_the_sixth(many):
+    power = np.ones(N)
+    for k, expected in enumerate((0, 1, 0, 3, 0, 15), start=1):
+        power *= many
+        spread = math.sqrt((math.prod(range(1, 2 * k, 2)) - expected**2) / N)
+        assert abs(power.mean() - expected) < 4 * spread, k
+
+
+def test_the_whole_distribution_is_normal(many):
+    """Kolmogorov-Smirnov and Anderson-Darling, each below its one-percent point."""
+    z = np.sort(many)
+    below = special.ndtr(z)
+    ranks = np.arange(1, N + 1)
+    apart = max((ranks / N - below).max(), (below - (ranks - 1) / N).max())
+    assert apart * math.sqrt(N) < 1.63
+    logs = special.log_ndtr(z) + special.log_ndtr(-z[::-1])
+    assert -N - ((2 * ranks - 1) / N * logs).sum() < 3.86
+
+
+def test_tails_hold_what_they_should():
+    """Beyond four and five standard deviations, on either side, of a hundred million numbers."""
+    beyond, count = {4: [0, 0], 5: [0, 0]}, 100_000_000
+    for _, z in tiles(keys.derive(b"key", "tails"), 0, count):
+        for bound, sides in beyond.items():
+            sides[0] += int((z > bound).sum())
+            sides[1] += int((z < -bound).sum())
+    for bound, sides in beyond.items():
+        expected = count * special.ndtr(-bound)
+        assert all(abs(side - expected) < 3.5 * math.sqrt(expected) for side in sides), beyond
+
+
+@pytest.mark.parametrize("zeros", [1, 20, 33, 45])
+def test_radii_are_right_where_few_numbers_ever_come(zeros):
+    """Given ``u < 2^-zeros``, ``r^2 - 2 zeros log 2`` is exponential with mean 2."""
+    words = keystream.words(KEY, 0, 200_000).view(2, -1)
+    words[0] = (words[0] >> zeros) | 1
+    squares = module._box_muller(words).square().sum(0).numpy() - 2 * zeros * math.log(2)
+    assert stats.kstest(squares / 2, "expon").pvalue > 0.01
+
+
+def test_the_largest_and_the_smallest():
+    largest = math.sqrt(126 * math.log(2))  # 9.35
+    ones = torch.tensor([[1], [1]])
+    assert module._box_muller(ones)[1].item() == pytest.approx(largest, rel=1e-15)
+    smallest = module._box_muller(ones)[0].item()
+    assert 0 < smallest == pytest.approx(largest * math.pi / 4 * 2.0**-63, rel=1e-15)
+    none = torch.tensor([[(1 << 63) - 1], [5]])  # u rounds to 1
+    assert module._box_muller(none).abs().max() == 0
+
+
+def test_words_give_what_the_formula_gives():
+    """Within four units in the last place of a computation with forty digits."""
+    firsts = [*edges()[::7], *keystream.words(KEY, 0, 300).tolist()]
+    seconds = keystream.words(KEY, 1000, 1000 + len(firsts)).tolist()
+    drawn = module._box_muller(torch.tensor([firsts, seconds])).T.tolist()
+    with mpmath.workdps(40):
+        for first, second, pair in zip(firsts, seconds, drawn, strict=True):
+            u = mpmath.mpf(int(float(abs(first | 1)))) / 2**63
+            angle = mpmath.mpf(second | 1) / 2**63 * mpmath.pi / 4
+            r = mpmath.sqrt(-2 * mpmath.log(u)) * mpmath.sign(first | 1)
+            exact = (r * mpmath.cos(angle), r * mpmath.sin(angle))[:: -1 if first & 1 else 1]
+            for z, expected in zip(pair, exact, strict=True):
+                assert abs(z - expected) <= 4 * 2.0**-53 * abs(expected), (first, second)
+
+
+def test_polynomials_are_the_near_minimax_ones():
+    """A digit that is mistyped is found."""
+
+    def atanh(x):
+        return -4 * (mpmath.atanh(mpmath.sqrt(x)) / mpmath.sqrt(x) if x else 1)
+
+    def sin(x):
+        return mpmath.sin(mpmath.sqrt(x)) / mpmath.sqrt(x) if x else mpmath.mpf(1)
+
+    with mpmath.workdps(40):
+        s = (mpmath.sqrt(2) - 1) / (mpmath.sqrt(2) + 1)
+        for function, most, coefficients in (
+            (atanh, s**2, module._LOG),
+            (sin, (mpmath.pi / 4) ** 2, module._SIN),
+            (lambda x: mpmath.cos(mpmath.sqrt(x)), (mpmath.pi / 4) ** 2, module._COS),
+        ):
+            fitted, error = mpmath.chebyfit(function, [0, most], len(coefficients), error=True)
+            assert tuple(map(float, fitted)) == coefficients
+            assert error < 5e-17
+
+
+# --- independent ---
+
+
+def uniform_grid(x: np.ndarray, y: np.ndarray, cells: int = 16) -> float:
+    """p-value of the chi-square test that pairs fall evenly into cells of equal probability."""
+    column = np.minimum((special.ndtr(x) * cells).astype(int), cells - 1)
+    row = np.minimum((special.ndtr(y) * cells).astype(int), cells - 1)
+    counts = np.bincount(cells * column + row, minlength=cells * cells)
+    return stats.chisquare(counts).pvalue
+
+
+def others(many: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    n = 1 << 20
+    x = many[:n]
+    halves = many[: 2 * n].reshape(-1, 2, HALF)
+    pairs = {f"{lag} further": (x, many[lag : n + lag]) for lag in (1, 2, 8, 16, 512, 1024, 65536)}
+    pairs["the two of a pair"] = (halves[:, 0].ravel(), halves[:, 1].ravel())
+    for name, key in {
+        "another key": keys.derive(b"kex", "noise", 3, "wte"),
+        "another step": keys.derive(b"key", "noise", 4, "wte"),
+        "another parameter": keys.derive(b"key", "noise", 3, "wpe"),
+        "another purpose": keys.derive(b"key", "quantiles", 3, "wte"),
+    }.items():
+        pairs[name] = (x, normals(key, 0, n).numpy())
+    return pairs
+
+
+def test_numbers_are_independent_of_each_other(many):
+    """Of neighbours, of the two of a pair, of blocks, keys, steps and parameters."""
+    for name, (x, y) in others(many).items():
+        assert (x != y).all(), name
+        for f in (lambda z: z, np.square, np.abs, np.sign):
+            assert abs(np.corrcoef(f(x), f(y))[0, 1]) < 4.5 / math.sqrt(len(x)), name
+        assert abs(np.corrcoef(x, np.square(y))[0, 1]) < 4.5 / math.sqrt(len(x)), name
+        assert uniform_grid(x, y) > 1e-3, name
+
+
+def test_no_number_comes_twice(many):
+    assert len(np.unique(many)) == N
