@@ -84,6 +84,7 @@ TARGETS: dict[str, str] = {
     "dpft/privacy/accounting/cache.py": "privacy/test_accounting",
     "dpft/privacy/accounting/__init__.py": "privacy/test_accounting privacy/test_mechanism",
     "dpft/runs/ledger.py": "runs/test_ledger",
+    "dpft/runs/log.py": "runs/test_log runs/test_ledger",
     "dpft/runs/noise_key.py": "runs/test_noise_key runs/test_directory",
     "dpft/training/loop.py": "training/test_loop training/test_session tasks/test_units "
     "privacy/clipping/test_users models/test_adapt_rgp audit/test_audited_runs",

@@ -112,9 +112,12 @@ DAMAGES = {
 # Not damage: what is left is good, or a torn end that a kill explains, or settings, which are
 # checked when they are used.
 GOOD = {
-    ("empty", "private/norms.jsonl"),
     ("half", "ledger.jsonl"),
-    *((kind, "journal.jsonl") for kind in ("empty", "half", "zeros", "noise")),
+    *(
+        (kind, name)
+        for kind in ("empty", "half", "nested", "nan", "latin-1", "zeros", "noise")
+        for name in ("private/norms.jsonl", "journal.jsonl")
+    ),
     *((kind, "list.txt") for kind in ("half", "null", "number")),
     *((kind, "config.yaml") for kind in ("half", "nan")),
 }

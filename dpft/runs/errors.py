@@ -29,6 +29,10 @@ class NoiseKeyLostError(RunError):
     """The secret of sampling and noise is gone although privacy was spent with it."""
 
 
+class LogError(RunError):
+    """An append-only file of JSON lines is damaged or cannot be written."""
+
+
 class LedgerError(RunError):
     """The privacy ledger is damaged, was used out of order or cannot be written."""
 

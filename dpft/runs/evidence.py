@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dpft.runs.errors import START_OVER, LedgerMismatchError
+from dpft.runs.errors import START_OVER, LedgerMismatchError, LogError
 from dpft.runs.finished import DONE, RECORD
 from dpft.runs.ledger import read_ledger
-from dpft.runs.wellformed import parse_json
+from dpft.runs.log import read_log
+from dpft.runs.metrics import REMEDY
 
 # What a run writes when all of its steps were taken.
 _AT_THE_END = (RECORD, DONE, "model", "generations")
@@ -63,15 +64,12 @@ def _is_there(path: Path) -> bool:
 
 
 def _logged(file: Path) -> int:
-    """Steps in a log of steps; lines that a kill or a power cut tore tell nothing."""
-    try:
-        lines = file.read_bytes().splitlines(keepends=True)
-    except (FileNotFoundError, NotADirectoryError):
+    """Steps in a log of steps."""
+    if not file.is_file():
         return 0
-    for line in reversed(lines):
-        try:
-            if line.endswith(b"\n"):
-                return int(parse_json(line)["step"]) + 1
-        except (ValueError, KeyError, TypeError):
-            continue
-    return 0
+    try:
+        return 1 + max((int(entry["step"]) for entry in read_log(file, REMEDY)), default=-1)
+    except (ValueError, KeyError, TypeError) as error:
+        raise LogError(
+            f"{file}: {error!r} in an entry that should have a step; {REMEDY}"
+        ) from error

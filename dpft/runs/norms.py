@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpft.runs.closing import Closing
-from dpft.runs.errors import RunError
-from dpft.runs.metrics import MetricsLog
+from dpft.runs.log import damaged, read_log
+from dpft.runs.metrics import REMEDY, MetricsLog
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,11 +50,6 @@ class NormsLog(Closing):
         ]
         self._log.append(step, groups=self._groups, norms=listed)
 
-    def sync(self) -> None:
-        """Make all lines durable."""
-        if self._log is not None:
-            self._log.sync()
-
     def close(self) -> None:
         """Close the file."""
         if self._log is not None:
@@ -75,24 +69,17 @@ def read_norms(path: Path) -> list[Norms]:
     """What `NormsLog` wrote, by step.
 
     Raises:
-        RunError: naming the first line that is damaged.
+        LogError: naming the first line that is damaged.
     """
     found = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{path} cannot be read: {error}; expected norms of a run") from error
-    for number, line in enumerate(lines, 1):
+    for number, entry in enumerate(read_log(path, REMEDY), start=1):
         try:
-            entry = json.loads(line)
             groups = tuple(str(name) for name in entry["groups"])
             values = tuple(tuple(float(x) for x in row) for row in entry["norms"])
             if any(len(row) != len(groups) for row in values):
                 raise ValueError(f"{len(groups)} groups, but a record has another number of norms")
             found.append(Norms(int(entry["step"]), groups, values))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise RunError(
-                f"{path}, line {number} is damaged ({error!r}); expected step, groups and norms: "
-                "delete that line"
-            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            why = f"got {error!r}, expected step, groups and norms"
+            raise damaged(path, number, why, REMEDY) from error
     return sorted(found, key=lambda one: one.step)

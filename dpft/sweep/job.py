@@ -16,17 +16,25 @@ from typing import Any
 
 from dpft.config.compose import compose_here
 from dpft.config.errors import DivergedError, DpftError, TrainingError
-from dpft.config.schema import Run, Sweep, build, parse
+from dpft.config.schema import Sweep, build, parse
 from dpft.report.terminal import echo
 from dpft.runs.errors import RunLockedError
 from dpft.runs.finished import LEDGER, RECORD, damages, is_finished
 from dpft.runs.identity import config_hash
 from dpft.runs.paths import run_path
 from dpft.runs.record import read_record
-from dpft.sweep import journal as events
 from dpft.sweep.arguments import read_list, setting
 from dpft.sweep.folder import SweepFolder
-from dpft.sweep.journal import Event, Journal
+from dpft.sweep.journal import (
+    DIVERGED,
+    FAILED,
+    FAILURES,
+    FINISHED,
+    SKIPPED,
+    STARTED,
+    Event,
+    Journal,
+)
 from dpft.tasks.scores import score
 
 # Seconds to wait for a run that is in use: a process that was killed may still be dying.
@@ -69,24 +77,20 @@ def run_point(
         run = parse({**raw, "sweep": asdict(Sweep())})
         path, digest = run_path(run), config_hash(run.identity())
         event = partial(event, run=folder.outside(path), digest=digest)
-        if not settings.keep_going and _failed_before(journal):
-            journal.add(event(events.SKIPPED))
+        if not settings.keep_going and any(e.event in FAILURES for e in journal.attempt()):
+            journal.add(event(SKIPPED))
             return None
         # A sweep asks for scores, so that models may be gone by now; what is damaged, a run mends.
-        if is_finished(path, digest) and not damages(path, (RECORD, LEDGER), thorough=False):
-            journal.add(event(events.DONE_BEFORE))
-        else:
-            journal.add(event(events.STARTED))
-            journal.add(event(_run(run, path, digest, execute)))
+        if not is_finished(path, digest) or damages(path, (RECORD, LEDGER), thorough=False):
+            journal.add(event(STARTED))
+            _patiently(lambda: execute(dict(run.raw)), lambda: is_finished(path, digest))
+        journal.add(event(FINISHED))
         return score(read_record(path), settings.metric)[1]
-    except KeyboardInterrupt:
-        journal.add(event(events.STOPPED))
-        raise
     except RunLockedError as error:
-        journal.add(event(events.IN_USE, error=_sentence(error)))
+        journal.add(event(SKIPPED, error=_sentence(error)))
         return None
     except Exception as error:
-        kind = events.DIVERGED if isinstance(error, DivergedError) else events.FAILED
+        kind = DIVERGED if isinstance(error, DivergedError) else FAILED
         journal.add(event(kind, error=_sentence(error)))
         label = " ".join(overrides) or "the defaults"
         if isinstance(error, DpftError):
@@ -98,23 +102,23 @@ def run_point(
         raise TrainingError(f"{label}: {_sentence(error)}") from None
 
 
-def _run(run: Run, path: Path, digest: str, execute: Execute) -> str:
-    """Run it, waiting a moment where another process has it; what came of it, as an event."""
+def _patiently(run: Callable[[], None], is_done: Callable[[], bool]) -> None:
+    """Run it, unless another process that has it finishes it meanwhile.
+
+    Raises:
+        RunLockedError: another process still has it.
+    """
     deadline = time.monotonic() + _WAIT
     while True:
         try:
-            execute(dict(run.raw))
-            return events.FINISHED
+            run()
+            return
         except RunLockedError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)
-            if is_finished(path, digest):
-                return events.DONE_BEFORE
-
-
-def _failed_before(journal: Journal) -> bool:
-    return any(event.event in (events.FAILED, events.DIVERGED) for event in journal.attempt())
+            if is_done():
+                return
 
 
 def _sentence(error: Exception) -> str:

@@ -1,28 +1,28 @@
-"""What happened in a sweep, one JSON line per event, appended by the jobs and by their parent."""
+"""What happened in a sweep, one JSON line per event, appended by the jobs and by their parent.
+
+That a run is finished, and what came of it, is for its own folder to say. The journal has the rest:
+which job works on a run, why a run failed, and which runs a sweeper has chosen.
+"""
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from dpft.config.errors import ConfigError, DpftError
-from dpft.runs.errors import disk_report
-from dpft.runs.wellformed import parse_json
+from dpft.runs.log import Entry, Log, damaged, read_log
 
 # Of the parent: a sweep was started, for the first time or again.
 BEGUN = "begun"
-# Of a job, about one run.
-STARTED, FINISHED, DONE_BEFORE = "started", "finished", "already done"
-FAILED, SKIPPED, STOPPED, IN_USE = "failed", "skipped", "stopped", "in use"
+# Of a job, about one run. What was finished before is not started.
+STARTED, FINISHED, FAILED, SKIPPED = "started", "finished", "failed", "skipped"
 DIVERGED = "diverged"  # a failure that typing the same again only repeats
-EVENTS = (BEGUN, STARTED, FINISHED, DONE_BEFORE, FAILED, DIVERGED, SKIPPED, STOPPED, IN_USE)
+FAILURES = (FAILED, DIVERGED)
+EVENTS = (BEGUN, STARTED, FINISHED, SKIPPED, *FAILURES)
+_REMEDY = "remove that line: runs do not depend on it"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Event:
             none since its settings are impossible.
         run: its directory, seen from the sweep's folder.
         overrides: its settings as typed, without those of the sweep.
-        error: why it failed.
+        error: why it failed or was skipped.
         time: when, in UTC.
         host: the machine.
         pid: the process.
@@ -57,7 +57,7 @@ class Event:
 
 
 class Journal:
-    """An append-only file of several processes, which a kill can tear only at its end.
+    """A `Log` of several processes.
 
     Args:
         path: the file; it is made by the first event.
@@ -70,59 +70,32 @@ class Journal:
         """Append one event; it is on disk when this returns.
 
         Raises:
-            DpftError: the disk refused.
+            LogError: the file cannot be written, or is damaged.
         """
-        line = json.dumps(asdict(event), ensure_ascii=False).encode() + b"\n"
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-        try:
-            # Its owner's alone: an error may quote the data.
-            with os.fdopen(os.open(self._path, flags, 0o600), "r+b") as file:
-                # One writer at a time, so an unfinished line is that of a dead one: it is cut off.
-                fcntl.flock(file, fcntl.LOCK_EX)
-                file.truncate(file.read().rfind(b"\n") + 1)
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise DpftError(
-                f"could not write to {self._path}: {disk_report(self._path.parent, error)}; free "
-                "some space and run the same command again"
-            ) from error
+        with Log(self._path, _REMEDY) as log:
+            log.append(asdict(event))
 
     def read(self) -> list[Event]:
-        """All events, oldest first; a torn last line is left out.
+        """All events, oldest first.
 
         Raises:
-            ConfigError: a line is not one of a journal; names it.
+            LogError: a line is not one of a journal; names it.
         """
-        try:
-            data = self._path.read_bytes()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise ConfigError(
-                f"{self._path} cannot be read ({error.strerror}); expected the journal of a sweep. "
-                "Remove it: runs do not depend on it"
-            ) from error
-        whole = data[: data.rfind(b"\n") + 1].splitlines()
-        return [self._event(number, line) for number, line in enumerate(whole, start=1)]
+        entries = read_log(self._path, _REMEDY) if self._path.exists() else []
+        return [self._event(number, entry) for number, entry in enumerate(entries, start=1)]
 
     def attempt(self) -> list[Event]:
         """The events since the sweep was last started."""
         return latest_attempt(self.read())
 
-    def _event(self, number: int, line: bytes) -> Event:
+    def _event(self, number: int, entry: Entry) -> Event:
         try:
-            value: dict[str, Any] = parse_json(line)
-            event = Event(**{**value, "overrides": tuple(value["overrides"])})
+            event = Event(**{**entry, "overrides": tuple(entry["overrides"])})
             if event.event not in EVENTS:
                 raise ValueError(f"event is {event.event!r}")
             datetime.fromisoformat(event.time)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ConfigError(
-                f"{self._path}, line {number}: {error}; expected an event of a sweep. Remove the "
-                "line: runs do not depend on it"
-            ) from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise damaged(self._path, number, f"no event of a sweep ({error})", _REMEDY) from error
         return event
 
 

@@ -1,4 +1,4 @@
-"""How far a sweep is, read from its journal and from its run directories; nothing is changed.
+"""How far a sweep is, read from its runs' folders and from its journal; nothing is changed.
 
 What is shown is public where a run is private: steps and epsilon come from its ledger, scores from
 its record. Of a run without privacy only the number of the last step is read from ``private/``.
@@ -26,14 +26,15 @@ from dpft.tasks.scores import score
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, SKIPPED, STOPPED = "failed", "skipped", "stopped"
-# The state of a run that is not finished, by its last event. One that finished was taken away.
+# The state of a run that nobody works on and that is not finished, by its last event.
 _STATES = {
+    events.STARTED: STOPPED,
+    events.FINISHED: WAITING,  # it was taken away
     events.FAILED: FAILED,
     events.DIVERGED: FAILED,
     events.SKIPPED: SKIPPED,
-    events.STOPPED: STOPPED,
 }
-_ENDS = (events.FINISHED, events.FAILED, events.DIVERGED)
+_ENDS = (events.FINISHED, *events.FAILURES)
 # A line of a ledger or of the metrics is far shorter.
 _TAIL = 1 << 16
 
@@ -88,7 +89,7 @@ class States:
         """Every point that is known, in the sweep's order.
 
         Raises:
-            ConfigError: the journal is damaged.
+            LogError: the journal is damaged.
         """
         history = self._journal.read()
         points = self._chosen(history) if self._points is None else self._points
@@ -127,8 +128,8 @@ class States:
             row = replace(self._done[point.digest], label=label)
         else:
             row = _with_progress(Row(label, point, _state(happened)))
-        last = happened[-1] if happened else None
-        if last is not None and (last.event != events.IN_USE or row.state == SKIPPED):
+        last = happened[-1] if happened else Event(events.FINISHED)
+        if last.event in events.FAILURES or row.state == SKIPPED:
             diverged = row.state == FAILED and last.event == events.DIVERGED
             row = replace(row, error=row.error or last.error, diverged=diverged)
         return replace(row, seconds=_seconds(row.state, happened))
@@ -149,17 +150,12 @@ class States:
 
 def _state(happened: Sequence[Event]) -> str:
     """Of a run that is not finished, from what happened to it since the sweep was started."""
-    last: dict[tuple[str, int], Event] = {}  # of each process, the latest at the end
-    for event in happened:
-        last.pop((event.host, event.pid), None)
-        last[event.host, event.pid] = event
-    # A job that left the run to another one says nothing of it, not even that it started.
-    ours = [event for event in last.values() if event.event != events.IN_USE]
-    if not ours:
-        return SKIPPED if happened else WAITING
-    if ours[-1].event == events.STARTED:
-        return RUNNING if _alive(ours[-1]) else STOPPED
-    return _STATES.get(ours[-1].event, WAITING)
+    if not happened:
+        return WAITING
+    latest = {(event.host, event.pid): event for event in happened}
+    if any(event.event == events.STARTED and _alive(event) for event in latest.values()):
+        return RUNNING  # even if a second job has left the run to that one
+    return _STATES[happened[-1].event]
 
 
 def _alive(event: Event) -> bool:
@@ -198,7 +194,10 @@ def _with_progress(row: Row) -> Row:
 
 
 def _ends(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The first and the last whole line of a file of JSON objects; empty where there is none."""
+    """The first and the last whole line of a growing log; empty where there is none.
+
+    A ledger may have many thousands of lines, and is looked at every second.
+    """
     try:
         with path.open("rb") as file:
             first = file.readline()

@@ -86,8 +86,6 @@ class Session(Closing):
                 show(step, summary)
                 done = step + 1
                 if done % run.checkpoint_every == 0 and done < self._mechanism.steps:
-                    metrics.sync()
-                    norms.sync()
                     self._save(done)
 
             train(
@@ -106,8 +104,6 @@ class Session(Closing):
                 after_step=after_step,
             )
             if start < self._mechanism.steps:
-                metrics.sync()
-                norms.sync()
                 self._save(self._mechanism.steps)
 
     def close(self) -> None:

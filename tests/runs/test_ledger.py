@@ -47,12 +47,6 @@ def test_steps_are_counted_and_kept(spent: Path) -> None:
     assert contents.entries[2] == {"step": 2, "noise_std": 0.25, "update": "digest-2"}
 
 
-def test_a_step_is_on_file_when_spend_returns(path: Path) -> None:
-    with Ledger(path, HEADER) as ledger:
-        ledger.spend(0)
-        assert read_ledger(path).steps_spent == 1
-
-
 def test_a_step_survives_a_power_cut_once_spend_returned(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +94,7 @@ def test_an_equal_replay_changes_nothing(spent: Path) -> None:
 
 
 def test_lines_stay_spelled_as_they_are(spent: Path) -> None:
-    """A replay by another version of this code must reproduce them byte for byte."""
+    """A replay, by later code too, must reproduce them byte for byte."""
     line = spent.read_bytes().splitlines()[1]
     assert line == b'{"noise_std":0.25,"step":0,"update":"digest-0"}'
 
@@ -131,17 +125,6 @@ def test_before_anything_is_spent_the_header_may_change(path: Path) -> None:
     Ledger(path, HEADER).close()
     Ledger(path, {**HEADER, "dataset": "new"}).close()
     assert read_ledger(path).header["dataset"] == "new"
-
-
-def test_a_line_that_lost_blocks_to_a_power_cut_is_cut_off_and_respent(spent: Path) -> None:
-    """The end of a line may reach the disk without its middle; only the last is not synced yet."""
-    whole = spent.read_bytes()
-    lines = whole.splitlines(keepends=True)
-    lines[-1] = lines[-1][:5] + b"\0" * (len(lines[-1]) - 7) + lines[-1][-2:]
-    spent.write_bytes(b"".join(lines))
-    with Ledger(spent, HEADER) as ledger:
-        assert ledger.steps_spent == len(lines) - 2
-    assert spent.read_bytes() == b"".join(lines[:-1])
 
 
 @pytest.mark.parametrize("line", [0, 1, 2])
@@ -177,7 +160,7 @@ def test_a_full_disk_leaves_the_step_unspent(spent: Path, monkeypatch: pytest.Mo
 
     ledger = Ledger(spent, HEADER)
     monkeypatch.setattr(os, "write", half)
-    with pytest.raises(LedgerError, match=r"No space left.*step was not taken.*free some space"):
+    with pytest.raises(LedgerError, match=r"step 3 was not taken.*No space left.*free some space"):
         ledger.spend(3, update="digest-3")
     assert spent.read_bytes() == before
     monkeypatch.undo()
@@ -203,5 +186,5 @@ def test_what_json_cannot_hold_is_refused(path: Path, value: object) -> None:
 
 
 def test_a_missing_ledger_is_no_empty_ledger(path: Path) -> None:
-    with pytest.raises(LedgerError, match="does not exist"):
+    with pytest.raises(LedgerError, match="No such file"):
         read_ledger(path)

@@ -19,7 +19,6 @@ SMALL = [
 def test_nothing_is_written_unless_asked_for(tmp_path):
     with NormsLog(tmp_path, None, ["a"]) as log:
         log.append(0, [torch.ones(1, 1)])
-        log.sync()
     assert not list(tmp_path.iterdir())
 
 
@@ -37,13 +36,11 @@ def test_every_so_many_steps_and_again_from_where_a_run_goes_on(tmp_path):
     assert (tmp_path / NORMS).stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize(
-    "line", ["{", '{"step": 1}', '{"step": 1, "groups": ["a"], "norms": [[1, 2]]}']
-)
+@pytest.mark.parametrize("line", ['{"step": 1}', '{"step": 1, "groups": ["a"], "norms": [[1, 2]]}'])
 def test_damage_is_named_by_its_line(tmp_path, line):
     file = tmp_path / NORMS
     file.write_text('{"step": 0, "groups": [], "norms": []}\n' + line + "\n")
-    with pytest.raises(RunError, match=r"norms\.jsonl, line 2 is damaged"):
+    with pytest.raises(RunError, match=r"norms\.jsonl, line 2: .*delete that line"):
         read_norms(file)
 
 

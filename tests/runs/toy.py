@@ -53,7 +53,6 @@ def train(
                     print(step, flush=True)
                     time.sleep(pause)
                     if (step + 1) % save_every == 0 or step + 1 == steps:
-                        metrics.sync()
                         tensors = {"embedding": weight, "head": weight}
                         state = {"optimizer": {0: {"momentum": momentum}}}
                         checkpoint.save(run, step + 1, tensors, state)

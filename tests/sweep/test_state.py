@@ -68,7 +68,7 @@ def test_every_state_is_told(folder, tmp_path):
     journal.add(started(folder, points[6]))  # of an earlier attempt
     journal.add(Event(events.BEGUN))
     finished(points[0].path, points[0].digest)
-    journal.add(Event(events.DONE_BEFORE, points[0].digest))
+    journal.add(Event(events.FINISHED, points[0].digest))
     ledger(points[1].path, 3)
     journal.add(started(folder, points[1], pid=os.getpid()))
     ledger(points[2].path, 5)
@@ -100,7 +100,7 @@ def test_a_guarantee_that_an_audit_refuted_stays_an_error(folder, tmp_path):
     record = json.loads((one.path / "record.json").read_text())
     audit = {"refuted": True, "epsilon_lower": 9.0, "confidence": 0.95}
     (one.path / "record.json").write_text(json.dumps({**record, "audit": audit}))
-    Journal(folder.journal).add(Event(events.DONE_BEFORE, one.digest))
+    Journal(folder.journal).add(Event(events.FINISHED, one.digest))
     (row,) = States(folder).rows()
 
     assert row.state == "done"
@@ -211,7 +211,7 @@ def test_a_second_job_for_a_run_in_use_does_not_change_its_state(folder, tmp_pat
     journal.add(started(folder, one))
     second = {"pid": NOBODY}
     journal.add(started(folder, one, **second))
-    journal.add(Event(events.IN_USE, one.digest, error="in use by process 1", **second))
+    journal.add(Event(events.SKIPPED, one.digest, error="in use by process 1", **second))
     assert States(folder).rows()[0].state == "running"
 
 
@@ -221,7 +221,7 @@ def test_a_run_that_another_program_holds_is_skipped_and_why_is_told(folder, tmp
     journal = Journal(folder.journal)
     process = {"pid": NOBODY}
     journal.add(started(folder, one, **process))
-    journal.add(Event(events.IN_USE, one.digest, error="in use by process 1", **process))
+    journal.add(Event(events.SKIPPED, one.digest, error="in use by process 1", **process))
     (row,) = States(folder).rows()
     assert (row.state, row.error) == ("skipped", "in use by process 1")
 

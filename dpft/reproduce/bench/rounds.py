@@ -18,6 +18,7 @@ from dpft.reproduce.bench.processes import (
 )
 from dpft.reproduce.bench.settings import Settings, Variant
 from dpft.reproduce.bench.statistics import rotated
+from dpft.runs.log import Log, read_log
 
 Row = dict[str, Any]
 # Called before each measurement: how many are done, how many there are, what comes.
@@ -25,6 +26,7 @@ Tell = Callable[[int, int, str], None]
 
 # It would fail again, so it is not tried again in the following rounds.
 _FINAL = ("refused", "oom")
+_REMEDY = "delete that line: its round is measured again"
 
 
 class Journal:
@@ -36,32 +38,16 @@ class Journal:
     def __init__(self, path: Path, key: str) -> None:
         self.path = path
         self.key = key
-        self.rows = [row for row in self._all() if row.get("key") == key]
+        rows = read_log(path, _REMEDY) if path.is_file() else []
+        self.rows = [row for row in rows if row.get("key") == key]
 
     def append(self, row: Row) -> None:
         """Keep a row; it is on disk when this returns."""
         row = {"key": self.key, **row}
         self.rows.append(row)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        torn = self.path.is_file() and self.path.read_bytes()[-1:] not in (b"\n", b"")
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(("\n" if torn else "") + json.dumps(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _all(self) -> list[Row]:
-        """Every whole row; a line that a kill has cut off is none."""
-        rows: list[Row] = []
-        if not self.path.is_file():
-            return rows
-        for line in self.path.read_text(encoding="utf-8").splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict):
-                rows.append(row)
-        return rows
+        with Log(self.path, _REMEDY) as log:
+            log.append(row)
 
 
 def measurement_key(settings: Settings, facts: Mapping[str, Any], code: str | None = None) -> str:

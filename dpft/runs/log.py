@@ -1,0 +1,173 @@
+"""Append-only files of JSON lines: ledger, metrics, a sweep's journal, rows of a benchmark.
+
+Guarantee: an entry is on disk when `Log.append` returns, and so is the file's name in its folder.
+Only the last line can therefore be torn, by a kill or a power cut, and its `append` never returned.
+Readers leave it out, and the next writer cuts it off. Any other damage is an error.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dpft.runs.atomic import fsync_directory
+from dpft.runs.closing import Closing
+from dpft.runs.errors import LogError, disk_report
+from dpft.runs.wellformed import parse_json
+
+Entry = dict[str, Any]
+
+
+class Log(Closing):
+    """A log that is open for writing; several processes may append to one file.
+
+    Args:
+        path: the file, created if missing; it is its owner's alone.
+        remedy: what to do about a damaged line, as a clause.
+        keep: from the first entry for which it is false, all are cut off.
+
+    Raises:
+        LogError: the file is damaged, a link, or cannot be written.
+    """
+
+    def __init__(
+        self, path: Path, remedy: str, keep: Callable[[Entry], bool] = lambda entry: True
+    ) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+            self._descriptor = os.open(path, flags, 0o600)
+            os.fchmod(self._descriptor, 0o600)  # a copied folder may have lost it
+            with self._alone() as descriptor:
+                size = 0
+                for entry, end in _entries(path, remedy):
+                    if not keep(entry):
+                        break
+                    size = end
+                os.ftruncate(descriptor, size)
+                # A line that a dying process left in the page cache is made durable too.
+                os.fsync(descriptor)
+                fsync_directory(path.parent)
+        except OSError as error:
+            self.close()
+            raise self._refused(error) from error
+        except LogError:
+            self.close()
+            raise
+
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Write one entry; it is on disk when this returns, and not in the file if this raises.
+
+        Raises:
+            LogError: it is no JSON, or cannot be written; then this object takes no further one.
+        """
+        if self._descriptor is None:
+            raise LogError(
+                f"{self._path} is closed or failed before; expected an open file: run the same "
+                "command again"
+            )
+        line = spelled(entry)
+        with self._alone() as descriptor:
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":  # its writer died meanwhile
+                size = self._path.read_bytes().rfind(b"\n") + 1
+                os.ftruncate(descriptor, size)
+            try:
+                while line:
+                    line = line[os.write(descriptor, line) :]
+                os.fsync(descriptor)
+            except BaseException as error:
+                try:
+                    os.ftruncate(descriptor, size)
+                finally:
+                    self.close()
+                if isinstance(error, OSError):
+                    raise self._refused(error) from error
+                raise
+
+    def close(self) -> None:
+        """Close the file; `append` refuses from now on."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    @contextmanager
+    def _alone(self) -> Iterator[int]:
+        """The open file, with no other process writing to it."""
+        assert self._descriptor is not None
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        try:
+            yield self._descriptor
+        finally:
+            if self._descriptor is not None:
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def _refused(self, error: OSError) -> LogError:
+        return LogError(
+            f"could not write to {self._path}: {disk_report(self._path.parent, error)}. Nothing is "
+            "lost: free some space and run the same command again"
+        )
+
+
+def read_log(path: Path, remedy: str) -> list[Entry]:
+    """The entries of a log, oldest first, without a torn last one; nothing is changed.
+
+    Args:
+        path: the file.
+        remedy: see `Log`.
+
+    Raises:
+        LogError: it cannot be read, or a line other than a torn last one is no JSON mapping.
+    """
+    return [entry for entry, _ in _entries(path, remedy)]
+
+
+def damaged(path: Path, line: int, why: str, remedy: str) -> LogError:
+    """The error for a line, counted from 1, that nothing but damage explains."""
+    return LogError(
+        f"{path}, line {line}: {why}. Only its last line can be torn by a kill, so this file was "
+        f"changed or the disk is failing: {remedy}"
+    )
+
+
+def _entries(path: Path, remedy: str) -> Iterator[tuple[Entry, int]]:
+    """Each entry, and the bytes up to its end."""
+    try:
+        *lines, torn = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise LogError(f"{path} cannot be read ({error.strerror}); {remedy}") from error
+    end = 0
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = parse_json(line)
+        except ValueError as error:
+            # A power cut may keep the end of a line, and lose blocks before it.
+            if number == len(lines) and not torn:
+                return
+            raise damaged(path, number, f"not JSON ({error})", remedy) from error
+        if not isinstance(entry, dict):
+            raise damaged(path, number, f"got a {type(entry).__name__}, expected a mapping", remedy)
+        end += len(line) + 1
+        yield entry, end
+
+
+def spelled(entry: Mapping[str, Any]) -> bytes:
+    """The line of an entry: the same bytes for the same entry, always.
+
+    Raises:
+        LogError: JSON cannot hold it.
+    """
+    try:
+        text = json.dumps(entry, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise LogError(
+            f"an entry cannot be written ({error}); expected finite numbers, strings, booleans, "
+            "lists and mappings"
+        ) from error
+    return text.encode() + b"\n"

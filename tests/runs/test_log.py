@@ -1,0 +1,150 @@
+"""Logs survive kills, power cuts and full disks, and say where they were damaged otherwise."""
+
+import errno
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dpft.runs.errors import LogError
+from dpft.runs.log import Log, read_log
+
+REMEDY = "mend it"
+
+
+def entries(path: Path) -> list[int]:
+    return [entry["n"] for entry in read_log(path, REMEDY)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with Log(tmp_path / "log.jsonl", REMEDY) as log:
+        for n in range(3):
+            log.append({"n": n, "text": "x" * 20})
+    return tmp_path / "log.jsonl"
+
+
+def test_an_entry_and_the_files_name_are_on_disk_when_append_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: dict[int, int] = {}
+    sync = os.fsync
+
+    def observed(descriptor: int) -> None:
+        sync(descriptor)
+        synced[os.fstat(descriptor).st_ino] = os.fstat(descriptor).st_size
+
+    monkeypatch.setattr(os, "fsync", observed)
+    file = tmp_path / "log.jsonl"
+    with Log(file, REMEDY) as log:
+        assert tmp_path.stat().st_ino in synced
+        for n in range(3):
+            log.append({"n": n})
+            assert synced[file.stat().st_ino] == file.stat().st_size
+    synced.clear()
+    with Log(file, REMEDY):  # what a dying process left in memory is not trusted
+        assert synced[file.stat().st_ino] == file.stat().st_size
+
+
+@pytest.mark.parametrize("last", [2, 0])
+def test_a_line_torn_at_any_byte_is_left_out_and_cut_off(path: Path, last: int) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    before, torn = b"".join(lines[:last]), lines[last]
+    for kept in range(len(torn)):
+        path.write_bytes(before + torn[:kept])
+        assert entries(path) == list(range(last))
+        with Log(path, REMEDY) as log:
+            log.append({"n": 9})
+        assert path.read_bytes() == before + b'{"n":9}\n'
+
+
+def test_a_last_line_that_lost_blocks_to_a_power_cut_is_cut_off(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2]) + lines[2][:5] + b"\0" * 10 + lines[2][-2:])
+    assert entries(path) == [0, 1]
+    Log(path, REMEDY).close()
+    assert path.read_bytes() == b"".join(lines[:2])
+
+
+@pytest.mark.parametrize("line", ["nonsense", "[1]", '{"n": NaN}'])
+@pytest.mark.parametrize("place", [0, 1])
+def test_damage_elsewhere_is_an_error_by_line_and_nothing_is_cut(
+    path: Path, line: str, place: int
+) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:place], f"{line}\n", *lines[place:]]))
+    damaged = path.read_bytes()
+    for use in (lambda: read_log(path, REMEDY), lambda: Log(path, REMEDY)):
+        with pytest.raises(LogError, match=rf"log.jsonl, line {place + 1}: .*mend it"):
+            use()
+    assert path.read_bytes() == damaged
+
+
+def test_from_the_first_entry_that_is_not_kept_all_are_cut_off(path: Path) -> None:
+    with Log(path, REMEDY, keep=lambda entry: entry["n"] != 1) as log:
+        log.append({"n": 7})
+    assert entries(path) == [0, 7]
+
+
+def test_several_writers_lose_nothing_and_mend_what_a_dead_one_left(path: Path) -> None:
+    def write(writer: int) -> None:
+        for n in range(20):
+            with Log(path, REMEDY) as log:
+                log.append({"n": 100 * writer + n})
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(write, range(1, 5)))
+    assert sorted(entries(path)) == [
+        0,
+        1,
+        2,
+        *(100 * w + n for w in range(1, 5) for n in range(20)),
+    ]
+    with Log(path, REMEDY) as log:
+        with path.open("ab") as other:
+            other.write(b'{"n": 1')
+        log.append({"n": 5})
+    assert entries(path)[-1] == 5
+
+
+def test_a_full_disk_leaves_the_log_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, write = path.read_bytes(), os.write
+
+    def half(descriptor: int, data: bytes) -> int:
+        if len(data) < 10:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data[: len(data) // 2])
+
+    log = Log(path, REMEDY)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", half)
+        with pytest.raises(LogError, match=r"No space left.*free some space"):
+            log.append({"n": 3, "text": "x" * 20})
+    assert path.read_bytes() == before
+    with pytest.raises(LogError, match="closed or failed"):
+        log.append({"n": 3})
+
+
+def test_an_interrupt_leaves_no_entry(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    before, log = path.read_bytes(), Log(path, REMEDY)
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        log.append({"n": 3})
+    assert path.read_bytes() == before
+
+
+def test_a_log_is_its_owners_alone_and_no_link_out_of_its_folder(path: Path) -> None:
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    Log(path, REMEDY).close()
+    assert path.stat().st_mode & 0o777 == 0o600
+    mine = path.rename(path.with_name("mine"))
+    path.symlink_to(mine)
+    with pytest.raises(LogError, match="could not write"):
+        Log(path, REMEDY)
+    assert len(json.loads(mine.read_bytes().splitlines()[2])) == 2
