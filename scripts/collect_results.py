@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dpft import runs
 from dpft.report.comparison import as_markdown, row
+from dpft.runs.run_index import runs_below
 
 BEGIN, END = "<!-- table of the records: begin -->", "<!-- table of the records: end -->"
 FILES = ("record.json", "ledger.jsonl")
@@ -39,8 +40,7 @@ def main(folder: Path, choices: list[str]) -> None:
 
 def render(folder: Path) -> str:
     """The table of all records below ``folder``, in order of their names."""
-    paths = sorted(path.parent for path in folder.glob("*/record.json"))
-    return as_markdown([row(path, runs.read_record(path)) for path in paths])
+    return as_markdown([row(path, runs.read_record(path)) for path in runs_below(folder)])
 
 
 if __name__ == "__main__":

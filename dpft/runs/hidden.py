@@ -1,8 +1,8 @@
 """What readers of records pass over: folders called ``private``, and a selection's secret trials.
 
 A page or a table that shows one trial of `dpft.sweep.selection`, or lets them be counted, voids the
-guarantee of the run that was chosen. So what looks for runs looks into no ``private`` folder, and
-what is given a trial by name refuses it.
+guarantee of the run that was chosen. So the search for runs (`dpft.runs.run_index`) looks into no
+``private`` folder, and what is given a trial by name refuses it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,6 @@ PRIVATE = "private"
 # Beside a selection's private folder, and in it; either tells that it is one.
 DESCRIPTION = "selection.json"
 SELECTION_KEY = "selection_key"
-
-
-def below_private(path: Path, folder: Path) -> bool:
-    """Whether ``path`` lies in a folder called ``private`` at or below ``folder``.
-
-    Args:
-        path: below ``folder``.
-        folder: where a search began. What the folders above it are called does not matter.
-    """
-    return PRIVATE in path.relative_to(folder).parts
 
 
 def check_no_trial(path: Path) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from dpft.config.errors import ConfigError, DpftError
 from dpft.report.pages.target import Found, Target
-from dpft.runs.hidden import below_private, check_no_trial
-
-_OF_A_RUN = ("record.json", "identity.json", "ledger.jsonl")
-_SET_ASIDE = re.compile(r"\.old-\d+$")
+from dpft.runs.hidden import check_no_trial
+from dpft.runs.run_index import is_run, runs_below
 
 
 def find(paths: Sequence[Path], private: bool = False) -> Found:
@@ -35,7 +32,7 @@ def find(paths: Sequence[Path], private: bool = False) -> Found:
         only = _directory(paths[0])
         if _is_sweep(only):
             return _of_sweep(only)
-        if _is_run(only):
+        if is_run(only):
             name = only.resolve().name
             return Found(name, only, (Target(only, name),), several=False)
     runs: dict[Path, Path] = {}  # each once, however it was named
@@ -51,32 +48,21 @@ def _directory(path: Path) -> Path:
     return path.parent if path.name == "record.json" and path.is_file() else path
 
 
-def _is_run(path: Path) -> bool:
-    return any((path / name).is_file() for name in _OF_A_RUN)
-
-
 def _is_sweep(path: Path) -> bool:
     return (path / "sweep.json").is_file()
 
 
 def _runs_at(path: Path) -> list[Path]:
-    if _is_run(path):
+    if is_run(path):
         return [path]
     if _is_sweep(path):
-        return [t.path for t in _of_sweep(path).targets if _is_run(t.path)]
+        return [target.path for target in _of_sweep(path).targets if is_run(target.path)]
     if not path.is_dir():
         raise ConfigError(
             f"there is no folder {path}; expected a run directory, a folder that holds some, or a "
             "sweep's folder (runs/sweeps/NAME)"
         )
-    # What force=true set aside is no result; its cost is stated where the run itself is. And under
-    # private/ lie the trials of a selection, of which not even the number may be known.
-    runs = [
-        run
-        for run in sorted({file.parent for name in _OF_A_RUN for file in path.rglob(name)})
-        if not any(_SET_ASIDE.search(part) for part in run.relative_to(path).parts)
-        and not below_private(run, path)
-    ]
+    runs = runs_below(path)
     if not runs:
         raise ConfigError(
             f"{path} holds no runs; expected a run directory (with identity.json or record.json), "

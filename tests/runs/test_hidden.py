@@ -11,14 +11,8 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import Model
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
-from dpft.runs.hidden import below_private, check_no_trial
+from dpft.runs.hidden import check_no_trial
 from tests.report.pages.example import a_selection
-
-
-def test_only_folders_below_the_search_count(tmp_path):
-    assert below_private(tmp_path / "private/trials/a", tmp_path)
-    assert not below_private(tmp_path / "private/runs/a", tmp_path / "private")
-    assert not below_private(tmp_path / "privately/a", tmp_path)
 
 
 def test_a_trial_is_known_by_what_lies_around_it(tmp_path, monkeypatch):

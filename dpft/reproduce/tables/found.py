@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,13 +11,13 @@ from dpft.config.errors import ConfigError, DpftError
 from dpft.reproduce.papers.schema import Column
 from dpft.reproduce.tables.matching import match_key
 from dpft.reproduce.tables.verdicts import share_error
-from dpft.runs.hidden import below_private, check_no_trial
+from dpft.runs.hidden import check_no_trial
 from dpft.runs.record import read_record
+from dpft.runs.run_index import runs_below
 
 FOLDERS = ("runs", "results")
 # Metrics that count records: the share of those answered rightly.
 SHARES = ("accuracy",)
-_SET_ASIDE = re.compile(r"\.old-\d+$")
 _SELECTED = (
     "dpft select chose it by its score, at a price for the whole selection: no run of a table, "
     "whose seeds and epsilons are given beforehand"
@@ -85,11 +84,9 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
         if not folder.is_dir():
             raise ConfigError(f"--runs {folder} is no folder; expected one that holds runs")
         check_no_trial(folder)
-        for file in sorted(folder.rglob("record.json")):
-            path = file.parent
-            if file.resolve() in seen or any(_SET_ASIDE.search(part) for part in path.parts):
-                continue
-            if below_private(path, folder):
+        for path in runs_below(folder):
+            file = path / "record.json"
+            if file.resolve() in seen or not file.is_file():
                 continue
             seen.add(file.resolve())
             try:

@@ -1,0 +1,33 @@
+"""Where runs lie: the one search for run directories."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from dpft.runs.hidden import PRIVATE
+
+# Each of these makes a folder a run's: the first of a finished one, the others from its start on.
+_OF_A_RUN = ("record.json", "identity.json", "ledger.jsonl")
+_SET_ASIDE = re.compile(r"\.old-\d+$")
+
+
+def is_run(folder: Path) -> bool:
+    """Whether it is a run's directory, finished or not."""
+    return any((folder / name).is_file() for name in _OF_A_RUN)
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """The run directories at and below a folder, sorted.
+
+    Left out are folders called ``private``, since not even the number of a selection's trials may
+    be known, and what ``force=true`` set aside, whose cost is stated where the run itself is. What
+    ``folder`` itself is called does not matter.
+    """
+    found = []
+    for path, names, _ in os.walk(folder):
+        names[:] = [name for name in names if name != PRIVATE and not _SET_ASIDE.search(name)]
+        if is_run(Path(path)):
+            found.append(Path(path))
+    return sorted(found)
