@@ -145,5 +145,4 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     check_no_trial(path)
     _, stored = stored_config(path)
     parse_stored(path, stored)
-    # Earlier versions kept in config.yaml that the run was begun by force.
-    return stored | {"force": False} | {key: raw[key] for key in (*given, "sweep")}
+    return stored | {key: raw[key] for key in (*given, "sweep")}

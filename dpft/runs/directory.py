@@ -15,16 +15,9 @@ from dpft.runs.atomic import fsync_directory, owners_folder, temporary_of, write
 from dpft.runs.closing import Closing
 from dpft.runs.errors import START_OVER, RunError, RunMismatchError, disk_report
 from dpft.runs.evidence import steps_evident
-from dpft.runs.finished import (
-    DONE,
-    Damage,
-    damages,
-    is_finished,
-    marked,
-    renamed,
-)
+from dpft.runs.finished import DONE, Damage, damages, is_finished, marked
 from dpft.runs.generations import FOLDER, generations_file
-from dpft.runs.identity import canonical, config_hash, differences, is_earlier_form
+from dpft.runs.identity import canonical, config_hash, differences
 from dpft.runs.ledger import read_ledger
 from dpft.runs.lock import LOCK_NAME, DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
@@ -278,6 +271,8 @@ class RunDirectory(Closing):
         try:
             stored = parse_json(self.identity.read_bytes())
             config, digest = dict(stored["config"]), str(stored["config_hash"])
+            if digest != config_hash(config):
+                raise ValueError("the hash is not that of the settings")
         except FileNotFoundError:
             if self._started:
                 raise RunError(
@@ -290,11 +285,7 @@ class RunDirectory(Closing):
                 f"{self.identity} is damaged ({error!r}); expected the run's settings and their "
                 f"hash: restore the file, or {START_OVER}"
             ) from error
-        if digest != self.config_hash and is_earlier_form(config, self.config):
-            # What follows writes the identity anew.
-            if is_finished(self.path, digest):
-                self._write(self.done_marker, renamed(self.path, self.config_hash))
-        elif digest != self.config_hash:
+        if digest != self.config_hash:
             listed = "\n  ".join(differences(config, self.config))
             raise RunMismatchError(
                 f"{self.path} holds another run: {digest}, expected {self.config_hash}. They "

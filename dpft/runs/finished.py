@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from dpft.runs.atomic import sha256_file, write_atomic
-from dpft.runs.errors import LedgerError, RunError
+from dpft.runs.errors import RunError
 from dpft.runs.identity import canonical_json
-from dpft.runs.ledger import read_ledger
 from dpft.runs.wellformed import parse_json
 
 DONE = "DONE"
@@ -41,19 +40,15 @@ class Marker:
     Attributes:
         config_hash: of the configuration that ran to its end.
         files: by path in the folder, the states that each may be in: two while it is replaced.
-            None in a run that an earlier version finished.
     """
 
     config_hash: str
-    files: Mapping[str, Sequence[State]] | None
+    files: Mapping[str, Sequence[State]]
 
     def spelled(self) -> str:
         """The content of ``DONE``."""
-        body: dict[str, Any] = {"config_hash": self.config_hash}
-        if self.files is not None:
-            body["files"] = dict(self.files)
-            body["sha256"] = _digest(body)
-        return json.dumps(body, indent=1, sort_keys=True) + "\n"
+        body = {"config_hash": self.config_hash, "files": dict(self.files)}
+        return json.dumps({**body, "sha256": _digest(body)}, indent=1, sort_keys=True) + "\n"
 
 
 @dataclass(frozen=True)
@@ -76,10 +71,9 @@ def read_marker(folder: Path) -> Marker | None:
     """What ``DONE`` says; None where there is none, or a damaged one, which proves nothing."""
     try:
         body = parse_json((folder / DONE).read_bytes())
-        claimed = body.pop("sha256", None)
-        if ("files" in body or claimed is not None) and claimed != _digest(body):
+        if body.pop("sha256") != _digest(body):
             return None
-        return Marker(str(body["config_hash"]), body.get("files"))
+        return Marker(str(body["config_hash"]), body["files"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -112,18 +106,15 @@ def damages(folder: Path, parts: Sequence[str] = (), *, thorough: bool = True) -
     marker = read_marker(folder)
     if marker is None:
         return []
-    if marker.files is None:
-        found = list(_by_form(folder))
-    else:
-        found = [
-            damage
-            for name, states in marker.files.items()
-            if _is_part(name, parts)  # before anything is read
-            and (damage := _compared(folder / name, name, states, thorough)) is not None
-        ]
-        if any(name.startswith(MODEL) for name in marker.files) and not _has_content(folder / CARD):
-            found.append(Damage(CARD, "is gone"))
-    found = [damage for damage in found if _is_part(damage.name, parts)]
+    found = [
+        damage
+        for name, states in marker.files.items()
+        if _is_part(name, parts)
+        and (damage := _compared(folder / name, name, states, thorough)) is not None
+    ]
+    card, has_model = folder / CARD, any(name.startswith(MODEL) for name in marker.files)
+    if has_model and _is_part(CARD, parts) and not (card.is_file() and card.stat().st_size):
+        found.append(Damage(CARD, "is gone"))
     if not (folder / MODEL).is_dir() and any(d.name.startswith(MODEL) for d in found):
         return [*(d for d in found if not d.name.startswith(MODEL)), Damage(MODEL, "is gone")]
     return found
@@ -144,12 +135,6 @@ def check_whole(folder: Path, parts: Sequence[str] = (), *, thorough: bool = Tru
         )
 
 
-def renamed(folder: Path, config_hash: str) -> str:
-    """The content of ``DONE`` for the same files under another name of their configuration."""
-    marker = read_marker(folder)
-    return Marker(config_hash, marker.files if marker else None).spelled()
-
-
 @contextmanager
 def replacing(folder: Path, file: Path, content: bytes | str) -> Iterator[None]:
     """Inside, a file of a finished run may be replaced, or made: ``DONE`` is told.
@@ -165,7 +150,7 @@ def replacing(folder: Path, file: Path, content: bytes | str) -> Iterator[None]:
         OSError: the disk refused.
     """
     marker = read_marker(folder)
-    if marker is None or marker.files is None:
+    if marker is None:
         yield
         return
     name = file.relative_to(folder).as_posix()
@@ -178,7 +163,7 @@ def replacing(folder: Path, file: Path, content: bytes | str) -> Iterator[None]:
 
 
 def _tell(folder: Path, marker: Marker, name: str, states: Sequence[State]) -> None:
-    files = {**(marker.files or {}), name: states}
+    files = {**marker.files, name: states}
     write_atomic(folder / DONE, Marker(marker.config_hash, files).spelled())
 
 
@@ -223,71 +208,5 @@ def _compared(file: Path, name: str, states: Sequence[State], thorough: bool) ->
     return None
 
 
-def _has_content(file: Path) -> bool:
-    return file.is_file() and file.stat().st_size > 0
-
-
 def _digest(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(body).encode()).hexdigest()
-
-
-# --- runs of earlier versions, which listed nothing ---------------------------------------------
-
-
-def _by_form(folder: Path) -> Iterator[Damage]:
-    """What is plainly damaged: what is gone, what cannot be read, what contradicts the record."""
-    if not _has_content(folder / CONFIG):
-        yield Damage(CONFIG, "is gone")
-    record = _record(folder / RECORD)
-    if record is None:
-        yield Damage(RECORD, "is gone or cannot be read")
-    elif record["privacy"]["kind"] != "none" and not record.get("selection"):
-        yield from _short_ledger(folder / LEDGER, record["privacy"]["steps_taken"])
-    weights = [*(folder / MODEL).rglob("*.safetensors"), *(folder / MODEL).glob("*.bin")]
-    if not weights:
-        yield Damage("model/model.safetensors", "is gone")
-    for file in weights:
-        if file.suffix == ".safetensors" and not _as_long_as_it_says(file):
-            yield Damage(file.relative_to(folder).as_posix(), "is cut short")
-    if not _has_content(folder / CARD):
-        yield Damage(CARD, "is gone")
-    for split, name in (record or {}).get("generations", {}).items():
-        lines = (folder / name).read_bytes().count(b"\n") if (folder / name).is_file() else 0
-        expected = record["scores"].get(split, {}).get("examples", lines) if record else lines
-        if lines == 0 or lines != expected:
-            yield Damage(name, f"has {lines} lines, expected {expected or 'some'}")
-
-
-def _record(file: Path) -> dict[str, Any] | None:
-    try:
-        record = parse_json(file.read_bytes())
-        privacy = record["privacy"]
-        whole = record["stage"] == "scored" and record["training"] and record["scores"]
-        whole = whole and privacy["kind"] and isinstance(privacy["steps_taken"], int)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return record if whole else None
-
-
-def _short_ledger(file: Path, steps: int) -> Iterator[Damage]:
-    try:
-        spent = read_ledger(file).steps_spent
-    except LedgerError:
-        spent = 0
-        if file.exists():
-            yield Damage(LEDGER, "cannot be read")
-            return
-    if spent != steps or not file.exists():
-        yield Damage(LEDGER, f"holds {spent} steps, and the record tells of {steps}")
-
-
-def _as_long_as_it_says(file: Path) -> bool:
-    """Whether the header of a safetensors file fits its size; the weights are not looked at."""
-    with file.open("rb") as opened:
-        length = int.from_bytes(opened.read(8), "little")
-        try:
-            header = parse_json(opened.read(length) if length < 2**30 else b"")
-            ends = [t["data_offsets"][1] for name, t in header.items() if name != "__metadata__"]
-        except (ValueError, KeyError, TypeError, LookupError):
-            return False
-    return file.stat().st_size == 8 + length + max(ends, default=0)

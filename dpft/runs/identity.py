@@ -10,8 +10,6 @@ from pathlib import PurePath
 from typing import Any
 
 HASH_LENGTH = 12
-# What earlier versions kept: shorthands, and settings of privacy where nothing was private.
-_KEPT_ONCE = ("eps", "sampling", "privacy")
 _ABSENT = object()
 
 
@@ -68,14 +66,6 @@ def leaves(value: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
             yield from leaves(item, f"{prefix}.{key}" if prefix else str(key))
     else:
         yield prefix, value
-
-
-def is_earlier_form(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether ``old`` says what ``new`` says, and besides only what has no effect."""
-    before, after = dict(leaves(canonical(old))), dict(leaves(canonical(new)))
-    return all(key in before and before[key] == value for key, value in after.items()) and all(
-        key in after or key.partition(".")[0] in _KEPT_ONCE for key in before
-    )
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

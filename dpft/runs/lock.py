@@ -41,7 +41,7 @@ class DirectoryLock:
                 holder, _, host = text.strip().partition(" ")
                 stop, place = f" (`kill {holder}`)", ""
                 if host != socket.gethostname():  # its number means nothing here
-                    stop, place = "", f" on {host}" if host else " of another version of dpft"
+                    stop, place = "", f" on {host}" if host else ""
                 raise RunLockedError(
                     f"{folder} is in use by process {holder or 'unknown'}{place}; expected to be "
                     f"its only user: two processes must not train one run. Wait for that process "

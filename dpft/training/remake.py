@@ -1,4 +1,4 @@
-"""A finished run that is met again: checked, and what is damaged made again or named."""
+"""A finished run, opened again: checked, and what is damaged made again or named."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ def is_whole(
         DpftError: what was asked of the model cannot be asked again.
     """
     if not found:
-        _adopt(directory)
         return True
     names = [damage.name for damage in found]
     if LEDGER in names:
@@ -76,7 +75,7 @@ def others(run: Run, found: Sequence[runs.Damage], path: Path) -> dict[str, dict
         return {}
     record = {} if RECORD in damaged else runs.read_record(path)
     scores, generations = record.get("scores", {}), dict(record.get("generations", {}))
-    for name in marker.files or ():
+    for name in marker.files:
         if name.startswith(GENERATIONS) and name not in damaged:
             generations.setdefault(Path(name).name.removesuffix(".jsonl"), name)
     sections = {"scores": scores, "generations": generations}
@@ -86,18 +85,6 @@ def others(run: Run, found: Sequence[runs.Damage], path: Path) -> dict[str, dict
         for section, content in sections.items()
     }
     return {section: content for section, content in kept.items() if content}
-
-
-def _adopt(directory: runs.RunDirectory) -> None:
-    """Of a run of an earlier version, note what it consists of."""
-    marker = runs.read_marker(directory.path)
-    if marker is not None and marker.files is None:
-        with Progress() as progress:
-            progress.say(
-                f"{directory.path} was finished by an earlier version of dpft, which kept no "
-                "checksums: nothing in it is plainly damaged, and from now on DONE has them"
-            )
-        directory.mark_done()
 
 
 def _way(damage: runs.Damage, own: str) -> str:
@@ -134,7 +121,7 @@ def _decode(trained: TrainedRun, directory: runs.RunDirectory, progress: Progres
     instances = trained.task.instances(split)
     found = predict(trained.task, trained.loaded, instances, run.decode, run.seed, progress)
     marker = runs.read_marker(directory.path)
-    known = (marker.files or {}).get(name, ()) if marker else ()
+    known = marker.files.get(name, ()) if marker else ()
     same = runs.state_of_content(spelled(found)) in known
     with runs.replacing(directory.path, file, spelled(found)):
         write_predictions(file, found)

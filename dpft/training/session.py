@@ -132,8 +132,7 @@ class Session(Closing):
                 f"the training data is not what {self._directory.path} began with; expected the "
                 "same records in the same order. Restore them, or type force=true to start over"
             )
-        # Checkpoints of earlier versions do not say.
-        if saved.state.get("model", self._prepared.model) != self._prepared.model:
+        if saved.state["model"] != self._prepared.model:
             raise ConfigError(
                 f"the model is not what {self._directory.path} began with; expected the same "
                 "weights and tokenizer. Put them back, or type force=true to start over"

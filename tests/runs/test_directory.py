@@ -116,9 +116,11 @@ def test_a_run_without_identity_is_not_taken_over(run: RunDirectory) -> None:
 
 def test_a_damaged_identity_is_named(run: RunDirectory) -> None:
     run.close()
-    run.identity.write_text("[]")
-    with pytest.raises(RunError, match="is damaged"):
-        RunDirectory.open(run.path, CONFIG, "")
+    whole = run.identity.read_text()
+    for text in ("[]", whole.replace("e2e", "e2f"), whole.replace(run.config_hash, "0" * 12)):
+        run.identity.write_text(text)
+        with pytest.raises(RunError, match="is damaged"):
+            RunDirectory.open(run.path, CONFIG, "")
 
 
 def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:

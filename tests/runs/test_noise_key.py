@@ -73,7 +73,7 @@ def test_a_file_that_is_no_text_is_no_key(tmp_path: Path) -> None:
 
 
 def test_fingerprints_and_seeds_stay_what_they_are() -> None:
-    """Ledgers hold them: a run that an earlier version began must be recognised."""
+    """Ledgers hold them: a run must be recognised by later code."""
     assert key_fingerprint(b"key") == "a9b145c69b231cae"
     assert keyed_fingerprint(b"key", "data") == "1a73557051bf98de"
     assert key_from_seed(1).hex().startswith("a995e1db7690bba508c5385a26f4f196")

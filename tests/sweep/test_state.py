@@ -12,6 +12,7 @@ from dpft.cli import sweep
 from dpft.config.errors import ConfigError
 from dpft.report.terminal import clock
 from dpft.runs import RunLockedError
+from dpft.runs.finished import marked
 from dpft.sweep import journal as events
 from dpft.sweep.arguments import ParsedOverrides
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
@@ -54,7 +55,7 @@ def finished(path, digest, bleu=0.25):
     record["privacy"]["stated"] = 2.9
     record["scores"]["test"]["metrics"] = {"BLEU": bleu, "NIST": 2.0}
     (path / "record.json").write_text(json.dumps(record))
-    (path / "DONE").write_text(json.dumps({"config_hash": digest}))
+    (path / "DONE").write_text(marked(path, digest).spelled())
 
 
 def started(folder, point, **fields):

@@ -1,6 +1,5 @@
 """A finished run that was damaged: made whole by the same command, or refused with advice."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -153,20 +152,6 @@ def test_a_run_without_key_ledger_and_checkpoints_does_not_start_as_new(path: Pa
         again(path)
     assert not (path / "private/noise_key").exists()
     assert not (path / "ledger.jsonl").exists()
-
-
-def test_a_run_of_an_earlier_version_gets_its_list(
-    path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    digest = json.loads((path / "DONE").read_text())["config_hash"]
-    (path / "DONE").write_text(json.dumps({"config_hash": digest}))
-    assert again(path)
-    assert "earlier version" in capsys.readouterr().err
-    assert runs.read_marker(path).files  # type: ignore[union-attr]
-    (path / "DONE").write_text(json.dumps({"config_hash": digest}))
-    cut(path / WEIGHTS)
-    assert not again(path)
-    assert runs.damages(path) == []
 
 
 def test_what_else_was_decoded_stays_in_a_record_that_is_made_again(path: Path) -> None:

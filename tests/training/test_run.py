@@ -168,9 +168,8 @@ def test_a_run_that_is_not_whole_is_not_done(copied, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("done", [True, False])
-@pytest.mark.parametrize("kept", [True, False], ids=["as earlier versions kept it", "as now"])
 def test_what_was_begun_by_force_is_not_started_over_when_resumed(
-    tmp_path, quick_scores, monkeypatch, done, kept
+    tmp_path, quick_scores, monkeypatch, done
 ):
     begun = parse(config(tmp_path, "name=one", "force=true"))
     if done:
@@ -178,10 +177,7 @@ def test_what_was_begun_by_force_is_not_started_over_when_resumed(
     else:
         train_only(begun, monkeypatch)
     ledger = (tmp_path / "one/ledger.jsonl").read_bytes()
-    file = tmp_path / "one/config.yaml"
-    assert "force: true" not in file.read_text()
-    if kept:
-        file.write_text(file.read_text().replace("force: false", "force: true"))
+    assert "force: true" not in (tmp_path / "one/config.yaml").read_text()
     raw = compose([f"resume={tmp_path / 'one'}"])
     outcome = run_experiment(parse(resumed(raw, [f"resume={tmp_path / 'one'}"])))
     assert outcome.already_done is done

@@ -110,8 +110,8 @@ def thresholds(run: Gathered, options: Options, listing: bool = True) -> Html:
     if not lines:
         return paragraph(
             "The thresholds of each step are not in this run's ledger: it was trained elsewhere "
-            "than on a CPU, or by an older dpft. They are noisy releases all the same; --private "
-            "shows them, out of the private metrics."
+            "than on a CPU. They are noisy releases all the same; --private shows them, out of "
+            "the private metrics."
         )
     kept, note = _some(lines)
     drawn = chart(
@@ -139,7 +139,7 @@ def learning_rate(run: Gathered) -> Line | None:
         return None
     try:
         settings = build(Optim, group, "optim")
-    except (DpftError, TypeError):  # of another version, or damaged
+    except (DpftError, TypeError):  # damaged
         return None
     if settings.schedule == "constant" and not settings.warmup_steps and not settings.warmup_ratio:
         return Line("learning rate", tuple((step, settings.lr) for step in (1, steps)))

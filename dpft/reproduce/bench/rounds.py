@@ -181,13 +181,10 @@ def _alternate(reference: Session, session: Session, steps: int) -> list[float]:
 
 
 def complete_rounds(rows: Sequence[Row], labels: set[str]) -> dict[int, list[Row]]:
-    """Rounds that one session measured from end to end, by their number.
-
-    A measurement without a step is none: an earlier version kept such, of a round that broke off.
-    """
+    """Rounds that one session measured from end to end, by their number."""
     found: dict[tuple[int, int], list[Row]] = {}
     for row in rows:
-        if "round" in row and row["result"].get("seconds", True):
+        if "round" in row:
             found.setdefault((row["round"], row["session"]), []).append(row)
     return {
         turn: members

@@ -1,12 +1,11 @@
 """The page of several runs, of a folder and of a sweep."""
 
-import json
-
 import pytest
 
 from dpft.cli.report import build
 from dpft.config.errors import ConfigError
 from dpft.report.pages.gather import Options
+from dpft.runs.finished import marked
 from dpft.sweep import journal as events
 from dpft.sweep.arguments import ParsedOverrides
 from dpft.sweep.find import find
@@ -121,7 +120,7 @@ def test_a_sweep_shows_every_point(tmp_path):
     ]
     folder.describe(ParsedOverrides(("optim.lr=1,2,3,4",)), (), Plan(tuple(points), 0, tmp_path))
     a_run(points[0].path, record(0.4, config_hash="hash-1"))
-    (points[0].path / "DONE").write_text(json.dumps({"config_hash": "hash-1"}))
+    (points[0].path / "DONE").write_text(marked(points[0].path, "hash-1").spelled())
     ledger(points[1].path, steps=2)
     journal = Journal(folder.journal)
     journal.add(Event(events.FAILED, "hash-3", error="bad line: my secret"))

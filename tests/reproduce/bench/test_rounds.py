@@ -163,18 +163,6 @@ def test_non_private_training_that_dies_ends_the_round_and_leaves_nothing_of_it(
     assert len(worker.jobs) == 3
 
 
-def test_measurements_without_a_step_are_measured_again(tmp_path):
-    """An earlier version kept them, of rounds that broke off."""
-    journal = Journal(tmp_path / "x.jsonl", "k")
-    for name in ("none", "bk"):
-        empty = result() | {"seconds": []}
-        journal.append({"session": 1, "round": 0, "variant": name, "result": empty})
-    worker = Worker()
-    rows = measure(settings(rounds=1), journal, worker, silent)
-    assert len(worker.jobs) == 2
-    assert all(row["result"]["seconds"] for row in rows)
-
-
 def test_code_that_changes_meanwhile_stops_the_benchmark(tmp_path, monkeypatch):
     prints = iter(["a", "a", "b"])
     monkeypatch.setattr(module, "code_fingerprint", lambda: next(prints))
