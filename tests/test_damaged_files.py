@@ -49,14 +49,7 @@ def whole(tmp_path_factory):
     rows = [{"source": "one", "target": "eins"}] * 3
     (base / "data.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (base / "list.txt").write_text("seed=1\nseed=2\n")
-    sweep = {
-        "version": 1,
-        "words": [],
-        "config_dir": None,
-        "list": [],
-        "metric": None,
-        "points": [],
-    }
+    sweep = {"words": [], "config_dir": None, "lines": [], "metric": None, "points": []}
     (base / "sweep.json").write_text(json.dumps(sweep))
     Journal(base / "journal.jsonl").add(Event(BEGUN))
     key = {"schema_version": 1, "study": {}, "items": {}, "raters": {}, "systems": {}}
@@ -159,7 +152,7 @@ def test_a_damaged_file_is_refused_by_name(copied, name, kind):
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-@pytest.mark.parametrize("name", ["manifest.json", "state.pt", "model.safetensors"])
+@pytest.mark.parametrize("name", ["manifest.json", "state.pt"])
 def test_a_damaged_checkpoint_is_passed_over(copied, name, kind, monkeypatch):
     monkeypatch.setitem(DAMAGES, "utf-16", lambda data: data + b"\0")
     damage(copied / "checkpoints/step-00000002" / name, kind)

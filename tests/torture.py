@@ -173,6 +173,8 @@ class _Operations:
 
 def content(folder: Path) -> dict[str, bytes]:
     """What must be the unbroken run's, by file: all that does not tell of time."""
+    import torch
+
     files = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -180,8 +182,9 @@ def content(folder: Path) -> dict[str, bytes]:
     }
     held = {name: data for name, data in files.items() if not name.startswith("checkpoints/")}
     newest = max(name.split("/")[1] for name in files if name.startswith("checkpoints/step"))
-    weights = f"checkpoints/{newest}/model.safetensors"
-    held[weights] = files[weights]
+    state = torch.load(folder / "checkpoints" / newest / "state.pt")
+    for name, tensor in state["tensors"].items():
+        held[f"checkpoints/{newest}/{name}"] = tensor.numpy().tobytes()
     record = json.loads(held["record.json"])
     del record["training"], record["config_hash"]
     held["record.json"] = json.dumps(record, sort_keys=True).encode()

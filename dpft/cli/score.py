@@ -50,6 +50,11 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
         )
     file = Path(files[0].removeprefix("predictions="))
     run = parse(compose([word for word in arguments if word not in files]))
+    if run.resume is not None:
+        raise ConfigError(
+            f"got resume={run.resume} beside predictions=FILE, scored by task=NAME; leave "
+            f"it out, or type dpft score {run.resume} for the run's own generations"
+        )
     from dpft.tasks import load_task
     from dpft.training.predictions import read_predictions, score_file
 

@@ -7,25 +7,23 @@ import json
 import logging
 import re
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
-
 from dpft.runs.atomic import fsync_directory, fsync_file, sha256_file
 from dpft.runs.directory import RunDirectory
 from dpft.runs.errors import START_OVER, CheckpointError, LedgerMismatchError, disk_report
 from dpft.runs.identity import canonical_json
-from dpft.runs.tensors import pack, portable, unpack
 from dpft.runs.wellformed import parse_json
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 FORMAT = 1
-TENSORS, STATE, MANIFEST = "model.safetensors", "state.pt", "manifest.json"
+STATE, MANIFEST = "state.pt", "manifest.json"
 KEPT = 2  # checkpoints, the newest included
 _TEMPORARY = ".tmp-"
 _log = logging.getLogger(__name__)
@@ -37,7 +35,7 @@ class Checkpoint:
 
     Attributes:
         step: steps that these weights have behind them; the next step's number.
-        tensors: as saved, on the CPU; tied ones share storage.
+        tensors: as saved, on the CPU.
         state: as saved, tensors on the CPU.
         path: its folder.
         warnings: newer checkpoints that were passed over, and why.
@@ -65,7 +63,7 @@ def save(
     Args:
         run: the run, locked by this process.
         step: steps taken so far.
-        tensors: what moves: trainable parameters and buffers. May be empty.
+        tensors: what moves: trainable parameters. May be empty.
         state: plain data and tensors: optimizer, scheduler and whatever resuming needs.
         keep: how many to keep, this one included.
 
@@ -78,15 +76,15 @@ def save(
     """
     if step < 0 or keep < 1:
         raise ValueError(f"got step {step} and keep {keep}; expected step >= 0 and keep >= 1")
-    plain = portable(state)
+    content = {"tensors": _portable(tensors, "tensors"), "state": _portable(state)}
     target = run.checkpoints / f"step-{step:08d}"
     temporary = run.checkpoints / f"{_TEMPORARY}{target.name}"
     try:
         _remove_leftovers(run)
         temporary.mkdir()
-        _write(temporary, step, tensors, plain)
+        _write(temporary, step, content)
         _put_in_place(temporary, target)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         report = disk_report(run.checkpoints, error)  # before the clean-up changes it
         shutil.rmtree(temporary, ignore_errors=True)
         earlier = [path.name for number, path in _steps(run) if number < step]
@@ -121,7 +119,7 @@ def load_latest(run: RunDirectory, ledger_steps: int | None) -> Checkpoint | Non
     for step, path in reversed(_steps(run)):
         try:
             tensors, state = _read(path, step)
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             warnings.append(f"checkpoint {path.name} is damaged and was passed over: {error}")
             _log.warning("%s", warnings[-1])
             continue
@@ -137,26 +135,15 @@ def load_latest(run: RunDirectory, ledger_steps: int | None) -> Checkpoint | Non
     return None
 
 
-def _write(folder: Path, step: int, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
-    owners, aliases = pack(tensors)
-    if owners:
-        _write_tensors(folder / TENSORS, owners)
-    _write_state(folder / STATE, state)
-    files = {}
-    for path in sorted(folder.iterdir()):
-        fsync_file(path)
-        files[path.name] = {"sha256": sha256_file(path), "size": path.stat().st_size}
-    body = {"format": FORMAT, "step": step, "files": files, "aliases": aliases}
+def _write(folder: Path, step: int, content: dict[str, Any]) -> None:
+    _write_state(folder / STATE, content)
+    fsync_file(folder / STATE)
+    facts = {"sha256": sha256_file(folder / STATE), "size": (folder / STATE).stat().st_size}
+    body = {"format": FORMAT, "step": step, "files": {STATE: facts}}
     manifest = folder / MANIFEST
     manifest.write_text(json.dumps({**body, "sha256": _digest(body)}, indent=2, sort_keys=True))
     fsync_file(manifest)
     fsync_directory(folder)
-
-
-def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    from safetensors.torch import save_file
-
-    save_file(tensors, path)
 
 
 def _write_state(path: Path, state: dict[str, Any]) -> None:
@@ -202,7 +189,6 @@ class _PatientWriter:
 
 def _read(path: Path, step: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
     import torch
-    from safetensors.torch import load_file
 
     manifest = parse_json((path / MANIFEST).read_bytes())
     if not isinstance(manifest, dict):
@@ -221,9 +207,45 @@ def _read(path: Path, step: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
             raise ValueError(f"{name} has {size} bytes, expected {expected['size']}")
         if sha256_file(path / name) != expected["sha256"]:
             raise ValueError(f"{name} does not match its checksum")
-    owners = load_file(path / TENSORS) if TENSORS in manifest["files"] else {}
-    state = torch.load(path / STATE, weights_only=True, map_location="cpu")
-    return unpack(owners, manifest["aliases"]), state
+    content = torch.load(path / STATE, weights_only=True, map_location="cpu")
+    return content["tensors"], content["state"]
+
+
+def _portable(value: Any, where: str = "state") -> Any:
+    """The same state of plain data and tensors on the CPU, which pickles to the same bytes always.
+
+    Pickle writes one shared object differently from two equal ones, and which of the two a state
+    holds changes when it is loaded. So strings are interned and containers are made anew.
+
+    Raises:
+        TypeError: naming the place of a value that is not plain data.
+    """
+    import torch
+
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, torch.Tensor):
+        tensor = value.detach().cpu().contiguous()
+        whole = tensor.untyped_storage().nbytes() == tensor.nbytes
+        return tensor if whole else tensor.clone()
+    if isinstance(value, str):
+        return sys.intern(str(value))
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {
+            _portable(key, where): _portable(item, f"{where}[{key!r}]")
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        items = [_portable(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        return items if isinstance(value, list) else tuple(items)
+    raise TypeError(
+        f"{where} is a {type(value).__name__}; expected tensors, numbers, strings, booleans, None, "
+        f"dicts, lists and tuples only: a checkpoint must load without running code"
+    )
 
 
 def _digest(body: Mapping[str, Any]) -> str:

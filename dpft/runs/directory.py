@@ -50,6 +50,16 @@ class RunDirectory(Closing):
         self.path = path
         self.config = config
         self.config_hash = config_hash(config)
+        self.identity = path / "identity.json"  # the fields that define the run, and their hash
+        self.config_file = path / "config.yaml"  # the resolved configuration
+        self.ledger = path / "ledger.jsonl"  # what was spent, see `Ledger`
+        self.checkpoints = path / "checkpoints"  # see `checkpoint`
+        self.record = path / "record.json"  # see `write_record`
+        self.model = path / "model"  # the trained model and its card
+        self.done_marker = path / DONE  # see `is_done`
+        self.private = path / "private"  # what no guarantee covers
+        self.noise_key_file = self.private / "noise_key"  # the secret; see `noise_key`
+        self.metrics = self.private / "metrics.jsonl"  # see `MetricsLog`
         self._text = text
         self._lock = lock
         self._new = not self._started
@@ -101,56 +111,6 @@ class RunDirectory(Closing):
 
     # --- what lies where ----------------------------------------------------------------------
 
-    @property
-    def identity(self) -> Path:
-        """The fields that define the run, and their hash."""
-        return self.path / "identity.json"
-
-    @property
-    def config_file(self) -> Path:
-        """The resolved configuration, as text."""
-        return self.path / "config.yaml"
-
-    @property
-    def ledger(self) -> Path:
-        """What was spent, see `Ledger`."""
-        return self.path / "ledger.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of checkpoints, see `checkpoint`."""
-        return self.path / "checkpoints"
-
-    @property
-    def record(self) -> Path:
-        """The run record, see `write_record`."""
-        return self.path / "record.json"
-
-    @property
-    def model(self) -> Path:
-        """Folder for the trained model and its card."""
-        return self.path / "model"
-
-    @property
-    def private(self) -> Path:
-        """Folder of what no guarantee covers."""
-        return self.path / "private"
-
-    @property
-    def noise_key_file(self) -> Path:
-        """The secret; use `noise_key` to get at it."""
-        return self.private / "noise_key"
-
-    @property
-    def metrics(self) -> Path:
-        """Training metrics of every step, see `MetricsLog`."""
-        return self.private / "metrics.jsonl"
-
-    @property
-    def done_marker(self) -> Path:
-        """There once the run is done, see `is_done`."""
-        return self.path / DONE
-
     def generations(self, split: str) -> Path:
         """Where the generations of a split go; its folder exists."""
         folder = self.path / FOLDER
@@ -171,9 +131,8 @@ class RunDirectory(Closing):
 
     def reopen(self) -> None:
         """Take the done-marker away before anything is done again; a kill may come at any time."""
-        if self.done_marker.exists():
-            self.done_marker.unlink()
-            fsync_directory(self.path)
+        self.done_marker.unlink(missing_ok=True)
+        fsync_directory(self.path)
 
     def mark_done(self) -> None:
         """Write the done-marker, last of all files: what the run now consists of."""

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict
+
+from pydantic import BaseModel, ValidationError
 
 from dpft.config.errors import ConfigError
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import RunError, RunLockedError, disk_report
 from dpft.runs.identity import config_hash
 from dpft.runs.lock import DirectoryLock
-from dpft.runs.wellformed import fault, parse_json
 from dpft.sweep.arguments import ParsedOverrides
 from dpft.sweep.points import Plan, Point
 
-VERSION = 1
 
+class Description(BaseModel, extra="forbid", strict=True):
+    """``sweep.json``: what was typed, and the points that are known beforehand."""
 
-class _Entry(TypedDict):
-    overrides: list[str]
-    digest: str
-    run: str
-    private: bool
-
-
-class Description(TypedDict):
-    """``sweep.json``. Runs are named as seen from the folder, so that both may be moved."""
-
-    version: int
     words: list[str]
     config_dir: str | None
-    list: list[list[str]]
+    lines: list[list[str]]
     metric: str | None
-    points: list[_Entry] | None
+    points: list[Point] | None
 
 
 class SweepFolder:
@@ -80,25 +70,27 @@ class SweepFolder:
             ConfigError: the folder holds another sweep.
             RunError: the file cannot be written.
         """
-        config_dir, points = arguments.config_dir, plan.points
-        content: Description = {
-            "version": VERSION,
-            "words": list(arguments.overrides),
-            "config_dir": None if config_dir is None else str(config_dir),
-            "list": [list(line) for line in lines],
-            "metric": plan.metric,
-            "points": None if points is None else [self._entry(point) for point in points],
-        }
+        points = None
+        if plan.points is not None:
+            points = [replace(p, path=Path(self.outside(p.path))) for p in plan.points]
+        content = Description(
+            words=list(arguments.overrides),
+            config_dir=None if arguments.config_dir is None else str(arguments.config_dir),
+            lines=[list(line) for line in lines],
+            metric=plan.metric,
+            points=points,
+        )
         if self.description.exists():
             before = self._read()
-            for key in ("words", "config_dir", "list"):
-                if before[key] != content[key]:
+            for key in ("words", "config_dir", "lines"):
+                if getattr(before, key) != getattr(content, key):
                     raise ConfigError(
-                        f"{self.path} holds another sweep ({key}: {before[key]}); give another "
-                        "--name, or none. What is finished of it is not run again either way"
+                        f"{self.path} holds another sweep ({key}: {getattr(before, key)}); give "
+                        "another --name, or none. What is finished of it is not run again either "
+                        "way"
                     )
         try:
-            write_atomic(self.description, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+            write_atomic(self.description, content.model_dump_json(indent=1) + "\n")
         except OSError as error:
             raise RunError(
                 f"could not write {self.description}: {disk_report(self.path, error)}; free some "
@@ -111,17 +103,14 @@ class SweepFolder:
         Raises:
             ConfigError: the folder holds no sweep, or a damaged one.
         """
-        points = self._read()["points"]
+        points = self._read().points
         if points is None:
             return None
-        return tuple(
-            Point(tuple(p["overrides"]), p["digest"], self.inside(p["run"]), p["private"])
-            for p in points
-        )
+        return tuple(replace(point, path=self.inside(str(point.path))) for point in points)
 
     def metric(self) -> str | None:
         """The score by which the runs are compared; None: the first of each run's split."""
-        return self._read()["metric"]
+        return self._read().metric
 
     def outside(self, run: Path) -> str:
         """A run's directory seen from this folder, so that both may be moved together."""
@@ -131,32 +120,20 @@ class SweepFolder:
         """The inverse of `outside`."""
         return Path(os.path.normpath(self.path / run))
 
-    def _entry(self, point: Point) -> _Entry:
-        return {
-            "overrides": list(point.overrides),
-            "digest": point.digest,
-            "run": self.outside(point.path),
-            "private": point.private,
-        }
-
     def _read(self) -> Description:
         try:
-            content: Description = parse_json(self.description.read_bytes())
-            problem = fault(content, Description)
-            if problem is None and content["version"] != VERSION:
-                problem = f"version is {content['version']}"
+            return Description.model_validate_json(self.description.read_bytes())
         except OSError as error:
             raise ConfigError(
                 f"{self.path} holds no sweep ({error}); expected a folder that dpft sweep made"
             ) from error
-        except ValueError as error:
-            problem = str(error)
-        if problem is not None:
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
             raise ConfigError(
-                f"{self.description} is damaged ({problem}); delete the file and run the sweep's "
-                "command again: runs do not depend on it"
-            )
-        return content
+                f"{self.description} is damaged ({where}: {first['msg']}); delete the file and run "
+                "the sweep's command again: runs do not depend on it"
+            ) from error
 
 
 def default_name(arguments: ParsedOverrides, lines: Sequence[Sequence[str]]) -> str:

@@ -229,8 +229,8 @@ def test_a_sweep_elsewhere_is_shown_once_where_nothing_can_be_redrawn(tmp_path, 
     monkeypatch.chdir(tmp_path)
     folder = SweepFolder(tmp_path / "out/sweeps/far")
     folder.path.mkdir(parents=True)
-    entry = {"overrides": ["seed=1"], "digest": "x", "run": "../../one", "private": True}
-    content = {"version": 1, "words": [], "config_dir": None, "list": [], "metric": None}
+    entry = {"overrides": ["seed=1"], "digest": "x", "path": "../../one", "private": True}
+    content = {"words": [], "config_dir": None, "lines": [], "metric": None}
     content["points"] = [entry]
     folder.description.write_text(json.dumps(content))
     for typed in (["--watch", "far", "runs_dir=out"], ["--watch", str(folder.path)]):

@@ -401,7 +401,7 @@ def test_a_corrupt_checkpoint_is_passed_over(tmp_path, finished, monkeypatch):
     broken = parse(config(tmp_path, "name=broken", "privacy.noise_seed=1"))
 
     train_only(broken, monkeypatch)
-    newest = sorted((tmp_path / "broken/checkpoints").iterdir())[-1] / "model.safetensors"
+    newest = sorted((tmp_path / "broken/checkpoints").iterdir())[-1] / "state.pt"
     data = bytearray(newest.read_bytes())
     data[-100] ^= 1
     newest.write_bytes(data)
@@ -449,7 +449,7 @@ def test_thresholds_from_elsewhere_are_another_release(tmp_path, quick_scores, m
     )
     train_only(settings, monkeypatch)
     newest = sorted((tmp_path / "odd/checkpoints").iterdir())[-1]
-    (newest / "model.safetensors").write_bytes(b"")
+    (newest / "state.pt").write_bytes(b"")
     load = runs.checkpoint.load_latest
 
     def changed(*arguments):
@@ -517,7 +517,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, finished, monkeyp
     from dpft.runs import checkpoint
 
     settings = parse(config(tmp_path, "name=full", "privacy.noise_seed=1"))
-    write = checkpoint._write_tensors
+    write = checkpoint._write_state
 
     def fail_at_three(path, tensors):
         if "00000003" in str(path):
@@ -525,7 +525,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, finished, monkeyp
         write(path, tensors)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_write_tensors", fail_at_three)
+        patch.setattr(checkpoint, "_write_state", fail_at_three)
         with pytest.raises(runs.CheckpointError, match=r"step-00000002 is the last good one"):
             run_experiment(settings)
     outcome = run_experiment(settings)
