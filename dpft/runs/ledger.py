@@ -97,9 +97,8 @@ class Ledger(Closing):
                 f"this dpft draws version {now}, so a replayed step would be a second release. "
                 f"Go on with the version of dpft that began the run, or {START_OVER}"
             )
-        changed = differences(contents.header, self._header)
-        if contents.entries and changed:
-            listed = "\n  ".join(changed)
+        if contents.entries and spelled(contents.header) != spelled(self._header):
+            listed = "\n  ".join(differences(contents.header, self._header))
             raise LedgerMismatchError(
                 f"{self._path} spent {contents.steps_spent} steps under another header (old -> "
                 f"new):\n  {listed}\nExpected the same mechanism, data and key. Undo the change "

@@ -82,7 +82,7 @@ class Log(Closing):
                 while line:
                     line = line[os.write(descriptor, line) :]
                 os.fsync(descriptor)
-            except BaseException as error:
+            except (OSError, KeyboardInterrupt) as error:
                 try:
                     os.ftruncate(descriptor, size)
                 finally:
