@@ -8,7 +8,7 @@ from dpft.runs import checkpoint
 from dpft.runs.atomic import fsync_tree
 from dpft.runs.checkpoint import Checkpoint
 from dpft.runs.directory import RunDirectory
-from dpft.runs.environment import CodeVersion, code_version, environment
+from dpft.runs.environment import code_version, environment
 from dpft.runs.errors import (
     START_OVER,
     CheckpointError,
@@ -32,11 +32,11 @@ from dpft.runs.finished import (
     state_of_content,
 )
 from dpft.runs.identity import config_hash
-from dpft.runs.ledger import Ledger, LedgerContents, read_ledger
+from dpft.runs.ledger import Ledger, read_ledger
 from dpft.runs.lineage import base_model
 from dpft.runs.metrics import MetricsLog
 from dpft.runs.noise_key import key_fingerprint, keyed_fingerprint
-from dpft.runs.norms import NORMS, Norms, NormsLog, read_norms
+from dpft.runs.norms import NORMS, NormsLog, read_norms
 from dpft.runs.private_state import load_private_state, save_private_state
 from dpft.runs.record import SCHEMA_VERSION, RunRecord, read_record, update_record, write_record
 
@@ -46,15 +46,12 @@ __all__ = [
     "START_OVER",
     "Checkpoint",
     "CheckpointError",
-    "CodeVersion",
     "Damage",
     "Ledger",
-    "LedgerContents",
     "LedgerError",
     "LedgerMismatchError",
     "MetricsLog",
     "NoiseKeyLostError",
-    "Norms",
     "NormsLog",
     "RecordError",
     "RunDirectory",

@@ -53,7 +53,6 @@ def save(
     step: int,
     tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
-    keep: int = KEPT,
 ) -> Path:
     """Write a checkpoint, then drop those that it makes superfluous.
 
@@ -65,7 +64,6 @@ def save(
         step: steps taken so far.
         tensors: what moves: trainable parameters. May be empty.
         state: plain data and tensors: optimizer, scheduler and whatever resuming needs.
-        keep: how many to keep, this one included.
 
     Returns:
         The checkpoint's folder.
@@ -74,8 +72,6 @@ def save(
         CheckpointError: it could not be written; earlier checkpoints are as they were.
         TypeError: ``state`` holds something else than plain data and tensors.
     """
-    if step < 0 or keep < 1:
-        raise ValueError(f"got step {step} and keep {keep}; expected step >= 0 and keep >= 1")
     content = {"tensors": _portable(tensors, "tensors"), "state": _portable(state)}
     target = run.checkpoints / f"step-{step:08d}"
     temporary = run.checkpoints / f"{_TEMPORARY}{target.name}"
@@ -94,7 +90,9 @@ def save(
             f"checkpoints in place, {last}. Nothing is lost: free some space and run the same "
             f"command again"
         ) from error
-    _prune(run, step, keep)
+    older = [path for number, path in _steps(run) if number <= step]
+    ahead = [path for number, path in _steps(run) if number > step]  # damaged
+    _drop(run, older[:-KEPT] + ahead)
     return target
 
 
@@ -268,13 +266,6 @@ def _put_in_place(temporary: Path, target: Path) -> None:
         target.rename(target.with_name(f"{_TEMPORARY}replaced-{target.name}"))
     temporary.rename(target)
     fsync_directory(target.parent)
-
-
-def _prune(run: RunDirectory, step: int, keep: int) -> None:
-    """Drop what is older than the ``keep`` newest, and damaged ones ahead of the step in hand."""
-    older = [path for number, path in _steps(run) if number <= step]
-    ahead = [path for number, path in _steps(run) if number > step]
-    _drop(run, older[:-keep] + ahead)
 
 
 def _drop(run: RunDirectory, paths: Sequence[Path]) -> None:
