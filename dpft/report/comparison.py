@@ -13,6 +13,7 @@ from rich.text import Text
 from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import down, up
 from dpft.report.console import Console
+from dpft.report.markdown import table as markdown_table
 from dpft.report.terminal import echo
 
 Row = dict[str, str]
@@ -78,9 +79,7 @@ def _epsilon(epsilon: Mapping[str, Any], accountant: str) -> str:
 def as_markdown(rows: Sequence[Row]) -> str:
     """A Markdown table of all columns that any row has."""
     columns = _columns(rows)
-    lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
-    lines += [" | ".join(_cell(r, column) for column in columns) for r in rows]
-    return "\n".join(f"| {line} |" for line in lines)
+    return markdown_table(columns, ([_cell(r, column) for column in columns] for r in rows))
 
 
 def _footnote(entry: tuple[Path, Mapping[str, Any]]) -> str:

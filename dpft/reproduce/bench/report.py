@@ -8,6 +8,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from dpft.report import markdown
 from dpft.report.console import Console
 from dpft.reproduce.bench.catalog import MODELS
 from dpft.reproduce.bench.explain import fold
@@ -154,10 +155,8 @@ def largest_note() -> str:
 def as_markdown(title: str, rows: Sequence[Cells], notes: Sequence[str]) -> str:
     """A Markdown page: title, table, notes."""
     columns = list(rows[0])
-    lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
-    lines += [" | ".join(row[column] for column in columns) for row in rows]
-    table = "\n".join(f"| {line} |" for line in lines)
-    return "\n\n".join([f"# {title}", table, *notes]) + "\n"
+    text = markdown.table(columns, ([row[column] for column in columns] for row in rows))
+    return "\n\n".join([f"# {title}", text, *notes]) + "\n"
 
 
 def show(title: str, rows: Sequence[Cells], notes: Sequence[str] = ()) -> None:

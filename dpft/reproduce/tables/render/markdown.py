@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
+from dpft.report.markdown import escape, table
 from dpft.reproduce.tables.cells import Filled
 from dpft.reproduce.tables.shown import (
     accountants,
@@ -18,16 +17,13 @@ from dpft.reproduce.tables.shown import (
 
 def as_markdown(filled: Filled) -> str:
     """Table and footnotes; a cell's lines are parted by ``<br>``."""
-    count, names = len(filled.table.label_names), headings(filled)
-    rows = [names, ["---" if place < count else "---:" for place in range(len(names))]]
+    rows = []
     for row in filled.rows:
         cells = [lines(c, column) for column, c in zip(filled.columns, row.cells, strict=True)]
         cells += [epsilon_lines(row, accountant) for accountant in accountants(filled)]
-        rows.append([*map(_escaped, labels(row)), *("<br>".join(map(_escaped, c)) for c in cells)])
-    table = "\n".join(f"| {' | '.join(row)} |" for row in [list(map(_escaped, names)), *rows[1:]])
-    notes = "\n".join(f"- **{heading}:** {_escaped(text)}" for heading, text in footnotes(filled))
-    return f"### {_escaped(title(filled))}\n\n{table}\n\n{notes}\n"
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"([\\|*_<>`~\[\]])", r"\\\1", text)
+        numbers = [list(map(escape, cell)) for cell in cells]
+        rows.append([*map(escape, labels(row)), *numbers])
+    names = [escape(name) for name in headings(filled)]
+    text = table(names, rows, left=len(filled.table.label_names))
+    notes = "\n".join(f"- **{heading}:** {escape(note)}" for heading, note in footnotes(filled))
+    return f"### {escape(title(filled))}\n\n{text}\n\n{notes}\n"
