@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run, parse
@@ -86,6 +85,15 @@ class Plan:
     extra: tuple[str, ...]
 
     @property
+    def runnable(self) -> Iterator[tuple[int, int, Row, Column]]:
+        """The cells that a run could fill, by place: not what is copied, or a printed dash."""
+        for i, row in enumerate(self.rows):
+            for j, column in enumerate(self.columns):
+                printed = row.printed.get(column.key) is not None
+                if row.run is not None and column.metrics and printed:
+                    yield i, j, row, column
+
+    @property
     def distinct(self) -> tuple[PlannedRun, ...]:
         """Every run once, in the order of the rows."""
         first: dict[tuple[str, ...], PlannedRun] = {}
@@ -111,14 +119,14 @@ def merged(*lists: Sequence[str]) -> tuple[str, ...]:
 
 def words_at(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[str, ...]:
     """The overrides of a cell's run at a scale, without a seed."""
-    own = own_words(table, column, row, scale)
+    own = _own_words(table, column, row, scale)
     if scale == "paper":
         return merged(table.setting, _PAPERS, own)
     assert table.laptop is not None
     return merged(table.laptop.setting, _PAPERS, own)
 
 
-def own_words(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[str, ...]:
+def _own_words(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[str, ...]:
     """Those overrides of a cell's run that its column and row set themselves."""
     own = (*column.run, *(row.run or ()))
     if scale == "paper" or table.laptop is None:
@@ -127,11 +135,20 @@ def own_words(table: PaperTable, column: Column, row: Row, scale: str) -> tuple[
     return tuple(w for word in own for w in swap.get(word, (word,)))
 
 
-def paper_model(table: PaperTable, column: Column, row: Row, composer: Composer) -> str:
-    """The path of the model that the paper has in a cell, whatever stands in for it at a scale."""
-    words = words_at(table, column, row, "paper")
-    chosen = [word for word in words if key_of(word) in ("model", "model.path")]
-    return str(composer.compose(chosen)["model"]["path"])
+def empty_plan(table: PaperTable, scale: str) -> Plan:
+    """Columns and rows of a scale, with seed 0 and without runs."""
+    laptop = table.laptop if scale == "laptop" else None
+    return Plan(
+        table=table,
+        scale=scale,
+        seeds=(0,),
+        any_seed=True,
+        columns=tuple(c for c in table.columns if laptop is None or c.at_laptop),
+        rows=tuple(r for r in table.rows if laptop is None or not laptop.skips(r)),
+        runs={},
+        skipped=tuple(r for r in table.rows if laptop is not None and laptop.skips(r)),
+        extra=(),
+    )
 
 
 def make_plan(
@@ -164,40 +181,31 @@ def make_plan(
     for word in extra:
         if key_of(word) in _DECIDED:
             raise ConfigError(f"got {word}, which a table decides; type {_DECIDED[key_of(word)]}")
-    laptop = table.laptop if scale == "laptop" else None
-    rows = tuple(r for r in table.rows if laptop is None or not laptop.skips(r))
-    columns = tuple(c for c in table.columns if laptop is None or c.at_laptop)
-    known: dict[tuple[str, ...], PlannedRun] = {}
-    papers_own: dict[tuple[PlannedRun, str], PlannedRun] = {}
+    plan = empty_plan(table, scale)
+    known: dict[tuple[object, ...], PlannedRun] = {}
     runs: dict[tuple[int, int], PlannedRun] = {}
-    for i, row in enumerate(rows):
-        for j, column in enumerate(columns):
-            if row.run is None or not column.metrics:
-                continue
-            if row.printed.get(column.key) is None:
-                continue
-            words = words_at(table, column, row, scale)
-            own = set(map(key_of, own_words(table, column, row, scale)))
-            free = [word for word in extra if _is_free(word, table.unknown, own)]
-            try:
-                run = planned(words, column.split, composer, extra, free, known)
-            except ConfigError as error:
-                where = f"{table.name}, row {row.name!r}, column {column.key}, scale={scale}"
-                if extra:  # the user's words may be what is wrong
-                    raise ConfigError(f"{where}: {error}") from error
-                raise PaperError(f"{where}: {error}") from error
-            of = (run, paper_model(table, column, row, composer))
-            runs[i, j] = papers_own.setdefault(of, replace(run, paper_model=of[1]))
+    for i, j, row, column in plan.runnable:
+        words = words_at(table, column, row, scale)
+        own = set(map(key_of, _own_words(table, column, row, scale)))
+        free = tuple(word for word in extra if _is_free(word, table.unknown, own))
+        papers_own = words_at(table, column, row, "paper")
+        models = tuple(word for word in papers_own if key_of(word) in ("model", "model.path"))
+        key = (words, column.split, free, models)
+        try:
+            if key not in known:
+                known[key] = planned(words, column.split, composer, extra, free, models)
+        except ConfigError as error:
+            where = f"{table.name}, row {row.name!r}, column {column.key}, scale={scale}"
+            # With overrides of the user, they may be what is wrong.
+            kind = ConfigError if extra else PaperError
+            raise kind(f"{where}: {error}") from error
+        runs[i, j] = known[key]
     count = (table.seeds or 1) if scale == "paper" else 1
-    return Plan(
-        table=table,
-        scale=scale,
-        seeds=tuple(range(count)) if seeds is None else tuple(seeds),
+    return replace(
+        plan,
+        seeds=tuple(range(count) if seeds is None else seeds),
         any_seed=seeds is None,
-        columns=columns,
-        rows=rows,
         runs=runs,
-        skipped=tuple(row for row in table.rows if row not in rows),
         extra=tuple(extra),
     )
 
@@ -208,7 +216,7 @@ def planned(
     composer: Composer,
     extra: Sequence[str] = (),
     free: Sequence[str] = (),
-    known: dict[tuple[str, ...], PlannedRun] | None = None,
+    models: Sequence[str] | None = None,
 ) -> PlannedRun:
     """A run whose decoded split is ``split``: `decode.split` is added where it must be.
 
@@ -218,28 +226,34 @@ def planned(
         composer: within its ``with``.
         extra: overrides of the user.
         free: those of ``extra`` that alter nothing, see `_is_free`.
-        known: earlier ones of the same table, by their words; added to.
+        models: overrides that choose the paper's model; None: those of ``words``.
 
     Raises:
         ConfigError: if the run does not compose, or ``words`` decode another split.
     """
-    known = {} if known is None else known
-    plain = _composed(merged(words, extra), split, composer, known)
-    if len(free) == len(extra):
-        return plain
-    # Cells whose settings differ may become one run by an override that alters only some of them.
-    fixed = merged(words, free)
-    name = (*plain.words, "", *fixed)
-    if name not in known:
-        own = composer.compose(fixed)
-        known[name] = replace(
-            plain,
-            model_path=str(own["model"]["path"]),
-            train_size=own["task"].get("train_size"),
-            altered=match_key(own) != plain.key,
-            paper_model=str(own["model"]["path"]),
-        )
-    return known[name]
+    together = merged(words, extra)
+    config = composer.compose(together)
+    # Other splits, such as canaries, are asked for whatever is decoded.
+    if split in _DECODED and config["decode"]["split"] != split:
+        if any(key_of(word) == "decode.split" for word in together):
+            raise ConfigError(
+                f"decode.split is {config['decode']['split']}; expected {split}, the split of the "
+                "column: leave it out"
+            )
+        together = (*together, f"decode.split={split}")
+        config = composer.compose(together)
+    own = composer.compose(merged(words, free))  # without what alters the table's setting
+    path = str(own["model"]["path"])
+    return PlannedRun(
+        words=together,
+        # No setting is interpolated from the seed; a test holds the hash against composing with it.
+        run=parse({**config, "seed": 0}),
+        key=match_key(config),
+        model_path=path,
+        train_size=own["task"].get("train_size"),
+        altered=match_key(own) != match_key(config),
+        paper_model=path if models is None else str(composer.compose(models)["model"]["path"]),
+    )
 
 
 def _is_free(word: str, unknown: Sequence[str], own: Container[str]) -> bool:
@@ -251,40 +265,6 @@ def _is_free(word: str, unknown: Sequence[str], own: Container[str]) -> bool:
         own: settings of the cell's row and column. By them cells are told apart, printed or not.
     """
     key = key_of(word)
+    settings = [key_of(one) for one in unknown if "=" not in one]
     # Shuffled batches have a mark of their own; the papers' code shuffles too.
-    if key == "sampling":
-        return True
-    values = [one for one in unknown if "=" in one]
-    keys = [key_of(one) for one in unknown if one not in values]
-    return word in values or (key in keys and key not in own)
-
-
-def _composed(
-    together: tuple[str, ...],
-    split: str,
-    composer: Composer,
-    known: dict[tuple[str, ...], PlannedRun],
-) -> PlannedRun:
-    decoded = split in _DECODED  # others, such as canaries, are asked for whatever is decoded
-    if together in known and (not decoded or known[together].run.decode.split == split):
-        return known[together]
-    raw = composer.compose(together)
-    if decoded and raw["decode"]["split"] != split:
-        if any(key_of(word) == "decode.split" for word in together):
-            raise ConfigError(
-                f"decode.split is {raw['decode']['split']}; expected {split}, the split of the "
-                "column: leave it out"
-            )
-        together = (*together, f"decode.split={split}")
-        if together in known:
-            return known[together]
-        raw = composer.compose(together)
-    run = _seeded(raw, 0)
-    path, size = run.model.path, run.task.get("train_size")
-    known[together] = PlannedRun(together, run, match_key(run.raw), path, size, False, path)
-    return known[together]
-
-
-def _seeded(raw: dict[str, Any], seed: int) -> Run:
-    # No setting is interpolated from the seed; a test holds the hash against composing with it.
-    return parse({**raw, "seed": seed})
+    return key == "sampling" or word in unknown or (key in settings and key not in own)
