@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dpft.reproduce.papers.schema import Column, PaperTable, Row
+from dpft.reproduce.papers.schema import Column, Row
 from dpft.reproduce.tables.agreement import Agreement, agreement
 from dpft.reproduce.tables.epsilons import EpsilonCell
-from dpft.reproduce.tables.found import Found, Index, finished, sampling_error, score
+from dpft.reproduce.tables.found import Found, Index
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark, marks_of
 from dpft.reproduce.tables.matching import scored_with
 from dpft.reproduce.tables.plan import Plan, PlannedRun
@@ -92,46 +92,34 @@ class Filled:
     """A table with all that is known of it.
 
     Attributes:
-        table: the printed one.
-        scale: ``paper`` or ``laptop``.
-        seeds: asked for.
-        columns: of this scale.
+        plan: the printed table at a scale.
         rows: of this scale.
         agreement: of rows' order, for each column that allows it.
-        skipped: rows that this scale leaves out.
-        extra: the user's overrides of every run.
         remarks: what is wrong with records.
         unlike: cells whose seeds were not made or scored alike.
     """
 
-    table: PaperTable
-    scale: str
-    seeds: tuple[int, ...]
-    columns: tuple[Column, ...]
+    plan: Plan
     rows: tuple[FilledRow, ...]
     agreement: tuple[Agreement, ...]
-    skipped: tuple[Row, ...]
-    extra: tuple[str, ...]
     remarks: tuple[str, ...]
-    unlike: tuple[str, ...] = ()
+    unlike: tuple[str, ...]
 
     @property
-    def cells(self) -> list[tuple[FilledRow, Column, Cell]]:
-        """Every cell with its place."""
-        return [
-            (row, column, cell)
-            for row in self.rows
-            for column, cell in zip(self.columns, row.cells, strict=True)
-        ]
+    def columns(self) -> tuple[Column, ...]:
+        """Of this scale."""
+        return self.plan.columns
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All, row by row."""
+        return [cell for row in self.rows for cell in row.cells]
 
     @property
     def numbers(self) -> tuple[int, int]:
         """Cells that have a number of ours, and cells that a run could give one."""
-        runnable = [c for _, _, c in self.cells if c.verdict not in _NEVER_RUN]
-        return sum(c.ours is not None for c in runnable), len(runnable)
-
-
-_NEVER_RUN = (Verdict.COPIED, Verdict.CANNOT_RUN, Verdict.NOT_PRINTED)
+        possible = sum(1 for _ in self.plan.runnable)
+        return sum(cell.ours is not None for cell in self.cells), possible
 
 
 def fill(
@@ -144,25 +132,25 @@ def fill(
         index: the records.
         epsilons: of each row of the plan, see `dpft.reproduce.tables.epsilons`; None: none.
     """
+    records = {
+        (i, j): list(chosen(planned, plan, index, plan.columns[j]).values())
+        for (i, j), planned in plan.runs.items()
+    }
     rows = []
     for i, row in enumerate(plan.rows):
-        cells = tuple(_cell(plan, i, j, index) for j in range(len(plan.columns)))
+        cells = tuple(_cell(plan, i, j, records.get((i, j), ())) for j in range(len(plan.columns)))
         rows.append(FilledRow(row, cells, () if epsilons is None else epsilons[i]))
     compared = [
         agreement(column, [(r.row.name, r.cells[j]) for r in rows])
         for j, column in enumerate(plan.columns)
     ]
+    unlike = (_unlike(plan.rows[i], plan.columns[j], found) for (i, j), found in records.items())
     return Filled(
-        table=plan.table,
-        scale=plan.scale,
-        seeds=plan.seeds,
-        columns=plan.columns,
+        plan=plan,
         rows=tuple(rows),
         agreement=tuple(a for a in compared if a is not None),
-        skipped=plan.skipped,
-        extra=plan.extra,
         remarks=(*index.damaged, *_without_metric(plan, index)),
-        unlike=tuple(_unlike(plan, index)),
+        unlike=tuple(dict.fromkeys(filter(None, unlike))),
     )
 
 
@@ -174,7 +162,7 @@ def chosen(planned: PlannedRun, plan: Plan, index: Index, column: Column) -> dic
     """
     by_seed: dict[int, list[Found]] = {}
     for found in index.of(planned.key):
-        if score(found, column) is None or not _same_weights(found, planned, column):
+        if found.score(column) is None or not _same_weights(found, planned, column):
             continue
         if plan.any_seed or found.seed in plan.seeds:
             by_seed.setdefault(found.seed, []).append(found)
@@ -197,14 +185,11 @@ def _same_weights(found: Found, planned: PlannedRun, column: Column) -> bool:
     )
 
 
-def _cell(plan: Plan, i: int, j: int, index: Index) -> Cell:
+def _cell(plan: Plan, i: int, j: int, records: Sequence[Found]) -> Cell:
     row, column = plan.rows[i], plan.columns[j]
     printed = row.printed.get(column.key)
     planned = plan.runs.get((i, j))
-    chosen_ones = {} if planned is None else chosen(planned, plan, index, column)
-    numbers = [score(found, column) for found in chosen_ones.values()]
-    values = [value for value in numbers if value is not None]
-    errors = (sampling_error(found, column) for found in chosen_ones.values())
+    values = [value for one in records if (value := one.score(column)) is not None]
     cell = Cell(
         printed=printed,
         std=row.std.get(column.key),
@@ -213,15 +198,15 @@ def _cell(plan: Plan, i: int, j: int, index: Index) -> Cell:
         deviation=statistics.stdev(values) if len(values) > 1 else None,
         found=len(values),
         wanted=len(plan.seeds) if planned is not None else 0,
-        verdict=_without_run(plan, row, column, printed),
+        verdict=_without_run(row, column),
         unexplained=row.unexplained.get(column.key),
-        paths=tuple(found.path for found in chosen_ones.values()),
-        hashes=tuple(found.config_hash for found in chosen_ones.values()),
-        sampling=max(errors, default=0.0),
+        paths=tuple(one.path for one in records),
+        hashes=tuple(one.config_hash for one in records),
+        sampling=max((one.sampling_error(column) for one in records), default=0.0),
     )
     if planned is None or cell.ours is None or printed is None:
         return cell
-    marks = marks_of(chosen_ones.values(), planned, column.split)
+    marks = marks_of(records, planned, column.split)
     if plan.scale == "laptop":
         marks.add(Mark.LAPTOP)
     if row.taken_from is not None:
@@ -242,41 +227,35 @@ def _cell(plan: Plan, i: int, j: int, index: Index) -> Cell:
     return replace(cell, verdict=verdict, marks=tuple(mark for mark in Mark if mark in marks))
 
 
-def _without_run(plan: Plan, row: Row, column: Column, printed: float | None) -> Verdict:
-    if printed is None:
+def _without_run(row: Row, column: Column) -> Verdict:
+    if row.printed.get(column.key) is None:
         return Verdict.NOT_PRINTED
     if row.run is None:
         return Verdict.CANNOT_RUN if row.taken_from is None else Verdict.COPIED
     return Verdict.NOT_RUN if column.metrics else Verdict.CANNOT_RUN
 
 
-def _unlike(plan: Plan, index: Index) -> list[str]:
-    """Cells whose seeds were not made or scored alike: their mean is of different things."""
-    told: dict[str, None] = {}
-    for (i, j), planned in plan.runs.items():
-        column = plan.columns[j]
-        records = [found.record for found in chosen(planned, plan, index, column).values()]
-        values: dict[str, set[str]] = {"data": set(), "signature of scores": set(), "commit": set()}
-        for record in records:
-            values["data"].add(str((record.get("dataset") or {}).get("fingerprint")))
-            scored = (record.get("scores") or {}).get(column.split) or {}
-            values["signature of scores"].add(str(scored.get("signature")))
-            values["commit"].add(str((record.get("dpft") or {}).get("commit")))
-        if apart := [name for name, found in values.items() if len(found) > 1]:
-            row = plan.rows[i].name
-            told[f"{row}: seeds of {column.split} differ in {', '.join(apart)}"] = None
-    return list(told)
+def _unlike(row: Row, column: Column, found: Sequence[Found]) -> str:
+    """In what a cell's seeds were not made or scored alike: their mean is of different things."""
+    records = [one.record for one in found]
+    values = {
+        "data": {one["dataset"]["fingerprint"] for one in records},
+        "signature of scores": {one["scores"][column.split]["signature"] for one in records},
+        "commit": {one["dpft"]["commit"] for one in records},
+    }
+    apart = [name for name, different in values.items() if len(different) > 1]
+    return f"{row.name}: seeds of {column.split} differ in {', '.join(apart)}" if apart else ""
 
 
 def _without_metric(plan: Plan, index: Index) -> list[str]:
     """Finished runs that lack a column's metric: training them again would not help."""
-    told: dict[str, None] = {}
+    remarks: dict[str, None] = {}
     for (_, j), planned in plan.runs.items():
         column = plan.columns[j]
         for found in index.of(planned.key):
-            if finished(found, column.split) and score(found, column) is None:
-                told[
+            if found.has_scores(column.split) and found.score(column) is None:
+                remarks[
                     f"{found.path} has no {' or '.join(column.metrics)} of {column.split}; "
                     f"type dpft score {found.path}"
                 ] = None
-    return list(told)
+    return list(remarks)

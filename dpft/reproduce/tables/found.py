@@ -40,6 +40,36 @@ class Found:
     seed: int
     config_hash: str
 
+    def has_scores(self, split: str) -> bool:
+        """Whether it holds scores of a split at all."""
+        return split in self.record.get("scores", {})
+
+    def score(self, column: Column) -> float | None:
+        """The column's metric as it is printed, ``factor`` times the record's; None without it.
+
+        Of several names the first that the record has counts.
+        """
+        measured = self._measured(column)
+        return None if measured is None else column.factor * measured[1]
+
+    def sampling_error(self, column: Column) -> float:
+        """What the number of scored records leaves open of a share of them, as it is printed.
+
+        0 where the metric is no share of records. Subsets that are scored by themselves are taken
+        to be the whole split, so that theirs is rather too small.
+        """
+        measured = self._measured(column)
+        if measured is None or measured[0].partition("_")[0] not in SHARES:
+            return 0.0
+        records = self.record["scores"][column.split]["examples"]
+        return column.factor * share_error(measured[1], records) if records else 0.0
+
+    def _measured(self, column: Column) -> tuple[str, float] | None:
+        """The metric's name in the record, and its value there."""
+        metrics = self.record.get("scores", {}).get(column.split, {}).get("metrics", {})
+        values = ((name, metrics.get(name)) for name in column.metrics)
+        return next(((name, value) for name, value in values if value is not None), None)
+
 
 @dataclass(frozen=True)
 class Index:
@@ -91,53 +121,14 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
             seen.add(file.resolve())
             try:
                 record = read_record(file)
-                found = Found(
-                    path, record, int(record["config"]["seed"]), str(record["config_hash"])
-                )
+                config = record["config"]
                 if record.get("selection"):
                     damaged.append(f"{path}: {_SELECTED}")
                     continue
-                records.setdefault(match_key(record["config"]), []).append(found)
+                found = Found(path, record, config["seed"], record["config_hash"])
+                records.setdefault(match_key(config), []).append(found)
             except DpftError as error:
                 damaged.append(f"{path}: {error}")
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 damaged.append(f"{path}: the record has no usable config ({error!r})")
     return Index(records, tuple(damaged))
-
-
-def finished(found: Found, split: str) -> bool:
-    """Whether a record holds scores of a split at all."""
-    return isinstance(found.record.get("scores", {}).get(split), Mapping)
-
-
-def score(found: Found, column: Column) -> float | None:
-    """The column's metric as it is printed, ``factor`` times the record's; None if it is not there.
-
-    Of several names the first that the record has counts.
-    """
-    measured = _measured(found, column)
-    return None if measured is None else column.factor * measured[1]
-
-
-def sampling_error(found: Found, column: Column) -> float:
-    """What the number of scored records leaves open of a share of them, as it is printed.
-
-    0 where the metric is no share of records. Subsets that are scored by themselves are taken
-    to be the whole split, so that theirs is rather too small.
-    """
-    measured = _measured(found, column)
-    if measured is None or measured[0].partition("_")[0] not in SHARES:
-        return 0.0
-    records = found.record["scores"][column.split].get("examples")
-    return column.factor * share_error(measured[1], records) if records else 0.0
-
-
-def _measured(found: Found, column: Column) -> tuple[str, float] | None:
-    """The metric's name in the record, and its value there."""
-    section = found.record.get("scores", {}).get(column.split)
-    metrics = section.get("metrics", {}) if isinstance(section, Mapping) else {}
-    for name in column.metrics:
-        value = metrics.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return name, value
-    return None

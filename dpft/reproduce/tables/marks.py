@@ -15,12 +15,18 @@ from dpft.runs.lineage import is_trained_before
 
 # As in dpft.tasks and dpft.models, which are not imported here: they take seconds.
 _GENERATED = ("generated sample data", "synthetic training records")
-_OTHER_DATA = ("images from other files than the published ones", "lossy JPEG copies")
+_PART_OR_OTHER = (
+    *("first ", "images from other files than the published ones", "lossy JPEG copies"),
+)
 _STAND_INS = ("bundled", "random stand-in model", "weights from a 4-bit file")
 
 
 class Mark(Enum):
     """A letter for the cell, and what the legend says of it."""
+
+    def __init__(self, letter: str, meaning: str) -> None:
+        self.letter = letter
+        self.meaning = meaning
 
     LAPTOP = ("L", "laptop scale: not the paper's setting")
     SUBSET = ("S", "trained or scored on a part of the data, or on other data")
@@ -32,16 +38,6 @@ class Mark(Enum):
     FEWER = ("F", "fewer seeds than asked for")
     NO_SPREAD = ("D", "no deviation known, on either side: judged by 1%")
     WIDE = ("W", "seeds far apart: ours deviates more than twice the printed, or 5%")
-
-    @property
-    def letter(self) -> str:
-        """For the cell."""
-        return self.value[0]
-
-    @property
-    def meaning(self) -> str:
-        """For the legend."""
-        return self.value[1]
 
 
 # A number with one of these is not of the paper's own setting.
@@ -59,19 +55,18 @@ def marks_of(found: Iterable[Found], planned: PlannedRun, split: str) -> set[Mar
     """
     marks = {Mark.OTHER} if planned.altered else set()
     for one in found:
-        config, labels = one.record["config"], [str(x) for x in one.record.get("labels", [])]
+        config, labels = one.record["config"], one.record.get("labels", [])
         task = config["task"]
-        limits = (task.get("limit_train"), task.get("limit_eval"))
-        if any(x is not None for x in limits) or any(x.startswith("first ") for x in labels):
-            marks.add(Mark.SUBSET)
-        other_copy = any(label.startswith(_OTHER_DATA) for label in labels)
-        if other_copy or _is_other_size(one, planned) or is_part(one.record, split):
+        limited = task.get("limit_train") is not None or task.get("limit_eval") is not None
+        other = any(label.startswith(_PART_OR_OTHER) for label in labels)
+        if limited or other or _is_other_size(one, planned) or is_part(one.record, split):
             marks.add(Mark.SUBSET)
         if any(label in _GENERATED for label in labels) or task.get("source") == "sample":
             marks.add(Mark.GENERATED)
-        base = (one.record.get("model") or {}).get("base_model") or config["model"]["path"]
-        other = _leaf(base) != _leaf(planned.paper_model)
-        if other or any(x.startswith(_STAND_INS) or is_trained_before(x) for x in labels):
+        base = one.record.get("model", {}).get("base_model") or config["model"]["path"]
+        # A copy in a folder has the name of the model on the hub.
+        is_papers = PurePosixPath(base).name == PurePosixPath(planned.paper_model).name
+        if not is_papers or any(x.startswith(_STAND_INS) or is_trained_before(x) for x in labels):
             marks.add(Mark.MODEL)
         private = config["clip"]["style"] != "none"
         if private and config["privacy"].get("sampling") == "shuffle":
@@ -81,13 +76,7 @@ def marks_of(found: Iterable[Found], planned: PlannedRun, split: str) -> set[Mar
 
 def _is_other_size(one: Found, planned: PlannedRun) -> bool:
     """Whether the training records are not as many as the published set has."""
-    config = one.record["config"]
-    count = ((one.record.get("dataset") or {}).get("counts") or {}).get("train")
-    if count is None or planned.train_size is None or config["task"].get("limit_train") is not None:
+    count = one.record["dataset"]["counts"].get("train")
+    if count is None or planned.train_size is None:
         return False
-    return is_other_size(count - audit_of(config).planted, planned.train_size)
-
-
-def _leaf(path: str) -> str:
-    # A copy in a folder has the name of the model on the hub.
-    return PurePosixPath(path.rstrip("/")).name
+    return is_other_size(count - audit_of(one.record["config"]).planted, planned.train_size)

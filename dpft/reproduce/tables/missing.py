@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpft.reproduce.tables.cells import chosen
-from dpft.reproduce.tables.found import Index, finished
+from dpft.reproduce.tables.found import Index
 from dpft.reproduce.tables.plan import Plan, PlannedRun
 
 
@@ -19,19 +19,14 @@ class Missing:
     seed: int
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """Its overrides."""
-        return self.planned.overrides(self.seed)
+    def line(self) -> str:
+        """For a list of `dpft sweep`."""
+        return shlex.join(self.planned.overrides(self.seed))
 
     @property
     def command(self) -> str:
         """For a shell."""
-        return shlex.join(["dpft", "train", *self.words])
-
-    @property
-    def line(self) -> str:
-        """For a list of `dpft sweep`."""
-        return shlex.join(self.words)
+        return f"dpft train {self.line}"
 
 
 def missing(plan: Plan, index: Index) -> list[Missing]:
@@ -45,7 +40,7 @@ def missing(plan: Plan, index: Index) -> list[Missing]:
     for (_, j), planned in plan.runs.items():
         column = plan.columns[j]
         have = set(chosen(planned, plan, index, column))
-        have |= {f.seed for f in index.of(planned.key) if finished(f, column.split)}
+        have |= {f.seed for f in index.of(planned.key) if f.has_scores(column.split)}
         if not plan.any_seed:
             have &= set(plan.seeds)
         still = [seed for seed in plan.seeds if seed not in have]

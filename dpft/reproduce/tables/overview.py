@@ -9,7 +9,7 @@ from dpft.reproduce.papers.schema import PaperTable
 from dpft.reproduce.tables.cells import fill
 from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.found import Index
-from dpft.reproduce.tables.plan import SCALES, key_of, make_plan, words_at
+from dpft.reproduce.tables.plan import SCALES, empty_plan, key_of, make_plan, words_at
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,10 @@ def overview(tables: Sequence[PaperTable], index: Index, composer: Composer) -> 
 
 
 def _numbers(table: PaperTable, scale: str, index: Index, composer: Composer) -> tuple[int, int]:
-    words: set[str] = set()
-    cells = 0
-    laptop = table.laptop if scale == "laptop" else None
-    for row in table.rows:
-        if row.run is None or (laptop is not None and laptop.skips(row)):
-            continue
-        for column in table.columns:
-            left_out = laptop is not None and not column.at_laptop
-            if column.metrics and row.printed.get(column.key) is not None and not left_out:
-                cells += 1
-                words.update(words_at(table, column, row, scale))
+    empty = empty_plan(table, scale)
+    words = {
+        word for _, _, row, column in empty.runnable for word in words_at(table, column, row, scale)
+    }
     tasks = {word.partition("=")[2] for word in words if key_of(word) == "task"}
-    if not tasks & index.tasks:
-        return 0, cells
-    return fill(make_plan(table, composer, scale), index).numbers
+    plan = make_plan(table, composer, scale) if tasks & index.tasks else empty
+    return fill(plan, index).numbers

@@ -1,8 +1,9 @@
-"""How numbers, labels and footnotes read, the same in every output."""
+"""A filled table as text: what every output shows, in its own way."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from dpft.reproduce.papers.schema import Column, show_label
@@ -11,11 +12,100 @@ from dpft.reproduce.tables.cells import Cell, Filled, FilledRow
 from dpft.reproduce.tables.epsilons import NAMES, WITHIN, EpsilonCell
 from dpft.reproduce.tables.marks import Mark
 from dpft.reproduce.tables.plan import key_of
-from dpft.reproduce.tables.verdicts import MEANINGS, SIGNS, Verdict
+from dpft.reproduce.tables.verdicts import Verdict
 
 _PLACES = ("device", "threads", "runs_dir", "checkpoint_every", "task.data_dir")
-# Epsilons that are reproduced, and those that are not.
-EPSILON_SIGNS = {True: "=", False: "≠"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a cell.
+
+    Attributes:
+        text: the line.
+        kind: ``printed``, ``ours``, ``matches``, ``better``, ``worse``, ``trend`` or ``quiet``.
+        title: what says more of it, where it can be asked for.
+    """
+
+    text: str
+    kind: str
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class TextCell:
+    """A cell's lines; ``short``: they are written as one."""
+
+    parts: tuple[Line, ...]
+    short: bool = False
+
+    @property
+    def lines(self) -> list[str]:
+        """The text of each line."""
+        texts = [part.text for part in self.parts]
+        return [" ".join(texts)] if self.short else texts
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table as text.
+
+    Attributes:
+        title: with the scale.
+        names: headings of the labels.
+        headings: of the other columns: metrics, then epsilons.
+        rows: labels and cells of each.
+        notes: heading and text of each footnote.
+    """
+
+    title: str
+    names: tuple[str, ...]
+    headings: tuple[str, ...]
+    rows: tuple[tuple[list[str], list[TextCell]], ...]
+    notes: tuple[tuple[str, str], ...]
+
+
+def as_text_table(filled: Filled) -> TextTable:
+    """What is shown of a table, whatever the output."""
+    table = filled.plan.table
+    accountants = _accountants(filled)
+    rows = []
+    for row in filled.rows:
+        cells = [_cell(c, column) for column, c in zip(filled.columns, row.cells, strict=True)]
+        cells += [_epsilon_cell(row, accountant) for accountant in accountants]
+        rows.append(([show_label(value) for value in row.row.labels.values()], cells))
+    metrics = [f"{c.label} ({c.unit})" if c.unit else c.label for c in filled.columns]
+    return TextTable(
+        title=f"{table.source}: {table.title} (scale={filled.plan.scale})",
+        names=table.label_names,
+        headings=(*metrics, *(NAMES[one] for one in accountants)),
+        rows=tuple(rows),
+        notes=tuple(footnotes(filled)),
+    )
+
+
+def _cell(cell: Cell, column: Column) -> TextCell:
+    """What is printed; ours, as mean, deviation and seeds; difference, verdict and marks."""
+    parts = [Line(_printed(cell, column), "printed")]
+    if cell.ours is not None:
+        paths = ", ".join(map(shown_path, cell.paths))
+        parts.append(Line(_ours(cell, cell.ours, column), "ours", paths))
+    if cell.verdict is not Verdict.NOT_PRINTED:
+        difference = "" if cell.difference is None else f"{cell.difference:+.{column.decimals}f}"
+        letters = "".join(mark.letter for mark in cell.marks)
+        text = " ".join(filter(None, (difference, cell.verdict.sign, letters)))
+        said = "; ".join([str(cell.verdict), *(mark.meaning for mark in cell.marks)])
+        parts.append(Line(text, _kind(cell, column), said))
+    return TextCell(tuple(parts), short=cell.ours is None)
+
+
+def _kind(cell: Cell, column: Column) -> str:
+    if cell.verdict in (Verdict.MATCHES, Verdict.TREND):
+        return str(cell.verdict)
+    if cell.verdict in (Verdict.ABOVE, Verdict.BELOW):
+        better = (cell.verdict is Verdict.ABOVE) == column.higher_is_better
+        return "better" if better else "worse"
+    return "quiet"
 
 
 def number(value: float, column: Column) -> str:
@@ -23,7 +113,7 @@ def number(value: float, column: Column) -> str:
     return f"{value:.{column.decimals}f}"
 
 
-def printed(cell: Cell, column: Column) -> str:
+def _printed(cell: Cell, column: Column) -> str:
     """``61.5 ± 0.3``, or with its interval; a dash for a dash.
 
     With a question mark where the paper does not say what stands behind the sign.
@@ -40,67 +130,32 @@ def printed(cell: Cell, column: Column) -> str:
     return text
 
 
-def ours(cell: Cell, column: Column) -> str:
-    """``60.9 ± 0.2 (2/3)``: mean, deviation, seeds found of those wanted; empty without any."""
-    if cell.ours is None:
-        return ""
-    text = number(cell.ours, column)
+def _ours(cell: Cell, value: float, column: Column) -> str:
+    """``60.9 ± 0.2 (2/3)``: mean, deviation, seeds found of those wanted."""
+    text = number(value, column)
     if cell.deviation is not None:
         text += f" ± {number(cell.deviation, column)}"
     seeds = f"{cell.found}/{cell.wanted}" if cell.found < cell.wanted else f"{cell.found}"
     return f"{text} ({seeds})"
 
 
-def judged(cell: Cell, column: Column) -> str:
-    """Difference, sign of the verdict, letters of the marks."""
-    if cell.verdict is Verdict.NOT_PRINTED:
-        return ""
-    parts = [f"{cell.difference:+.{column.decimals}f}"] if cell.difference is not None else []
-    parts.append(SIGNS[cell.verdict])
-    letters = "".join(mark.letter for mark in cell.marks)
-    return " ".join([*parts, letters] if letters else parts)
-
-
-def lines(cell: Cell, column: Column) -> list[str]:
-    """A cell's lines: what is printed, ours, the judgement; one line without a number of ours."""
-    first, second, third = printed(cell, column), ours(cell, column), judged(cell, column)
-    if not second:
-        return [f"{first} {third}".rstrip()]
-    return [first, second, third]
-
-
-def epsilon_line(cell: EpsilonCell) -> str:
-    """``2.68 / 2.66 =``: printed, ours, and whether it is reproduced; columns where they differ."""
-    value = "none" if cell.ours is None else f"{cell.ours:.3f}"
-    text = f"{cell.printed:g} / {value} {EPSILON_SIGNS[cell.within]}"
-    return f"{', '.join(cell.columns)}: {text}" if cell.columns else text
-
-
-def accountants(filled: Filled) -> list[str]:
+def _accountants(filled: Filled) -> list[str]:
     """Those that any row prints an epsilon of."""
     present = {cell.accountant for row in filled.rows for cell in row.epsilons}
     return [name for name in NAMES if name in present]
 
 
-def epsilon_lines(row: FilledRow, accountant: str) -> list[str]:
-    """A row's lines under an accountant."""
-    return [epsilon_line(cell) for cell in row.epsilons if cell.accountant == accountant]
+def _epsilon_cell(row: FilledRow, accountant: str) -> TextCell:
+    cells = [cell for cell in row.epsilons if cell.accountant == accountant]
+    return TextCell(tuple(map(_epsilon_line, cells)))
 
 
-def headings(filled: Filled) -> list[str]:
-    """Of the labels, the metrics and the epsilons."""
-    metrics = [f"{c.label} ({c.unit})" if c.unit else c.label for c in filled.columns]
-    return [*filled.table.label_names, *metrics, *(NAMES[a] for a in accountants(filled))]
-
-
-def labels(row: FilledRow) -> list[str]:
-    """What tells the row."""
-    return [show_label(value) for value in row.row.labels.values()]
-
-
-def title(filled: Filled) -> str:
-    """The table's, with the scale."""
-    return f"{filled.table.source}: {filled.table.title} (scale={filled.scale})"
+def _epsilon_line(cell: EpsilonCell) -> Line:
+    """``2.68 / 2.66 =``: printed, ours, and whether it is reproduced; columns where they differ."""
+    value = "none" if cell.ours is None else f"{cell.ours:.3f}"
+    text = f"{cell.printed:g} / {value} {'=' if cell.within else '≠'}"
+    columns = ", ".join(cell.columns)
+    return Line(f"{columns}: {text}" if columns else text, "quiet" if cell.within else "worse")
 
 
 def shown_path(path: Path) -> str:
@@ -114,27 +169,27 @@ def shown_path(path: Path) -> str:
 
 def footnotes(filled: Filled) -> list[tuple[str, str]]:
     """What must be read with the table: heading and text of each note."""
-    table = filled.table
+    table = filled.plan.table
     notes = [("Scale", _scale(filled))]
     if extra := shown_extra(filled):
         notes.append(("Overrides beside the table's", extra))
     notes += [("Cells", "printed; ours, mean ± deviation (seeds); difference and verdict")]
-    verdicts = [v for v in Verdict if any(c.verdict is v for _, _, c in filled.cells)]
-    notes.append(("Verdicts", "; ".join(f"{SIGNS[v]} {v}: {MEANINGS[v]}" for v in verdicts)))
-    marks = [m for m in Mark if any(m in c.marks for _, _, c in filled.cells)]
+    verdicts = [v for v in Verdict if any(c.verdict is v for c in filled.cells)]
+    notes.append(("Verdicts", "; ".join(f"{v.sign} {v}: {v.meaning}" for v in verdicts)))
+    marks = [m for m in Mark if any(m in c.marks for c in filled.cells)]
     if marks:
         notes.append(("Marks", "; ".join(f"{m.letter}: {m.meaning}" for m in marks)))
     notes += [("Order of rows", _order(one)) for one in filled.agreement]
     notes += [("Seeds unlike each other", text) for text in filled.unlike]
-    if accountants(filled):
+    if _accountants(filled):
         notes.append(("Epsilon", _epsilon_note(filled)))
     notes += [("Copied, and run here", text) for text in _copied(filled, run=True)]
     notes += [("Not to be had", text) for text in _rows_without_run(filled)]
     notes += [
         ("Row", f"{r.row.name}: {'; '.join(r.row.marks)}") for r in filled.rows if r.row.marks
     ]
-    if filled.skipped:
-        notes.append(("Left out here", "; ".join(row.name for row in filled.skipped)))
+    if filled.plan.skipped:
+        notes.append(("Left out here", "; ".join(row.name for row in filled.plan.skipped)))
     if table.unknown:
         notes.append(("Not printed by the paper", ", ".join(table.unknown)))
     notes += [("Choice", text) for text in table.choices]
@@ -143,7 +198,7 @@ def footnotes(filled: Filled) -> list[tuple[str, str]]:
 
 def shown_extra(filled: Filled) -> str:
     """The user's overrides as they may be published; empty without any."""
-    return " ".join(word for word in map(_without_place, filled.extra) if word)
+    return " ".join(word for word in map(_without_place, filled.plan.extra) if word)
 
 
 def _without_place(word: str) -> str:
@@ -155,11 +210,11 @@ def _without_place(word: str) -> str:
 
 
 def _scale(filled: Filled) -> str:
-    seeds = f"seeds asked for: {', '.join(map(str, filled.seeds))}"
-    laptop = filled.table.laptop
-    if filled.scale == "laptop" and laptop is not None:
+    seeds = f"seeds asked for: {', '.join(map(str, filled.plan.seeds))}"
+    laptop = filled.plan.table.laptop
+    if filled.plan.scale == "laptop" and laptop is not None:
         return f"LAPTOP SCALE, no number is of the paper's setting. {laptop.says} {seeds}"
-    over = filled.table.seeds
+    over = filled.plan.table.seeds
     told = "does not say over how many seeds it averages" if over is None else None
     told = told or ("prints one run" if over == 1 else f"averages over {over} seeds")
     return f"the paper's own setting; the paper {told}; {seeds}"

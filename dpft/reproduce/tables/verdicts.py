@@ -29,46 +29,34 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
+from typing import Self
 
 RELATIVE = 0.01
 CAP = 0.05
 
 
 class Verdict(StrEnum):
-    """See the module's text."""
+    """See the module's text. Its sign tells it without colour; its meaning is for a legend."""
 
-    MATCHES = "matches"
-    ABOVE = "above"
-    BELOW = "below"
-    TREND = "trend"
-    NOT_RUN = "not run"
-    COPIED = "copied"
-    CANNOT_RUN = "cannot run"
-    NOT_PRINTED = "not printed"
+    sign: str
+    meaning: str
 
+    def __new__(cls, value: str, sign: str, meaning: str) -> Self:
+        member = str.__new__(cls, value)
+        member._value_, member.sign, member.meaning = value, sign, meaning
+        return member
 
-# Each verdict can be told without colour.
-SIGNS = {
-    Verdict.MATCHES: "=",
-    Verdict.ABOVE: "↑",
-    Verdict.BELOW: "↓",
-    Verdict.TREND: "~",
-    Verdict.NOT_RUN: "·",
-    Verdict.COPIED: "c",
-    Verdict.CANNOT_RUN: "×",
-    Verdict.NOT_PRINTED: "-",
-}
-
-MEANINGS = {
-    Verdict.MATCHES: "within two standard deviations as printed, else of ours (1 to 5%)",
-    Verdict.ABOVE: "ours is higher",
-    Verdict.BELOW: "ours is lower",
-    Verdict.TREND: "ours is of another scale, model or data; compare it with its neighbours only",
-    Verdict.NOT_RUN: "not run yet",
-    Verdict.COPIED: "the paper took the number from elsewhere; never run",
-    Verdict.CANNOT_RUN: "dpft cannot run or measure it",
-    Verdict.NOT_PRINTED: "the paper prints no number",
-}
+    MATCHES = "matches", "=", "within two standard deviations as printed, else of ours (1 to 5%)"
+    ABOVE = "above", "↑", "ours is higher"
+    BELOW = "below", "↓", "ours is lower"
+    TREND = (
+        *("trend", "~"),
+        "ours is of another scale, model or data; compare it with its neighbours only",
+    )
+    NOT_RUN = "not run", "·", "not run yet"
+    COPIED = "copied", "c", "the paper took the number from elsewhere; never run"
+    CANNOT_RUN = "cannot run", "×", "dpft cannot run or measure it"
+    NOT_PRINTED = "not printed", "-", "the paper prints no number"
 
 
 def bounded(deviation: float, number: float) -> float:

@@ -29,12 +29,11 @@ def filled(tmp_path, the_plan=None):
 
 
 def cell(tmp_path, method, epsilon=3, column="bleu", the_plan=None):
-    found = [
-        c
-        for row, col, c in filled(tmp_path, the_plan).cells
-        if row.row.labels == {"method": method, "epsilon": epsilon} and col.key == column
-    ]
-    return found[0]
+    table = filled(tmp_path, the_plan)
+    keys = [one.key for one in table.columns]
+    labels = {"method": method, "epsilon": epsilon}
+    (row,) = [one for one in table.rows if one.row.labels == labels]
+    return row.cells[keys.index(column)]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.tables.found import Index, finished, make_index, score
+from dpft.reproduce.tables.found import Index, make_index
 from tests.reproduce.tables.example import plan, run_of, table, write_record
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -113,11 +113,11 @@ def test_scores_need_split_and_metric(tmp_path):
     write_record(tmp_path / "x", one, metrics={"bleu": 0.25, "ROUGE_L": None})
     (found,) = make_index([tmp_path]).of(one.key)
     by_key = columns()
-    assert score(found, by_key["bleu"]) == pytest.approx(25)  # the second of two names
-    assert score(found, by_key["rouge_l"]) is None
-    assert score(found, by_key["dev_bleu"]) is None
-    assert finished(found, "test")
-    assert not finished(found, "dev")
+    assert found.score(by_key["bleu"]) == pytest.approx(25)  # the second of two names
+    assert found.score(by_key["rouge_l"]) is None
+    assert found.score(by_key["dev_bleu"]) is None
+    assert found.has_scores("test")
+    assert not found.has_scores("dev")
 
 
 def test_committed_results_are_records_that_tables_can_use():

@@ -49,4 +49,6 @@ def test_a_run_that_was_not_scored_lacks(tmp_path):
 def test_a_list_for_a_sweep_is_one_line_a_run(tmp_path):
     lacking = missing(plan(extra=("task.data_dir='a b'",)), make_index([tmp_path]))
     lines = sweep_list(lacking).splitlines()
-    assert [shlex.split(line) for line in lines] == [list(one.words) for one in lacking]
+    assert [shlex.split(line) for line in lines] == [
+        list(one.planned.overrides(one.seed)) for one in lacking
+    ]

@@ -96,7 +96,7 @@ def test_all_layers_as_one_group_are_run_for_the_finer_groups_to_be_compared_wit
         assert Mark.BASELINE in there.rows[i].cells[0].marks
         assert there.numbers[1] == count
         words = the_plan.runs[i, 0].words
-        assert all(one.words != words for one in missing(the_plan, make_index([folder])))
+        assert all(one.planned.words != words for one in missing(the_plan, make_index([folder])))
 
 
 def test_a_copied_number_is_never_matched_by_the_run_beside_it(tmp_path):

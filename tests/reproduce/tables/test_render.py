@@ -14,7 +14,7 @@ from dpft.reproduce.tables.epsilons import EpsilonCell
 from dpft.reproduce.tables.found import make_index
 from dpft.reproduce.tables.render import FORMATS, show
 from dpft.reproduce.tables.render.latex import escaped
-from dpft.reproduce.tables.shown import lines
+from dpft.reproduce.tables.shown import as_text_table
 from dpft.reproduce.tables.verdicts import Verdict
 from tests.reproduce.tables.example import plan, run_of, write_record
 
@@ -59,7 +59,9 @@ def test_csv_holds_every_field_of_every_cell(filled):
     assert (first["verdict"], first["marks"], first["seeds_found"]) == ("matches", "", "2")
     assert first["runs"] == "runs/a runs/b"
     by_place = {(r["is:method"], r["is:epsilon"], r["column"]): r for r in rows}
-    altered = replace(filled, extra=("optim.lr=1", "task.data_dir=/home/me/e2e"))
+    altered = replace(
+        filled, plan=replace(filled.plan, extra=("optim.lr=1", "task.data_dir=/home/me/e2e"))
+    )
     assert {r["overrides"] for r in csv.DictReader(io.StringIO(FORMATS["csv"](altered)))} == {
         "optim.lr=1"
     }
@@ -158,9 +160,8 @@ def test_on_a_narrow_terminal_columns_move_and_no_number_is_cut(filled, width):
     table = text.partition("Scale:")[0]
 
     assert "…" not in table
-    for _, column, cell in filled.cells:
-        for line in lines(cell, column):
-            assert line in table
+    for _, cells in as_text_table(filled).rows:
+        assert all(line in table for cell in cells for line in cell.lines)
     # Every block has the labels.
     assert table.count("GPT-3") == table.count("epsilon")
     assert width == 80 or (table.count("epsilon") > 1) is (width < 80)

@@ -1,29 +1,13 @@
-"""A filled table as one HTML page that needs nothing else."""
+"""A table as one HTML page that needs nothing else."""
 
 from __future__ import annotations
 
-from html import escape
-
-from dpft.report.pages.frame import page
-from dpft.reproduce.papers.schema import Column
-from dpft.reproduce.tables.cells import Cell, Filled
-from dpft.reproduce.tables.shown import (
-    EPSILON_SIGNS,
-    accountants,
-    epsilon_lines,
-    footnotes,
-    headings,
-    judged,
-    labels,
-    ours,
-    printed,
-    shown_path,
-    title,
-)
-from dpft.reproduce.tables.verdicts import Verdict
+from dpft.report.pages.frame import Html, page, table, text
+from dpft.reproduce.tables.cells import Filled
+from dpft.reproduce.tables.shown import TextCell, as_text_table
 
 _STYLE = """
-td span { display: block; white-space: nowrap; } td.empty span { display: inline; }
+td span { display: block; white-space: nowrap; } td .short span { display: inline; }
 .printed { color: var(--quiet); } .ours { font-weight: 600; }
 .matches { color: var(--good); } .better { color: var(--better); }
 .worse { color: var(--worse); } .trend { color: var(--trend); }
@@ -33,60 +17,18 @@ dt { font-weight: 600; margin-top: .5rem; } dd { margin-left: 1rem; }
 
 def as_html(filled: Filled) -> str:
     """The page; a verdict is told by its sign as well as by its colour."""
-    count, names = len(filled.table.label_names), headings(filled)
-    head = "".join(
-        f"<th scope='col'{_kind(place < count)}>{escape(name)}</th>"
-        for place, name in enumerate(names)
-    )
-    body = []
-    for row in filled.rows:
-        cells = [f"<td class='label'>{escape(label)}</td>" for label in labels(row)]
-        cells += [_cell(c, column) for column, c in zip(filled.columns, row.cells, strict=True)]
-        cells += [_epsilons(epsilon_lines(row, a)) for a in accountants(filled)]
-        body.append(f"<tr>{''.join(cells)}</tr>")
-    notes = "\n".join(
-        f"<dt>{escape(heading)}</dt><dd>{escape(text)}</dd>" for heading, text in footnotes(filled)
-    )
-    content = (
-        f"<h1>{escape(title(filled))}</h1>\n"
-        f"<div class='wide'><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n"
-        + "\n".join(body)
-        + f"\n</tbody>\n</table></div>\n<dl>\n{notes}\n</dl>"
-    )
-    return page(title(filled), content, _STYLE)
+    shown = as_text_table(filled)
+    rows = [[*labels, *map(_cell, cells)] for labels, cells in shown.rows]
+    numbers = table((*shown.names, *shown.headings), rows, len(shown.names))
+    notes = "\n".join(f"<dt>{text(h)}</dt><dd>{text(note)}</dd>" for h, note in shown.notes)
+    body = f"<h1>{text(shown.title)}</h1>\n{numbers}\n<dl>\n{notes}\n</dl>"
+    return page(shown.title, body, _STYLE)
 
 
-def _kind(label: bool) -> str:
-    return " class='label'" if label else ""
-
-
-def _cell(cell: Cell, column: Column) -> str:
-    lines = [f"<span class='printed'>{escape(printed(cell, column))}</span>"]
-    if cell.ours is not None:
-        runs = escape(", ".join(map(shown_path, cell.paths)), quote=True)
-        lines.append(f"<span class='ours' title=\"{runs}\">{escape(ours(cell, column))}</span>")
-    if judgement := judged(cell, column):
-        said = escape("; ".join([str(cell.verdict), *(m.meaning for m in cell.marks)]), quote=True)
-        lines.append(
-            f"<span class='{_class(cell, column)}' title=\"{said}\">{escape(judgement)}</span>"
-        )
-    kind = " class='empty'" if cell.ours is None else ""
-    return f"<td{kind}>{' '.join(lines)}</td>"
-
-
-def _class(cell: Cell, column: Column) -> str:
-    if cell.verdict in (Verdict.MATCHES, Verdict.TREND):
-        return str(cell.verdict)
-    if cell.verdict in (Verdict.ABOVE, Verdict.BELOW):
-        better = (cell.verdict is Verdict.ABOVE) == column.higher_is_better
-        return "better" if better else "worse"
-    return "quiet"
-
-
-def _epsilons(lines: list[str]) -> str:
-    spans = [
-        f"<span class='{'worse' if line.endswith(EPSILON_SIGNS[False]) else 'quiet'}'>"
-        f"{escape(line)}</span>"
-        for line in lines
-    ]
-    return f"<td>{''.join(spans)}</td>"
+def _cell(cell: TextCell) -> Html:
+    spans = []
+    for part in cell.parts:
+        title = f' title="{text(part.title)}"' if part.title else ""
+        spans.append(f"<span class='{part.kind}'{title}>{text(part.text)}</span>")
+    lines = " ".join(spans)
+    return Html(f"<span class='short'>{lines}</span>" if cell.short else lines)

@@ -1,17 +1,9 @@
-"""A filled table as LaTeX, for a document that uses booktabs."""
+"""A table as LaTeX, for a document that uses booktabs."""
 
 from __future__ import annotations
 
 from dpft.reproduce.tables.cells import Filled
-from dpft.reproduce.tables.shown import (
-    accountants,
-    epsilon_lines,
-    footnotes,
-    headings,
-    labels,
-    lines,
-    title,
-)
+from dpft.reproduce.tables.shown import TextCell, as_text_table
 
 _ESCAPES = {
     **{character: rf"\{character}" for character in "&%$#_{}"},
@@ -25,23 +17,22 @@ _ESCAPES = {
 
 def as_latex(filled: Filled) -> str:
     """A ``table`` with caption, and the footnotes as a paragraph below the tabular."""
-    count = len(filled.table.label_names)
-    columns = "l" * count + "r" * (len(headings(filled)) - count)
-    body = []
-    for row in filled.rows:
-        cells = [lines(c, column) for column, c in zip(filled.columns, row.cells, strict=True)]
-        cells += [epsilon_lines(row, accountant) for accountant in accountants(filled)]
-        body.append(" & ".join([*map(escaped, labels(row)), *map(_stacked, cells)]) + r" \\")
-    notes = [rf"\textit{{{escaped(h)}:}} {escaped(text)}." for h, text in footnotes(filled)]
+    text = as_text_table(filled)
+    columns = "l" * len(text.names) + "r" * len(text.headings)
+    body = [
+        " & ".join([*map(escaped, labels), *map(_stacked, cells)]) + r" \\"
+        for labels, cells in text.rows
+    ]
+    notes = [rf"\textit{{{escaped(h)}:}} {escaped(note)}." for h, note in text.notes]
     return "\n".join(
         [
             "% needs \\usepackage{booktabs}",
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{escaped(title(filled))}}}",
+            rf"\caption{{{escaped(text.title)}}}",
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
-            " & ".join(map(escaped, headings(filled))) + r" \\",
+            " & ".join(map(escaped, (*text.names, *text.headings))) + r" \\",
             r"\midrule",
             *body,
             r"\bottomrule",
@@ -60,6 +51,6 @@ def escaped(text: str) -> str:
     return "".join(_ESCAPES.get(character, character) for character in text)
 
 
-def _stacked(cell: list[str]) -> str:
-    text = r" \\ ".join(map(escaped, cell))
-    return rf"\shortstack[r]{{{text}}}" if len(cell) > 1 else text
+def _stacked(cell: TextCell) -> str:
+    text = r" \\ ".join(map(escaped, cell.lines))
+    return rf"\shortstack[r]{{{text}}}" if len(cell.lines) > 1 else text

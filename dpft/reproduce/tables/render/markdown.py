@@ -1,29 +1,19 @@
-"""A filled table as Markdown."""
+"""A table as Markdown."""
 
 from __future__ import annotations
 
 from dpft.report.markdown import escape, table
 from dpft.reproduce.tables.cells import Filled
-from dpft.reproduce.tables.shown import (
-    accountants,
-    epsilon_lines,
-    footnotes,
-    headings,
-    labels,
-    lines,
-    title,
-)
+from dpft.reproduce.tables.shown import as_text_table
 
 
 def as_markdown(filled: Filled) -> str:
-    """Table and footnotes; a cell's lines are parted by ``<br>``."""
-    rows = []
-    for row in filled.rows:
-        cells = [lines(c, column) for column, c in zip(filled.columns, row.cells, strict=True)]
-        cells += [epsilon_lines(row, accountant) for accountant in accountants(filled)]
-        numbers = [list(map(escape, cell)) for cell in cells]
-        rows.append([*map(escape, labels(row)), *numbers])
-    names = [escape(name) for name in headings(filled)]
-    text = table(names, rows, left=len(filled.table.label_names))
-    notes = "\n".join(f"- **{heading}:** {escape(note)}" for heading, note in footnotes(filled))
-    return f"### {escape(title(filled))}\n\n{text}\n\n{notes}\n"
+    """Table and footnotes."""
+    text = as_text_table(filled)
+    names = list(map(escape, (*text.names, *text.headings)))
+    rows = [
+        [*map(escape, labels), *(list(map(escape, cell.lines)) for cell in cells)]
+        for labels, cells in text.rows
+    ]
+    notes = "\n".join(f"- **{heading}:** {escape(note)}" for heading, note in text.notes)
+    return f"### {escape(text.title)}\n\n{table(names, rows, len(text.names))}\n\n{notes}\n"

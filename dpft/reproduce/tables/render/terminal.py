@@ -1,4 +1,4 @@
-"""A filled table on the terminal."""
+"""A table on the terminal."""
 
 from __future__ import annotations
 
@@ -12,23 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from dpft.report.console import Console
-from dpft.reproduce.papers.schema import Column
-from dpft.reproduce.tables.cells import Cell, Filled
-from dpft.reproduce.tables.shown import (
-    EPSILON_SIGNS,
-    accountants,
-    epsilon_lines,
-    footnotes,
-    headings,
-    labels,
-    lines,
-    title,
-)
-from dpft.reproduce.tables.verdicts import Verdict
+from dpft.reproduce.tables.cells import Filled
+from dpft.reproduce.tables.shown import TextCell, as_text_table
 
 WIDTH = 140
 # What the box and its padding take beside each column's text; once more at the right end.
 _GAP = 3
+_STYLES = {
+    **{"printed": "dim", "ours": "bold", "quiet": "dim"},
+    **{"matches": "green", "better": "cyan", "worse": "red", "trend": "yellow"},
+}
 
 
 def show(filled: Filled, console: Console) -> None:
@@ -39,18 +32,20 @@ def show(filled: Filled, console: Console) -> None:
 
 
 def _print(filled: Filled, console: Console) -> None:
-    count, names = len(filled.table.label_names), headings(filled)
-    console.print(Text(title(filled), style="bold"))
-    rows = []
-    for row in filled.rows:
-        cells = [_cell(c, column) for column, c in zip(filled.columns, row.cells, strict=True)]
-        epsilons = [_epsilons(epsilon_lines(row, a)) for a in accountants(filled)]
-        rows.append([*map(Text, labels(row)), *cells, *epsilons])
-    columns = [[Text(name), *(row[place] for row in rows)] for place, name in enumerate(names)]
-    for block in _blocks(columns[:count], columns[count:], console.width):
-        console.print(_table(columns[:count], block))
-    for heading, text in footnotes(filled):
-        _note(heading, text, console)
+    text = as_text_table(filled)
+    console.print(Text(text.title, style="bold"))
+    labels = [
+        [Text(name), *(Text(labels[place]) for labels, _ in text.rows)]
+        for place, name in enumerate(text.names)
+    ]
+    numbers = [
+        [Text(heading), *(_cell(cells[place]) for _, cells in text.rows)]
+        for place, heading in enumerate(text.headings)
+    ]
+    for block in _blocks(labels, numbers, console.width):
+        console.print(_table(labels, block))
+    for heading, note in text.notes:
+        _note(heading, note, console)
 
 
 def _table(labels: Sequence[Sequence[Text]], numbers: Sequence[Sequence[Text]]) -> Table:
@@ -109,23 +104,7 @@ def as_text(filled: Filled) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
-def _cell(cell: Cell, column: Column) -> Text:
-    styles = ["dim", "bold", _style(cell, column)]
-    return Text("\n").join(
-        Text(line, style=style) for line, style in zip(lines(cell, column), styles, strict=False)
-    )
-
-
-def _style(cell: Cell, column: Column) -> str:
-    if cell.verdict is Verdict.MATCHES:
-        return "green"
-    if cell.verdict in (Verdict.ABOVE, Verdict.BELOW):
-        better = (cell.verdict is Verdict.ABOVE) == column.higher_is_better
-        return "cyan" if better else "red"
-    return "yellow" if cell.verdict is Verdict.TREND else "dim"
-
-
-def _epsilons(lines: list[str]) -> Text:
-    return Text("\n").join(
-        Text(line, style="red" if line.endswith(EPSILON_SIGNS[False]) else "") for line in lines
-    )
+def _cell(cell: TextCell) -> Text:
+    if cell.short:
+        return Text(cell.lines[0], style="dim")
+    return Text("\n").join(Text(part.text, style=_STYLES[part.kind]) for part in cell.parts)

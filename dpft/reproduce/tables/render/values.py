@@ -1,4 +1,4 @@
-"""A filled table as CSV: one line a cell, every field of it."""
+"""A table as CSV: one line a cell, every field of it."""
 
 from __future__ import annotations
 
@@ -6,45 +6,38 @@ import csv
 import io
 from typing import Any
 
-from dpft.reproduce.papers.schema import Column, show_label
+from dpft.reproduce.papers.schema import Column, Row, show_label
 from dpft.reproduce.tables.cells import Cell, Filled
 from dpft.reproduce.tables.epsilons import EpsilonCell
 from dpft.reproduce.tables.shown import shown_extra, shown_path
 
-FIELDS = (
-    *("table", "scale", "overrides", "source"),
-    *("column", "label", "unit", "split", "metric", "better"),
-    *("printed", "printed_std", "printed_low", "printed_high", "printed_unexplained"),
-    *("ours", "deviation"),
-    *("seeds_found", "seeds_wanted", "difference", "verdict", "marks", "copied_from", "why"),
-    *("runs", "config_hashes"),
-)
-
 
 def as_csv(filled: Filled) -> str:
-    """Lines of `FIELDS` after the row's labels (``is:NAME``); epsilons are cells too."""
-    names = [f"is:{name}" for name in filled.table.label_names]
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, [*names, *FIELDS], lineterminator="\n", restval="")
-    writer.writeheader()
+    """A line a cell, after the row's labels (``is:NAME``) and the table; epsilons are cells too."""
+    lines = []
     for row in filled.rows:
-        told = dict(zip(names, map(show_label, row.row.labels.values()), strict=True))
-        told |= {
-            "table": filled.table.name,
-            "scale": filled.scale,
-            "overrides": shown_extra(filled),
-            "source": filled.table.source,
-            "copied_from": row.row.taken_from or "",
-            "why": row.row.why or "",
-        }
+        place = _place(filled, row.row)
         for column, cell in zip(filled.columns, row.cells, strict=True):
-            writer.writerow(told | _cell(cell, column))
-        for epsilon in row.epsilons:
-            writer.writerow(told | _epsilon(epsilon))
+            lines.append(place | _cell(cell, row.row, column))
+        lines += [place | _epsilon(epsilon, row.row) for epsilon in row.epsilons]
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(lines[0]), lineterminator="\n", restval="")
+    writer.writeheader()
+    writer.writerows(lines)
     return stream.getvalue()
 
 
-def _cell(cell: Cell, column: Column) -> dict[str, Any]:
+def _place(filled: Filled, row: Row) -> dict[str, Any]:
+    return {
+        **{f"is:{name}": show_label(value) for name, value in row.labels.items()},
+        "table": filled.plan.table.name,
+        "scale": filled.plan.scale,
+        "overrides": shown_extra(filled),
+        "source": filled.plan.table.source,
+    }
+
+
+def _cell(cell: Cell, row: Row, column: Column) -> dict[str, Any]:
     low, high = cell.ci95 or ("", "")
     return {
         "column": column.key,
@@ -65,12 +58,14 @@ def _cell(cell: Cell, column: Column) -> dict[str, Any]:
         "difference": _value(cell.difference),
         "verdict": str(cell.verdict),
         "marks": "".join(mark.letter for mark in cell.marks),
+        "copied_from": row.taken_from or "",
+        "why": row.why or "",
         "runs": " ".join(map(shown_path, cell.paths)),
         "config_hashes": " ".join(cell.hashes),
     }
 
 
-def _epsilon(cell: EpsilonCell) -> dict[str, Any]:
+def _epsilon(cell: EpsilonCell, row: Row) -> dict[str, Any]:
     return {
         "column": f"epsilon_{cell.accountant}",
         "label": ", ".join(cell.columns),
@@ -78,7 +73,8 @@ def _epsilon(cell: EpsilonCell) -> dict[str, Any]:
         "ours": _value(cell.ours),
         "difference": _value(cell.difference),
         "verdict": "reproduced" if cell.within else "not reproduced",
-        **({"why": cell.why} if cell.why else {}),
+        "copied_from": row.taken_from or "",
+        "why": cell.why or row.why or "",
     }
 
 
