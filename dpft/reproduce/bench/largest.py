@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from dpft.reproduce.bench.processes import BenchError, Result, RunJob
 from dpft.reproduce.bench.rounds import Journal, Tell
@@ -33,9 +32,6 @@ class Largest:
     examples_per_second: float | None
     message: str | None
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def require_cuda(device: str) -> None:
     """Raises BenchError unless the device is a GPU."""
@@ -49,9 +45,7 @@ def require_cuda(device: str) -> None:
 def search(fits: Callable[[int], bool], start: int) -> tuple[int, int | None]:
     """The largest batch that fits and the smallest known not to, by doubling, then halving.
 
-    Args:
-        fits: whether a batch of this size fits; assumed to hold up to some size and not beyond.
-        start: where to begin.
+    ``fits`` is assumed to hold up to some size and not beyond.
     """
     low, high = 0, None
     probe = start

@@ -53,23 +53,17 @@ def build(
 ) -> Workload:
     """Build a model of `dpft.reproduce.bench.catalog.MODELS`.
 
-    Args:
-        name: of the model.
-        length: tokens per record; None for images.
-        untied: whether head and embedding are separate parameters.
-        seed: of weights and inputs.
-        device: where they lie.
-        dtype: of the weights.
+    Its records have ``length`` tokens (None: images), weights and inputs follow from the seed.
     """
     torch.manual_seed(seed)
     with torch.device(device):
         model, blocks = _BUILDERS[name](name, untied)
     model = model.to(device=device, dtype=dtype).train()
-    draw, losses = _work(name, length)
+    draw, losses = _work(name)
 
     def inputs(batch: int) -> Inputs:
         generator = torch.Generator().manual_seed(seed)
-        drawn = draw(model, batch, generator)
+        drawn = draw(model, batch, length, generator)
         return {
             key: value.to(device, dtype if value.is_floating_point() else value.dtype)
             for key, value in drawn.items()
@@ -159,23 +153,21 @@ _BUILDERS: Mapping[str, Callable[[str, bool], tuple[nn.Module, int]]] = MappingP
 )
 
 
-def _work(name: str, length: int | None) -> tuple[Callable[..., Any], Callable[..., Tensor]]:
+def _work(name: str) -> tuple[Callable[..., dict[str, Tensor]], Callable[..., Tensor]]:
     """How a model's inputs are drawn and its losses computed."""
-    if name.startswith("roberta"):
-        draw = _masked_tokens if name.endswith("-mlm") else _labelled_tokens
-        return _of_length(draw, length), _masked if name.endswith("-mlm") else _classified
-    if MODELS[name].length is None:
-        side = 32 if name.startswith("wrn") else 224
-        return _of_length(_images, side), _images_classified
-    return _of_length(_tokens, length), _next_token
+    if name == "roberta-base":
+        return _labelled_tokens, _classified
+    if name == "roberta-base-mlm":
+        return _masked_tokens, _masked
+    return (_images, _images_classified) if MODELS[name].length is None else (_tokens, _next_token)
 
 
-def _of_length(draw: Callable[..., dict[str, Tensor]], length: int | None) -> Callable[..., Any]:
-    return lambda model, batch, generator: draw(model, batch, length, generator)
+def _random_tokens(model: Any, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
+    return torch.randint(5, model.config.vocab_size, shape, generator=generator)
 
 
 def _tokens(model: Any, batch: int, length: int, generator: torch.Generator) -> dict[str, Tensor]:
-    ids = torch.randint(5, model.config.vocab_size, (batch, length), generator=generator)
+    ids = _random_tokens(model, (batch, length), generator)
     # The last token predicts nothing.
     labels = torch.cat([ids[:, 1:], torch.full((batch, 1), IGNORED)], dim=1)
     # One row per record: positions that are broadcast over the batch hide whose gradient is whose.
@@ -186,24 +178,24 @@ def _tokens(model: Any, batch: int, length: int, generator: torch.Generator) -> 
 def _masked_tokens(
     model: Any, batch: int, length: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    ids = torch.randint(5, model.config.vocab_size, (batch, length), generator=generator)
+    ids = _random_tokens(model, (batch, length), generator)
     labels = torch.full_like(ids, IGNORED)
     count = max(1, round(_MASKED * length))
-    labels[:, :count] = torch.randint(
-        5, model.config.vocab_size, (batch, count), generator=generator
-    )
+    labels[:, :count] = _random_tokens(model, (batch, count), generator)
     return {"input_ids": ids, "labels": labels}
 
 
 def _labelled_tokens(
     model: Any, batch: int, length: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    ids = torch.randint(5, model.config.vocab_size, (batch, length), generator=generator)
+    ids = _random_tokens(model, (batch, length), generator)
     labels = torch.randint(model.config.num_labels, (batch,), generator=generator)
     return {"input_ids": ids, "labels": labels}
 
 
-def _images(model: Any, batch: int, side: int, generator: torch.Generator) -> dict[str, Tensor]:
+def _images(model: Any, batch: int, length: None, generator: torch.Generator) -> dict[str, Tensor]:
+    config = getattr(model, "config", None)
+    side = 32 if config is None else config.image_size
     return {
         "images": torch.randn(batch, 3, side, side, generator=generator),
         "labels": torch.randint(CLASSES, (batch,), generator=generator),

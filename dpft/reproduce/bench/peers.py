@@ -17,14 +17,9 @@ from dpft.reproduce.bench.steps import Step, forward
 
 
 def peer_step(name: str, workload: Workload, batch: int, threshold: float, dtype: str) -> Step:
-    """One step of a peer, without noise and optimizer.
+    """One step of a peer (`dpft.reproduce.bench.catalog.PEERS`), which may change the model.
 
-    Args:
-        name: of `dpft.reproduce.bench.catalog.PEERS`.
-        workload: the model and its losses; the model is changed.
-        batch: records per step.
-        threshold: clipping threshold ``C``.
-        dtype: as in `dpft.reproduce.bench.steps.forward`.
+    ``threshold`` is the clipping threshold ``C``, ``dtype`` as in `forward`.
     """
     require_peers()
     if name.endswith("-linear"):
@@ -39,7 +34,7 @@ def _hooks(workload: Workload, batch: int, threshold: float, dtype: str) -> Step
     from opacus.optimizers import DPOptimizer
 
     module = GradSampleModule(workload.model, loss_reduction="sum")
-    optimizer = DPOptimizer(_sgd(workload.model), **_without_noise(batch, threshold))
+    optimizer = _without_noise(DPOptimizer, workload.model, batch, threshold)
 
     def run(inputs: Inputs) -> None:
         forward(workload, module, inputs, dtype).sum().backward()
@@ -61,9 +56,7 @@ def _ghost(workload: Workload, batch: int, threshold: float, dtype: str) -> Step
     module = GradSampleModuleFastGradientClipping(
         workload.model, loss_reduction="sum", max_grad_norm=threshold, use_ghost_clipping=True
     )
-    optimizer = DPOptimizerFastGradientClipping(
-        _sgd(workload.model), **_without_noise(batch, threshold)
-    )
+    optimizer = _without_noise(DPOptimizerFastGradientClipping, workload.model, batch, threshold)
 
     def run(inputs: Inputs) -> None:
         losses = forward(workload, module, inputs, dtype)
@@ -98,16 +91,12 @@ def swap_conv1d(model: nn.Module) -> None:
         setattr(model.get_submodule(parent), child, new)
 
 
-def _sgd(model: nn.Module) -> torch.optim.Optimizer:
-    """Holds the parameters; it never steps."""
-    return torch.optim.SGD(model.parameters(), lr=0.0)
-
-
-def _without_noise(batch: int, threshold: float) -> dict[str, Any]:
-    """What both of Opacus' optimizers are told: losses are summed, nothing is added."""
-    return {
-        "noise_multiplier": 0.0,
-        "max_grad_norm": threshold,
-        "expected_batch_size": batch,
-        "loss_reduction": "sum",
-    }
+def _without_noise(optimizer: Any, model: nn.Module, batch: int, threshold: float) -> Any:
+    """An optimizer of Opacus over one that never steps: losses are summed, nothing is added."""
+    return optimizer(
+        torch.optim.SGD(model.parameters(), lr=0.0),
+        noise_multiplier=0.0,
+        max_grad_norm=threshold,
+        expected_batch_size=batch,
+        loss_reduction="sum",
+    )

@@ -25,10 +25,7 @@ _STYLE: dict[Any, Any] = {
 def plot(summaries: Sequence[Summary], title: str, path: Path) -> None:
     """Two panels side by side: medians as points, ranges as lines, non-private at 1.
 
-    Args:
-        summaries: what was measured; variants without a ratio are left out.
-        title: above the panels.
-        path: of the files, without suffix.
+    Variants without a ratio are left out; ``path`` has no suffix.
     """
     shown = [s for s in summaries if s.time_ratio is not None and s.label != s.baseline]
     with rc_context(_STYLE):

@@ -29,7 +29,7 @@ _PACKAGE = Path(dpft.__file__).resolve().parent
 _MEASURED = (
     "privacy/**/*.py",
     "models/**/*.py",
-    *(f"bench/{name}.py" for name in ("worker", "models", "steps", "peers", "memory")),
+    *(f"reproduce/bench/{name}.py" for name in ("worker", "models", "steps", "peers", "memory")),
 )
 _TIMEOUT_SECONDS = 3600
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich import box
@@ -30,7 +31,7 @@ def document(
 ) -> dict[str, Any]:
     """Everything about a benchmark, as JSON data: settings, machine, raw measurements, summary."""
     return _head(settings, facts) | {
-        "summary": [summary.as_json() for summary in summaries],
+        "summary": [asdict(summary) for summary in summaries],
         "measurements": [
             {name: value for name, value in row.items() if name != "key"} for row in rows
         ],
@@ -43,7 +44,7 @@ def largest_document(
     """The same for ``--largest-batch``."""
     head = _head(settings, facts)
     head["command"] += " --largest-batch"
-    return head | {"largest_batch": [one.as_json() for one in found]}
+    return head | {"largest_batch": [asdict(one) for one in found]}
 
 
 def _head(settings: Settings, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,12 +120,7 @@ def largest_cells(one: Largest, baseline: int) -> Cells:
 
 
 def note(settings: Settings, load: Sequence[float] | None) -> str:
-    """What the table's columns mean, in a few sentences.
-
-    Args:
-        settings: what was measured.
-        load: the machine's load averages before the first round.
-    """
+    """What the table's columns mean; ``load`` are the machine's averages before the first round."""
     text = (
         "One step is forward, backward and clipping, without noise and optimizer. Medians and "
         f"ranges over {settings.rounds} interleaved rounds in fresh processes, {settings.steps} "

@@ -134,31 +134,43 @@ def _one_round(
     A baseline lives as long as any variant is measured beside it, and comes last. Where the
     device's memory is its own and so is its time, a GPU's, nothing is measured beside another.
     """
-    beside = settings.device != "cuda"
     baselines = [v for v in settings.variants if v == settings.baseline(v)]
     for base in rotated(baselines, turn):
         others = [v for v in settings.variants if v != base and settings.baseline(v) == base]
         yield base, None
         reference = open_session(settings.job("measure", base))
-        ready = reference.ready()
-        if not beside or not others:
-            _take(reference, settings.steps)
-        if not beside:
-            yield base, reference.finish()
+        if settings.device == "cuda":
+            yield base, _by_itself(reference, settings.steps)
+            for variant in rotated(others, turn):
+                yield variant, None
+                result = given_up.get(variant.label)
+                if result is None:
+                    session = open_session(settings.job("measure", variant))
+                    result = _by_itself(session, settings.steps)
+                yield variant, result
+            continue
+        ready, beside = reference.ready(), False
         for variant in rotated(others, turn) if ready else []:
             yield variant, None
             result = given_up.get(variant.label)
             if result is None:
                 session = open_session(settings.job("measure", variant))
-                times = _alternate(reference, session, settings.steps) if beside else []
-                if not beside and session.ready():
-                    _take(session, settings.steps)
-                result = session.finish() | ({"beside": times} if times else {})
-                if beside and not times and result["status"] == "ok":
+                times = _alternate(reference, session, settings.steps)
+                result = session.finish()
+                if times:
+                    beside, result = True, result | {"beside": times}
+                elif result["status"] == "ok":
                     break  # the reference ended meanwhile
             yield variant, result
-        if beside:
-            yield base, reference.finish()
+        if ready and not beside:
+            _take(reference, settings.steps)
+        yield base, reference.finish()
+
+
+def _by_itself(session: Session, steps: int) -> Result:
+    if session.ready():
+        _take(session, steps)
+    return session.finish()
 
 
 def _take(session: Session, steps: int) -> None:

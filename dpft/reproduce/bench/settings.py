@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dpft.config.errors import ConfigError, suggestion
+from dpft.config.checks import one_of
+from dpft.config.errors import ConfigError
 from dpft.reproduce.bench.catalog import (
     BASELINE,
     COUNTED,
@@ -18,7 +18,6 @@ from dpft.reproduce.bench.catalog import (
     MODELS,
     PEERS,
     STYLES,
-    ModelInfo,
 )
 
 DEFAULT_ROUNDS = 3
@@ -51,7 +50,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured and how. Build it with `make`.
+    """What is measured and how. Build it with `make`; the fields are in the order of `command`.
 
     Attributes:
         model: a name in `MODELS`.
@@ -63,11 +62,11 @@ class Settings:
         rounds: how often each variant runs, each time in a fresh process.
         steps: timed steps per process, after those that warm up.
         threads: of torch and OpenMP in each process.
-        untied: whether head and embedding are separate parameters.
         device: ``auto``, ``cpu`` or ``cuda``.
         dtype: ``float32``, ``bfloat16`` (autocast) or ``float64``.
         out: folder of the results.
         name: their file name without suffix; None: made from the settings.
+        untied: whether head and embedding are separate parameters.
     """
 
     model: str
@@ -78,11 +77,11 @@ class Settings:
     rounds: int
     steps: int
     threads: int
-    untied: bool
     device: str
     dtype: str
     out: Path
     name: str | None
+    untied: bool
 
     @classmethod
     def make(
@@ -90,51 +89,48 @@ class Settings:
         *,
         threads: int,
         model: str = "tiny",
-        batch: int | None = None,
-        length: int | None = None,
         styles: str = DEFAULT_STYLES,
         peers: str = "",
-        rounds: int = DEFAULT_ROUNDS,
-        steps: int | None = None,
-        untied: bool = False,
-        device: str = "auto",
-        dtype: str = "float32",
-        out: Path = DEFAULT_OUT,
-        name: str | None = None,
+        **typed: Any,
     ) -> Settings:
         """Settings as typed: lists are separated by commas, None means the model's usual value.
 
         Raises:
             ConfigError: saying what was got, what was expected, and what to type next.
         """
-        _one_of("--model", model, MODELS)
-        _one_of("--device", device, DEVICES)
-        _one_of("--dtype", dtype, DTYPES)
-        info = MODELS[model]
-        numbers = {"--batch": batch, "--length": length, "--rounds": rounds, "--steps": steps}
-        for option, number in (numbers | {"--threads": threads}).items():
-            if number is not None and number < 1:
-                raise ConfigError(f"{option} is {number}; expected a whole number of at least 1")
-        if untied and not info.head:
-            raise ConfigError(
-                f"--untied, but {model} has no output head that shares the input embedding: leave "
-                "it out"
-            )
-        return cls(
-            model=model,
-            batch=batch or info.batch,
-            length=_length(model, info, length),
+        one_of("--model", model, tuple(MODELS))
+        given = {name: value for name, value in typed.items() if value is not None}
+        settings = cls(
+            **{"model": model, "threads": threads, **_usual(model), **given},
             styles=_styles(styles),
-            peers=tuple(_listed("--peers", peers, PEERS)),
-            rounds=rounds,
-            steps=steps or info.steps,
-            threads=threads,
-            untied=untied,
-            device=device,
-            dtype=dtype,
-            out=out,
-            name=name,
+            peers=tuple(dict.fromkeys(_split(peers))),
         )
+        settings._check()
+        return settings
+
+    def _check(self) -> None:
+        info = MODELS[self.model]
+        for peer in self.peers:
+            one_of("--peers", peer, tuple(PEERS))
+        one_of("--device", self.device, DEVICES)
+        one_of("--dtype", self.dtype, DTYPES)
+        for name in ("batch", "length", "rounds", "steps", "threads"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise ConfigError(f"--{name} is {number}; expected a whole number of at least 1")
+        if self.length is not None and info.longest is None:
+            raise ConfigError(
+                f"--length is {self.length}, but {self.model} reads images: leave it out"
+            )
+        if info.longest is not None and not 2 <= (self.length or 0) <= info.longest:
+            raise ConfigError(
+                f"--length is {self.length}; expected 2 to {info.longest} tokens for {self.model}"
+            )
+        if self.untied and not info.head:
+            raise ConfigError(
+                f"--untied, but {self.model} has no output head that shares the input embedding: "
+                "leave it out"
+            )
 
     @property
     def variants(self) -> tuple[Variant, ...]:
@@ -165,83 +161,55 @@ class Settings:
     @property
     def command(self) -> str:
         """The command that measures this, with every setting that is not the default."""
-        usual = MODELS[self.model]
-        options: list[tuple[str, object, object]] = [
-            ("--model", self.model, None),
-            ("--batch", self.batch, usual.batch),
-            ("--length", self.length, usual.length),
-            ("--styles", ",".join(self.styles), DEFAULT_STYLES),
-            ("--peers", ",".join(self.peers), ""),
-            ("--rounds", self.rounds, DEFAULT_ROUNDS),
-            ("--steps", self.steps, usual.steps),
-            ("--threads", self.threads, None),
-            ("--device", self.device, "auto"),
-            ("--dtype", self.dtype, "float32"),
+        usual = _usual(self.model) | {"styles": _split(DEFAULT_STYLES), "peers": []}
+        words = ["dpft", "bench"]
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
+            if isinstance(value, tuple):
+                value = list(value)
             # An absolute folder says nothing to anybody else.
-            ("--out", DEFAULT_OUT if self.out.is_absolute() else self.out, DEFAULT_OUT),
-            ("--name", self.name, None),
-        ]
-        words = [word for option, got, usual in options if got != usual for word in (option, got)]
-        words += ["--untied"] if self.untied else []
-        return shlex.join(["dpft", "bench", *map(str, words)])
+            if (name in usual and value == usual[name]) or (name == "out" and value.is_absolute()):
+                continue
+            words.append(f"--{name}")
+            if name != "untied":
+                words.append(",".join(value) if isinstance(value, list) else str(value))
+        return shlex.join(words)
 
     def job(self, kind: str, variant: Variant | None = None, **more: Any) -> dict[str, Any]:
         """What a worker is told, as plain JSON data."""
-        job: dict[str, Any] = {
-            "kind": kind,
-            "model": self.model,
-            "batch": self.batch,
-            "length": self.length,
-            "steps": self.steps,
-            "threads": self.threads,
-            "device": self.device,
-            "dtype": self.dtype,
-            "threshold": THRESHOLD,
-            "seed": SEED,
-        }
+        names = ("model", "batch", "length", "steps", "threads", "device", "dtype")
+        job = {"kind": kind, **{name: getattr(self, name) for name in names}}
+        job |= {"threshold": THRESHOLD, "seed": SEED}
         if variant is not None:
             job |= {"name": variant.name, "peer": variant.peer, "untied": variant.untied}
         return job | more
 
 
-def _length(model: str, info: ModelInfo, length: int | None) -> int | None:
-    if info.longest is None and length is not None:
-        raise ConfigError(f"--length is {length}, but {model} reads images: leave it out")
-    if length is not None and info.longest is not None and not 2 <= length <= info.longest:
-        raise ConfigError(f"--length is {length}; expected 2 to {info.longest} tokens for {model}")
-    return length or info.length
+def _usual(model: str) -> dict[str, Any]:
+    """Settings that nobody need type."""
+    info = MODELS[model]
+    return {
+        **{"batch": info.batch, "length": info.length, "steps": info.steps},
+        **{"rounds": DEFAULT_ROUNDS, "device": "auto", "dtype": "float32"},
+        **{"out": DEFAULT_OUT, "name": None, "untied": False},
+    }
 
 
 def _styles(text: str) -> tuple[str, ...]:
     """Styles in the order typed, with the baseline in front."""
     if text.strip() == "all":
         return STYLES
-    given = []
-    for item in _split(text):
+    given = _split(text)
+    for item in given:
         name, colon, number = item.partition(":")
-        _one_of("--styles", name, STYLES)
+        one_of("--styles", name, STYLES)
         if colon and (name not in COUNTED or not number.isdecimal() or int(number) < 1):
             raise ConfigError(
                 f"--styles has {item!r}; expected a style by name, and a number of at least 1 "
                 f"after a colon for {' and '.join(COUNTED)} only, as in uniform:6"
             )
-        given.append(item)
     return tuple(dict.fromkeys([BASELINE, *given]))
-
-
-def _listed(option: str, text: str, known: Sequence[str] | Any) -> list[str]:
-    items = _split(text)
-    for item in items:
-        _one_of(option, item, known)
-    return list(dict.fromkeys(items))
 
 
 def _split(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
-
-
-def _one_of(option: str, got: str, known: Sequence[str] | Any) -> None:
-    if got not in known:
-        raise ConfigError(
-            f"{option} has {got!r}{suggestion(got, known)}; expected one of {', '.join(known)}"
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Any, TypeVar
@@ -56,9 +56,6 @@ class Summary:
     gradient_norm: float | None
     message: str | None
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def rotated(items: Sequence[T], turn: int) -> list[T]:
     """``items`` beginning ``turn`` places later: over the rounds each is first, second, and so on.
@@ -73,11 +70,8 @@ def rotated(items: Sequence[T], turn: int) -> list[T]:
 def time_ratio(result: Mapping[str, Any], baseline: Mapping[str, Any]) -> float:
     """The median over a round's steps of each to the mean of the two of the baseline around it.
 
-    Where nothing ran beside it, of one median to the other.
-
-    Args:
-        result: of a variant: ``seconds`` of its steps, and of those ``beside``, one more.
-        baseline: of non-private training in the same round.
+    A result has ``seconds`` of its steps, and of those ``beside``, one more. Where nothing ran
+    beside it, of one median to the other.
     """
     beside = result.get("beside")
     if not beside:
@@ -87,22 +81,14 @@ def time_ratio(result: Mapping[str, Any], baseline: Mapping[str, Any]) -> float:
 
 
 def summarise(settings: Settings, rows: Sequence[Mapping[str, Any]]) -> list[Summary]:
-    """One summary per variant, in the order of the settings.
-
-    Args:
-        settings: what was measured.
-        rows: measurements with ``round``, ``variant`` (label) and ``result``.
-    """
+    """One summary per variant, of measurements with ``round``, ``variant`` (label), ``result``."""
     results: dict[tuple[int, str], Mapping[str, Any]] = {
         (row["round"], row["variant"]): row["result"] for row in rows
     }
-    turns = sorted({turn for turn, _ in results})
     summaries = []
     for variant in settings.variants:
         base = settings.baseline(variant).label
-        mine = {
-            turn: results[turn, variant.label] for turn in turns if (turn, variant.label) in results
-        }
+        mine = {turn: result for (turn, label), result in results.items() if label == variant.label}
         good = {turn: result for turn, result in mine.items() if result["status"] == "ok"}
         paired = [
             (result, results[turn, base])
@@ -110,7 +96,6 @@ def summarise(settings: Settings, rows: Sequence[Mapping[str, Any]]) -> list[Sum
             if results.get((turn, base), {}).get("status") == "ok"
         ]
         failures = [result for result in mine.values() if result["status"] != "ok"]
-
         summaries.append(
             Summary(
                 label=variant.label,

@@ -51,9 +51,7 @@ def main(job: dict[str, Any], asked: Iterator[Tell] | None = None) -> dict[str, 
         if job["kind"] == "measure":
             return {"status": "ok", **measure(job, asked)}
         return {"status": "ok", **_KINDS[job["kind"]](job)}
-    except torch.OutOfMemoryError as error:
-        return {"status": "oom", "message": _first_line(error)}
-    except MemoryError as error:
+    except (torch.OutOfMemoryError, MemoryError) as error:
         return {"status": "oom", "message": _first_line(error)}
     except Exception as error:  # whatever a peer raises is its result
         return {"status": "refused", "message": _first_line(error)}
@@ -141,12 +139,7 @@ def explain(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_step(job: dict[str, Any], workload: Workload) -> Step:
-    """The step of the job's variant.
-
-    Args:
-        job: from `Settings.job`: ``name``, ``peer``, ``batch``, ``threshold`` and ``dtype``.
-        workload: the model and its losses.
-    """
+    """The step of the job's variant."""
     if job["peer"]:
         from dpft.reproduce.bench.peers import peer_step
 

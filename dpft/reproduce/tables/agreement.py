@@ -21,11 +21,7 @@ SHOWN = 3
 class Reversed:
     """Two rows that the paper orders clearly and we order the other way.
 
-    Attributes:
-        higher: the row with the higher printed number.
-        lower: the other.
-        printed: both printed numbers, the higher row's first.
-        ours: ours of the same rows.
+    ``higher`` has the higher printed number, and its numbers come first.
     """
 
     higher: str
@@ -39,7 +35,6 @@ class Agreement:
     """Order of the rows of one column.
 
     Attributes:
-        column: which.
         rows: how many have both numbers.
         tau: Kendall's tau-b; None where one side is constant.
         clear: pairs that the paper orders clearly.
@@ -65,20 +60,14 @@ def agreement(column: Column, rows: Sequence[tuple[str, Cell]]) -> Agreement | N
     deviations, and by no less than two standard errors where the score is a share of the scored
     records.
     """
-    both = [
-        (
-            name,
-            cell.printed,
-            cell.ours,
-            tolerance(cell.printed, cell.printed_spread, column.decimals),
-            max(
-                tolerance(cell.ours, _own(cell.deviation, cell.ours), column.decimals),
-                2 * cell.sampling,
-            ),
-        )
-        for name, cell in rows
-        if cell.printed is not None and cell.ours is not None
-    ]
+    both = []
+    for name, cell in rows:
+        if cell.printed is None or cell.ours is None:
+            continue
+        spread = None if cell.deviation is None else bounded(cell.deviation, cell.ours)
+        apart = tolerance(cell.printed, cell.printed_spread, column.decimals)
+        ours_apart = max(tolerance(cell.ours, spread, column.decimals), 2 * cell.sampling)
+        both.append((name, cell.printed, cell.ours, apart, ours_apart))
     if len(both) < 2:
         return None
     from scipy.stats import kendalltau
@@ -109,7 +98,3 @@ def agreement(column: Column, rows: Sequence[tuple[str, Cell]]) -> Agreement | N
         close=close,
         reversed=tuple(against),
     )
-
-
-def _own(deviation: float | None, ours: float) -> float | None:
-    return None if deviation is None else bounded(deviation, ours)

@@ -93,7 +93,7 @@ class Filled:
 
     Attributes:
         plan: the printed table at a scale.
-        rows: of this scale.
+        rows: of this scale, with cells by column.
         agreement: of rows' order, for each column that allows it.
         remarks: what is wrong with records.
         unlike: cells whose seeds were not made or scored alike.
@@ -125,13 +125,7 @@ class Filled:
 def fill(
     plan: Plan, index: Index, epsilons: Sequence[tuple[EpsilonCell, ...]] | None = None
 ) -> Filled:
-    """Put what was found into the plan's cells.
-
-    Args:
-        plan: the table at a scale.
-        index: the records.
-        epsilons: of each row of the plan, see `dpft.reproduce.tables.epsilons`; None: none.
-    """
+    """Put what was recorded into the plan's cells, and beside each row its printed epsilons."""
     records = {
         (i, j): list(chosen(planned, plan, index, plan.columns[j]).values())
         for (i, j), planned in plan.runs.items()

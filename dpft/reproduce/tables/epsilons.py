@@ -27,7 +27,6 @@ class EpsilonCell:
     Attributes:
         accountant: a key of `NAMES`.
         columns: labels of the columns whose runs it is of; none: of all of the row.
-        printed: the paper's.
         ours: by the same accountant; PRV: its estimate; None where there is no finite number.
         why: why there is none.
     """

@@ -26,14 +26,7 @@ _SELECTED = (
 
 @dataclass(frozen=True)
 class Found:
-    """A record and where it lies.
-
-    Attributes:
-        path: of the run directory, as it was come upon.
-        record: see `dpft.runs.RunRecord`.
-        seed: of the run.
-        config_hash: of all its settings.
-    """
+    """A record (see `dpft.runs.RunRecord`) and the run directory that it lies in."""
 
     path: Path
     record: Mapping[str, Any]

@@ -45,13 +45,9 @@ NOT_THE_PAPERS = frozenset({Mark.LAPTOP, Mark.SUBSET, Mark.GENERATED, Mark.MODEL
 
 
 def marks_of(found: Iterable[Found], planned: PlannedRun, split: str) -> set[Mark]:
-    """The marks that records call for, by their labels, settings and counts.
+    """The marks that records of a planned run call for, by their labels, settings and counts.
 
-    Args:
-        found: the records.
-        planned: what they are to be runs of. A model that stands in for the paper's is marked,
-            though the scale asks for it.
-        split: that their scores are of.
+    A model that stands in for the paper's is marked, though the scale asks for it.
     """
     marks = {Mark.OTHER} if planned.altered else set()
     for one in found:

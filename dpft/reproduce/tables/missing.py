@@ -47,8 +47,8 @@ def missing(plan: Plan, index: Index) -> list[Missing]:
         for seed in still[: max(0, len(plan.seeds) - len(have))]:
             lacking.setdefault((planned.words, seed), planned)
     order = {planned.words: place for place, planned in enumerate(plan.distinct)}
-    found = [Missing(planned, seed) for (_, seed), planned in lacking.items()]
-    return sorted(found, key=lambda one: (order[one.planned.words], one.seed))
+    runs = [Missing(planned, seed) for (_, seed), planned in lacking.items()]
+    return sorted(runs, key=lambda one: (order[one.planned.words], one.seed))
 
 
 def sweep_list(lacking: Sequence[Missing]) -> str:

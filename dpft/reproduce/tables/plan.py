@@ -60,15 +60,10 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a table asks for.
+    """What a table asks for at a scale, whose columns and rows it has.
 
     Attributes:
-        table: the printed table.
-        scale: ``paper`` or ``laptop``.
-        seeds: those of each run.
-        any_seed: whether records of other seeds count too.
-        columns: those of this scale.
-        rows: those of this scale.
+        seeds: of each run; with ``any_seed``, records of others count too.
         runs: by place (row, column); a printed dash and what is not run have none.
         skipped: rows that this scale leaves out.
         extra: the user's overrides.
@@ -138,17 +133,10 @@ def _own_words(table: PaperTable, column: Column, row: Row, scale: str) -> tuple
 def empty_plan(table: PaperTable, scale: str) -> Plan:
     """Columns and rows of a scale, with seed 0 and without runs."""
     laptop = table.laptop if scale == "laptop" else None
-    return Plan(
-        table=table,
-        scale=scale,
-        seeds=(0,),
-        any_seed=True,
-        columns=tuple(c for c in table.columns if laptop is None or c.at_laptop),
-        rows=tuple(r for r in table.rows if laptop is None or not laptop.skips(r)),
-        runs={},
-        skipped=tuple(r for r in table.rows if laptop is not None and laptop.skips(r)),
-        extra=(),
-    )
+    columns = tuple(c for c in table.columns if laptop is None or c.at_laptop)
+    skipped = tuple(row for row in table.rows if laptop is not None and laptop.skips(row))
+    rows = tuple(row for row in table.rows if row not in skipped)
+    return Plan(table, scale, (0,), True, columns, rows, {}, skipped, ())
 
 
 def make_plan(

@@ -60,11 +60,9 @@ class Verdict(StrEnum):
 
 
 def bounded(deviation: float, number: float) -> float:
-    """What counts of a deviation over a few seeds of ours.
+    """What counts of a deviation over a few seeds of ours (``n - 1`` in the denominator).
 
-    Args:
-        deviation: with ``n - 1`` in the denominator.
-        number: twice the result is between `RELATIVE` and `CAP` of it.
+    Twice the result is between `RELATIVE` and `CAP` of the number.
     """
     return min(max(2 * deviation, RELATIVE * abs(number)), CAP * abs(number)) / 2
 
@@ -72,11 +70,8 @@ def bounded(deviation: float, number: float) -> float:
 def at_least(deviation: float, number: float) -> float:
     """What counts of a deviation of ours where our numbers are compared with each other.
 
-    Not capped: seeds that lie far apart tell two numbers apart no better.
-
-    Args:
-        deviation: with ``n - 1`` in the denominator.
-        number: twice the result is at least `RELATIVE` of it.
+    Twice the result is at least `RELATIVE` of the number. Not capped: seeds that lie far apart
+    tell two numbers apart no better.
     """
     return max(deviation, RELATIVE * abs(number) / 2)
 
@@ -87,10 +82,6 @@ def share_error(share: float, records: int) -> float:
     That of Agresti and Coull (1998), with two more hits and two more misses: a share of 0 or 1 is
     not exact either. Two shares of the same records lie closer together than two such errors say,
     by as much as both models err on the same ones; so a difference that is told apart by this is.
-
-    Args:
-        share: between 0 and 1.
-        records: that were scored.
     """
     about = (share * records + 2) / (records + 4)
     return math.sqrt(about * (1 - about) / (records + 4))
@@ -99,11 +90,7 @@ def share_error(share: float, records: int) -> float:
 def too_wide(deviation: float, printed: float, stated: float | None, decimals: int) -> bool:
     """Whether seeds of ours lie further apart than a mean of them can stand for.
 
-    Args:
-        deviation: ours.
-        printed: the paper's number.
-        stated: the deviation that the paper prints; None: it prints none.
-        decimals: printed digits after the point.
+    ``stated`` is the deviation that the paper prints, ``decimals`` its digits after the point.
     """
     if stated is None:
         return 2 * deviation > CAP * abs(printed)
@@ -113,11 +100,7 @@ def too_wide(deviation: float, printed: float, stated: float | None, decimals: i
 def tolerance(printed: float, spread: float | None, decimals: int) -> float:
     """How far ours may lie from ``printed`` and still match.
 
-    Args:
-        printed: the paper's number.
-        spread: the standard deviation that counts, see `bounded` for one of ours; None: none is
-            known.
-        decimals: printed digits after the point.
+    ``spread`` is the standard deviation that counts, see `bounded` for one of ours.
     """
     allowed = RELATIVE * abs(printed) if spread is None else 2 * spread
     # Half a unit more: for that much the printed number may have been rounded.

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dpft.reproduce.bench import rounds as module
-from dpft.reproduce.bench.processes import BenchError, code_fingerprint
+from dpft.reproduce.bench.processes import _MEASURED, _PACKAGE, BenchError, code_fingerprint
 from dpft.reproduce.bench.rounds import Journal, measure, measurement_key
 
 from .fakes import FACTS, REFUSED, Worker, result, settings, silent
@@ -128,6 +128,13 @@ def test_what_refuses_is_recorded_and_not_tried_again(tmp_path):
     assert [row["result"]["status"] for row in rows if row["variant"] == "bk"] == ["refused"] * 3
 
 
+def test_where_all_else_refuses_non_private_training_is_measured_by_itself(tmp_path):
+    worker = Worker({"bk": REFUSED})
+    rows = measure(settings(rounds=2, steps=3), Journal(tmp_path / "x", "k"), worker, silent)
+    assert worker.steps == ["none"] * 3 * 2
+    assert "beside" not in rows[0]["result"]
+
+
 def test_what_died_is_tried_again_in_the_next_round(tmp_path):
     worker = Worker({"bk": {"status": "died", "message": "signal 9"}})
     measure(settings(rounds=3), Journal(tmp_path / "x.jsonl", "k"), worker, silent)
@@ -171,12 +178,14 @@ def test_code_that_changes_meanwhile_stops_the_benchmark(tmp_path, monkeypatch):
 
 
 def test_the_fingerprint_is_of_what_is_measured(tmp_path):
-    (tmp_path / "privacy").mkdir()
-    (tmp_path / "bench").mkdir()
-    (tmp_path / "privacy" / "a.py").write_text("1")
-    (tmp_path / "bench" / "plot.py").write_text("1")
-    before = code_fingerprint(tmp_path)
-    (tmp_path / "bench" / "plot.py").write_text("2")
-    assert code_fingerprint(tmp_path) == before
-    (tmp_path / "privacy" / "a.py").write_text("2")
-    assert code_fingerprint(tmp_path) != before
+    for pattern in _MEASURED:
+        assert list(_PACKAGE.glob(pattern)), pattern
+    for name in ("privacy/a.py", "reproduce/bench/worker.py", "reproduce/bench/plot.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    prints = [code_fingerprint(tmp_path)]
+    for name in ("reproduce/bench/plot.py", "reproduce/bench/worker.py", "privacy/a.py"):
+        (tmp_path / name).write_text("2")
+        prints.append(code_fingerprint(tmp_path))
+    assert prints[1] == prints[0]
+    assert len(set(prints)) == 3
