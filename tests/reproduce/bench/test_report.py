@@ -57,22 +57,18 @@ def test_markdown_is_a_table_with_all_that_must_be_read_with_it(measured):
 
 
 @pytest.mark.parametrize(
-    ("typed", "label"),
+    ("typed", "facts", "label"),
     [
-        ({"untied": True}, "untied"),
-        ({"dtype": "bfloat16"}, "bfloat16 autocast"),
-        ({"threads": 2}, "a processor, 2 threads"),
-        ({"model": "wrn16-4"}, "B=32"),
+        ({"untied": True}, {}, "untied"),
+        ({"dtype": "bfloat16"}, {}, "bfloat16 autocast"),
+        ({"threads": 2}, {}, "a processor, 2 threads"),
+        ({"model": "wrn16-4"}, {}, "B=32"),
+        ({}, {"device": "cuda"}, "a fast one"),
     ],
 )
-def test_labels(typed, label):
-    assert label in report.labels(settings(**typed), FACTS)
-
-
-def test_labels_of_a_gpu_name_it():
-    facts = {"device": "cuda", "environment": FACTS["environment"] | {"gpu": "a fast one"}}
-    assert "a fast one" in report.labels(settings(), facts)
-    assert "T=64" not in report.labels(settings(model="vit-small"), facts)
+def test_labels(typed, facts, label):
+    environment = {"environment": FACTS["environment"] | {"gpu": "a fast one"}}
+    assert label in report.labels(settings(**typed), FACTS | environment | facts)
 
 
 def test_the_terminal_shows_whole_figures(measured, capsys, monkeypatch):
@@ -109,9 +105,6 @@ def test_equal_measurements_give_equal_plots(measured, tmp_path):
         pair = [(tmp_path / f"{name}{suffix}").read_bytes() for name in ("a", "b")]
         assert pair[0] == pair[1]
     assert "<svg" in (tmp_path / "a.svg").read_text()
-
-
-def test_a_plot_of_nothing_is_still_a_file(tmp_path):
     plot([], "nothing", tmp_path / "none.yet")
     assert (tmp_path / "none.yet.png").is_file()
 
@@ -148,11 +141,8 @@ def test_equal_blocks_are_folded():
     ]
     assert rows[1]["group"] == "h.0-2,4.fc1"
     assert [row["shape"] for row in rows] == ["2x3", "2x3", "2x3", "3"]
-
-
-def test_groups_that_are_no_blocks_are_told_apart():
-    rows = fold([entry("h.0.w", "blocks 0 to 0"), entry("h.1.w", "blocks 1 to 1")])
-    assert len(rows) == 2
+    # Groups that are no blocks are not folded.
+    assert len(fold([entry("h.0.w", "blocks 0 to 0"), entry("h.1.w", "blocks 1 to 1")])) == 2
 
 
 def test_explaining_shows_errors_as_sentences(capsys):

@@ -37,37 +37,15 @@ def test_steps_alternate_with_those_of_non_private_training(tmp_path):
     assert rows[0]["result"]["beside"] == [1.0] * 3
 
 
-def test_on_a_gpu_nothing_is_measured_beside_another(tmp_path):
-    worker = Worker()
-    made = settings(steps=2, rounds=1, device="cuda")
-    rows = measure(made, Journal(tmp_path / "x", "k"), worker, silent)
-    assert worker.steps == ["none", "none", "bk", "bk"]
-    assert all("beside" not in row["result"] for row in rows)
-
-
-def test_non_private_training_alone_is_measured_too(tmp_path):
-    worker = Worker()
-    made = settings(styles="none", steps=2, rounds=1)
-    assert len(measure(made, Journal(tmp_path / "x", "k"), worker, silent)) == 1
-    assert worker.steps == ["none"] * 2
-
-
-def test_a_finished_benchmark_is_not_measured_again(tmp_path):
+def test_more_rounds_continue_fewer_and_a_finished_benchmark_is_not_measured_again(tmp_path):
     path = tmp_path / "deep" / "x.jsonl"
-    made = settings(rounds=2)
-    first = measure(made, Journal(path, "k"), Worker(), silent)
-    worker = Worker()
-    assert measure(made, Journal(path, "k"), worker, silent) == first
-    assert worker.jobs == []
-
-
-def test_more_rounds_continue_fewer(tmp_path):
-    path = tmp_path / "x.jsonl"
-    measure(settings(rounds=1), Journal(path, "k"), Worker(), silent)
-    worker = Worker()
-    rows = measure(settings(rounds=3), Journal(path, "k"), worker, silent)
-    assert len(worker.jobs) == 4
-    assert [row["round"] for row in rows] == [0, 0, 1, 1, 2, 2]
+    first = measure(settings(rounds=1), Journal(path, "k"), Worker(), silent)
+    for jobs in (4, 0):
+        worker = Worker()
+        rows = measure(settings(rounds=3), Journal(path, "k"), worker, silent)
+        assert len(worker.jobs) == jobs
+        assert [row["round"] for row in rows] == [0, 0, 1, 1, 2, 2]
+        assert rows[:2] == first
 
 
 def test_an_interrupted_round_is_measured_again_as_a_whole(tmp_path):
@@ -121,24 +99,32 @@ def test_other_settings_code_and_machines_do_not_mix(tmp_path):
     assert len(path.read_text().splitlines()) == 4
 
 
-def test_what_refuses_is_recorded_and_not_tried_again(tmp_path):
-    worker = Worker({"bk": REFUSED})
+@pytest.mark.parametrize(
+    ("answer", "tries"), [(REFUSED, 1), ({"status": "died", "message": "signal 9"}, 3)]
+)
+def test_what_refuses_is_not_tried_again_and_what_died_is(tmp_path, answer, tries):
+    worker = Worker({"bk": answer})
     rows = measure(settings(rounds=3), Journal(tmp_path / "x.jsonl", "k"), worker, silent)
-    assert worker.names.count("bk") == 1
-    assert [row["result"]["status"] for row in rows if row["variant"] == "bk"] == ["refused"] * 3
+    assert worker.names.count("bk") == tries
+    assert [row["result"] for row in rows if row["variant"] == "bk"] == [answer] * 3
 
 
-def test_where_all_else_refuses_non_private_training_is_measured_by_itself(tmp_path):
-    worker = Worker({"bk": REFUSED})
-    rows = measure(settings(rounds=2, steps=3), Journal(tmp_path / "x", "k"), worker, silent)
-    assert worker.steps == ["none"] * 3 * 2
-    assert "beside" not in rows[0]["result"]
-
-
-def test_what_died_is_tried_again_in_the_next_round(tmp_path):
-    worker = Worker({"bk": {"status": "died", "message": "signal 9"}})
-    measure(settings(rounds=3), Journal(tmp_path / "x.jsonl", "k"), worker, silent)
-    assert worker.names.count("bk") == 3
+@pytest.mark.parametrize(
+    ("typed", "answers", "steps"),
+    [
+        ({"device": "cuda"}, {}, ["none", "none", "bk", "bk"]),
+        ({"styles": "none"}, {}, ["none"] * 2),
+        ({}, {"bk": REFUSED}, ["none"] * 2),
+    ],
+)
+def test_on_a_gpu_and_where_there_is_nothing_else_training_is_measured_by_itself(
+    tmp_path, typed, answers, steps
+):
+    worker = Worker(answers)
+    made = settings(steps=2, rounds=1, **typed)
+    rows = measure(made, Journal(tmp_path / "x", "k"), worker, silent)
+    assert worker.steps == steps
+    assert all("beside" not in row["result"] for row in rows)
 
 
 def test_without_non_private_training_there_is_nothing_to_compare_with(tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.bench import MODELS, PEERS, STYLES, Settings, Variant
+from dpft.reproduce.bench import MODELS, STYLES, Settings, Variant
 
 from .fakes import settings
 
@@ -16,16 +16,17 @@ def test_defaults_are_the_models():
         assert (made.batch, made.length, made.steps) == (info.batch, info.length, info.steps)
 
 
-def test_none_is_always_measured_first():
-    assert settings(styles="bk, ghost").styles == ("none", "bk", "ghost")
-    assert settings(styles="bk,none,bk").styles == ("none", "bk")
-    assert settings(styles="all").styles == STYLES
-
-
-def test_styles_take_a_number_of_groups():
-    assert settings(styles="uniform:6,two_group:3,uniform").styles == (
-        *("none", "uniform:6", "two_group:3", "uniform"),
-    )
+@pytest.mark.parametrize(
+    ("typed", "styles"),
+    [
+        ("bk, ghost", ("none", "bk", "ghost")),
+        ("bk,none,bk", ("none", "bk")),
+        ("uniform:6,two_group:3,uniform", ("none", "uniform:6", "two_group:3", "uniform")),
+        ("all", STYLES),
+    ],
+)
+def test_none_is_always_measured_first(typed, styles):
+    assert settings(styles=typed).styles == styles
 
 
 def test_peers_run_untied_beside_a_baseline_of_their_own():
@@ -38,17 +39,11 @@ def test_peers_run_untied_beside_a_baseline_of_their_own():
     assert peer.untied
 
 
-def test_untied_everything_shares_one_baseline():
-    made = settings(styles="bk", peers="opacus", untied=True)
+@pytest.mark.parametrize("typed", [{"untied": True}, {"model": "vit-small"}])
+def test_where_all_are_tied_alike_they_share_one_baseline(typed):
+    made = settings(styles="bk", peers="opacus", **typed)
     assert [variant.label for variant in made.variants] == ["none", "bk", "opacus"]
-    assert all(variant.untied for variant in made.variants)
-    assert {made.baseline(variant).label for variant in made.variants} == {"none"}
-
-
-def test_a_model_without_head_is_neither_tied_nor_untied():
-    made = settings(model="vit-small", peers="opacus")
-    assert [variant.label for variant in made.variants] == ["none", "bk", "opacus"]
-    assert made.baseline(made.variants[2]) == made.variants[0]
+    assert {made.baseline(variant) for variant in made.variants} == {made.variants[0]}
 
 
 @pytest.mark.parametrize(
@@ -77,44 +72,22 @@ def test_impossible_settings_say_what_to_type(typed, words):
 
 
 def test_file_names_tell_shapes_apart():
-    stems = {
-        settings().stem,
-        settings(batch=3).stem,
-        settings(length=3).stem,
-        settings(untied=True).stem,
-        settings(dtype="bfloat16").stem,
-        settings(device="cuda").stem,
-        settings(model="vit-small").stem,
-        settings(name="mine").stem,
-    }
-    assert len(stems) == 8
+    shapes = ({"batch": 3}, {"length": 3}, {"untied": True}, {"model": "vit-small"}, {})
+    others = ({"dtype": "bfloat16"}, {"device": "cuda"}, {"name": "mine"})
+    assert len({settings(**typed).stem for typed in (*shapes, *others)}) == 8
     assert settings(model="gpt2", untied=True).stem == "gpt2-b4-t100-untied-cpu"
-    assert "mine" in stems
+    assert settings(name="mine").stem == "mine"
 
 
-def test_the_command_measures_the_same_again():
-    typer_made = settings(
-        model="gpt2", batch=1, length=512, styles="bk", peers="opacus", rounds=7, out=Path("x")
-    )
-    words = typer_made.command.split()
-    assert words[:2] == ["dpft", "bench"]
-    typed = dict(zip(words[2::2], words[3::2], strict=True))
-    again = {name.removeprefix("--"): value for name, value in typed.items()}
-    numbers = {name: int(again[name]) for name in ("batch", "length", "rounds", "threads")}
-    assert Settings.make(**{**again, **numbers, "out": Path(again["out"])}) == typer_made
+def test_the_command_measures_the_same_again(tmp_path):
+    typed = {"model": "gpt2", "batch": 1, "length": 512, "styles": "bk", "peers": "opacus"}
+    made = settings(**typed, rounds=7, out=Path("x"))
+    program, verb, *words = made.command.split()
+    assert (program, verb) == ("dpft", "bench")
+    again = {
+        name.removeprefix("--"): int(value) if value.isdecimal() else value
+        for name, value in zip(words[::2], words[1::2], strict=True)
+    }
+    assert Settings.make(**again | {"out": Path(again["out"])}) == made
     assert settings(untied=True).command.endswith("--untied")
-
-
-def test_the_command_names_no_folder_of_this_machine(tmp_path):
-    assert str(tmp_path) not in settings(out=tmp_path).command
-
-
-def test_jobs_are_plain_data():
-    import json
-
-    made = settings(peers=next(iter(PEERS)))
-    for variant in made.variants:
-        job = made.job("measure", variant)
-        assert json.loads(json.dumps(job)) == job
-        assert job["name"] == variant.name
-    assert made.job("fits", made.variants[0], batch=9)["batch"] == 9
+    assert str(tmp_path) not in settings(out=tmp_path).command  # no folder of this machine

@@ -1,6 +1,5 @@
 """Which records stand for a cell."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -30,41 +29,6 @@ def test_records_are_found_at_any_depth_by_what_they_are(tmp_path):
     assert index.of("nothing") == ()
     assert index.tasks == {"e2e"}
     assert not index.damaged
-
-
-def test_where_and_how_a_run_was_made_does_not_matter(tmp_path):
-    one = run_of(plan(), "full")
-    elsewhere = {
-        **{"task.data_dir": "D", "task.source": "files", "optim.microbatch_tokens": 8},
-        **{"privacy.noise_seed": 5, "decode.split": "dev", "model.path": "copies/gpt2"},
-    }
-    write_record(tmp_path / "x", one, settings=elsewhere)
-    assert len(make_index([tmp_path]).of(one.key)) == 1
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("optim.lr", 0.1), ("task.limit_train", 10), ("task.source", "sample"), ("decode.beams", 2)],
-)
-def test_what_changes_a_score_does(tmp_path, key, value):
-    one = run_of(plan(), "full")
-    write_record(tmp_path / "x", one, settings={key: value})
-    assert make_index([tmp_path]).of(one.key) == ()
-
-
-def test_the_budget_of_a_run_without_privacy_does_not_matter(tmp_path):
-    one = run_of(plan(), "full", "none")
-    write_record(tmp_path / "x", one, settings={"privacy.epsilon": 99})
-    assert len(make_index([tmp_path]).of(one.key)) == 1
-
-
-def test_a_record_from_before_a_setting_existed(tmp_path):
-    one = run_of(plan(), "full")
-    folder = write_record(tmp_path / "x", one)
-    record = json.loads((folder / "record.json").read_text())
-    del record["config"]["optim"]["sampling_rate"], record["config"]["clip"]["plan"]
-    (folder / "record.json").write_text(json.dumps(record))
-    assert len(make_index([tmp_path]).of(one.key)) == 1
 
 
 def test_damaged_records_are_named_and_the_others_count(tmp_path):

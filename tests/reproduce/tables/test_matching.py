@@ -8,18 +8,46 @@ from dpft.config.compose import compose
 from dpft.reproduce.tables.matching import match_key, scored_with
 from tests.reproduce.tables.example import plan, run_of
 
+ELSEWHERE = {
+    **{"task.data_dir": "D", "task.source": "files", "optim.microbatch_tokens": 8},
+    **{"privacy.noise_seed": 5, "decode.split": "dev", "model.path": "copies/gpt2"},
+    **{"optim.sampling_rate": None, "clip.plan": None},  # unknown to an older record
+}
 
-@pytest.fixture
-def config():
-    return copy.deepcopy(dict(run_of(plan(), "full").run.raw))
+
+@pytest.mark.parametrize(
+    ("settings", "same"),
+    [
+        (ELSEWHERE, True),
+        *(({"optim.lr": 0.1}, False), ({"task.limit_train": 10}, False)),
+        *(({"task.source": "sample"}, False), ({"decode.beams": 2}, False)),
+        ({"decode.batch_size": 8}, True),
+        ({"privacy.epsilon": 99}, False),
+    ],
+)
+@pytest.mark.parametrize("sample", [False, True])
+def test_what_changes_a_score_is_another_experiment(settings, same, sample):
+    one = with_settings({"decode.sample": sample})
+    other = with_settings({"decode.sample": sample, **settings})
+    if sample and "decode.batch_size" in settings:
+        same = False  # texts of one batch share a stream of random numbers; searches do not
+    assert (match_key(one) == match_key(other)) is same
 
 
-@pytest.mark.parametrize(("sample", "same"), [(False, True), (True, False)])
-def test_the_batch_size_counts_where_texts_are_sampled(config, sample, same):
-    """Texts of one batch share a stream of random numbers; searches do not."""
-    config["decode"] = {**config["decode"], "sample": sample, "batch_size": 32}
-    other = {**config, "decode": {**config["decode"], "batch_size": 8}}
-    assert (match_key(config) == match_key(other)) is same
+def test_the_budget_of_a_run_without_privacy_does_not_matter():
+    one, other = (with_settings({"privacy.epsilon": x}, "none") for x in (3, 99))
+    assert match_key(one) == match_key(other)
+
+
+def with_settings(settings, epsilon=3):
+    """The configuration of a row with other settings; None: without a setting."""
+    config = copy.deepcopy(dict(run_of(plan(), "full", epsilon).run.raw))
+    for key, value in settings.items():
+        group, _, leaf = key.partition(".")
+        config[group] = {**config[group], leaf: value}
+        if value is None:
+            del config[group][leaf]
+    return config
 
 
 def with_clip(**settings):
