@@ -20,7 +20,7 @@ from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.epsilons import epsilons
 from dpft.reproduce.tables.found import make_index
 from dpft.reproduce.tables.plan import Plan, make_plan
-from dpft.reproduce.tables.render import FORMATS
+from dpft.reproduce.tables.render import as_markdown
 from dpft.sweep.points import labels
 
 RESULTS = Path("results")
@@ -28,7 +28,7 @@ RESULTS = Path("results")
 
 def main(name: str, runs: Path, folder: Path) -> None:
     """Copy, then render."""
-    plan = planned(name)[0]
+    plan = filled(name).plan
     index = make_index([RESULTS, runs])
     names = dict(zip((run.words for run in plan.distinct), short_names(plan), strict=True))
     choices = {}
@@ -38,21 +38,16 @@ def main(name: str, runs: Path, folder: Path) -> None:
                 label = names[run.words] + (f"-s{seed}" if len(plan.seeds) > 1 else "")
                 choices[label] = f"{found.path}={label}"
     collect_results.main(folder, list(choices.values()))
-    (folder / "table.md").write_text(rendered(name), encoding="utf-8")
+    (folder / "table.md").write_text(as_markdown(filled(name)), encoding="utf-8")
 
 
-def planned(name: str) -> tuple[Plan, Filled]:
+def filled(name: str) -> Filled:
     """A table at the laptop's scale, filled from the committed results."""
     table = papers.load(*name.split("/", 1))
     with Composer() as composer:
-        plan = make_plan(table, composer, "laptop", None, [])
+        plan = make_plan(table, composer, "laptop")
         printed = epsilons(table, plan.rows, composer)
-    return plan, fill(plan, make_index([RESULTS]), printed)
-
-
-def rendered(name: str) -> str:
-    """The table in Markdown."""
-    return FORMATS["markdown"](planned(name)[1])
+    return fill(plan, make_index([RESULTS]), printed)
 
 
 def short_names(plan: Plan) -> list[str]:

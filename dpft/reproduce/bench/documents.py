@@ -29,13 +29,9 @@ class Measured:
     """One style in one file; None where something was not measured or failed.
 
     Attributes:
-        rounds: how many were measured.
-        seconds: of a step.
-        time: seconds of a step relative to non-private training.
-        peak: bytes.
-        memory: peak relative to non-private training.
-        batch: the largest that fits.
-        speed: records a second at that batch.
+        seconds: of a step; ``time`` is relative to non-private training.
+        peak: bytes; ``memory`` is relative to non-private training.
+        batch: the largest that fits; ``speed`` is in records a second at that batch.
     """
 
     rounds: int = 0
@@ -52,11 +48,8 @@ class BenchFile:
     """One file of results.
 
     Attributes:
-        path: of the JSON.
         model: a name of `dpft.reproduce.bench.catalog`.
         length: tokens a record; None for images.
-        batch: records of a step.
-        device: ``cpu`` or ``cuda``.
         labels: what its numbers must be read with: model, shape, number type, device, torch.
         styles: what was measured, by the style's name in the file, `UNTIED` and all.
     """
@@ -83,12 +76,13 @@ class BenchFile:
         """``first`` to ``second`` as median and range; None unless the file has both, of one model.
 
         Of two styles that were each measured against the baseline the range is the widest that the
-        two ranges allow.
+        two ranges allow. Styles have names without `UNTIED`; the untied one counts where there is
+        one.
 
         Args:
             quantity: ``time``, ``memory``, ``batch`` or ``speed``.
-            first: a style without `UNTIED`: the untied one counts where it is there.
-            second: another.
+            first: a style.
+            second: what it is divided by.
         """
         names = [self._name_of(quantity, style) for style in (first, second)]
         if BASELINE not in (first, second) and len({n.endswith(UNTIED) for n in names}) > 1:
@@ -121,10 +115,8 @@ class BenchFile:
 def read_benches(folders: Iterable[Path] | None = None) -> tuple[list[BenchFile], list[str]]:
     """Every file of results below the folders by path, and a line for each that cannot be read.
 
-    A file that is found twice counts once. JSON of other kinds is passed over.
-
-    Args:
-        folders: None: those of `FOLDERS` that exist.
+    A file that is found twice counts once. JSON of other kinds is passed over. Without folders,
+    those of `FOLDERS` that exist are read.
 
     Raises:
         ConfigError: for a folder that is not there.

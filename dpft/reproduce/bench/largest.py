@@ -19,7 +19,6 @@ class Largest:
     """One variant's largest batch.
 
     Attributes:
-        label: of the variant.
         batch: the largest that fits; 0 if none does.
         too_large: the smallest known not to fit; None if even `LIMIT` fits.
         examples_per_second: at that batch.

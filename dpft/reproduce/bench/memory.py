@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from typing import Protocol
+from contextlib import suppress
 
 import torch
 
 from dpft.runs import memory
-
-
-class Meter(Protocol):
-    """Reads memory in bytes; `method` says what the peak is, once `reset` was called."""
-
-    method: str
-
-    def now(self) -> int | None: ...
-
-    def reset(self) -> None: ...
-
-    def peak(self) -> int: ...
 
 
 class CudaMeter:
@@ -28,7 +16,7 @@ class CudaMeter:
 
     method = "torch.cuda.max_memory_allocated after warm-up"
 
-    def now(self) -> int:
+    def now(self) -> int | None:
         return torch.cuda.memory_allocated()
 
     def reset(self) -> None:
@@ -50,27 +38,26 @@ class CpuMeter:
 
     def reset(self) -> None:
         gc.collect()
-        _trim()
+        # Freed heap would count as in use. Other C libraries than GNU's have no such function.
+        with suppress(AttributeError, OSError):
+            ctypes.CDLL(None).malloc_trim(0)
         if not memory.forget_peak():
-            # The lifetime's peak has to do, and says so.
-            self.method = "ru_maxrss, warm-up and verification included"
+            self._fall_back()
 
     def peak(self) -> int:
         peak = memory.resident("VmHWM")
-        if peak is not None and self.method == CpuMeter.method:
-            return peak
+        if peak is None:
+            self._fall_back()
+        return memory.lifetime_peak() if peak is None or self.method != CpuMeter.method else peak
+
+    def _fall_back(self) -> None:
+        # The lifetime's peak has to do, and says so.
         self.method = "ru_maxrss, warm-up and verification included"
-        return memory.lifetime_peak()
+
+
+Meter = CudaMeter | CpuMeter
 
 
 def meter(device: str) -> Meter:
-    """The meter of a device, ``cpu`` or ``cuda``."""
+    """The meter of a device, ``cpu`` or ``cuda``; reads bytes; `method` says what the peak is."""
     return CudaMeter() if device == "cuda" else CpuMeter()
-
-
-def _trim() -> None:
-    """Give freed heap back to the system, or it would count as in use."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError):
-        return  # another C library than GNU's

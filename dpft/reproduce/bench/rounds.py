@@ -53,10 +53,8 @@ class Journal:
 def measurement_key(settings: Settings, facts: Mapping[str, Any], code: str | None = None) -> str:
     """What must be equal for two measurements to belong together: settings, code, machine.
 
-    Args:
-        settings: how many rounds does not matter: more continue fewer.
-        facts: of `dpft.reproduce.bench.worker.environment`.
-        code: fingerprint of the code; default: of the code that runs.
+    How many rounds does not matter: more continue fewer. ``facts`` are those of
+    `dpft.reproduce.bench.worker.environment`.
     """
     environment = facts["environment"]
     identity = {
@@ -85,10 +83,10 @@ def measure(
         settings: with ``device`` resolved.
         journal: what is there already; results are added.
         open_session: starts one worker.
-        tell: is told of progress.
+        tell: is called with the progress.
 
     Returns:
-        The rows of complete rounds, ``settings.rounds`` of them.
+        The rows of ``settings.rounds`` complete rounds.
 
     Raises:
         BenchError: if non-private training itself fails, or the code changes meanwhile.

@@ -32,8 +32,6 @@ class Summary:
     """One variant over all rounds.
 
     Attributes:
-        label: of the variant.
-        peer: whether it is somebody else's implementation.
         baseline: label of what the ratios are to.
         rounds: how many rounds have a ratio.
         seconds: per step.

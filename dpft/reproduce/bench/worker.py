@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -38,13 +38,13 @@ _WARM_UP = 2
 _MEMORY_STEPS = 13
 
 
-def main(job: dict[str, Any], asked: Iterator[Tell] | None = None) -> dict[str, Any]:
-    """Do the job, whatever happens.
+def main(job: dict[str, Any], asked: Iterable[Tell] | None = None) -> dict[str, Any]:
+    """Do a job of `dpft.reproduce.bench.settings.Settings.job`, whatever happens.
 
     Args:
-        job: from `dpft.reproduce.bench.settings.Settings.job`.
-        asked: yields once for each step that a measurement is to take, and what to tell its
-            seconds; default: ``job["steps"]`` in a row.
+        job: as plain data.
+        asked: yields once for each step that a measurement is to take, and what is called with
+            its seconds; default: ``job["steps"]`` in a row.
     """
     torch.set_num_threads(job["threads"])
     try:
@@ -69,7 +69,7 @@ def environment(job: dict[str, Any]) -> dict[str, Any]:
     return {"device": device, "environment": {**facts(), "tf32": tf32}}
 
 
-def measure(job: dict[str, Any], asked: Iterator[Tell] | None = None) -> dict[str, Any]:
+def measure(job: dict[str, Any], asked: Iterable[Tell] | None = None) -> dict[str, Any]:
     """Seconds and peak memory of a variant's steps, after those that warm up.
 
     No step with a full batch is one of those that the clipper checks, as long as no more are asked
@@ -89,7 +89,7 @@ def measure(job: dict[str, Any], asked: Iterator[Tell] | None = None) -> dict[st
         _timed(job, step, inputs)
     seconds: list[float] = []
     began = time.process_time()
-    for tell in asked or [_nobody] * job["steps"]:
+    for tell in asked or [lambda _: None] * job["steps"]:
         seconds.append(_timed(job, step, inputs))
         tell(seconds[-1])
     cpu_seconds = time.process_time() - began
@@ -180,10 +180,6 @@ def _first_line(error: BaseException) -> str:
         return str(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
-
-
-def _nobody(seconds: float) -> None:
-    """Told the seconds of a step that nobody asked for."""
 
 
 def _requests() -> Iterator[Tell]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from dpft.reproduce.papers.schema import Column, Row
 from dpft.reproduce.tables.agreement import Agreement, agreement
 from dpft.reproduce.tables.epsilons import EpsilonCell
-from dpft.reproduce.tables.found import Found, Index
+from dpft.reproduce.tables.found import Index, IndexedRun
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark, marks_of
 from dpft.reproduce.tables.matching import scored_with
 from dpft.reproduce.tables.plan import Plan, PlannedRun
@@ -148,13 +148,13 @@ def fill(
     )
 
 
-def chosen(planned: PlannedRun, plan: Plan, index: Index, column: Column) -> dict[int, Found]:
+def chosen(planned: PlannedRun, plan: Plan, index: Index, column: Column) -> dict[int, IndexedRun]:
     """One record for each seed that has the column's score.
 
     Of several one of the paper's own data and the scale's own model, then the one of exactly these
     settings, then the first by path: never by its score.
     """
-    by_seed: dict[int, list[Found]] = {}
+    by_seed: dict[int, list[IndexedRun]] = {}
     for found in index.of(planned.key):
         if found.score(column) is None or not _same_weights(found, planned, column):
             continue
@@ -164,14 +164,14 @@ def chosen(planned: PlannedRun, plan: Plan, index: Index, column: Column) -> dic
     # A stand-in that this scale asks for is no reason to take another record.
     own = replace(planned, paper_model=planned.model_path)
 
-    def rank(found: Found) -> tuple[bool, bool]:
+    def rank(found: IndexedRun) -> tuple[bool, bool]:
         marked = bool(marks_of([found], own, column.split) & NOT_THE_PAPERS)
         return marked, found.config_hash != planned.config_hash(found.seed)
 
     return {seed: min(by_seed[seed], key=rank) for seed in sorted(by_seed)}
 
 
-def _same_weights(found: Found, planned: PlannedRun, column: Column) -> bool:
+def _same_weights(found: IndexedRun, planned: PlannedRun, column: Column) -> bool:
     """Whether a metric that a model computes is computed by the one that is asked for."""
     task = found.record["config"]["task"]
     return all(
@@ -179,7 +179,7 @@ def _same_weights(found: Found, planned: PlannedRun, column: Column) -> bool:
     )
 
 
-def _cell(plan: Plan, i: int, j: int, records: Sequence[Found]) -> Cell:
+def _cell(plan: Plan, i: int, j: int, records: Sequence[IndexedRun]) -> Cell:
     row, column = plan.rows[i], plan.columns[j]
     printed = row.printed.get(column.key)
     planned = plan.runs.get((i, j))
@@ -229,7 +229,7 @@ def _without_run(row: Row, column: Column) -> Verdict:
     return Verdict.NOT_RUN if column.metrics else Verdict.CANNOT_RUN
 
 
-def _unlike(row: Row, column: Column, found: Sequence[Found]) -> str:
+def _unlike(row: Row, column: Column, found: Sequence[IndexedRun]) -> str:
     """In what a cell's seeds were not made or scored alike: their mean is of different things."""
     records = [one.record for one in found]
     values = {

@@ -25,7 +25,7 @@ _SELECTED = (
 
 
 @dataclass(frozen=True)
-class Found:
+class IndexedRun:
     """A record (see `dpft.runs.RunRecord`) and the run directory that it lies in."""
 
     path: Path
@@ -73,10 +73,10 @@ class Index:
         damaged: a line for each record that cannot be read, or is no run of a table.
     """
 
-    records: Mapping[str, Sequence[Found]] = field(default_factory=dict)
+    records: Mapping[str, Sequence[IndexedRun]] = field(default_factory=dict)
     damaged: tuple[str, ...] = ()
 
-    def of(self, key: str) -> Sequence[Found]:
+    def of(self, key: str) -> Sequence[IndexedRun]:
         """The records of a run, of whatever seed."""
         return self.records.get(key, ())
 
@@ -100,7 +100,7 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
     """
     if folders is None:
         folders = [Path(name) for name in FOLDERS if Path(name).is_dir()]
-    records: dict[str, list[Found]] = {}
+    records: dict[str, list[IndexedRun]] = {}
     damaged = []
     seen: set[Path] = set()
     for folder in folders:
@@ -118,7 +118,7 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
                 if record.get("selection"):
                     damaged.append(f"{path}: {_SELECTED}")
                     continue
-                found = Found(path, record, config["seed"], record["config_hash"])
+                found = IndexedRun(path, record, config["seed"], record["config_hash"])
                 records.setdefault(match_key(config), []).append(found)
             except DpftError as error:
                 damaged.append(f"{path}: {error}")

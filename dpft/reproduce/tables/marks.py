@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from dpft.config.checks import is_other_size
 from dpft.config.published import is_part
 from dpft.config.schema import audit_of
-from dpft.reproduce.tables.found import Found
+from dpft.reproduce.tables.found import IndexedRun
 from dpft.reproduce.tables.plan import PlannedRun
 from dpft.runs.lineage import is_trained_before
 
@@ -44,7 +44,7 @@ class Mark(Enum):
 NOT_THE_PAPERS = frozenset({Mark.LAPTOP, Mark.SUBSET, Mark.GENERATED, Mark.MODEL, Mark.OTHER})
 
 
-def marks_of(found: Iterable[Found], planned: PlannedRun, split: str) -> set[Mark]:
+def marks_of(found: Iterable[IndexedRun], planned: PlannedRun, split: str) -> set[Mark]:
     """The marks that records of a planned run call for, by their labels, settings and counts.
 
     A model that stands in for the paper's is marked, though the scale asks for it.
@@ -70,7 +70,7 @@ def marks_of(found: Iterable[Found], planned: PlannedRun, split: str) -> set[Mar
     return marks
 
 
-def _is_other_size(one: Found, planned: PlannedRun) -> bool:
+def _is_other_size(one: IndexedRun, planned: PlannedRun) -> bool:
     """Whether the training records are not as many as the published set has."""
     count = one.record["dataset"]["counts"].get("train")
     if count is None or planned.train_size is None:

@@ -215,9 +215,11 @@ def _scale(filled: Filled) -> str:
     if filled.plan.scale == "laptop" and laptop is not None:
         return f"LAPTOP SCALE, no number is of the paper's setting. {laptop.says} {seeds}"
     over = filled.plan.table.seeds
-    told = "does not say over how many seeds it averages" if over is None else None
-    told = told or ("prints one run" if over == 1 else f"averages over {over} seeds")
-    return f"the paper's own setting; the paper {told}; {seeds}"
+    if over is None:
+        says = "does not say over how many seeds it averages"
+    else:
+        says = "prints one run" if over == 1 else f"averages over {over} seeds"
+    return f"the paper's own setting; the paper {says}; {seeds}"
 
 
 def _order(one: Agreement) -> str:
@@ -229,14 +231,15 @@ def _order(one: Agreement) -> str:
         f"; of {one.clear} pairs that the paper orders clearly, ours orders {one.same} the same "
         f"way, does not tell {one.close} apart and reverses {len(one.reversed)}"
     )
-    told = [
+    pairs = [
         f"{pair.higher} over {pair.lower} ({number(pair.printed[0], one.column)} and "
         f"{number(pair.printed[1], one.column)}; ours {number(pair.ours[0], one.column)} and "
         f"{number(pair.ours[1], one.column)})"
         for pair in one.reversed[:SHOWN]
     ]
-    more = [f"{len(one.reversed) - SHOWN} more"] if len(one.reversed) > SHOWN else []
-    return f"{text}: {'; '.join([*told, *more])}" if told else text
+    if len(one.reversed) > SHOWN:
+        pairs.append(f"{len(one.reversed) - SHOWN} more")
+    return f"{text}: {'; '.join(pairs)}" if pairs else text
 
 
 def _epsilon_note(filled: Filled) -> str:
@@ -252,23 +255,23 @@ def _epsilon_note(filled: Filled) -> str:
 
 def _copied(filled: Filled, run: bool) -> list[str]:
     """Rows that the paper took from elsewhere, those that this scale runs or the others."""
-    told: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for row in (r.row for r in filled.rows if r.row.taken_from is not None):
         if (row.run is not None) is run:
-            told.setdefault(f"copied by the paper from {row.taken_from}", []).append(row.name)
-    return _listed(told)
+            names.setdefault(f"copied by the paper from {row.taken_from}", []).append(row.name)
+    return _listed(names)
 
 
 def _rows_without_run(filled: Filled) -> list[str]:
-    told: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for row in (r.row for r in filled.rows):
         if row.run is None and row.taken_from is None and row.why is not None:
-            told.setdefault(row.why, []).append(row.name)
-    for column in filled.columns:
-        if not column.metrics:
-            told.setdefault("no score of a run", []).append(column.label)
-    return [*_copied(filled, run=False), *_listed(told)]
+            names.setdefault(row.why, []).append(row.name)
+    unmeasured = [column.label for column in filled.columns if not column.metrics]
+    if unmeasured:
+        names.setdefault("no score of a run", []).extend(unmeasured)
+    return [*_copied(filled, run=False), *_listed(names)]
 
 
-def _listed(told: Mapping[str, Sequence[str]]) -> list[str]:
-    return [f"{'; '.join(names)}: {why}" for why, names in told.items()]
+def _listed(names: Mapping[str, Sequence[str]]) -> list[str]:
+    return [f"{'; '.join(of)}: {why}" for why, of in names.items()]

@@ -17,11 +17,12 @@ def test_each_run_lacks_once_with_each_seed(tmp_path):
     assert [one.seed for one in lacking] == [0, 1] * 4
 
 
-def test_a_command_is_the_run(tmp_path):
+def test_a_command_and_a_line_of_a_sweep_are_the_run(tmp_path):
     lacking = missing(plan(extra=('task.data_dir="a b"',)), make_index([tmp_path]))
-    for one in (lacking[1], lacking[2]):
+    lines = sweep_list(lacking).splitlines()
+    for one, line in list(zip(lacking, lines, strict=True))[1:3]:
         program, verb, *words = shlex.split(one.command)
-        assert (program, verb) == ("dpft", "train")
+        assert (program, verb, words) == ("dpft", "train", shlex.split(line))
         run = parse(compose(words))
         assert run.task["data_dir"] == "a b"
         assert config_hash(run.identity()) == one.planned.config_hash(one.seed)
@@ -44,11 +45,3 @@ def test_a_run_that_was_not_scored_lacks(tmp_path):
     write_record(tmp_path / "a", full, 0, scores={})
     lacking = missing(plan(), make_index([tmp_path]))
     assert 0 in [one.seed for one in lacking if one.planned is full]
-
-
-def test_a_list_for_a_sweep_is_one_line_a_run(tmp_path):
-    lacking = missing(plan(extra=("task.data_dir='a b'",)), make_index([tmp_path]))
-    lines = sweep_list(lacking).splitlines()
-    assert [shlex.split(line) for line in lines] == [
-        list(one.planned.overrides(one.seed)) for one in lacking
-    ]
