@@ -222,5 +222,5 @@ def _show(filled: Filled, form: str, out: Path | None, lacking: int) -> None:
             secho(f"record: {remark}", fg=typer.colors.YELLOW, err=True)
     have, possible = filled.numbers
     echo(f"{have} of {possible} cells have a number", err=True)
-    typed = shlex.join(["dpft", "table", filled.plan.table.name, f"scale={filled.plan.scale}"])
+    typed = shlex.join(["dpft", "table", filled.table.name, f"scale={filled.scale}"])
     tell_lacking(lacking, typed)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dpft.reproduce.papers.schema import Column, Row
+from dpft.reproduce.papers.schema import Column, PaperTable, Row
 from dpft.reproduce.tables.agreement import Agreement, agreement
 from dpft.reproduce.tables.epsilons import EpsilonCell
 from dpft.reproduce.tables.found import Index, IndexedRun
@@ -104,6 +104,16 @@ class Filled:
     agreement: tuple[Agreement, ...]
     remarks: tuple[str, ...]
     unlike: tuple[str, ...]
+
+    @property
+    def table(self) -> PaperTable:
+        """The printed one."""
+        return self.plan.table
+
+    @property
+    def scale(self) -> str:
+        """``paper`` or ``laptop``."""
+        return self.plan.scale
 
     @property
     def columns(self) -> tuple[Column, ...]:

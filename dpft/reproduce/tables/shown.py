@@ -67,7 +67,7 @@ class TextTable:
 
 def as_text_table(filled: Filled) -> TextTable:
     """What is shown of a table, whatever the output."""
-    table = filled.plan.table
+    table = filled.table
     accountants = _accountants(filled)
     rows = []
     for row in filled.rows:
@@ -76,7 +76,7 @@ def as_text_table(filled: Filled) -> TextTable:
         rows.append(([show_label(value) for value in row.row.labels.values()], cells))
     metrics = [f"{c.label} ({c.unit})" if c.unit else c.label for c in filled.columns]
     return TextTable(
-        title=f"{table.source}: {table.title} (scale={filled.plan.scale})",
+        title=f"{table.source}: {table.title} (scale={filled.scale})",
         names=table.label_names,
         headings=(*metrics, *(NAMES[one] for one in accountants)),
         rows=tuple(rows),
@@ -169,7 +169,7 @@ def shown_path(path: Path) -> str:
 
 def footnotes(filled: Filled) -> list[tuple[str, str]]:
     """What must be read with the table: heading and text of each note."""
-    table = filled.plan.table
+    table = filled.table
     notes = [("Scale", _scale(filled))]
     if extra := shown_extra(filled):
         notes.append(("Overrides beside the table's", extra))
@@ -211,10 +211,10 @@ def _without_place(word: str) -> str:
 
 def _scale(filled: Filled) -> str:
     seeds = f"seeds asked for: {', '.join(map(str, filled.plan.seeds))}"
-    laptop = filled.plan.table.laptop
-    if filled.plan.scale == "laptop" and laptop is not None:
+    laptop = filled.table.laptop
+    if filled.scale == "laptop" and laptop is not None:
         return f"LAPTOP SCALE, no number is of the paper's setting. {laptop.says} {seeds}"
-    over = filled.plan.table.seeds
+    over = filled.table.seeds
     if over is None:
         says = "does not say over how many seeds it averages"
     else:

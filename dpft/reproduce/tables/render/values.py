@@ -30,10 +30,10 @@ def as_csv(filled: Filled) -> str:
 def _place(filled: Filled, row: Row) -> dict[str, Any]:
     return {
         **{f"is:{name}": show_label(value) for name, value in row.labels.items()},
-        "table": filled.plan.table.name,
-        "scale": filled.plan.scale,
+        "table": filled.table.name,
+        "scale": filled.scale,
         "overrides": shown_extra(filled),
-        "source": filled.plan.table.source,
+        "source": filled.table.source,
     }
 
 
