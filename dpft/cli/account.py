@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
+from dpft.cli.options import AsJson
+from dpft.cli.output import warn
 from dpft.config.clip import Clip
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
-from dpft.report.terminal import echo, secho
+from dpft.report.terminal import echo
 
 
-def main(overrides: Sequence[str], as_json: bool) -> None:
-    """Print what a budget means, as a table or as JSON."""
-    run = parse(compose(overrides))
+def main(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="As for train: task=sst2 eps=3 optim.batch_size=1000 ..."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Noise and epsilon by four accountants, without data: dpft account task=e2e eps=3"""
+    run = parse(compose(overrides or ()))
     if run.resume is not None:
         raise ConfigError(
             f"got resume={run.resume}, but what a run spends follows from its own settings and "
@@ -83,7 +91,7 @@ def main(overrides: Sequence[str], as_json: bool) -> None:
     )
     notes = [*([SHUFFLED] if shuffled else []), *weakness(stated(epsilon))]
     for note in notes:
-        secho(f"note: {note}", fg=typer.colors.YELLOW)
+        warn(f"note: {note}")
 
 
 def _counts(clip: Clip, sigma: float) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from dpft.cli import train
+from dpft.cli.options import Settings
 from dpft.config.errors import ConfigError, suggestion
 from dpft.report.terminal import echo
 
@@ -14,12 +13,8 @@ KINDS = {
 }
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Run ``dpft train audit=KIND`` with the other arguments.
-
-    Raises:
-        ConfigError: if the first argument is no kind of audit.
-    """
+def main(arguments: Settings = None) -> None:
+    """Train with canaries, and ask what they prove: dpft audit bound task=e2e eps=3"""
     if not arguments or arguments[0] in ("--help", "-h"):
         echo("Usage: dpft audit KIND [SETTINGS as for dpft train]\n")
         for kind, what in KINDS.items():
@@ -31,7 +26,7 @@ def main(arguments: Sequence[str]) -> None:
             "All settings of an audit: dpft ls audit; what it can show: docs/how-to/audit.md"
         )
         return
-    kind, rest = arguments[0], list(arguments[1:])
+    kind, *rest = arguments
     if kind not in KINDS:
         raise ConfigError(
             f"got dpft audit {kind}{suggestion(kind, KINDS)}; expected one of {', '.join(KINDS)}, "

@@ -4,35 +4,81 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+import typer
 
-from dpft.report.console import Console
+from dpft.cli.output import progress_bar
 from dpft.report.terminal import echo
 from dpft.reproduce.bench import report
-from dpft.reproduce.bench.catalog import require_peers
+from dpft.reproduce.bench.catalog import DEFAULT_STYLES, require_peers
 from dpft.reproduce.bench.largest import largest_batches, require_cuda
 from dpft.reproduce.bench.processes import BenchError, Session, code_fingerprint, run_job
 from dpft.reproduce.bench.rounds import Journal, Tell, measure, measurement_key
-from dpft.reproduce.bench.settings import Settings
+from dpft.reproduce.bench.settings import DEFAULT_OUT, DEFAULT_ROUNDS, Settings
 from dpft.reproduce.bench.statistics import summarise
 
 
-def main(explain: bool, largest_batch: bool, threads: int | None, **typed: Any) -> None:
-    """Measure, write and show.
+def main(
+    model: Annotated[
+        str,
+        typer.Option(
+            help="tiny, gpt2, gpt2-medium, -large, -xl, smollm2-135m, roberta-base, "
+            "roberta-base-mlm, vit-small, vit-base or wrn16-4; random weights."
+        ),
+    ] = "tiny",
+    batch: Annotated[int | None, typer.Option(help="Records per step, B.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens per record, T.")] = None,
+    styles: Annotated[
+        str, typer.Option(help="Clipping styles, with commas; uniform:6 for six groups; all.")
+    ] = DEFAULT_STYLES,
+    peers: Annotated[
+        str, typer.Option(help="opacus, opacus-ghost; -linear swaps Conv1D for Linear first.")
+    ] = "",
+    rounds: Annotated[
+        int, typer.Option(help="Fresh processes per style, interleaved.")
+    ] = DEFAULT_ROUNDS,
+    steps: Annotated[int | None, typer.Option(help="Timed steps per process.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Of each process; default: OMP_NUM_THREADS, or all cores.")
+    ] = None,
+    untied: Annotated[bool, typer.Option("--untied", help="Head and embedding apart.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="float32, bfloat16 (autocast) or float64.")
+    ] = "float32",
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = DEFAULT_OUT,
+    name: Annotated[str | None, typer.Option(help="Their file name, without suffix.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Only show the form chosen for each layer.")
+    ] = False,
+    largest_batch: Annotated[
+        bool, typer.Option("--largest-batch", help="Search for it instead of timing (CUDA).")
+    ] = False,
+) -> None:
+    """Time and memory of clipping, beside non-private training and peers: dpft bench --model gpt2
 
-    Args:
-        explain: only show which form the engine chooses for each layer.
-        largest_batch: search for the largest batch instead of timing.
-        threads: of each process; None: ``OMP_NUM_THREADS``, or all cores.
-        typed: the other options, for `Settings.make`.
+    Writes JSON, a Markdown table and a plot; the same command continues where it was stopped.
     """
-    settings = Settings.make(threads=usual_threads() if threads is None else threads, **typed)
+    settings = Settings.make(
+        model=model,
+        batch=batch,
+        length=length,
+        styles=styles,
+        peers=peers,
+        rounds=rounds,
+        steps=steps,
+        threads=usual_threads() if threads is None else threads,
+        untied=untied,
+        device=device,
+        dtype=dtype,
+        out=out,
+        name=name,
+    )
     if settings.peers:
         require_peers()
     facts = run_job(settings.job("environment"))
@@ -71,8 +117,8 @@ def _measure(
 ) -> None:
     from dpft.reproduce.bench.plot import plot
 
-    with _progress() as tell:
-        rows = measure(settings, journal, Session, tell)
+    with _progress() as report_progress:
+        rows = measure(settings, journal, Session, report_progress)
     summaries = summarise(settings, rows)
     table = [report.cells(summary) for summary in summaries]
     notes = [report.note(settings, rows[0]["load"]), *report.remarks(summaries)]
@@ -87,8 +133,8 @@ def _largest(
 ) -> None:
     from dpft.reproduce.bench.plot import plot_largest
 
-    with _progress() as tell:
-        found = largest_batches(settings, journal, run_job, tell)
+    with _progress() as report_progress:
+        found = largest_batches(settings, journal, run_job, report_progress)
     batches = {one.label: one.batch for one in found}
     table = [
         report.largest_cells(one, batches[settings.baseline(variant).label])
@@ -126,22 +172,14 @@ def _write(
 @contextmanager
 def _progress() -> Iterator[Tell]:
     """A bar on standard error; plain lines where that is no terminal."""
-    console = Console(stderr=True)
-    bars = Progress(
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}", markup=False),
-        console=console,
-        disable=not console.is_terminal,
-    )
-    bar = bars.add_task("", total=None)
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-    def tell(done: int, total: int, what: str) -> None:
-        bars.update(bar, completed=done, total=total, description=what)
-        if not console.is_terminal and done < total:
-            console.print(f"{done + 1}/{total} {what}", highlight=False)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with progress_bar(*columns, TextColumn("{task.description}", markup=False)) as (bars, bar):
 
-    show: Callable[[int, int, str], None] = tell
-    with bars:
+        def show(done: int, total: int, what: str) -> None:
+            bars.update(bar, completed=done, total=total, description=what)
+            if not bars.console.is_terminal and done < total:
+                echo(f"{done + 1}/{total} {what}", err=True)
+
         yield show

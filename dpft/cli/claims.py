@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from typing import Annotated
 
-from dpft.cli.formats import chosen_format
-from dpft.cli.printing import make_console, tell_left_out, write_out
-from dpft.report.terminal import echo
+import typer
+
+from dpft.cli.options import Benches, OutFile, Records
+from dpft.cli.output import chosen_format, warn_left_out, write_or_print
 from dpft.reproduce.claims import load
 
 _SUFFIXES = {".txt": "terminal", ".md": "markdown", ".json": "json"}
 
 
 def main(
-    name: str | None,
-    *,
-    form: str | None = None,
-    out: Path | None = None,
-    runs: Sequence[Path] = (),
-    benches: Sequence[Path] = (),
+    name: Annotated[
+        str | None, typer.Argument(help="A paper, such as li2022, or a claim, such as li2022/c05.")
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="terminal, markdown or json.")
+    ] = None,
+    out: OutFile = None,
+    runs: Records = None,
+    benches: Benches = None,
 ) -> None:
-    """Show all claims, a paper's, or one with every number.
+    """The papers' headline claims: do they hold? By print and by your runs: dpft claims li2022
 
-    Args:
-        name: ``li2022`` or ``li2022/c05``; None: all.
-        form: one of the formats; None: by the suffix of ``out``, else the terminal's.
-        out: file to write to.
-        runs: where records are looked for; none: ``runs`` and ``results``.
-        benches: where benchmarks are; none: ``runs/bench`` and ``results/bench``.
-
-    Raises:
-        ConfigError: for a claim, format or folder that is not there.
+    Holds, fails, mixed, too close to tell, not yet testable (and by which command), or cannot be
+    tested here. With a claim's name: every number. docs/how-to/claims.md says what counts.
     """
     form = chosen_format(form, out, _SUFFIXES)
     claims = load(name)
@@ -48,13 +44,10 @@ def main(
         evidence = Evidence(index, files, composer)
         results = [evaluate(claim, evidence) for claim in claims]
     page = page_of(results, one=name is not None and "/" in name)
-    if out is None and form == "terminal":
-        show(page, make_console())
-    else:
-        as_form = as_text if form == "terminal" else as_markdown
-        text = as_json(results) if form == "json" else as_form(page)
-        if out is None:
-            echo(text, nl=False)
-        else:
-            write_out(out, text)
-    tell_left_out((*index.damaged, *damaged))
+    render = {
+        "terminal": lambda: as_text(page),
+        "markdown": lambda: as_markdown(page),
+        "json": lambda: as_json(results),
+    }
+    write_or_print(out, form, render[form], lambda console: show(page, console))
+    warn_left_out((*index.damaged, *damaged))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from dpft import runs
 from dpft.report.comparison import show
@@ -11,20 +13,17 @@ from dpft.report.terminal import echo
 from dpft.runs.hidden import check_no_trial
 
 
-def main(paths: Sequence[Path], markdown: bool) -> None:
-    """Print the runs side by side; folders without a record are named and left out.
-
-    Raises:
-        ConfigError: if one is a secret trial of a selection.
-        RecordError: if no path is a run that was trained, one does not exist, or its record is
-            damaged.
-    """
-    for path in paths:
+def main(
+    folders: Annotated[list[Path], typer.Argument(help="Run directories.")],
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+) -> None:
+    """Scores and guarantees of several runs side by side: dpft compare runs/*"""
+    for path in folders:
         check_no_trial(path)
-    left_out = [path for path in paths if path.exists() and not _has_record(path)]
-    if len(left_out) == len(paths):
-        runs.read_record(paths[0])  # says what is missing
-    found = [(path, runs.read_record(path)) for path in paths if path not in left_out]
+    left_out = [path for path in folders if path.exists() and not _has_record(path)]
+    if len(left_out) == len(folders):
+        runs.read_record(folders[0])  # says what is missing
+    found = [(path, runs.read_record(path)) for path in folders if path not in left_out]
     for path in left_out:
         echo(f"skipped {path}: not finished", err=True)
     show(found, markdown=markdown)

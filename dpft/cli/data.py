@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
+import typer
 
+from dpft.cli.output import progress_bar
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.schema import parse
-from dpft.report.console import Console
 from dpft.report.terminal import echo
 
 
-def main(action: str, task_name: str, overrides: Sequence[str], to: Path | None) -> None:
-    """Run one of the actions: where, check, get, sample."""
+def main(
+    action: Annotated[
+        str, typer.Argument(help="where (is it found?), check (read it all), get, or sample.")
+    ] = "where",
+    task_name: Annotated[str, typer.Argument(metavar="task", help="A task, such as e2e.")] = "e2e",
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Settings, such as task.train_file=FILE.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option(help="Folder to write to, for get and sample.")] = None,
+) -> None:
+    """Find, check, fetch or generate a task's data: dpft data check e2e"""
     actions = {"where": _where, "check": _check, "get": _get, "sample": _sample}
     if action not in actions:
         raise ConfigError(f"got dpft data {action}; expected one of {', '.join(actions)}")
@@ -25,7 +34,7 @@ def main(action: str, task_name: str, overrides: Sequence[str], to: Path | None)
             f"got dpft data {action} {task_name}; expected the task first, as in dpft data "
             f"{action} text2text {task_name}"
         )
-    actions[action](task_name, overrides, to)
+    actions[action](task_name, overrides or (), to)
 
 
 def _where(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
@@ -49,8 +58,9 @@ def _check(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
     task = _task(task_name, overrides)
     unusable = None
     told = []
-    with _counting() as advance:
-        task.keep_in(None, advance)
+    # On a terminal: ten million rows take minutes.
+    with progress_bar("reading {task.completed:,.0f} rows") as (bar, rows):
+        task.keep_in(None, lambda count: bar.advance(rows, count))
         for split in SPLITS:
             try:
                 records, instances = task.records(split), task.instances(split)
@@ -67,18 +77,6 @@ def _check(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
         echo(line)
     if unusable is not None:
         raise unusable
-
-
-@contextmanager
-def _counting() -> Iterator[Callable[[int], None]]:
-    """Shows on a terminal how many rows were read; ten million take minutes."""
-    words = TextColumn("reading {task.completed:,.0f} rows", markup=False)
-    console = Console(stderr=True)
-    with Progress(
-        words, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        rows = bar.add_task("")
-        yield lambda count: bar.advance(rows, count)
 
 
 def _get(task_name: str, overrides: Sequence[str], to: Path | None) -> None:

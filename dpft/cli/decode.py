@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from dpft.cli.options import RunFolder
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Decode, build
 from dpft.report.terminal import echo
 
 
-def main(path: Path, overrides: Sequence[str]) -> None:
-    """Decode a trained run again and record where the texts lie."""
+def main(
+    path: RunFolder,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Settings of decode, such as decode.beams=1.")
+    ] = None,
+) -> None:
+    """Decode again with other settings, without training: dpft decode RUN decode.beams=1"""
     from dpft import runs
     from dpft.training.trained import loaded_run
 
     trained = loaded_run(path)
     run = trained.run
-    settings = build(Decode, {**dataclasses.asdict(run.decode), **_parsed(overrides)}, "decode")
+    settings = build(
+        Decode, {**dataclasses.asdict(run.decode), **_parsed(overrides or ())}, "decode"
+    )
     changed = "-".join(
         f"{field.name}={getattr(settings, field.name)}"
         for field in dataclasses.fields(Decode)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from dpft.config.compose import compose
 from dpft.config.schema import parse
@@ -16,8 +19,10 @@ RUNS = {
 }
 
 
-def main(folder: Path) -> None:
-    """Run the three runs, or show them if they are there already."""
+def main(
+    folder: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("runs/demo"),
+) -> None:
+    """The main job on generated data, offline: pretrained, private, non-private."""
     from dpft.report.comparison import show
     from dpft.training.run import run_experiment
 

@@ -3,101 +3,103 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from dpft.cli.printing import make_console, tell_lacking, tell_left_out
-from dpft.cli.table import chosen_seeds, make_missing, record_folders, scale_and_settings
+from dpft.cli.options import (
+    Benches,
+    KeepGoing,
+    MakeRuns,
+    OnlyMissing,
+    Overrides,
+    Records,
+    Scale,
+    Seeds,
+)
+from dpft.cli.output import progress_bar, warn, warn_left_out
+from dpft.cli.paper_runs import (
+    Request,
+    check_one_action,
+    print_lacking,
+    print_list,
+    print_missing,
+)
 from dpft.config.errors import ConfigError
-from dpft.report.console import Console
-from dpft.report.terminal import echo, secho
+from dpft.report.terminal import echo
 from dpft.reproduce.bench.documents import read_benches
-from dpft.reproduce.figures.build import build
 from dpft.reproduce.figures.catalog import Figure, Kind, figures, load
 from dpft.reproduce.figures.content import Content
 from dpft.reproduce.figures.inputs import Inputs, plan_tables
 from dpft.reproduce.figures.private import WARNING
 from dpft.reproduce.tables.composition import Composer
-from dpft.reproduce.tables.found import Index, make_index
+from dpft.reproduce.tables.found import Index
 from dpft.reproduce.tables.plan import SCALES
-
-DEFAULT_OUT = Path("runs/figures")
 
 
 def main(
-    name: str | None,
-    words: Sequence[str] = (),
-    *,
-    scale: str | None = None,
-    out: Path = DEFAULT_OUT,
-    seeds: str | None = None,
-    folders: Sequence[Path] = (),
-    benches: Sequence[Path] = (),
-    only_missing: bool = False,
-    run: bool = False,
-    keep_going: bool = True,
+    name: Annotated[
+        str | None, typer.Argument(help="PAPER/NUMBER, such as li2022/6; none: list all.")
+    ] = None,
+    overrides: Overrides = None,
+    scale: Scale = None,
+    only_missing: OnlyMissing = False,
+    run: MakeRuns = False,
+    out: Annotated[Path, typer.Option(help="Folder of the files.")] = Path("runs/figures"),
+    seeds: Seeds = None,
+    folders: Records = None,
+    benches: Benches = None,
+    keep_going: KeepGoing = True,
 ) -> None:
-    """Draw a figure, name or make the runs that it lacks, or list all figures.
+    """A paper's figure, as PNG and SVG with its data as CSV: dpft figure li2022/6
 
-    Args:
-        name: ``PAPER/NUMBER``; None: a list of all.
-        words: ``scale=...``, overrides of every run, and Hydra's own for ``run``.
-        scale: ``paper`` or ``laptop``.
-        out: folder of the files; those made of noiseless data go to ``private`` below it.
-        seeds: numbers with commas.
-        folders: where records are looked for, or single runs; none: ``runs`` and ``results``.
-        benches: where files of ``dpft bench`` are; none: ``runs/bench`` and ``results/bench``.
-        only_missing: print the commands of the missing runs, and nothing else.
-        run: make the missing runs by ``dpft sweep``, then draw.
-        keep_going: whether the other runs go on after one failed.
-
-    Raises:
-        ConfigError: for what cannot be, before anything runs, and where there is nothing to draw.
+    Without a name it lists every figure and what it is made from: computed, from recorded runs,
+    from files of dpft bench, or from what a run keeps under private/ (--runs may name the run).
+    Files made of noiseless data go to private/ below the folder. docs/how-to/figures.md.
     """
-    scale, launcher, extra = scale_and_settings(words, scale)
-    if only_missing and run:
-        raise ConfigError("got --missing and --run; expected one of them")
+    request = Request.parse(overrides or (), scale, seeds, folders)
+    check_one_action(only_missing, run)
     if name is None:
-        if words or only_missing or run:
+        if overrides or only_missing or run:
             raise ConfigError("got settings without a figure; type one: dpft figure li2022/6")
-        _list(folders, benches)
+        _list(request, benches)
         return
     figure = load(name)
     if (only_missing or run) and not figure.tables:
         raise ConfigError(
             f"{name} needs no runs of its own ({figure.kind}); leave --missing and --run out"
         )
-    if figure.kind is Kind.COMPUTED and extra:
+    if figure.kind is Kind.COMPUTED and (extra := request.settings):
         raise ConfigError(f"got {' '.join(extra)}, but {name} is computed from the paper alone")
-    chosen = None if seeds is None else chosen_seeds(seeds)
-    inputs = Inputs(scale, runs=tuple(one for one in folders if (one / "private").is_dir()))
+    private = tuple(one for one in request.folders if (one / "private").is_dir())
+    inputs = Inputs(request.scale, runs=private)
     index = Index()
     if figure.tables:
-        index = make_index(record_folders(folders, extra))
+        index = request.index()
         with Composer() as composer:
-            inputs = replace(
-                inputs, tables=plan_tables(figure, scale, index, composer, chosen, extra)
+            planned = plan_tables(
+                figure, request.scale, index, composer, request.seeds, request.settings
             )
+        inputs = replace(inputs, tables=planned)
     if only_missing:
-        for one in inputs.missing:
-            echo(one.command)
-        echo(f"{len(inputs.missing)} runs are missing; --run makes them", err=True)
+        print_missing(inputs.missing)
         return
     failed: typer.Exit | None = None
     if run:
-        stem = f"figures/{figure.stem}-{scale}"
-        failed = make_missing(stem, inputs.missing, launcher, extra, keep_going)
-        index = make_index(record_folders(folders, extra, made=True))
+        failed = request.make(f"figures/{figure.stem}", inputs.missing, keep_going=keep_going)
+        index = request.index(made=True)
         inputs = replace(inputs, tables=tuple(replace(one, index=index) for one in inputs.tables))
     files, damaged = read_benches(benches or None)
-    tell_left_out((*index.damaged, *damaged))
+    warn_left_out((*index.damaged, *damaged))
+    from dpft.reproduce.figures.build import build  # and torch, which takes seconds
+
     with _progress(figure) as progress:
         content = build(figure, replace(inputs, benches=files, progress=progress))
-    _write(figure, content, scale, out, len(inputs.missing))
+    _write(figure, content, request.scale, out, len(inputs.missing))
     if failed is not None:
         raise failed
 
@@ -115,23 +117,17 @@ def _write(figure: Figure, content: Content, scale: str, out: Path, lacking: int
     for path in save(figure, content, out / "private" if figure.private else out):
         echo(str(path))
     if figure.private:
-        secho(f"warning: {WARNING}", fg=typer.colors.YELLOW, err=True)
-    tell_lacking(lacking, typed)
+        warn(f"warning: {WARNING}", err=True)
+    print_lacking(lacking, typed)
 
 
-def _list(folders: Sequence[Path], benches: Sequence[Path]) -> None:
+def _list(request: Request, benches: list[Path] | None) -> None:
     """Every figure with its kind and how many of its numbers are there."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     from dpft.reproduce.tables.overview import overview
 
-    index = make_index(record_folders(folders, ()))
+    index = request.index()
     files, _ = read_benches(benches or None)
-    table = Table(box=box.SIMPLE_HEAD, caption_justify="left")
-    for heading in ("figure", "made from", "scale=paper", "scale=laptop", "title"):
-        table.add_column(heading, justify="right" if "scale" in heading else "left")
+    rows = []
     with Composer() as composer:
         for figure in figures().values():
             entries = overview([one.load() for one in figure.tables], index, composer)
@@ -141,8 +137,8 @@ def _list(folders: Sequence[Path], benches: Sequence[Path]) -> None:
                 counts = [e.numbers[scale] for e in entries if scale in e.numbers]
                 sums = map(sum, zip(*counts, strict=True))
                 cells.append("/".join(map(str, sums)) or "-")
-            table.add_row(figure.name, made, *cells, Text(figure.title))
-    make_console().print(table)
+            rows.append((figure.name, made, *cells, figure.title))
+    print_list("figure", rows, between=("made from",))
     echo(
         "scores recorded / scores that runs can give; computed figures need nothing, private "
         "ones a run's noiseless files; type dpft figure NAME for one"
@@ -151,16 +147,8 @@ def _list(folders: Sequence[Path], benches: Sequence[Path]) -> None:
 
 @contextmanager
 def _progress(figure: Figure) -> Iterator[Callable[[int, int], None]]:
-    """Shows how far a computation is, where there is a terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    """Shows how far a computation is."""
+    from rich.progress import BarColumn, MofNCompleteColumn
 
-    console = Console(stderr=True)
-    bars = Progress(
-        *(TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
-    bar = bars.add_task(figure.name, total=None)
-    with bars:
+    with progress_bar(figure.name, BarColumn(), MofNCompleteColumn()) as (bars, bar):
         yield lambda done, total: bars.update(bar, completed=done, total=total)

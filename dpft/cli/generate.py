@@ -8,14 +8,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpft.cli.options import RunFolder
+from dpft.cli.output import warn
 from dpft.config.checks import check_seed, positive
 from dpft.config.errors import ConfigError, DataError, suggestion
 from dpft.config.schema import Decode, build
-from dpft.report.terminal import echo, secho
+from dpft.report.terminal import echo
 
 if TYPE_CHECKING:
     from dpft.training.synthesis import Sources, Synthetic
@@ -47,11 +49,28 @@ class Settings:
         check_seed("seed", self.seed)
 
 
-def main(path: Path, overrides: Sequence[str], not_private: bool) -> None:
-    """Sample records and write them, with ``.guarantee.json`` and ``.guarantee.md`` beside."""
+def main(
+    path: RunFolder,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="n=1000; sources=dev, test, sample or FILE; out=FILE; seed=0; unique=true; "
+            "decode.top_p=0.9 and other settings of decode."
+        ),
+    ] = None,
+    not_private: Annotated[
+        bool, typer.Option("--not-private", help="Also from a run without any guarantee.")
+    ] = False,
+) -> None:
+    """Synthetic records from a private run: dpft generate RUN n=1000 sources=dev
+
+    Texts that a privately trained model writes have its guarantee; FILE.guarantee.md says so. Where
+    the model writes for a source (all tasks but language_modeling), sources are copied as they are
+    and are NOT covered: give public ones. Those of the training records are refused.
+    """
     from dpft.training.trained import loaded_run
 
-    plain, decoding = _split(overrides)
+    plain, decoding = _split(overrides or ())
     if "n" not in plain:
         raise ConfigError("no n given; type dpft generate RUN n=1000 sources=dev")
     settings = build(Settings, plain, "generate")
@@ -110,10 +129,7 @@ def main(path: Path, overrides: Sequence[str], not_private: bool) -> None:
     again = training_command(trained.run, own, out, len(synthetic.targets))
     echo(f"train on it with: {again}")
     if task.unit_noun == "user":
-        secho(
-            "note: synthetic records belong to no user, so this command leaves task.unit=user out",
-            fg=typer.colors.YELLOW,
-        )
+        warn("note: synthetic records belong to no user, so this command leaves task.unit=user out")
 
 
 def _beside(out: Path) -> list[Path]:
@@ -208,22 +224,18 @@ def _say(content: Mapping[str, Any], out: Path) -> None:
     )
     echo(f"{out}: {records['written']} records" + (f" ({left_out})" if left_out else ""))
     if stopped := records["stopped_before_their_end"]:
-        secho(
+        warn(
             f"note: {stopped} of them were stopped before their end; "
-            f"decode.max_new_tokens={2 * content['sampling']['max_new_tokens']} leaves more room",
-            fg=typer.colors.YELLOW,
+            f"decode.max_new_tokens={2 * content['sampling']['max_new_tokens']} leaves more room"
         )
     if cut := records["sources_cut_for_the_model"]:
-        secho(
-            f"note: {cut} of their sources were too long for the model, which saw a part of each",
-            fg=typer.colors.YELLOW,
-        )
+        warn(f"note: {cut} of their sources were too long for the model, which saw a part of each")
     echo(f"{beside[1]}: the guarantee, also as {beside[0].name}")
     from dpft.privacy.guarantee import Guarantee
 
     guarantee = Guarantee.of_record(content)
     echo(guarantee.sentence)
     for note in guarantee.notes:
-        secho(f"note: {note}", fg=typer.colors.YELLOW)
+        warn(f"note: {note}")
     if content["sources"]["distinct"]:
         echo(f"sources: {content['sources']['origin']}; {content['sources']['privacy']}")

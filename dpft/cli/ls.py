@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from dpft.config.errors import ConfigError, suggestion
 from dpft.config.folder import conf_dir
@@ -10,8 +13,12 @@ from dpft.config.presets import PRESETS
 from dpft.report.terminal import echo, secho
 
 
-def main(group: str | None) -> None:
-    """Print every group, or one."""
+def main(
+    group: Annotated[
+        str | None, typer.Argument(help="A config group, such as task or clip; or tasks.")
+    ] = None,
+) -> None:
+    """List the choices of every config group, or of one: dpft ls task"""
     root = conf_dir()
     groups = sorted(path.name for path in root.iterdir() if path.is_dir())
     if group is not None:

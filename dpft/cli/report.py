@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from dpft.cli.output import warn
 from dpft.config.errors import ConfigError
 from dpft.report.pages.gather import Options, gather
 from dpft.report.pages.generations import SAMPLES
 from dpft.report.pages.one import one_page
 from dpft.report.pages.several import several_page
 from dpft.report.pages.target import Found
-from dpft.report.terminal import echo, secho
+from dpft.report.terminal import echo
 from dpft.runs.atomic import owners_folder, write_atomic
 from dpft.sweep.find import find
 
@@ -23,28 +24,35 @@ _POINTS_OF_SEVERAL = 1500
 
 
 def main(
-    paths: Sequence[Path],
-    *,
-    private: bool = False,
-    out: Path | None = None,
-    samples: int | None = None,
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="Run directories, folders that hold some, or a sweep's folder."),
+    ],
+    private: Annotated[
+        bool,
+        typer.Option("--private", help="Also losses and norms, which no guarantee covers."),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The file; default: report.html in the folder, or in its private/."),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            help="Generations shown of each run; default: 8, of several 2, of own data 0."
+        ),
+    ] = None,
 ) -> None:
-    """Write the page and say where it lies.
+    """One HTML page of a run, of several or of a sweep: dpft report runs/NAME
 
-    Args:
-        paths: run directories, folders that hold some, or a sweep's folder.
-        private: show also what no guarantee covers; the page then lies under ``private/``.
-        out: the file; None: ``report.html`` in the run's, the sweep's or the runs' folder.
-        samples: generations of each run; None: eight, two of each of several runs, and none of
-            one's own data.
-
-    Raises:
-        ConfigError: if there is no run, or the file cannot be written.
+    Curves, scores, samples, the guarantee in plain words, cost, settings. Without --private the
+    page holds nothing that is computed from training records without noise.
     """
     if samples is not None and samples < 0:
         raise ConfigError(f"--samples is {samples}; expected 0 or more")
-    found = find(paths, private)
-    file = out or _place(found, private)
+    found = find(folders, private)
+    folder = found.folder / "private" if private else found.folder
+    file = out or folder / "report.html"
     if file.is_dir():
         raise ConfigError(f"--out {file} is a folder; expected a file, such as {file}/report.html")
     html = build(found, Options(private, samples))
@@ -60,11 +68,7 @@ def main(
         ) from error
     echo(f"{file}")
     if private:
-        secho(
-            "the page shows figures that no guarantee covers: do not publish it",
-            fg=typer.colors.YELLOW,
-            err=True,
-        )
+        warn("the page shows figures that no guarantee covers: do not publish it", err=True)
 
 
 def build(found: Found, options: Options) -> str:
@@ -74,7 +78,3 @@ def build(found: Found, options: Options) -> str:
     options = Options(options.private, options.samples, _POINTS_OF_SEVERAL)
     runs = [gather(target, options, _SAMPLES_OF_EACH) for target in found.targets]
     return several_page(runs, found, options)
-
-
-def _place(found: Found, private: bool) -> Path:
-    return found.folder / "private" / "report.html" if private else found.folder / "report.html"

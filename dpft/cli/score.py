@@ -6,19 +6,30 @@ import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from dpft.cli.options import AsJson
+from dpft.cli.output import warn
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.report.card import write_card
-from dpft.report.terminal import echo, secho
+from dpft.report.terminal import echo
 
 
-def main(arguments: Sequence[str], as_json: bool) -> None:
-    """Print official scores, as a table or as JSON."""
+def main(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(help="A run directory, or task=NAME predictions=FILE and overrides."),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Score a run's generations, or any file: dpft score task=e2e predictions=FILE
+
+    FILE has lines of {"prediction": "...", "references": ["...", ...]}.
+    """
     run = Path(arguments[0]) if len(arguments) == 1 and "=" not in arguments[0] else None
     results = score_run(run) if run is not None else score_predictions(arguments)
     if as_json:
@@ -63,10 +74,9 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
         for one, other in pairwise(read_predictions(file))
     )
     if again:
-        secho(
+        warn(
             f"note: {again} lines repeat source and prediction of the line before; if they are one "
             "instance with several references, put these into one line, as official scorers do",
-            fg=typer.colors.YELLOW,
             err=True,
         )
     return {file.name: score_file(load_task(run.task), file)}

@@ -7,12 +7,13 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpft.cli import sweep
+from dpft.cli import options, sweep
 from dpft.cli.again import override
+from dpft.cli.output import warn
 from dpft.config.errors import ConfigError
 from dpft.report.terminal import echo, secho
 from dpft.runs.ledger import read_ledger
@@ -25,27 +26,22 @@ if TYPE_CHECKING:
 
 
 def main(
-    arguments: Sequence[str],
+    arguments: options.Settings = None,
     *,
-    metric: str,
-    mean: float,
-    shape: float,
-    lowest: bool = False,
-    name: str | None = None,
+    metric: Annotated[str, typer.Option(help="The score that decides, such as BLEU.")],
+    mean: Annotated[float, typer.Option("--trials", help="Mean of the number of runs.")] = 10.0,
+    shape: Annotated[
+        float,
+        typer.Option(help="Of its distribution: 1 geometric, 0 logarithmic, inf Poisson."),
+    ] = 1.0,
+    lowest: Annotated[bool, typer.Option("--lowest", help="The lowest score is the best.")] = False,
+    name: options.SweepName = None,
 ) -> None:
-    """Run a random number of trials, and release the best.
+    """Choose settings on private data, accounted: dpft select optim.lr=1e-3,4e-3 --metric BLEU
 
-    Args:
-        arguments: the candidates, as for ``dpft sweep``.
-        metric: the score that decides.
-        mean: of the number of trials.
-        shape: of its distribution, see `dpft.privacy.accounting.Trials`.
-        lowest: whether the lowest score is the best.
-        name: of the folder below ``runs_dir/selections``.
-
-    Raises:
-        ConfigError: before anything runs, if a candidate could not, or no price would hold for it.
-        typer.Exit: with status 1, if not every trial is done: the same command goes on.
+    Runs a random number of private trials with settings drawn from those given, and releases the
+    best, whose record states the price of the choice (Papernot & Steinke 2022).
+    docs/how-to/sweeps.md explains it.
     """
     from dpft.privacy.accounting import Trials
     from dpft.privacy.rounding import up
@@ -62,7 +58,7 @@ def main(
     except ValueError as error:
         raise ConfigError(f"{error}: --trials and --shape") from error
     _check_direction(metric, lowest)
-    parsed = parse_arguments(arguments)
+    parsed = parse_arguments(arguments or ())
     plan = make_plan(parsed)
     if plan.points is None:
         raise ConfigError("a sweeper that chooses by scores is no private selection; give values")
@@ -74,7 +70,7 @@ def main(
     check_metric(metric, load_task(first.task), first.decode.split)
     warning = remark(plan.runs)
     if warning is not None:
-        secho(warning, fg=typer.colors.YELLOW, err=True)
+        warn(warning, err=True)
     folder = plan.runs_dir / "selections" / checked_name(name or default_name(parsed, ()))
     selection = Selection(folder)
     selection.describe(candidates, trials, metric, lowest)
@@ -104,10 +100,7 @@ def main(
     )
     _show(selection, chosen, metric)
     each, total, _ = price(mechanisms, trials)
-    secho(
-        f"  each trial spent at most epsilon {up(each)}; the choice makes it {up(total)}",
-        fg=typer.colors.YELLOW,
-    )
+    warn(f"  each trial spent at most epsilon {up(each)}; the choice makes it {up(total)}")
 
 
 def _check_direction(metric: str, lowest: bool) -> None:
@@ -140,7 +133,7 @@ def _run_trials(
         typed += ["--config-dir", str(parsed.config_dir)]
     secho("The number of trials is secret, and so is every trial but the best", err=True)
     with _owner_only_files():
-        sweep.main(typed, file=file, name="trials", secret=True)
+        sweep.run_sweep(typed, file=file, name="trials", secret=True)
     points = make_plan(parse_arguments(typed), lines).points
     assert points is not None
     assert all(selection.trials in point.path.parents for point in points)
@@ -201,4 +194,4 @@ def _show(selection: Selection, chosen: Mapping[str, Any], metric: str) -> None:
     echo(f"{selection.chosen}: {metric} {score(chosen, metric)[1]:.4f}")
     echo(f"  {guarantee.statement}")
     for note in guarantee.notes:
-        secho(f"  note: {note}", fg=typer.colors.YELLOW)
+        warn(f"  note: {note}")

@@ -6,8 +6,12 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from dpft.cli.options import AsJson
+from dpft.cli.output import print_table
 from dpft.config.errors import ConfigError, DataError
 from dpft.report.terminal import echo
 
@@ -16,20 +20,29 @@ if TYPE_CHECKING:
 
 
 def make(
-    paths: Sequence[Path],
-    out: Path,
-    *,
-    items: int,
-    raters: int,
-    per_rater: int,
-    name: str,
-    seed: int | None,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Run directories, or predictions files (.jsonl)."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for sheet.csv, form.html and key.json.")],
+    items: Annotated[int, typer.Option(help="Contexts drawn.")] = 20,
+    raters: Annotated[int, typer.Option(help="People who rate.")] = 20,
+    per_rater: Annotated[int, typer.Option(help="Contexts for each; all systems' replies.")] = 5,
+    split: Annotated[str, typer.Option(help="Of the runs' generations.")] = "dev",
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Of what is drawn, and of the order; secret. Default: drawn."),
+    ] = None,
+    generations: Annotated[
+        str | None, typer.Option(help="Their name, where not the split's: see record.json.")
+    ] = None,
 ) -> None:
-    """Write sheet, form and key; ``name`` is that of the runs' generations."""
+    """A blinded sheet of several runs' replies: dpft study make RUN RUN --out FOLDER"""
     from dpft.reproduce.study import design, write_study
 
     systems = [
-        _system(path, title, name) for path, title in zip(paths, _titles(paths), strict=True)
+        _system(path, title, generations or split)
+        for path, title in zip(runs, _titles(runs), strict=True)
     ]
     study = design(systems, items=items, raters=raters, per_rater=per_rater, seed=seed)
     sheet, form, key = write_study(study, out)
@@ -42,8 +55,13 @@ def make(
     )
 
 
-def read(files: Sequence[Path], key_file: Path, *, partial: bool, as_json: bool) -> None:
-    """Print means with intervals, and write them and a plot beside the key."""
+def read(
+    files: Annotated[list[Path], typer.Argument(help="Filled sheets, or files of the form.")],
+    key_file: Annotated[Path, typer.Option("--key", help="The key.json of the sheet.")],
+    partial: Annotated[bool, typer.Option("--partial", help="Though ratings are missing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Mean ratings with 95% intervals: dpft study read FILLED.csv --key FOLDER/key.json"""
     from dpft.reproduce.study import read_key, read_ratings, summarise
 
     key = read_key(key_file)
@@ -66,10 +84,13 @@ def read(files: Sequence[Path], key_file: Path, *, partial: bool, as_json: bool)
     except OSError as error:
         raise DataError(f"cannot write beside {key_file}: {error.strerror}") from error
     if as_json:
-        echo(json.dumps(result, indent=2))  # which spells control characters out itself
+        echo(json.dumps(result, indent=2))  # which escapes control characters itself
         return
     _show(result, summaries)
     echo("\n".join(map(str, [target, *plots])))
+
+
+VERBS = {"make": make, "read": read}
 
 
 def _titles(paths: Sequence[Path]) -> list[str]:
@@ -142,25 +163,22 @@ def _title(result: dict[str, Any]) -> str:
 
 
 def _show(result: dict[str, Any], summaries: Sequence[Summary]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from dpft.report.console import Console
-
-    table = Table(box=box.SIMPLE_HEAD, title=_title(result), title_justify="left")
-    table.add_column("system", overflow="fold")
-    for name in ("n", "mean", "95% interval", "clustered by rater"):
-        table.add_column(name, justify="right")
-    for one in summaries:
-        mean = "-" if one.mean is None else f"{one.mean:.2f}"
-        table.add_row(one.system, str(one.n), mean, _span(one.interval), _span(one.clustered))
-    console = Console()
-    console.print(table)
+    numbers = ("n", "mean", "95% interval", "clustered by rater")
+    rows = [
+        (
+            one.system,
+            str(one.n),
+            "-" if one.mean is None else f"{one.mean:.2f}",
+            _span(one.interval),
+            _span(one.clustered),
+        )
+        for one in summaries
+    ]
+    title = {"title": _title(result), "title_justify": "left"}
+    print_table(["system", *numbers], rows, right=numbers, **title)
     for name, one in result["systems"].items():
         if "guarantee" in one:
-            said = "; ".join([one["guarantee"], *one.get("caveats", [])])
-            console.print(Text.assemble((name, "bold"), f": {said}"), highlight=False)
+            echo(f"{name}: {'; '.join([one['guarantee'], *one.get('caveats', [])])}")
 
 
 def _span(interval: tuple[float, float] | None) -> str:

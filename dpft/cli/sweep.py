@@ -8,10 +8,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from dpft.cli import options
 from dpft.cli.again import override
+from dpft.cli.output import warn
 from dpft.config.errors import ConfigError, DpftError
 from dpft.report.console import Console
 from dpft.report.terminal import echo, secho
@@ -33,17 +36,41 @@ _LAST_LINES = 15
 
 
 def main(
+    arguments: options.Settings = None,
+    file: Annotated[
+        Path | None, typer.Option("--list", help="A file of points, one line of settings each.")
+    ] = None,
+    keep_going: options.KeepGoing = True,
+    name: options.SweepName = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check and show the points; run nothing.")
+    ] = False,
+    watch: Annotated[
+        str | None, typer.Option(help="Only show a sweep that runs elsewhere: name or folder.")
+    ] = None,
+) -> None:
+    """Many runs, with a live table: dpft sweep task=e2e eps=3,8 seed=1,2,3
+
+    Takes what dpft train -m takes: several values with commas, Hydra's sweepers and launchers.
+    Every point is checked before the first runs. The same command goes on after a kill.
+    """
+    if watch is not None:
+        _watch(parse_arguments(arguments or ()), watch)
+        return
+    run_sweep(arguments or (), file=file, keep_going=keep_going, name=name, dry_run=dry_run)
+
+
+def run_sweep(
     arguments: Sequence[str],
     *,
     file: Path | None = None,
     keep_going: bool = True,
     name: str | None = None,
     dry_run: bool = False,
-    watch: str | None = None,
     secret: bool = False,
     chooses: bool = True,
 ) -> None:
-    """Run a sweep, show what it would run, or watch one that runs elsewhere.
+    """Run a sweep, or show what it would run.
 
     Args:
         arguments: overrides and sweeps over them, as for ``dpft train -m``.
@@ -51,7 +78,6 @@ def main(
         keep_going: whether the other points run after one failed.
         name: the sweep's folder below ``runs_dir/sweeps``; None: made of what was typed.
         dry_run: only check and show the points.
-        watch: the name or the folder of a sweep to show.
         secret: the runs are trials of a private selection: neither their scores are shown, nor what
             they cost together, nor, where output may go to a file, how many there are or failed.
         chooses: the best may be chosen, unlike among the runs of a table, whose settings are fixed.
@@ -61,9 +87,6 @@ def main(
         typer.Exit: with status 1, if not every run is done in the end.
     """
     parsed = parse_arguments(arguments)
-    if watch is not None:
-        _watch(parsed, watch)
-        return
     lines = () if file is None else read_list(file)
     plan = make_plan(parsed, lines)
     folder = folder_of(plan.runs_dir, name or default_name(parsed, lines))
@@ -72,7 +95,7 @@ def main(
     # Nothing may be said of the settings of secret trials; `dpft select` warns of all candidates.
     warning = splits.remark(plan.runs, plan.searched) if chooses and not secret else None
     if warning is not None:
-        secho(warning, fg=typer.colors.YELLOW, err=True)
+        warn(warning, err=True)
     if dry_run:
         _show_plan(plan, folder)
         return
@@ -199,7 +222,7 @@ def _show_cost(rows: Sequence[Row], searched: bool) -> None:
         except DpftError as error:
             echo(f"left out of the total: {error}", err=True)
     for remark in remarks(records, searched):
-        secho(f"\n{remark}", fg=typer.colors.YELLOW)
+        warn(f"\n{remark}")
 
 
 def _watch(parsed: ParsedOverrides, name: str) -> None:

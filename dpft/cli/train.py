@@ -9,6 +9,8 @@ from typing import Any
 
 import typer
 
+from dpft.cli.options import Settings
+from dpft.cli.output import warn
 from dpft.config.errors import AuditError, ConfigError, DpftError
 from dpft.config.folder import conf_dir
 from dpft.config.overrides import check_flags, explained, refusals_told
@@ -50,9 +52,12 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
     return [*flags, *overrides]
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Hand the arguments to Hydra, which calls the job once, or once per point of a sweep."""
-    words = flags_first(arguments)
+def main(arguments: Settings = None) -> None:
+    """Train, decode, score and record: dpft train task=e2e clip=ghost eps=3
+
+    Takes Hydra overrides and flags in any order: -m (sweep), --cfg job, --info, --config-dir DIR.
+    """
+    words = flags_first(arguments or ())
     check_flags(words)
     end_with_parent()
     import hydra
@@ -108,10 +113,9 @@ def execute(raw: dict[str, Any]) -> None:
 
     outcome = run_experiment(run)
     if outcome.already_done:
-        secho(
+        warn(
             f"this configuration has already run: {outcome.path}. Type force=true to run it again "
             "(the old run is kept beside it; both spend privacy)",
-            fg=typer.colors.YELLOW,
             err=True,
         )
     show([(outcome.path, outcome.record)])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Annotated
+
+import typer
 
 from dpft.cli.train import resumed
 from dpft.config.compose import compose
@@ -21,9 +24,13 @@ _NO_SIZE = (
 )
 
 
-def main(overrides: Sequence[str]) -> None:
-    """Check one configuration, or every shipped one."""
-    for choice in [list(overrides)] if overrides else shipped():
+def main(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="As for train; none: every shipped config.")
+    ] = None,
+) -> None:
+    """Check a configuration without running it: dpft validate task=e2e eps=3"""
+    for choice in [overrides] if overrides else shipped():
         try:
             sized = check(choice)
         except NotInstalledError as error:

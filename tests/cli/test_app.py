@@ -13,7 +13,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from dpft.cli.app import app
+from dpft.cli.app import VERBS, app
 from dpft.cli.train import flags_first
 from dpft.cli.validate import shipped
 from dpft.config.compose import compose
@@ -43,26 +43,13 @@ def test_help_and_ls_load_neither_torch_nor_hydra(arguments):
     assert hydra == str(arguments == ["train", "-h"])
 
 
-def test_help_names_every_verb():
-    output = invoke("--help").output
-    for verb in (
-        "train",
-        "sweep",
-        "decode",
-        "score",
-        "generate",
-        "study",
-        "account",
-        "ls",
-        "data",
-        "validate",
-        "compare",
-        "bench",
-        "demo",
-        "table",
-        "report",
-    ):
-        assert re.search(rf"^  {verb} ", output, re.MULTILINE)
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_lists_every_verb_by_the_first_words_of_its_own_help(verb):
+    assert re.search(
+        rf"^  {verb} +{VERBS[verb].summary[:50]}", invoke("--help").output, re.MULTILINE
+    )
+    if not VERBS[verb].own_help:
+        assert VERBS[verb].summary in " ".join(invoke(verb, "--help").output.split())
 
 
 def test_ls_shows_every_shipped_choice():
@@ -428,22 +415,21 @@ def test_validate_checks_the_run_that_is_resumed(tmp_path):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-def test_a_disk_that_refuses_is_one_message_wherever_it_happens(number, monkeypatch):
-    def refuse(*_):
+def test_a_file_that_cannot_be_written_is_one_message_wherever_it_happens(number, monkeypatch):
+    def refuse():
         raise OSError(number, os.strerror(number), "results/page.html")
 
-    monkeypatch.setattr("dpft.cli.validate.main", refuse)
+    monkeypatch.setattr("dpft.cli.validate.shipped", refuse)
     result = invoke("validate")
     assert result.exit_code == 2
-    assert result.stderr.startswith(f"dpft: the disk refused: [Errno {number}]")
-    assert "results/page.html" in result.stderr
+    assert result.stderr.startswith(f"dpft: results/page.html: {os.strerror(number)}; free some")
 
 
-def test_an_error_of_our_own_is_not_laid_on_the_disk(monkeypatch):
-    def fail(*_):
+def test_an_error_of_our_own_is_not_one_of_files(monkeypatch):
+    def fail():
         raise ConnectionResetError(errno.ECONNRESET, "reset")
 
-    monkeypatch.setattr("dpft.cli.validate.main", fail)
+    monkeypatch.setattr("dpft.cli.validate.shipped", fail)
     assert isinstance(invoke("validate").exception, ConnectionResetError)
 
 

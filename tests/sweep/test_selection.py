@@ -149,7 +149,7 @@ def test_candidates_and_trials_find_configs_of_ones_own(tmp_path, monkeypatch):
         raise typer.Exit(1)
 
     monkeypatch.setattr(Trials, "draw", lambda self, key: 2)
-    monkeypatch.setattr(sweep, "main", stand_in)
+    monkeypatch.setattr(sweep, "run_sweep", stand_in)
     words = [*SMALL, "+experiment=own", f"runs_dir={tmp_path}", "--config-dir", str(own.parent)]
     with pytest.raises(typer.Exit):
         select.main(words, metric="accuracy", mean=2.0, shape=1.0, name="one")
@@ -189,7 +189,7 @@ def by_hand(tmp_path, monkeypatch):
                 (point.path / "model/weights").write_text(f"{score}")
 
         monkeypatch.setattr(Trials, "draw", lambda self, key: len(scores))
-        monkeypatch.setattr(sweep, "main", stand_in)
+        monkeypatch.setattr(sweep, "run_sweep", stand_in)
         words = [*SMALL, "optim.batch_size=6,12", f"runs_dir={tmp_path}"]
         options = {"metric": "accuracy", "mean": 2.0, "shape": 1.0, "name": "one"} | others
         select.main(words, **options)

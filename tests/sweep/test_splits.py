@@ -70,5 +70,5 @@ def test_tables_choose_nothing_and_secret_trials_are_not_told(
     tmp_path, monkeypatch, capsys, options, says
 ):
     monkeypatch.chdir(tmp_path)
-    sweep.main(["task=e2e", "optim.lr=1e-3,2e-3"], dry_run=True, **options)
+    sweep.run_sweep(["task=e2e", "optim.lr=1e-3,2e-3"], dry_run=True, **options)
     assert ("on the test split" in capsys.readouterr().err) == says

@@ -208,7 +208,7 @@ def test_a_dry_run_shows_the_points_and_makes_nothing(tmp_path, monkeypatch):
 
 def test_points_are_planned_before_torch_is_imported(tmp_path):
     code = (
-        "import sys; from dpft.cli.sweep import main; main(['seed=1,2'], dry_run=True); "
+        "import sys; from dpft.cli.sweep import run_sweep; run_sweep(['seed=1,2'], dry_run=True); "
         "print('torch' in sys.modules, 'transformers' in sys.modules)"
     )
     words = [sys.executable, "-c", code]

@@ -140,7 +140,7 @@ def test_missing_peers_say_what_to_install(monkeypatch):
     assert result["status"] == "refused"
     assert "pip install 'dpft[peers]'" in result["message"]
     with pytest.raises(DpftError, match="not installed: type pip install"):
-        verb.main(False, False, 1, peers="opacus")
+        verb.main(threads=1, peers="opacus")
 
 
 def test_the_peak_forgets_what_came_before_the_reset():

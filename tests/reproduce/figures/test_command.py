@@ -51,7 +51,7 @@ def test_missing_and_run_are_those_of_tables(monkeypatch):
         calls.append((file.name, len(file.read_text().splitlines())))
         raise typer.Exit(1)
 
-    monkeypatch.setattr(sweep, "main", swept)
+    monkeypatch.setattr(sweep, "run_sweep", swept)
     result = invoke("he2022/6", "scale=laptop", "--run")
     assert calls == [("he2022-6-laptop.txt", 16)]
     assert result.exit_code == 2

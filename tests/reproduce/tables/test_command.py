@@ -59,7 +59,7 @@ def test_run_hands_what_lacks_to_a_sweep(tmp_path, monkeypatch):
         write_record(tmp_path / "mine" / "x", run_of(plan("laptop"), "full"), 0, {"BLEU": 0.3})
         raise typer.Exit(1)  # as where one of them failed
 
-    monkeypatch.setattr(sweep, "main", swept)
+    monkeypatch.setattr(sweep, "run_sweep", swept)
     result = invoke(
         *("demo/1", "scale=laptop", "--run", "hydra/launcher=joblib", "runs_dir=mine"),
         *("--fail-fast", "--format", "csv"),
@@ -84,7 +84,7 @@ def test_what_was_made_is_shown_wherever_one_looked_before(tmp_path, monkeypatch
     def swept(words, **_):
         write_record(tmp_path / "runs/x", run_of(plan("laptop"), "full"), 0, {"BLEU": 0.3})
 
-    monkeypatch.setattr(sweep, "main", swept)
+    monkeypatch.setattr(sweep, "run_sweep", swept)
     result = invoke("demo/1", "scale=laptop", "--run", *typed)
     assert result.exit_code == 0, result.output
     assert "1 of 3 cells have a number" in result.stderr

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dpft.cli.formats import chosen_format
+from dpft.cli.output import chosen_format
 from dpft.config.errors import ConfigError
 
 SUFFIXES = {".txt": "terminal", ".md": "markdown"}

@@ -1,0 +1,94 @@
+"""Running a verb: an error that the user can mend is one message and exit status 2."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import typer
+
+from dpft.cli.interrupts import STATUS, heed_by_exception
+from dpft.report.terminal import secho
+
+# A disk that is full or may not be written to, which any verb may meet anywhere.
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+_SAME = "the same command"
+
+
+def guarded(verb: Callable[..., None], *, hub: bool, resumes: bool) -> Callable[..., None]:
+    """The verb with the same options, and messages for its errors.
+
+    Args:
+        verb: the function; its ``arguments``, if it has any, may hold settings and flags of Hydra.
+        hub: whether it may ask the model hub for something.
+        resumes: whether the same command continues what it began.
+    """
+
+    @functools.wraps(verb)
+    def run(**options: Any) -> None:
+        typed = options.get("arguments") or ()
+        # Help asks no hub, and a name server may take seconds to say that there is none.
+        if hub and not {"--help", "-h"}.intersection(typed):
+            from dpft.config.offline import stay_offline_if_unreachable
+
+            stay_offline_if_unreachable()
+        after = f"{_SAME} begins anew"
+        if resumes:
+            forced = any(word.lstrip("+") == "force=true" for word in typed)
+            after = f"{_SAME}{' without force=true' if forced else ''} continues where it left off"
+        heed_by_exception()
+        _run(verb, options, after)
+
+    return run
+
+
+def _run(verb: Callable[..., None], options: dict[str, Any], after: str) -> None:
+    from dpft.config.errors import DpftError
+
+    try:
+        verb(**options)
+    except DpftError as error:
+        _refuse(str(error))
+    except OSError as error:
+        said = _of_files(error)
+        if said is None:
+            raise
+        _refuse(said)
+    except (MemoryError, RuntimeError) as error:
+        from dpft.training.out_of_memory import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        _refuse(
+            f"out of memory ({' '.join(str(error).split()) or 'of the machine'}); free some, or "
+            "take a machine with more, and type the same command again"
+        )
+    except KeyboardInterrupt:
+        secho(f"dpft: stopped; {after}", err=True)
+        sys.exit(STATUS)
+
+
+def _refuse(said: str) -> NoReturn:
+    secho(f"dpft: {said}", fg=typer.colors.RED, err=True)
+    sys.exit(2)
+
+
+def _of_files(error: OSError) -> str | None:
+    """What an error of the system means, if it is one of files: any verb may meet it anywhere."""
+    if error.errno in _DISK:
+        return (
+            f"{error.filename or 'a file'}: {error.strerror}; free some space there, or give a "
+            "folder that may be written to (runs_dir=DIR, --out FILE), and type the same command "
+            "again"
+        )
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{error}; type ulimit -n 1024, and then the same command again"
+    if error.filename is None:
+        return None
+    return (
+        f"{error.filename}: {error.strerror}; expected it to be there, and of its usual kind. If "
+        "it was moved or removed meanwhile, put it back, and type the same command again"
+    )

@@ -1,0 +1,54 @@
+"""Arguments and options that several verbs have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Settings = Annotated[
+    list[str] | None, typer.Argument(help="Settings and flags, as for dpft train.")
+]
+RunFolder = Annotated[Path, typer.Argument(metavar="run", help="A run directory that was trained.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+OutFile = Annotated[
+    Path | None, typer.Option(help="File to write; its suffix may give the format.")
+]
+SweepName = Annotated[
+    str | None, typer.Option(help="Name of its folder; default: made of what was typed.")
+]
+Records = Annotated[
+    list[Path] | None,
+    typer.Option("--runs", help="Folder with records; may be repeated. Default: runs and results."),
+]
+Benches = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--bench",
+        help="Folder with files of dpft bench; may be repeated. "
+        "Default: runs/bench and results/bench.",
+    ),
+]
+# Of a paper's table or figure, and of the runs that it lacks.
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="scale=laptop; settings of every run, such as device=cuda or task.data_dir=DIR; "
+        "for --run also hydra/launcher=joblib."
+    ),
+]
+Scale = Annotated[
+    str | None, typer.Option(help="paper (default), or laptop: small models and subsets.")
+]
+Seeds = Annotated[
+    str | None, typer.Option(help="0,1,2; default: as many as the paper, one at the laptop's.")
+]
+OnlyMissing = Annotated[
+    bool, typer.Option("--missing", help="Print only the commands of the missing runs.")
+]
+MakeRuns = Annotated[bool, typer.Option("--run", help="Make the missing runs, by dpft sweep.")]
+KeepGoing = Annotated[
+    bool,
+    typer.Option("--keep-going/--fail-fast", help="Whether other runs start after one failed."),
+]

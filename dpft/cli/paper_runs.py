@@ -1,0 +1,147 @@
+"""The recorded and the missing runs of a paper's table or figure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from dpft.cli.output import print_table
+from dpft.config.errors import ConfigError, suggestion
+from dpft.report.terminal import echo
+from dpft.reproduce.tables.found import FOLDERS, Index, make_index
+from dpft.reproduce.tables.missing import Missing, sweep_list
+from dpft.reproduce.tables.plan import SCALES
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was typed beside the name of a table or figure.
+
+    Attributes:
+        scale: ``paper`` or ``laptop``.
+        seeds: of the runs; None: as many as the paper, one at the laptop's scale.
+        settings: overrides of every run.
+        launcher: words for Hydra, of the sweep that makes the missing runs.
+        folders: with records; none: ``runs``, ``results`` and where new runs go.
+    """
+
+    scale: str
+    seeds: list[int] | None
+    settings: list[str]
+    launcher: list[str]
+    folders: Sequence[Path]
+
+    @classmethod
+    def parse(
+        cls,
+        words: Sequence[str],
+        scale: str | None,
+        seeds: str | None,
+        folders: Sequence[Path] | None,
+    ) -> Request:
+        """Read the options, of which the scale may also stand among the ``words``.
+
+        Raises:
+            ConfigError: for two scales, an unknown one, or seeds that are no different numbers.
+        """
+        typed = [word.partition("=")[2] for word in words if word.startswith("scale=")]
+        if scale is not None and any(value != scale for value in typed):
+            raise ConfigError(f"got --scale {scale} and scale={typed[-1]}; expected one of them")
+        scale = typed[-1] if typed else scale or "paper"
+        if scale not in SCALES:
+            raise ConfigError(
+                f"scale is {scale!r}{suggestion(scale, SCALES)}; expected {' or '.join(SCALES)}"
+            )
+        others = [word for word in words if not word.startswith("scale=")]
+        launcher = [word for word in others if word.lstrip("+~").startswith(("hydra/", "hydra."))]
+        settings = [word for word in others if word not in launcher]
+        return cls(scale, _numbers(seeds), settings, launcher, folders or ())
+
+    @property
+    def runs_dir(self) -> Path:
+        """Where new runs go."""
+        given = [word.partition("=")[2] for word in self._runs_dir]
+        return Path(given[-1].strip("'\"") if given else "runs")
+
+    @property
+    def _runs_dir(self) -> list[str]:
+        return [word for word in self.settings if word.startswith("runs_dir=")]
+
+    def index(self, *, made: bool = False) -> Index:
+        """The records in the folders.
+
+        Args:
+            made: whether runs were just made: they count too, and their folder may be new.
+        """
+        own = self.runs_dir
+        folders = [*self.folders, own] if made and own.is_dir() else list(self.folders)
+        if not self.folders:
+            usual = dict.fromkeys([*map(Path, FOLDERS), own])
+            folders = [folder for folder in usual if folder.is_dir()]
+        return make_index(folders)
+
+    def make(self, stem: str, missing: Sequence[Missing], *, keep_going: bool) -> typer.Exit | None:
+        """Make the missing runs; a sweep that did not finish is returned, to be raised at the end.
+
+        Args:
+            stem: of the file of settings, below the runs' folder.
+            missing: the runs.
+            keep_going: whether the other runs start after one failed.
+        """
+        if not missing:
+            echo("nothing is missing", err=True)
+            return None
+        from dpft.cli import sweep
+
+        file = self.runs_dir / f"{stem}-{self.scale}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(sweep_list(missing), encoding="utf-8")
+        echo(f"{len(missing)} runs are missing; their settings are in {file}", err=True)
+        words = [*self.launcher, *self._runs_dir]
+        try:
+            sweep.run_sweep(words, file=file, keep_going=keep_going, chooses=False)
+        except typer.Exit as stopped:
+            return stopped
+        return None
+
+
+def check_one_action(only_missing: bool, run: bool) -> None:
+    """Refuse ``--missing`` beside ``--run``."""
+    if only_missing and run:
+        raise ConfigError("got --missing and --run; expected one of them")
+
+
+def print_missing(missing: Sequence[Missing]) -> None:
+    """The commands of the missing runs."""
+    for one in missing:
+        echo(one.command)
+    said = f"{len(missing)} runs are missing; --run makes them"
+    echo(said if missing else "nothing is missing", err=True)
+
+
+def print_list(kind: str, rows: Iterable[Sequence[str]], between: Sequence[str] = ()) -> None:
+    """All tables or figures: name, what stands ``between``, cells by scale, title."""
+    scales = [f"scale={scale}" for scale in SCALES]
+    print_table([kind, *between, *scales, "title"], rows, right=scales)
+
+
+def print_lacking(count: int, typed: str) -> None:
+    """How many runs are missing, if any, and how the command ``typed`` goes on from there."""
+    if count:
+        echo(
+            f"{count} runs are missing: {typed} --missing shows their commands, --run makes them",
+            err=True,
+        )
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    """The numbers of ``--seeds 0,1,2``."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
+        raise ConfigError(f"--seeds is {text!r}; expected different numbers: type --seeds 0,1,2")
+    return [int(part) for part in parts]
