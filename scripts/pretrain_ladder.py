@@ -40,7 +40,7 @@ from transformers import (
 sys.path.insert(0, str(Path(__file__).parent))
 from pretraining import Model, Recipe, Tokens, blocks, optimizer_of, train
 
-from dpft.models.packaged import PREFIX, find
+from dpft.models.packaged import find
 
 END = "<|endoftext|>"
 GENERATED = "e2e_sample"  # the one source that is no prose: for causal models only
@@ -192,7 +192,7 @@ def causal(name: str, recipe: Recipe, text: Path, out: Path) -> tuple[Model, Any
 
 def masked(name: str, recipe: Recipe, text: Path, out: Path) -> tuple[Model, Any]:
     """A packaged encoder with a new head whose output weights are its embeddings."""
-    origin = find(f"{PREFIX}{name}").location
+    origin = find(name).location
     model = BertForMaskedLM.from_pretrained(
         # No dropout: so short a training does not overfit.
         origin, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, dtype=torch.float32

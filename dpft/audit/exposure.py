@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dpft.config.audit import Audit
 from dpft.config.errors import ConfigError
 from dpft.privacy import keys
 from dpft.tasks.objectives.base import Instance
-from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.objectives.records import Record, TextRecord
 
 Array = npt.NDArray[np.float64]
 
@@ -64,6 +65,50 @@ class Exposure:
     by_rank: float
 
 
+@dataclass(frozen=True)
+class Planted:
+    """Secrets that are in the training data.
+
+    Attributes:
+        secrets: the texts.
+        words: that they are made of.
+        audit: how often each is repeated, and with how many other texts it is compared.
+        seed: of these texts.
+    """
+
+    secrets: Sequence[Secret]
+    words: Sequence[str]
+    audit: Audit
+    seed: int
+
+    @property
+    def records(self) -> list[Record]:
+        """Each secret as often as it is repeated."""
+        return [secret.record for secret in self.secrets for _ in range(self.audit.repetitions)]
+
+    def scores(self, objective: Any, model: Any, batch_size: int) -> dict[str, Any]:
+        """The record's scores of the split ``canaries``.
+
+        Args:
+            objective: `dpft.tasks.objectives.causal.Causal` of the task.
+            model: trained.
+            batch_size: texts at a time.
+        """
+        generator = keys.generator(keys.public_key(self.seed), "audit", "candidates")
+        exposures = []
+        for secret in self.secrets:
+            size = (self.audit.candidates, len(secret.words))
+            drawn = generator.integers(len(self.words), size=size).tolist()
+            others = (Secret(secret.prefix, tuple(self.words[i] for i in row)) for row in drawn)
+            texts = [text.record for text in (secret, *others)]
+            instances = [Instance(text, (text.target,)) for text in texts]
+            likelihoods = objective.likelihoods(model, instances, batch_size)
+            own, *rest = (total for total, _ in likelihoods)
+            nll = np.array(rest)
+            exposures.append(Exposure(exposure(own, nll), exposure_by_rank(own, nll)))
+        return section(exposures, self.audit.repetitions)
+
+
 def make_secrets(tokenizer: Any, count: int, seed: int) -> tuple[list[Secret], tuple[str, ...]]:
     """Secrets, and the words that they are made of.
 
@@ -94,41 +139,6 @@ def make_secrets(tokenizer: Any, count: int, seed: int) -> tuple[list[Secret], t
         prefix = f"name : {name} | Type : {kind} | area : {area}"
         secrets.append(Secret(prefix, draw(LENGTHS[number % len(LENGTHS)])))
     return secrets, words
-
-
-def measure(
-    secrets: Sequence[Secret],
-    words: Sequence[str],
-    objective: Any,
-    model: Any,
-    *,
-    candidates: int,
-    batch_size: int,
-    seed: int,
-) -> list[Exposure]:
-    """Exposure of each secret.
-
-    Args:
-        secrets: from `make_secrets`.
-        words: that they are made of.
-        objective: `dpft.tasks.objectives.causal.Causal` of the task.
-        model: trained.
-        candidates: other texts that each is compared with.
-        batch_size: texts at a time.
-        seed: of the candidates.
-    """
-    generator = keys.generator(keys.public_key(seed), "audit", "candidates")
-    out = []
-    for secret in secrets:
-        drawn = generator.integers(len(words), size=(candidates, len(secret.words))).tolist()
-        others = [tuple(words[i] for i in row) for row in drawn]
-        texts = [secret, *(Secret(secret.prefix, other) for other in others)]
-        instances = [Instance(text.record, (text.record.target,)) for text in texts]
-        likelihoods = objective.likelihoods(model, instances, batch_size)
-        nll = np.array([total for total, _ in likelihoods])
-        own, rest = float(nll[0]), nll[1:]
-        out.append(Exposure(exposure(own, rest), exposure_by_rank(own, rest)))
-    return out
 
 
 def exposure(secret: float, others: Array) -> float:

@@ -57,11 +57,6 @@ class GradientCanaries(Canaries):
 
     @torch.no_grad()
     def insert(self, slots: Sequence[int]) -> None:
-        """Put the canaries of the sampled slots into the sums, before noise.
-
-        Args:
-            slots: of this step's logical batch, from 0.
-        """
         clipper = self._clipper
         sampled = [slot for slot in slots if self.included[slot]]
         stds = self._mechanism.noise_stds(clipper.thresholds)

@@ -90,7 +90,6 @@ class RecordCanaries(Canaries):
         self._known: dict[str, Tensor] = {}
 
     def insert(self, slots: Sequence[int]) -> None:
-        """Add the clipped gradients of the sampled slots' canaries to the sums."""
         self._known = {
             name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
             for name, p in self._clipper.parameters.items()

@@ -6,7 +6,6 @@ from dpft.config.errors import ModelError
 from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
-from dpft.models.select import select
 
 
 def adapt(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> LoadedModel:
@@ -33,7 +32,7 @@ def adapt(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> Load
                     "expected model.init=scratch"
                 )
             return loaded
-        # peft takes a second to import.
+        # Each imports its own: peft takes a second.
         case "lora":
             from dpft.models.lora import with_lora
 
@@ -47,5 +46,7 @@ def adapt(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> Load
 
             return with_rgp(loaded, settings, needs, seed)
         case _:
+            from dpft.models.select import select
+
             select(loaded.model, settings, needs)
             return loaded

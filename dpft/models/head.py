@@ -1,10 +1,11 @@
-"""A classifier's head: which parameters it has, and how it is drawn anew."""
+"""The head of a model: of a classifier, or an output embedding that may be tied to the input's."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 
@@ -31,3 +32,36 @@ def in_head(model: PreTrainedModel, name: str) -> bool:
     if not base or not hasattr(model, base):
         return name.split(".")[0] in ("classifier", "head")
     return not name.startswith(f"{base}.") or name.startswith(f"{base}.pooler.")
+
+
+def is_tied(model: PreTrainedModel) -> bool:
+    """Whether the output head and the input embedding are one parameter."""
+    head = model.get_output_embeddings()
+    return head is not None and head.weight is model.get_input_embeddings().weight
+
+
+def untie(model: PreTrainedModel) -> None:
+    """Make the head a parameter of its own, equal to the embedding at first."""
+    if is_tied(model):
+        head: Any = model.get_output_embeddings()
+        head.weight = nn.Parameter(head.weight.detach().clone())
+    model.config.tie_word_embeddings = False
+
+
+def settle_bias(model: PreTrainedModel) -> None:
+    """Leave an untied masked language model one bias of its head that is trained.
+
+    Transformers registers it twice, and in an untied model only the inner one is read. The outer
+    one would be trained on noise alone; it becomes a buffer, so that files still hold both.
+    """
+    head: Any = model.get_output_embeddings()
+    if is_tied(model):
+        return
+    for module in model.modules():
+        outer = getattr(module, "bias", None)
+        if outer is None or not any(child is head for child in module.children()):
+            continue
+        if outer is head.bias:
+            head.bias = nn.Parameter(outer.detach().clone())
+        del module.bias
+        module.register_buffer("bias", outer.detach())

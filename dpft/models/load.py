@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -23,16 +24,17 @@ from transformers.utils.logging import disable_progress_bar
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
-from dpft.models import packaged, standins, wrn
+from dpft.models import wrn
 from dpft.models.files import Files, Origin
-from dpft.models.head import draw_head, in_head, of_classes
-from dpft.models.image_input import ImageInput, image_input
+from dpft.models.head import draw_head, in_head, is_tied, of_classes, settle_bias, untie
 from dpft.models.needs import Needs
-from dpft.models.tying import is_tied, settle_bias, untie
 from dpft.runs.finished import check_whole
 from dpft.runs.hidden import check_no_trial
 from dpft.runs.lineage import FILE as ANCESTRY
 from dpft.runs.lineage import ancestry
+
+if TYPE_CHECKING:
+    from dpft.models.image_input import ImageInput
 
 # Its bars for loading and writing a few files would break into those of the run.
 disable_progress_bar()
@@ -42,7 +44,6 @@ ADAPTER = "adapter"  # the folder of an adapter, in that of its model
 ADAPTER_CONFIG = "adapter_config.json"
 BUNDLED = Path(__file__).resolve().parent
 END = "<|endoftext|>"
-_PREFIX = "bundled:"
 _WORDS = {
     "causal": "causal language model",
     "classifier": "text encoder",
@@ -127,6 +128,33 @@ class LoadedModel:
             raise ModelError("the model has no tokenizer; expected a model of text")
         return self.tokenizer
 
+    @torch.no_grad()
+    def digest(self) -> bytes:
+        """SHA-256 of the weights, frozen ones among them, the buffers and the tokenizer.
+
+        A checkpoint holds only what moves. The rest is read again where a run is continued, from a
+        folder or a hub where it may have been replaced meanwhile.
+        """
+        found = hashlib.sha256()
+        for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
+            plain = tensor.detach().cpu().contiguous()
+            found.update(f"{name} {tuple(plain.shape)} {plain.dtype}\n".encode())
+            found.update(plain.view(-1).view(torch.uint8).numpy().data)
+        found.update(self._tokenizer_content())
+        return found.digest()
+
+    def tokenizer_digest(self) -> str:
+        """SHA-256 of all that the tokens of a text follow from."""
+        return hashlib.sha256(self._tokenizer_content()).hexdigest()
+
+    def _tokenizer_content(self) -> bytes:
+        tokenizer = self.tokenizer
+        if tokenizer is None:
+            return b""
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        rules = "" if backend is None else backend.to_str()
+        return (repr(sorted(tokenizer.get_vocab().items())) + rules).encode()
+
 
 def load_model(settings: Model, needs: Needs, seed: int, *, own: bool = False) -> LoadedModel:
     """Load or build the model of ``conf/model``.
@@ -180,6 +208,8 @@ def load_model(settings: Model, needs: Needs, seed: int, *, own: bool = False) -
     model.name_or_path = model.config._name_or_path = settings.path
     tokenizer, image, added = None, None, False
     if needs.kind == "image":
+        from dpft.models.image_input import image_input
+
         image = image_input(model.config, origin.preprocessor(), settings.name)
     else:
         tokenizer, added = _tokenizer(origin, settings, needs)
@@ -199,15 +229,6 @@ def _check_base(folder: Path) -> None:
         check_whole(run, (f"{name}/",))
 
 
-def load_tokenizer(settings: Model, needs: Needs) -> PreTrainedTokenizerBase:
-    """The model's tokenizer, with the special tokens that the kind of model needs.
-
-    Raises:
-        ModelError: if it cannot be had, or lacks one of them.
-    """
-    return _tokenizer(find(settings), settings, needs)[0]
-
-
 def find(settings: Model) -> Origin:
     """Where the model comes from.
 
@@ -219,16 +240,26 @@ def find(settings: Model) -> Origin:
         raise ModelError(
             f"model={settings.name} has no model yet; type model.path=FOLDER or a hub id"
         )
-    if path.startswith(packaged.PREFIX):
-        return packaged.find(path)
-    if path.startswith(standins.PREFIX):
-        return standins.find(path)
-    if not path.startswith(_PREFIX):
-        return Files(path, path)
-    folder = BUNDLED / path.removeprefix(_PREFIX)
+    match path.split(":", 1):
+        case ["package", name]:
+            from dpft.models import packaged
+
+            return packaged.find(name)
+        case ["random", name]:
+            from dpft.models import standins
+
+            return standins.find(name)
+        case ["bundled", name]:
+            return _bundled(settings, name)
+        case _:
+            return Files(path, path)
+
+
+def _bundled(settings: Model, name: str) -> Files:
+    path, folder = settings.path, BUNDLED / name
     if folder.parent != BUNDLED or not (folder / "config.json").is_file():
         raise ModelError(
-            f"no bundled model {path!r}: {folder} is not there; expected {_PREFIX}tiny, a folder, "
+            f"no bundled model {path!r}: {folder} is not there; expected bundled:tiny, a folder, "
             "or a hub id"
         )
     files = Files(str(folder), path, labels=(f"bundled {settings.name} model",))

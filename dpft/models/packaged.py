@@ -11,8 +11,6 @@ from types import MappingProxyType
 from dpft.config.errors import ModelError, suggestion
 from dpft.models.files import Files
 
-PREFIX = "package:"
-
 
 @dataclass(frozen=True)
 class Package:
@@ -55,17 +53,17 @@ PACKAGES: Mapping[str, Package] = MappingProxyType(
 )
 
 
-def find(path: str) -> Files:
+def find(name: str) -> Files:
     """The files of ``package:NAME``.
 
     Raises:
         ModelError: if there is no such name, or what it needs is not installed.
     """
-    name = path.removeprefix(PREFIX)
+    path = f"package:{name}"
     if name not in PACKAGES:
         raise ModelError(
             f"no packaged model {path!r}{suggestion(name, PACKAGES)}; expected one of "
-            f"{', '.join(PREFIX + known for known in PACKAGES)}"
+            f"{', '.join(f'package:{known}' for known in PACKAGES)}"
         )
     package = PACKAGES[name]
     # Without what they ask for: other programs to run the model with, one of which pip compiles.

@@ -33,7 +33,6 @@ from transformers import (
 from dpft.config.errors import ModelError, suggestion
 from dpft.models.wrn import WideResNetConfig
 
-PREFIX = "random:"
 LABEL = "random stand-in model"
 
 _PIECES = Path(__file__).resolve().parent / "tiny" / "tokenizer.json"
@@ -199,17 +198,17 @@ class StandIn:
         return build_tokenizer(special)
 
 
-def find(path: str) -> StandIn:
+def find(name: str) -> StandIn:
     """The stand-in of ``random:FAMILY``.
 
     Raises:
         ModelError: if there is no such family.
     """
-    name = path.removeprefix(PREFIX)
+    path = f"random:{name}"
     if name not in FAMILIES:
         raise ModelError(
             f"no stand-in {path!r}{suggestion(name, FAMILIES)}; expected one of "
-            f"{', '.join(PREFIX + known for known in FAMILIES)}"
+            f"{', '.join(f'random:{known}' for known in FAMILIES)}"
         )
     return StandIn(FAMILIES[name], path)
 

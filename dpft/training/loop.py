@@ -7,12 +7,11 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from dpft.audit.auditor import Auditor
 from dpft.config.errors import DivergedError, TrainingError
 from dpft.config.schedule import lr_factor
 from dpft.config.schema import Optim
@@ -23,6 +22,9 @@ from dpft.privacy.precision import full_precision
 from dpft.privacy.shapes import BLANK
 from dpft.tasks.units import TrainingSet, finite_losses
 from dpft.training.out_of_memory import Budget, Pieces
+
+if TYPE_CHECKING:
+    from dpft.audit.auditor import Auditor
 
 
 @dataclass

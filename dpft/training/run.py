@@ -24,7 +24,6 @@ from dpft.tasks import load_task
 from dpft.training.predictions import predict, score_file, write_predictions
 from dpft.training.progress import Progress
 from dpft.training.recording import forget_peak, make_record
-from dpft.training.remake import is_whole, others
 from dpft.training.session import Session
 from dpft.training.setup import Prepared, prepare
 
@@ -57,10 +56,13 @@ def run_experiment(run: Run) -> Outcome:
     kept = {**run.raw, "force": False, "resume": None}
     text = OmegaConf.to_yaml(OmegaConf.create(kept))
     with runs.RunDirectory.open(path, run.identity(), text, force=run.force) as directory:
-        damaged = directory.damages()
-        if directory.is_done and is_whole(run, text, directory, damaged):
-            return Outcome(path, runs.read_record(path), already_done=True)
-        added = others(run, damaged, path)
+        damaged, added = directory.damages(), {}
+        if directory.is_done:
+            from dpft.training.remake import is_whole, others
+
+            if is_whole(run, text, directory, damaged):
+                return Outcome(path, runs.read_record(path), already_done=True)
+            added = others(run, damaged, path)
         # Several runs may share a process.
         torch.set_num_threads(run.threads or _THREADS)
         with Progress() as progress:

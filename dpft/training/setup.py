@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dpft import runs
-from dpft.audit import stage as audits
-from dpft.audit.auditor import Auditor
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
 from dpft.models.adapt import adapt
-from dpft.models.digest import digest, tokenizer_digest
 from dpft.models.load import LoadedModel, load_model
 from dpft.privacy import Clipper, Mechanism, keys
 from dpft.privacy.noise import NOISE_VERSION
@@ -24,13 +21,17 @@ from dpft.tasks.keeping import keeping_of
 from dpft.tasks.objectives.base import Instance, Objective, cut_in_encoding
 from dpft.tasks.objectives.encoding import encoded
 from dpft.tasks.objectives.independence import check_independence
-from dpft.tasks.objectives.mixed import Mixed, check_supported
 from dpft.tasks.objectives.records import Record
 from dpft.tasks.owners import Owners
 from dpft.tasks.units import Records, TrainingSet, Users
 from dpft.tasks.views import Joined
 from dpft.training.mechanisms import attach_clipper, make_mechanism
 from dpft.training.progress import Progress
+
+if TYPE_CHECKING:
+    from dpft.audit.auditor import Auditor
+    from dpft.audit.exposure import Planted
+    from dpft.audit.stage import Stage
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Parts:
 
     Attributes:
         loaded: the model.
-        digest: of its weights and tokenizer as they were loaded, see `dpft.models.digest`.
+        digest: of its weights and tokenizer as they were loaded, see `LoadedModel.digest`.
         clipper: attached to it.
         mechanism: what is guaranteed.
     """
@@ -77,7 +78,7 @@ class Prepared:
     data: str
     model: str
     instances: Sequence[Instance]
-    planted: audits.Planted | None
+    planted: Planted | None
     auditor: Auditor | None
 
     def header(self) -> dict[str, Any]:
@@ -115,21 +116,29 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
         task.keep_in(keeping, advance)
         records, owners = task.records("train"), task.owners()
     size = len(records) if owners is None else len(Owners.of(owners).names)
-    # What is missing at the end is told at the beginning; and files may change meanwhile.
+    # What is missing at the end is reported at the beginning; and files may change meanwhile.
     instances = list(task.instances(run.decode.split))
-    audits.check(run, task)
+    audit: Stage | None = None
+    if run.audit.active:
+        from dpft.audit.stage import Stage
+
+        audit = Stage(run, task)
     device = device_of(run.device)
-    check_supported(run.precision, device)
+    if run.precision != "float32":
+        from dpft.tasks.objectives.mixed import Mixed, check_supported
+
+        check_supported(run.precision, device)
     size += run.audit.planted + run.audit.slots
     with progress.phase("loading", None, note=run.model.name):
         parts = assemble(run, task, size, device)
     loaded, clipper, mechanism = parts.loaded, parts.clipper, parts.mechanism
-    audits.check_layers(run.audit, clipper)
+    if audit is not None:
+        audit.check_layers(clipper)
     if owners is not None:
         clipper.check_rows(task.records_per_user)
-    tokenizer = tokenizer_digest(loaded)
+    tokenizer = loaded.tokenizer_digest()
     objective = task.objective(loaded)
-    planted = audits.plant(run.audit, loaded, run.seed)
+    planted = None if audit is None else audit.plant(loaded)
     if planted is not None:
         records = Joined(records, planted.records)
     printed = None if planted is not None else task.known_fingerprint
@@ -160,6 +169,15 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
     if mechanism.private:
         budget = None if shapes is None else run.optim.microbatch_tokens
         check_independence(units, loaded.model, clipper, budget)
+    auditor = (
+        None
+        if audit is None
+        else audit.auditor(
+            *(loaded, objective, records[0], clipper, mechanism, key),
+            trained=trained,
+            shapes=shapes,
+        )
+    )
     return Prepared(
         task=task,
         parts=parts,
@@ -171,11 +189,7 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
         model=runs.keyed_fingerprint(key, f"model:{parts.digest.hex()}"),
         instances=instances,
         planted=planted,
-        auditor=audits.make_auditor(
-            *(run, task, objective, loaded, records[0], clipper, mechanism, key),
-            trained=trained,
-            shapes=shapes,
-        ),
+        auditor=auditor,
     )
 
 
@@ -193,7 +207,7 @@ def assemble(run: Run, task: Task, size: int, device: torch.device) -> Parts:
     """
     make_mechanism(run, size)  # an impossible budget is told before a model is loaded
     loaded = adapt(load_model(run.model, task.needs, run.seed), run.adapt, task.needs, run.seed)
-    begun = digest(loaded)
+    begun = loaded.digest()
     model = loaded.model.to(device).train()  # type: ignore[arg-type]
     clipper = attach_clipper(run.clip, model)
     return Parts(loaded, begun, clipper, make_mechanism(run, size, clipper))

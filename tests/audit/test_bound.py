@@ -212,16 +212,3 @@ def test_several_rules_share_the_confidence_and_the_best_one_counts() -> None:
     least = min(p for p in levels if unlikely(alone, claim, p).any()) * len(alone)
     assert refuted_by(alone, claim, 1.5 * least) is not None
     assert refuted_by(attempts, claim, 1.5 * least) is None
-
-
-@pytest.mark.parametrize(
-    ("scores", "coins"), [([], []), ([1.0], [True, False]), ([math.nan, 1.0], [True, False])]
-)
-def test_scores_that_do_not_fit_are_refused(scores: list[float], coins: list[bool]) -> None:
-    with pytest.raises(ValueError, match="expected"):
-        guess({"one": scores}, coins)
-
-
-def test_no_rule_at_all_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected one rule"):
-        guess({}, [True])

