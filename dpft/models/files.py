@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -33,27 +33,36 @@ logging.getLogger("transformers.modeling_utils").addFilter(
 )
 
 
-class Origin(Protocol):
-    """Where a model comes from: files, or a stand-in that is made up.
+@dataclass(frozen=True)
+class Files:
+    """A folder, or a model of the hub.
 
     Attributes:
+        location: a folder or hub id.
+        name: what the user typed, which is what is recorded for a folder that comes with a package.
+        gguf: name of a GGUF file that holds config, weights and tokenizer.
         labels: what every number of the model must say.
         drawn: whether weights are drawn whatever ``model.init`` says.
-        has_weights: whether there are pretrained ones.
     """
 
-    @property
-    def labels(self) -> tuple[str, ...]: ...
+    location: str
+    name: str
+    gguf: str | None = None
+    labels: tuple[str, ...] = ()
+    drawn = False
 
     @property
-    def drawn(self) -> bool: ...
-
-    @property
-    def has_weights(self) -> bool: ...
+    def has_weights(self) -> bool:
+        """Whether there are pretrained weights."""
+        folder = Path(self.location)
+        if self.gguf is not None or not folder.is_dir():
+            return True
+        # Also the names of weights in several files, and of PyTorch's own format.
+        return any(folder.glob("*.safetensors*")) or any(folder.glob("pytorch_model*"))
 
     def config(self) -> Any:
         """The architecture, as a `transformers.PreTrainedConfig`."""
-        ...
+        return self._load(AutoConfig.from_pretrained, trust_remote_code=False)
 
     def pretrained(
         self, auto: Any, config: Any, new_head: bool
@@ -65,48 +74,6 @@ class Origin(Protocol):
             config: the architecture.
             new_head: whether a head of another size than the stored one is drawn anew.
         """
-        ...
-
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer of a model of text."""
-        ...
-
-    def preprocessor(self) -> Mapping[str, Any]:
-        """How a model of images wants them (``preprocessor_config.json``); empty if unsaid."""
-        ...
-
-
-@dataclass(frozen=True)
-class Files:
-    """A folder, or a model of the hub.
-
-    Attributes:
-        location: a folder or hub id.
-        name: what the user typed, which is what is recorded for a folder that comes with a package.
-        gguf: name of a GGUF file that holds config, weights and tokenizer.
-        labels: what every number of the model must say.
-    """
-
-    location: str
-    name: str
-    gguf: str | None = None
-    labels: tuple[str, ...] = ()
-    drawn = False
-
-    @property
-    def has_weights(self) -> bool:
-        folder = Path(self.location)
-        if self.gguf is not None or not folder.is_dir():
-            return True
-        # Also the names of weights in several files, and of PyTorch's own format.
-        return any(folder.glob("*.safetensors*")) or any(folder.glob("pytorch_model*"))
-
-    def config(self) -> Any:
-        return self._load(AutoConfig.from_pretrained, trust_remote_code=False)
-
-    def pretrained(
-        self, auto: Any, config: Any, new_head: bool
-    ) -> tuple[PreTrainedModel, frozenset[str]]:
         if not self.has_weights:
             raise ModelError(
                 f"{self.name} has an architecture and no weights; type model.init=scratch to "
@@ -137,12 +104,14 @@ class Files:
         return model, frozenset(missing & set(parameters))
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of a model of text."""
         tokenizer: PreTrainedTokenizerBase = self._load(
             AutoTokenizer.from_pretrained, trust_remote_code=False
         )
         return tokenizer
 
     def preprocessor(self) -> Mapping[str, Any]:
+        """How a model of images wants them (``preprocessor_config.json``); empty if unsaid."""
         file = self.file("preprocessor_config.json")
         if file is None:
             return {}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -25,7 +25,7 @@ from transformers.utils.logging import disable_progress_bar
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
 from dpft.models import wrn
-from dpft.models.files import Files, Origin
+from dpft.models.files import Files
 from dpft.models.head import draw_head, in_head, is_tied, of_classes, settle_bias, untie
 from dpft.models.needs import Needs
 from dpft.runs.finished import check_whole
@@ -35,6 +35,7 @@ from dpft.runs.lineage import ancestry
 
 if TYPE_CHECKING:
     from dpft.models.image_input import ImageInput
+    from dpft.models.standins import StandIn
 
 # Its bars for loading and writing a few files would break into those of the run.
 disable_progress_bar()
@@ -44,12 +45,6 @@ ADAPTER = "adapter"  # the folder of an adapter, in that of its model
 ADAPTER_CONFIG = "adapter_config.json"
 BUNDLED = Path(__file__).resolve().parent
 END = "<|endoftext|>"
-_WORDS = {
-    "causal": "causal language model",
-    "classifier": "text encoder",
-    "masked": "masked language model",
-    "image": "model of images",
-}
 _DROPOUTS = (
     "resid_pdrop",
     "embd_pdrop",
@@ -66,18 +61,36 @@ _DROPOUTS = (
 )
 
 
-# What transformers calls each kind, and an example of it.
-_KINDS: Mapping[str, tuple[Any, str]] = MappingProxyType(
+class _Kind(NamedTuple):
+    """What a kind of `Needs` is in transformers.
+
+    Attributes:
+        name: for messages.
+        auto: the class that loads it.
+        example: a model of the kind.
+        tokens: special tokens without which it cannot work.
+    """
+
+    name: str
+    auto: Any
+    example: str
+    tokens: tuple[str, ...] = ()
+
+
+_KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
-        "causal": (AutoModelForCausalLM, "gpt2"),
-        "classifier": (AutoModelForSequenceClassification, "roberta-base"),
-        "masked": (AutoModelForMaskedLM, "roberta-base"),
-        "image": (AutoModelForImageClassification, "vit-base"),
+        "causal": _Kind("causal language model", AutoModelForCausalLM, "gpt2", ("eos",)),
+        "classifier": _Kind(
+            "text encoder", AutoModelForSequenceClassification, "roberta-base", ("pad",)
+        ),
+        "masked": _Kind(
+            "masked language model",
+            AutoModelForMaskedLM,
+            "roberta-base",
+            ("mask", "pad", "cls", "sep"),
+        ),
+        "image": _Kind("model of images", AutoModelForImageClassification, "vit-base"),
     }
-)
-# Special tokens without which a kind cannot work.
-_TOKENS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"causal": ("eos",), "classifier": ("pad",), "masked": ("mask", "pad", "cls", "sep")}
 )
 
 
@@ -229,7 +242,7 @@ def _check_base(folder: Path) -> None:
         check_whole(run, (f"{name}/",))
 
 
-def find(settings: Model) -> Origin:
+def find(settings: Model) -> Files | StandIn:
     """Where the model comes from.
 
     Raises:
@@ -271,17 +284,17 @@ def _auto_class(settings: Model, needs: Needs, config: Any) -> Any:
 
     Encoders count as such even where transformers also has a decoder of them.
     """
-    auto, example = _KINDS[needs.kind]
+    kind = _KINDS[needs.kind]
     encoder = type(config) in AutoModelForMaskedLM._model_mapping
-    fits = type(config) in auto._model_mapping
+    fits = type(config) in kind.auto._model_mapping
     if needs.kind in ("causal", "classifier"):
         fits = fits and encoder == (needs.kind == "classifier")
     if not fits:
         raise ModelError(
-            f"model {settings.name} ({config.model_type}) is no {_WORDS[needs.kind]}, which this "
-            f"task needs; expected one such as model={example}"
+            f"model {settings.name} ({config.model_type}) is no {kind.name}, which this task "
+            f"needs; expected one such as model={kind.example}"
         )
-    return auto
+    return kind.auto
 
 
 def _check_dropout(model: PreTrainedModel, settings: Model) -> None:
@@ -333,14 +346,14 @@ def _check_missing(
         some = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")
         raise ModelError(
             f"{settings.path} has no weights for {len(lacking)} parameters of a "
-            f"{type(model).__name__} ({some}); expected a checkpoint of a {_WORDS[needs.kind]}: "
-            "type model.path=FOLDER or a hub id of another, or model.init=scratch to draw all "
-            "weights"
+            f"{type(model).__name__} ({some}); expected a checkpoint of a "
+            f"{_KINDS[needs.kind].name}: type model.path=FOLDER or a hub id of another, or "
+            "model.init=scratch to draw all weights"
         )
 
 
 def _tokenizer(
-    origin: Origin, settings: Model, needs: Needs
+    origin: Files | StandIn, settings: Model, needs: Needs
 ) -> tuple[PreTrainedTokenizerBase, bool]:
     """The tokenizer, and whether it was given an end token.
 
@@ -351,7 +364,7 @@ def _tokenizer(
     added = needs.kind == "causal" and tokenizer.eos_token_id is None
     if added:
         tokenizer.add_special_tokens({"eos_token": END})
-    for name in _TOKENS[needs.kind]:
+    for name in _KINDS[needs.kind].tokens:
         if getattr(tokenizer, f"{name}_token_id") is None:
             raise ModelError(f"the tokenizer of {settings.path} has no {name} token; expected one")
     return tokenizer, added

@@ -118,9 +118,9 @@ def with_prefix(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -
     """
     if needs.kind != "causal":
         raise ModelError(
-            f"adapt=prefix is for models that write text, and this task needs {_a(needs.kind)} "
-            "model: transformers makes the attention mask of an encoder without regard to a "
-            "prefix; type adapt=lora"
+            f"adapt=prefix is for models that write text, and this task needs one of kind "
+            f"{needs.kind}: transformers makes the attention mask of an encoder without regard to "
+            "a prefix; type adapt=lora"
         )
     if "past_key_values" not in inspect.signature(loaded.model.forward).parameters:
         raise ModelError(
@@ -153,7 +153,3 @@ def load_prefix(loaded: LoadedModel, folder: Path) -> LoadedModel:
     prefixed = wrapped(loaded, lambda model: PrefixModel(model, config))
     set_peft_model_state_dict(prefixed.model, load_peft_weights(str(folder), device="cpu"))
     return prefixed
-
-
-def _a(kind: str) -> str:
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"

@@ -168,7 +168,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 
 @dataclass(frozen=True)
 class StandIn:
-    """The origin of a stand-in; see `dpft.models.files.Origin`."""
+    """The origin of a stand-in; with the methods of `dpft.models.files.Files`."""
 
     family: Family
     name: str

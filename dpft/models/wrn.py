@@ -74,7 +74,8 @@ class WideResNet(nn.Module):
     the biases follow the network published with De et al. (2022). Apart from it, the standardised
     weights have no gain, and a convolution of stride 2 pads one pixel on each side (there: on one).
 
-    Depth 16 and width 4 with 10 classes have 2,751,562 parameters.
+    Depth 16 and width 4, WRN16-4 as He et al. (2022, A.1) train it, have 2,751,562 parameters with
+    10 classes.
 
     Args:
         num_classes: outputs.
@@ -117,11 +118,6 @@ class WideResNet(nn.Module):
     def forward(self, pixel_values: Tensor) -> Tensor:
         """Logits ``(B, num_classes)`` of images ``(B, channels, H, W)`` of unit scale."""
         return _logits(self, pixel_values)
-
-
-def wrn16_4(num_classes: int = 10) -> WideResNet:
-    """WRN16-4 as He et al. (2022, A.1) train it; 2,751,562 parameters with 10 classes."""
-    return WideResNet(num_classes, depth=16, width=4)
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: int) -> WeightStandardizedConv2d:

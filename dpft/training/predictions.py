@@ -7,7 +7,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
 from dpft.config.errors import DataError
 from dpft.config.schema import Decode
@@ -21,6 +23,25 @@ from dpft.training.progress import Progress
 
 _EXPECTED = 'expected {"prediction": "...", "references": ["...", ...]} on each line'
 _OPTIONAL = ("subset", "nll", "tokens", "finished", "cut")
+
+
+def _not_negative(nll: float | None) -> float | None:
+    if nll is not None and nll < 0:  # which nan is not: a model that diverged writes it
+        raise ValueError("a likelihood is at most 1")
+    return nll
+
+
+class _Line(BaseModel, strict=True):
+    """One line of a predictions file, see `Prediction`; what else is in it is ignored."""
+
+    source: Annotated[str, BeforeValidator(str)] = ""
+    prediction: str
+    references: Annotated[tuple[str, ...], Field(min_length=1)]
+    subset: Annotated[str, BeforeValidator(str)] = ""
+    nll: Annotated[float | None, AfterValidator(_not_negative)] = None
+    tokens: Annotated[int | None, Field(ge=1)] = None
+    finished: bool | None = None
+    cut: bool | None = None
 
 
 def predict(
@@ -154,35 +175,10 @@ def _item(prediction: Prediction) -> dict[str, Any]:
 
 
 def _parsed(file: Path, number: int, line: str) -> Prediction:
-    where = f"{file}, line {number}"
     try:
-        item = json.loads(line)
-        text, references = item["prediction"], item["references"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{where}: {error!r}; {_EXPECTED}") from error
-    strings = isinstance(references, list) and references
-    if not (isinstance(text, str) and strings and all(isinstance(r, str) for r in references)):
-        raise DataError(f"{where}: got {line[:80]}; {_EXPECTED}")
-    nll, tokens = item.get("nll"), item.get("tokens")
-    # A model that diverged writes nan, which is not below 0.
-    if isinstance(nll, bool) or not isinstance(nll, float | int | None) or (nll or 0) < 0:
-        raise DataError(f"{where}: nll is {nll!r}; expected a number of at least 0")
-    if (
-        isinstance(tokens, bool)
-        or not isinstance(tokens, int | None)
-        or (tokens is not None and tokens < 1)
-    ):
-        raise DataError(f"{where}: tokens is {tokens!r}; expected a whole number of at least 1")
-    for name in ("finished", "cut"):
-        if not isinstance(item.get(name), bool | None):
-            raise DataError(f"{where}: {name} is {item[name]!r}; expected true, false or nothing")
-    return Prediction(
-        str(item.get("source", "")),
-        text,
-        tuple(references),
-        str(item.get("subset", "")),
-        None if nll is None else float(nll),
-        tokens,
-        item.get("finished"),
-        item.get("cut"),
-    )
+        return Prediction(**_Line.model_validate_json(line).model_dump())
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        value = f"{name} is {str(first['input'])[:80]!r}; " if name else ""
+        raise DataError(f"{file}, line {number}: {value}{first['msg']}; {_EXPECTED}") from error

@@ -15,7 +15,6 @@ from dpft.models.wrn import (
     WideResNet,
     WideResNetConfig,
     WideResNetForImageClassification,
-    wrn16_4,
 )
 
 TEN = Needs("image", tuple("abcdefghij"))
@@ -23,7 +22,7 @@ WRN16_4 = Model("wrn16-4", "bundled:wrn16-4", init="scratch")
 
 
 def test_wrn16_4_has_its_published_size():
-    model = wrn16_4()
+    model = WideResNet()
     assert sum(p.numel() for p in model.parameters()) == 2_751_562
     convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
     # The stem and two in each of six blocks; the shortcuts where the number of channels changes.

@@ -1,6 +1,7 @@
 """Scores of predictions, and what of the references a record may hold."""
 
 import json
+import math
 
 import pytest
 
@@ -84,11 +85,12 @@ def test_nothing_is_lost_between_predicting_and_scoring(tmp_path):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"tokens": 0}, "tokens is 0"),
-        ({"tokens": -5}, "tokens is -5; expected a whole number of at least 1"),
-        ({"tokens": True}, "tokens is True"),
-        ({"nll": -0.5}, "nll is -0.5; expected a number of at least 0"),
+        ({"tokens": 0}, "tokens is '0'"),
+        ({"tokens": -5}, "tokens is '-5'; Input should be greater than or equal to 1"),
+        ({"tokens": True}, "tokens is 'True'"),
+        ({"nll": -0.5}, "nll is '-0.5'; Value error, a likelihood is at most 1"),
         ({"nll": "1"}, "nll is '1'"),
+        ({"finished": "no"}, "finished is 'no'; Input should be a valid boolean"),
     ],
 )
 def test_what_no_likelihood_can_be_is_refused_with_its_line(tmp_path, more, said):
@@ -100,9 +102,11 @@ def test_what_no_likelihood_can_be_is_refused_with_its_line(tmp_path, more, said
 
 
 def test_a_model_that_diverged_can_be_read(tmp_path):
-    answer = Prediction("", "x", ("x",), nll=float("inf"), tokens=1)
-    write_predictions(tmp_path / "dev.jsonl", [answer])
-    assert read_predictions(tmp_path / "dev.jsonl") == [answer]
+    answers = [Prediction("", "x", ("x",), nll=nll, tokens=1) for nll in (math.inf, math.nan)]
+    write_predictions(tmp_path / "dev.jsonl", answers)
+    infinite, nothing = read_predictions(tmp_path / "dev.jsonl")
+    assert infinite == answers[0]
+    assert math.isnan(nothing.nll)
 
 
 @pytest.mark.parametrize("words", [["task=e2e"], ["task=dart"]])
@@ -149,13 +153,6 @@ def test_a_file_that_does_not_say_is_not_counted(tmp_path):
     write_predictions(file, [Prediction("a", "x", ("x y",)), ANSWERS[0]])
     assert "finished" not in json.loads(file.read_text().splitlines()[0])
     assert not {"unfinished", "cut_prompts"} & set(score_file(Counted(), file))
-
-
-def test_a_wrong_word_for_finished_names_file_and_line(tmp_path):
-    file = tmp_path / "test.jsonl"
-    file.write_text('{"prediction": "", "references": ["x"], "finished": "no"}\n')
-    with pytest.raises(DataError, match=r"test\.jsonl, line 1: finished is 'no'; expected true"):
-        read_predictions(file)
 
 
 class Answering:

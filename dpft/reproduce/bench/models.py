@@ -136,10 +136,10 @@ def _vit(name: str, untied: bool) -> tuple[nn.Module, int]:
 
 
 def _wrn(name: str, untied: bool) -> tuple[nn.Module, int]:
-    from dpft.models.wrn import wrn16_4
+    from dpft.models.wrn import WideResNet
 
     # Three stages of two blocks each: 16 = 6 * 2 + 4 layers.
-    return wrn16_4(), 6
+    return WideResNet(), 6
 
 
 _BUILDERS: Mapping[str, Callable[[str, bool], tuple[nn.Module, int]]] = MappingProxyType(
