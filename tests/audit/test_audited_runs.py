@@ -179,3 +179,4 @@ def test_runs_without_canaries_keep_their_hash():
 def test_audits_that_mean_nothing_are_refused(tmp_path, overrides, message):
     with pytest.raises(ConfigError, match=message):
         run_experiment(parse(config(tmp_path, *overrides)))
+    assert not list(tmp_path.iterdir())

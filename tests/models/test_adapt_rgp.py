@@ -7,15 +7,14 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from dpft.config.schema import Adapt, Optim
+from dpft.config.schema import Adapt
 from dpft.models.rgp import CarriedLinear
-from dpft.privacy import Mechanism, make_clipper
-from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
-from dpft.tasks.units import Records
-from dpft.training.loop import train
+from dpft.privacy import make_clipper
 from dpft.training.optim import make_optimizer
 from tests.models.adapted import adapted, trained
 from tests.privacy.small_models import build
+from tests.training.test_loop import OPTIM
+from tests.training.test_loop import run as steps_of
 
 MODELS = [("gpt2", True), ("gpt2", False), ("llama", True), ("roberta_classifier", False),
           ("roberta_mlm", True), ("vit", False)]  # fmt: skip
@@ -141,53 +140,31 @@ def test_the_matrices_of_the_blocks_and_a_new_head_move(model, tied):
     assert not any("bias" in name for name in matrices)
 
 
-OPTIM = Optim(name="adam", lr=1e-2, batch_size=4, epochs=1, microbatch_tokens=40)
-EXAMPLES = [
-    CausalExample(
-        tuple(1 + (3 * i + j) % 20 for j in range(2 + i % 3)), (1 + i % 7, 9, 1 + i % 5, 0)
-    )
-    for i in range(16)
-]
-
-
-class Objective:
-    def collate(self, examples):
-        return collate(examples)
-
-    def losses(self, model, batch):
-        return token_nll(model, batch).mean(1)
-
-
-def run(steps, start=0, weights=None, state=None, sigma=0.5, log=None):
+def run(steps, start=0, weights=None, state=None, log=None):
     """Private steps from the pretrained weights, or on from a checkpoint."""
     case, loaded = adapted("gpt2", "rgp")
-    lowrank = loaded.reparametrisation
-    moved = lowrank.moved()
+    moved = loaded.reparametrisation.moved()
     if weights is not None:
         with torch.no_grad():
             for name, p in moved.items():
                 p.copy_(weights[name])
-    clipper = make_clipper(case.model, "bk", threshold=0.5)
     optimizer = make_optimizer(OPTIM, iter(moved.values()))
     if state is not None:
         optimizer.load_state_dict(state)
-    train(
-        model=case.model,
-        data=Records(Objective(), EXAMPLES),
-        clipper=clipper,
-        mechanism=Mechanism(len(EXAMPLES), 4, steps, sigma, (0.5,), 1e-3),
-        optimizer=optimizer,
-        settings=OPTIM,
-        key=b"key",
+
+    def after_step(step, statistics):
+        if log is not None:
+            log.append({n: p.detach().clone() for n, p in case.model.named_parameters()})
+
+    steps_of(
+        steps=steps,
         start=start,
-        reparametrisation=lowrank,
-        after_step=lambda step, statistics: (
-            log is not None
-            and log.append({n: p.detach().clone() for n, p in case.model.named_parameters()})
-        ),
+        model=case.model,
+        optimizer=optimizer,
+        reparametrisation=loaded.reparametrisation,
+        after_step=after_step,
     )
-    clipper.close()
-    return {n: p.detach().clone() for n, p in moved.items()}, optimizer.state_dict(), case.model
+    return {n: p.detach().clone() for n, p in moved.items()}, optimizer.state_dict()
 
 
 def test_exactly_the_matrices_move_and_all_of_them():
@@ -203,9 +180,9 @@ def test_exactly_the_matrices_move_and_all_of_them():
 
 
 def test_continuing_equals_an_unbroken_run_bit_for_bit():
-    whole, _, _ = run(6)
-    half, state, _ = run(3)
-    resumed, _, _ = run(6, start=3, weights=half, state=copy.deepcopy(state))
+    whole, _ = run(6)
+    half, state = run(3)
+    resumed, _ = run(6, start=3, weights=half, state=copy.deepcopy(state))
     for name in whole:
         assert torch.equal(whole[name], resumed[name]), name
 

@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
 from dpft.config.errors import TrainingError
 from dpft.config.schedule import lr_factor
@@ -47,21 +46,28 @@ class TinyObjective:
 def run(
     style="bk",
     steps=10,
+    *,
     sigma=0.5,
-    start=0,
+    batch=4,
+    slots=0,
+    threshold=0.5,
+    quantiles=None,
+    estimates=None,
     model=None,
     optimizer=None,
+    settings=OPTIM,
     objective=None,
-    estimates=None,
-    quantiles=None,
+    shapes=None,
+    start=0,
+    key=b"key",
     **hooks,
 ):
+    """Steps on all examples; the model, the optimizer and the clipper in the end."""
     model = model or gpt2(dropout=0.1).float()
-    threshold = None if style == "none" else 0.5
+    threshold, sigma = (None, 0.0) if style == "none" else (threshold, sigma)
     clipper = make_clipper(model, style, threshold=threshold, adaptive=quantiles)
     thresholds = tuple(group.threshold for group in clipper.groups)
-    sigma = 0.0 if style == "none" else sigma
-    mechanism = Mechanism(len(EXAMPLES), 4, steps, sigma, thresholds[:1], 1e-3)
+    mechanism = Mechanism(len(EXAMPLES) + slots, batch, steps, sigma, thresholds[:1], 1e-3)
     mechanism = mechanism.over(
         thresholds,
         quantiles=clipper.adaptive,
@@ -69,21 +75,20 @@ def run(
     )
     if estimates is not None:
         clipper.move(estimates)
-    optimizer = optimizer or make_optimizer(OPTIM, iter(clipper.parameters.values()))
+    optimizer = optimizer or make_optimizer(settings, iter(clipper.parameters.values()))
     train(
         model=model,
-        data=Records(objective or TinyObjective(), EXAMPLES),
+        data=Records(objective or TinyObjective(), EXAMPLES, shapes),
         clipper=clipper,
         mechanism=mechanism,
         optimizer=optimizer,
-        settings=OPTIM,
-        key=b"key",
+        settings=settings,
+        key=key,
         start=start,
         **hooks,
     )
     clipper.close()
-    run.estimates = clipper.estimates
-    return model, optimizer
+    return model, optimizer, clipper
 
 
 def weights(model):
@@ -92,9 +97,9 @@ def weights(model):
 
 def test_style_changes_nothing_but_speed():
     """Same seed, same weights after ten steps with dropout, noise and Adam."""
-    reference = weights(run("flat", steps=10)[0])
+    reference = weights(run("flat")[0])
     for style in ("ghost", "bk"):
-        for name, weight in weights(run(style, steps=10)[0]).items():
+        for name, weight in weights(run(style)[0]).items():
             torch.testing.assert_close(weight, reference[name], rtol=1e-3, atol=2e-5)
 
 
@@ -105,41 +110,36 @@ def test_every_trainable_parameter_moves_in_the_first_step():
         assert [n for n in before if torch.equal(before[n], after[n])] == []
 
 
-def test_continuing_equals_an_unbroken_run_bit_for_bit():
-    whole, _ = run(steps=6)
-    model, optimizer = run(steps=3)
-    state = optimizer.state_dict()
-    resumed = gpt2(dropout=0.1, seed=9).float()
-    resumed.load_state_dict(model.state_dict())
-    fresh = make_optimizer(OPTIM, resumed.parameters())
-    fresh.load_state_dict(state)
-    run(steps=6, start=3, model=resumed, optimizer=fresh)
-    for name, weight in weights(resumed).items():
-        assert torch.equal(weight, weights(whole)[name])
-
-
 ADAPTIVE = ("flat_adaptive", "per_layer_adaptive")
 
 
 @pytest.mark.parametrize(
-    ("style", "rescale"),
-    [("flat_adaptive", None), ("per_layer_adaptive", None), ("per_layer_adaptive", 1.0)],
+    ("style", "quantiles"),
+    [
+        ("bk", None),
+        ("flat_adaptive", Quantiles(0.6)),
+        ("per_layer_adaptive", Quantiles(0.6)),
+        ("per_layer_adaptive", Quantiles(0.6, rescale=1.0)),
+    ],
 )
-def test_continuing_with_adaptive_thresholds_equals_an_unbroken_run(style, rescale):
+def test_continuing_equals_an_unbroken_run_bit_for_bit(style, quantiles):
     fractions = []
-    settings = {"style": style, "quantiles": Quantiles(0.6, rescale=rescale)}
+    settings = {"style": style, "quantiles": quantiles}
     settings["spend"] = lambda step, released: fractions.append(released.fractions)
-    whole, _ = run(steps=6, **settings)
-    final, unbroken = run.estimates, list(fractions)
+    whole, _, final = run(steps=6, **settings)
+    unbroken = list(fractions)
     fractions.clear()
-    model, optimizer = run(steps=3, **settings)
-    assert run.estimates != final
+    model, optimizer, half = run(steps=3, **settings)
     resumed = gpt2(dropout=0.1, seed=9).float()
     resumed.load_state_dict(model.state_dict())
     fresh = make_optimizer(OPTIM, resumed.parameters())
     fresh.load_state_dict(optimizer.state_dict())
-    run(steps=6, start=3, model=resumed, optimizer=fresh, estimates=run.estimates, **settings)
-    assert run.estimates == final
+    estimates = None if quantiles is None else half.estimates
+    _, _, clipper = run(
+        steps=6, start=3, model=resumed, optimizer=fresh, estimates=estimates, **settings
+    )
+    if quantiles is not None:
+        assert clipper.estimates == final.estimates != half.estimates
     assert fractions == unbroken
     for name, weight in weights(resumed).items():
         assert torch.equal(weight, weights(whole)[name])
@@ -150,8 +150,6 @@ def test_thresholds_find_the_quantile_of_the_norms_in_training(style):
     """Frozen weights, hardly any noise: the share below each estimate comes to the target."""
     shares = []
     model = gpt2().float()
-    frozen = torch.optim.SGD(model.parameters(), lr=0.0)
-    rates = dataclasses.replace(OPTIM, lr=1e-30)
 
     def after(step, statistics):
         if step >= 40 and statistics.norms:
@@ -159,42 +157,19 @@ def test_thresholds_find_the_quantile_of_the_norms_in_training(style):
             thresholds = torch.tensor(statistics.released.thresholds)
             shares.append((torch.cat(statistics.norms) <= thresholds).float())
 
-    clipper = make_clipper(model, style, threshold=0.1, adaptive=Quantiles(0.5))
-    thresholds = tuple(group.threshold for group in clipper.groups)
-    plain = Mechanism(len(EXAMPLES), len(EXAMPLES), 70, 0.01, (0.1,), 1e-3)
-    train(
+    run(
+        style,
+        steps=70,
+        sigma=0.01,
+        batch=len(EXAMPLES),
+        threshold=0.1,
+        quantiles=Quantiles(0.5),
         model=model,
-        data=Records(TinyObjective(), EXAMPLES),
-        clipper=clipper,
-        mechanism=plain.over(thresholds, quantiles=Quantiles(0.5), quantile_budget=0.5),
-        optimizer=frozen,
-        settings=rates,
-        key=b"key",
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+        settings=dataclasses.replace(OPTIM, lr=1e-30),
         after_step=after,
     )
-    clipper.close()
     assert torch.cat(shares).mean(0).sub(0.5).abs().max() < 0.1
-
-
-@pytest.mark.parametrize(("dropout", "equal"), [(0.1, False), (0.0, True)])
-def test_dropout_masks_are_drawn_from_the_key(dropout, equal):
-    """With all records in the batch and no noise, nothing else of a step is random."""
-    seen = []
-    for key in (b"one", b"other"):
-        model = gpt2(dropout=dropout).float()
-        clipper = make_clipper(model, "bk", threshold=0.5)
-        train(
-            model=model,
-            data=Records(TinyObjective(), EXAMPLES),
-            clipper=clipper,
-            mechanism=Mechanism(len(EXAMPLES), len(EXAMPLES), 1, 0.0, (0.5,), 1e-3),
-            optimizer=make_optimizer(OPTIM, iter(clipper.parameters.values())),
-            settings=OPTIM,
-            key=key,
-            after_step=lambda step, statistics: seen.append(torch.cat(statistics.losses)),
-        )
-        clipper.close()
-    assert torch.equal(*seen) is equal
 
 
 def test_the_ledger_is_told_before_the_weights_move():
@@ -221,7 +196,7 @@ def test_a_record_whose_loss_is_not_finite_is_dropped_and_counted(style, value):
         dropped.append(statistics.dropped)
         sizes.append(statistics.records)
 
-    model, _ = run(style, steps=4, objective=TinyObjective(poison=value), after_step=after)
+    model, *_ = run(style, steps=4, objective=TinyObjective(poison=value), after_step=after)
     assert all(torch.isfinite(w).all() for w in weights(model).values())
     assert 0 < sum(dropped) < sum(sizes)
 
@@ -241,39 +216,17 @@ def test_a_record_whose_loss_is_not_finite_is_dropped_and_counted(style, value):
 
 
 def test_an_empty_batch_is_a_step_of_noise_alone():
-    mechanism = Mechanism(len(EXAMPLES), 1, 30, 0.5, (0.5,), 1e-3)
-    sampler = mechanism.sampler(b"key")
+    sampler = Mechanism(len(EXAMPLES), 1, 30, 0.5, (0.5,), 1e-3).sampler(b"key")
     assert [] in [sampler.batch(step) for step in range(30)]
-    model = gpt2().float()
-    clipper = make_clipper(model, "bk", threshold=0.5)
     seen = []
-    train(
-        model=model,
-        data=Records(TinyObjective(), EXAMPLES),
-        clipper=clipper,
-        mechanism=mechanism,
-        optimizer=make_optimizer(OPTIM, model.parameters()),
-        settings=OPTIM,
-        key=b"key",
-        after_step=lambda step, statistics: seen.append(statistics.summary()),
-    )
+    run(steps=30, batch=1, after_step=lambda step, statistics: seen.append(statistics.summary()))
     assert len(seen) == 30
     assert any(s["records"] == 0 and s["loss"] is None for s in seen)
 
 
 def test_the_examples_must_be_those_of_the_mechanism():
-    model = nn.Linear(2, 2)
-    clipper = make_clipper(model, "bk", threshold=1.0)
     with pytest.raises(TrainingError, match="16 units for a mechanism over 99"):
-        train(
-            model=model,
-            data=Records(TinyObjective(), EXAMPLES),
-            clipper=clipper,
-            mechanism=Mechanism(99, 4, 1, 1.0, (1.0,), 1e-3),
-            optimizer=make_optimizer(OPTIM, model.parameters()),
-            settings=OPTIM,
-            key=b"key",
-        )
+        run(slots=99 - len(EXAMPLES))
 
 
 def test_non_private_divergence_is_an_error():
@@ -294,7 +247,6 @@ def test_noise_reaches_the_weights_at_every_step_and_is_never_repeated():
     weights by the noise of each step.
     """
     sgd = Optim(name="sgd", lr=1.0, batch_size=4, epochs=1, microbatch_tokens=40)
-    mechanism = Mechanism(len(EXAMPLES), 4, 4, 1000.0, (1e-3,), 1e-3)
     model = gpt2().float()
     moves, last = [], [torch.cat([w.flatten() for w in weights(model).values()])]
 
@@ -304,19 +256,8 @@ def test_noise_reaches_the_weights_at_every_step_and_is_never_repeated():
         last.append(now)
 
     for start, stop in ((0, 2), (2, 4)):  # the second part is a resumed run
-        clipper = make_clipper(model, "bk", threshold=1e-3)
-        train(
-            model=model,
-            data=Records(TinyObjective(), EXAMPLES),
-            clipper=clipper,
-            mechanism=dataclasses.replace(mechanism, steps=stop),
-            optimizer=make_optimizer(sgd, iter(clipper.parameters.values())),
-            settings=sgd,
-            key=b"key",
-            start=start,
-            after_step=after,
-        )
-        clipper.close()
+        noisy = {"sigma": 1000.0, "threshold": 1e-3, "settings": sgd}
+        run(steps=stop, start=start, model=model, after_step=after, **noisy)
     n = moves[0].numel()
     assert len(moves) == 4
     for move in moves:
@@ -357,43 +298,33 @@ class Steep(TinyObjective):
 
 
 def test_a_record_whose_gradient_is_not_finite_is_counted_once():
-    model, seen = gpt2().float(), []
-    clipper = make_clipper(model, "per_layer", threshold=0.5)
-    thresholds = tuple(group.threshold for group in clipper.groups)
-    train(
-        model=model,
-        data=Records(Steep(), EXAMPLES),
-        clipper=clipper,
-        mechanism=Mechanism(len(EXAMPLES), len(EXAMPLES), 1, 0.5, thresholds, 1e-3),
-        optimizer=make_optimizer(OPTIM, iter(clipper.parameters.values())),
-        settings=OPTIM,
-        key=b"key",
+    seen = []
+    _, _, clipper = run(
+        "per_layer",
+        steps=1,
+        batch=len(EXAMPLES),
+        model=gpt2().float(),
+        objective=Steep(),
         after_step=lambda step, statistics: seen.append(statistics.summary()),
     )
-    clipper.close()
     steep = sum(7 in example.target for example in EXAMPLES)
     assert 0 < steep == seen[0]["dropped"]
     assert seen[0]["records"] == len(EXAMPLES)
-    assert len(seen[0]["clipped"]) == len(thresholds)
+    assert len(seen[0]["clipped"]) == len(clipper.groups)
     assert seen[0]["seconds"] > 0
 
 
 def test_a_step_has_the_learning_rate_of_its_schedule():
     settings = dataclasses.replace(OPTIM, schedule="linear")
-    model = gpt2().float()
-    clipper = make_clipper(model, "bk", threshold=0.5)
-    optimizer, rates = make_optimizer(settings, iter(clipper.parameters.values())), []
-    train(
+    model, rates = gpt2().float(), []
+    optimizer = make_optimizer(settings, model.parameters())
+    run(
+        steps=4,
         model=model,
-        data=Records(TinyObjective(), EXAMPLES),
-        clipper=clipper,
-        mechanism=Mechanism(len(EXAMPLES), 4, 4, 0.5, (0.5,), 1e-3),
         optimizer=optimizer,
         settings=settings,
-        key=b"key",
         after_step=lambda step, statistics: rates.append(optimizer.param_groups[0]["lr"]),
     )
-    clipper.close()
     assert rates == [settings.lr * lr_factor(settings, step, 4) for step in range(4)]
     assert rates == sorted(set(rates), reverse=True)
 
@@ -435,23 +366,18 @@ class Observer:
 
 def test_an_audit_sees_each_release_and_new_coordinates_move_once_it_is_counted():
     events, model = [], gpt2().float()
-    clipper = make_clipper(model, "bk", threshold=0.5)
-    optimizer = make_optimizer(OPTIM, iter(clipper.parameters.values()))
+    optimizer = make_optimizer(OPTIM, model.parameters())
     optimizer.register_step_pre_hook(lambda *_: events.append("weights"))
-    everyone = len(EXAMPLES) + 2
-    train(
+    run(
+        steps=2,
+        batch=len(EXAMPLES) + 2,
+        slots=2,
         model=model,
-        data=Records(TinyObjective(), EXAMPLES),
-        clipper=clipper,
-        mechanism=Mechanism(everyone, everyone, 2, 0.5, (0.5,), 1e-3),
         optimizer=optimizer,
-        settings=OPTIM,
-        key=b"key",
         audit=Observer(events),
         reparametrisation=Observer(events),
         spend=lambda step, released: events.append(f"spend {step}"),
     )
-    clipper.close()
     assert events == [
         event
         for step in range(2)
@@ -482,20 +408,18 @@ def test_blanks_change_neither_the_weights_nor_the_count_of_records(style):
     found, seen = [], []
     for shapes in (None, FixedShapes(64)):
         model = gpt2()
-        clipper = make_clipper(model, style, threshold=0.5)
-        thresholds = tuple(group.threshold for group in clipper.groups)
-        train(
+        run(
+            style,
+            steps=1,
+            sigma=0.0,
+            batch=len(EXAMPLES),
             model=model,
-            data=Records(FixedObjective(poison=math.inf), EXAMPLES, shapes),
-            clipper=clipper,
-            mechanism=Mechanism(len(EXAMPLES), len(EXAMPLES), 1, 0.0, thresholds, 1e-3),
-            optimizer=torch.optim.SGD(clipper.parameters.values(), lr=1.0),
-            settings=OPTIM,
-            key=b"key",
+            optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
+            objective=FixedObjective(poison=math.inf),
+            shapes=shapes,
             after_step=lambda step, statistics: seen.append(statistics),
         )
         found.append(weights(model))
-        clipper.close()
     torch.testing.assert_close(*found, rtol=1e-9, atol=1e-11)
     bad = sum(7 in example.target for example in EXAMPLES)
     assert 0 < bad < len(EXAMPLES)

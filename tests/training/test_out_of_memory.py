@@ -64,8 +64,8 @@ def test_a_step_in_halves_is_the_step_that_was_asked_for(style, late, tmp_path):
     """Bit for bit what the smaller microbatch gives from the start: same draw, same noise."""
     objective, told = Small(20, late=late), []
     budget = Budget(40, halve=True, file=tmp_path / "kept", warn=told.append)
-    halved, _ = run(style, steps=4, objective=objective, budget=budget)
-    asked, _ = run(style, steps=4, budget=Budget(20))
+    halved, *_ = run(style, steps=4, objective=objective, budget=budget)
+    asked, *_ = run(style, steps=4, budget=Budget(20))
     assert objective.failures == 1
     assert "half" not in told[0]
     assert "step 0 with microbatches of 40 tokens" in told[0]

@@ -107,16 +107,6 @@ def test_remarks_on_private_records_stay_out_of_log_files_however_little_noise(
         assert ("training records" in capsys.readouterr().err) is told
 
 
-def test_a_model_that_cannot_join_the_records_of_a_user_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "dpft.privacy.clipping.rules.linear.EmbeddingRule.sums_over_positions", False
-    )
-    words = ["task=language_modeling", "task.unit=user", "task.user_column=user"]
-    run = settings(tmp_path, *words, "task.limit_train=null", "model=random-gpt2")
-    with pytest.raises(ValueError, match="cannot be clipped with 8 rows"), ready(run):
-        pass
-
-
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert device_of("auto") == device_of("cpu") == torch.device("cpu")
@@ -124,23 +114,11 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
         device_of("cuda")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["precision=bfloat16", "device=cuda"], "Old GPU has no arithmetic for"),
-        (
-            ["task=cifar10", "model=wrn16-4", "audit=bound", "audit.records=10"],
-            "audit.records is 10, and such a canary is two records that are clipped as one",
-        ),
-    ],
-)
-def test_what_device_or_layers_cannot_do_is_refused_before_a_step(
-    tmp_path, monkeypatch, words, message
-):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: "device=cuda" in words)
+def test_what_the_device_cannot_do_is_refused_before_a_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Old GPU")
-    run = settings(tmp_path, *words)
-    with pytest.raises(ConfigError, match=message):
+    run = settings(tmp_path, "precision=bfloat16", "device=cuda")
+    with pytest.raises(ConfigError, match="Old GPU has no arithmetic for"):
         run_experiment(run)
     assert not run_path(run).exists()
