@@ -63,6 +63,15 @@ VERBS = {
 }
 
 
+_typer = functools.partial(
+    typer.Typer,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
 class Verbs(typer.core.TyperGroup):
     """Lists all verbs by their summaries, and imports the one that is called."""
 
@@ -72,6 +81,7 @@ class Verbs(typer.core.TyperGroup):
 
 
 def _command(name: str) -> Any:
+    """The verb with its options, or the group of a module that has several ``VERBS``."""
     verb, module = VERBS[name], import_module(f"dpft.cli.{name}")
     settings: dict[str, Any] = {"ignore_unknown_options": verb.forwards}
     if verb.own_help:
@@ -84,13 +94,6 @@ def _command(name: str) -> Any:
     return typer.main.get_command(own)
 
 
-_typer = functools.partial(
-    typer.Typer,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
 app = _typer(
     name="dpft",
     cls=Verbs,

@@ -24,7 +24,6 @@ from transformers.utils.logging import disable_progress_bar
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
-from dpft.models import wrn
 from dpft.models.files import Files
 from dpft.models.head import draw_head, in_head, is_tied, of_classes, settle_bias, untie
 from dpft.models.needs import Needs
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 # Its bars for loading and writing a few files would break into those of the run.
 disable_progress_bar()
-wrn.register()
 
 ADAPTER = "adapter"  # the folder of an adapter, in that of its model
 ADAPTER_CONFIG = "adapter_config.json"
@@ -185,6 +183,8 @@ def load_model(settings: Model, needs: Needs, seed: int, *, own: bool = False) -
         ModelError: if the model cannot be had, is of another kind, lacks weights that are not a
             new head's, or tokenizer and model do not fit.
     """
+    if needs.kind == "image" or "wrn" in settings.path:
+        import dpft.models.wrn  # noqa: F401 - makes transformers know it
     origin = find(settings)
     if not own and isinstance(origin, Files):
         _check_base(Path(origin.location))

@@ -5,7 +5,8 @@ norm, whose statistics would mix records, and standardised convolution weights. 
 section 5.1 and appendix A.1) train WRN16-4.
 
 `WideResNet` is the network; `WideResNetForImageClassification` is the same network as a model of
-transformers, with a config, so that it is loaded and saved as all others are.
+transformers, with a config, so that it is loaded and saved as all others are. Importing this module
+makes transformers know it.
 """
 
 from __future__ import annotations
@@ -192,9 +193,8 @@ class WideResNetForImageClassification(PreTrainedModel):
             initialization.zeros_(module.bias)
 
 
-def register() -> None:
-    """Make transformers find the model by the ``model_type`` of its config."""
-    AutoConfig.register(WideResNetConfig.model_type, WideResNetConfig, exist_ok=True)
-    AutoModelForImageClassification.register(
-        WideResNetConfig, WideResNetForImageClassification, exist_ok=True
-    )
+# Transformers finds the model by the ``model_type`` of its config.
+AutoConfig.register(WideResNetConfig.model_type, WideResNetConfig, exist_ok=True)
+AutoModelForImageClassification.register(
+    WideResNetConfig, WideResNetForImageClassification, exist_ok=True
+)

@@ -14,7 +14,6 @@ from dpft.runs.array_store import Array, ArrayWriter
 from dpft.runs.environment import usable_cores
 from dpft.tasks.keeping import Keeping, code, is_ours, settings
 from dpft.tasks.objectives.packed import Packed, Packer, fields, pack
-from dpft.tasks.objectives.workers import in_processes
 from dpft.tasks.views import blocks
 
 PIECE = 1024
@@ -104,6 +103,8 @@ def _packed(
     cores = threads or usable_cores() or 1
     processes = min(cores, _MOST_PROCESSES, len(records) // _PER_PROCESS)
     if processes > 1 and is_ours(objective):
+        from dpft.tasks.objectives.workers import in_processes
+
         yield from in_processes(objective, records, kind, PIECE, processes)
         return
     for piece in blocks(records, PIECE):
