@@ -52,6 +52,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(cache, ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def quick_scores() -> Iterator[None]:
+    """Scores of e2e without Java: the metric has tests of its own."""
+    scores = {"BLEU": 0.5, "NIST": 1.0, "METEOR": 0.2, "ROUGE_L": 0.3, "CIDEr": 0.4}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpft.tasks.metrics.e2e.score", lambda predictions, references: scores)
+        patch.setattr("dpft.tasks.metrics.e2e.signature", lambda: "quick")
+        yield
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what asks for `data_root` as `realdata`, so that `-m realdata` finds it."""

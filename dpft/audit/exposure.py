@@ -1,4 +1,4 @@
-"""How far secrets in the training data can be told from others: Li et al. 2022, appendix M.
+"""How far secrets in the training data differ from other texts: Li et al. 2022, appendix M.
 
 A secret is a text of random words behind a prefix in the form of the data. Its *exposure* is how
 much more likely the trained model finds it than the other texts that could stand there, in bits:
@@ -39,7 +39,7 @@ class Secret:
 
     Attributes:
         prefix: what it stands behind.
-        words: the words, of which the model is to tell the order and the choice.
+        words: the words, whose order and choice the model may have learnt.
     """
 
     prefix: str
@@ -115,7 +115,7 @@ def make_secrets(tokenizer: Any, count: int, seed: int) -> tuple[list[Secret], t
     Args:
         tokenizer: of the model; each word is one token of it.
         count: of secrets.
-        seed: public: what is measured is whether training tells them from others.
+        seed: public: it decides what is measured, and protects nothing.
 
     Raises:
         ConfigError: if the tokenizer has too few whole words.

@@ -39,11 +39,11 @@ def main(
 
 def _where(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
     kind, folder = _task(task_name, overrides).location
-    told = {
+    others = {
         "hub": "no files here; the hub would be asked. Type task.data_dir=FOLDER, or set DPFT_DATA",
         "sample": "generated records (task.source=sample)",
     }
-    echo(f"{task_name}: {folder if folder is not None else told.get(kind, kind)}")
+    echo(f"{task_name}: {folder if folder is not None else others.get(kind, kind)}")
 
 
 def _check(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
@@ -57,7 +57,7 @@ def _check(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
 
     task = _task(task_name, overrides)
     unusable = None
-    told = []
+    lines = []
     # On a terminal: ten million rows take minutes.
     with progress_bar("reading {task.completed:,.0f} rows") as (bar, rows):
         task.keep_in(None, lambda count: bar.advance(rows, count))
@@ -69,11 +69,13 @@ def _check(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
                 if split == "train" or not isinstance(error, SplitError):
                     unusable = unusable or error
                 else:
-                    told.append(f"{task_name} {split}: {error}")
+                    lines.append(f"{task_name} {split}: {error}")
                 continue
-            told += [f"{task_name} {split}: {len(records):,} records, {len(instances):,} instances"]
-            told += [f"  {line}" for line in details]
-    for line in told:
+            lines += [
+                f"{task_name} {split}: {len(records):,} records, {len(instances):,} instances"
+            ]
+            lines += [f"  {detail}" for detail in details]
+    for line in lines:
         echo(line)
     if unusable is not None:
         raise unusable

@@ -38,7 +38,7 @@ def main(
     name = "-".join(part for part in (settings.split, changed) if part)
     from dpft.config.offline import stay_offline_if_unreachable
 
-    stay_offline_if_unreachable()  # what can be told without the hub and torch was told
+    stay_offline_if_unreachable()  # what needs neither the hub nor torch is checked
     from dpft.training.predictions import predict, spelled, write_predictions
     from dpft.training.progress import Progress
 

@@ -77,7 +77,7 @@ def main(
     trained = loaded_run(path)
     from dpft.config.offline import stay_offline_if_unreachable
 
-    stay_offline_if_unreachable()  # what can be told without the hub and torch was told
+    stay_offline_if_unreachable()  # what needs neither the hub nor torch is checked
     from dpft.cli.again import training_command
     from dpft.privacy.guarantee import Guarantee
     from dpft.tasks.base import Task

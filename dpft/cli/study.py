@@ -46,9 +46,9 @@ def make(
     ]
     study = design(systems, items=items, raters=raters, per_rater=per_rater, seed=seed)
     sheet, form, key = write_study(study, out)
-    shown = sum(map(len, study.raters))
+    ratings = sum(map(len, study.raters))
     echo(
-        f"{form}: for raters, {items} contexts, {len(study.systems)} systems, {shown} ratings\n"
+        f"{form}: for raters, {items} contexts, {len(study.systems)} systems, {ratings} ratings\n"
         f"{sheet}: the same as a table\n"
         f"{key}: which system wrote what; keep it from the raters\n"
         f"then: dpft study read FILLED.csv... --key {key}"

@@ -97,19 +97,19 @@ def _list(paper: str | None, request: Request, beside: Sequence[str]) -> None:
     from dpft.reproduce.tables.overview import overview
 
     known = papers.names()
-    shown = [name for name in known if paper is None or name.startswith(f"{paper}/")]
-    if not shown:
+    names = [name for name in known if paper is None or name.startswith(f"{paper}/")]
+    if not names:
         some = dict.fromkeys([*(name.partition("/")[0] for name in known), *known])
         raise ConfigError(
             f"there is no table {paper!r}{suggestion(str(paper), some)}; type dpft table for all"
         )
     if beside:
         raise ConfigError(
-            f"got {' '.join(beside)} without a table; type one, as in dpft table {shown[0]}"
+            f"got {' '.join(beside)} without a table; type one, as in dpft table {names[0]}"
         )
     index = request.index()
     with Composer() as composer:
-        entries = overview([papers.load(*name.split("/", 1)) for name in shown], index, composer)
+        entries = overview([papers.load(*name.split("/", 1)) for name in names], index, composer)
     rows = []
     for entry in entries:
         counts = [entry.numbers.get(scale) for scale in SCALES]

@@ -104,7 +104,7 @@ def execute(raw: dict[str, Any]) -> None:
     run = parse(raw)
     from dpft.tasks import load_task
 
-    load_task(run.task)  # a wrong setting is told at once: what follows takes seconds
+    load_task(run.task)  # a wrong setting is reported at once: what follows takes seconds
     from dpft.report.console import Console
 
     with Console(stderr=True).status("importing torch and transformers"):

@@ -56,7 +56,7 @@ def check(overrides: Sequence[str]) -> bool:
     Of a run that is resumed it was known, and checked, when the run began.
 
     Raises:
-        ConfigError: unless a run of these overrides could start, as far as can be told.
+        ConfigError: unless a run of these overrides could start, as far as is known.
     """
     raw = compose(overrides)
     resumes = raw.get("resume") is not None

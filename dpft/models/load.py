@@ -246,7 +246,7 @@ def find(settings: Model) -> Files | StandIn:
     """Where the model comes from.
 
     Raises:
-        ModelError: if ``model.path`` names nothing that is here, as far as can be told offline.
+        ModelError: if ``model.path`` names nothing that is here, as far as is known offline.
     """
     path = settings.path
     if path == "???":
@@ -339,7 +339,7 @@ def _check_missing(
 ) -> None:
     """Refuse weights that transformers drew because the files had none, but for a new head's.
 
-    Training would go on, and nothing would tell that the model was not the pretrained one.
+    Training would go on, and nothing would show that the model was not the pretrained one.
     """
     lacking = sorted(name for name in missing if not (needs.classes and in_head(model, name)))
     if lacking:

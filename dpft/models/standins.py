@@ -49,7 +49,7 @@ class Special:
         first: those with the ids from 0 on.
         roles: which token is the ``bos``, ``eos``, ``pad`` and so on.
         last: those with the last ids.
-        types: whether the model is told which of two texts a token is of.
+        types: whether the model takes, of each token, which of two texts it is of.
         around: what stands around one text (``$A``) and two (``$B``), in the words of tokenizers'
             ``TemplateProcessing``; nothing where empty.
     """

@@ -93,11 +93,12 @@ def train(
         settings: learning-rate schedule, and microbatch size unless ``budget`` says otherwise.
         key: decides batches, noise and dropout; secret unless the run is for research.
         start: first step to run.
-        reparametrisation: tells the clipper's parameters from those that the optimizer moves.
+        reparametrisation: where the clipper's parameters are others than those that the optimizer
+            moves.
         audit: canaries in slots behind the last unit, which are sampled as units are.
         budget: the microbatch size of each step, and what is done where memory runs out.
-        spend: told each step, and what it released, before the weights move: the ledger.
-        after_step: told each step when it is done: metrics, progress, checkpoints.
+        spend: called with each step and what it released, before the weights move: the ledger.
+        after_step: called with each step when it is done: metrics, progress, checkpoints.
 
     Raises:
         TrainingError: without privacy, if the gradient is not finite; with it, a DivergedError if

@@ -20,13 +20,13 @@ def published_size(run: Run) -> int:
     """Training records of the task as published, for what is computed without the data.
 
     Raises:
-        ConfigError: for data of the user's own, whose size nobody has told.
+        ConfigError: for data of the user's own, whose size is not set.
     """
     size, limit = run.task.get("train_size"), run.task.get("limit_train")
     if size is None:
         raise ConfigError(
             f"task.train_size is not set: how large the data of task={run.task['name']} is cannot "
-            "be told without reading it. Type task.train_size=N, the number of training records "
+            "be known without reading it. Type task.train_size=N, the number of training records "
             "(of users, with task.unit=user); dpft data check counts them"
         )
     return int(size) if limit is None else min(int(size), int(limit))

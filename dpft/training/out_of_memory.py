@@ -26,6 +26,7 @@ Pieces = Sequence[Sequence[int]]
 
 # How allocators say it: torch's on the CPU, CUDA's, and those of its libraries.
 _SAID = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
+_MORE_ROOM = "free some, or take a machine with more, and run the same command again"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -73,9 +74,7 @@ def explained(doing: str) -> Iterator[None]:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        raise _refused(
-            doing, error, "free some, or take a machine with more, and run the same command again"
-        ) from error
+        raise _refused(doing, error, _MORE_ROOM) from error
 
 
 def _refused(doing: str, error: BaseException, advice: str) -> TrainingError:
@@ -101,7 +100,7 @@ class Budget:
         file: where halvings are kept, under ``private/``: which step ran out of memory depends on
             the records that it drew. None: nowhere.
         released: steps that were released before this process; they keep what they had.
-        warn: told of each halving.
+        warn: called with a message at each halving.
         fixed: whether the shapes that a record is computed in may depend on nobody else
             (`dpft.privacy.shapes`): which step runs out of memory does, so nothing is halved then.
 
@@ -177,44 +176,36 @@ class Budget:
         Raises:
             TrainingError: if the microbatch is not to be halved, or cannot be.
         """
-        smaller = tokens
-        while smaller > 1:
+        what, again = f"step {step} with optim.microbatch_tokens={tokens}", _MORE_ROOM
+        smaller = tokens // 2
+        while smaller and cut(smaller) == pieces:
             smaller //= 2
-            if cut(smaller) != pieces:
-                break
-        else:
-            raise _refused(
-                f"step {step} with one unit of privacy at a time",
-                error,
+        anew = f"optim.microbatch_tokens={smaller} begins another run, which spends privacy anew"
+        if not smaller:
+            what = f"step {step} with one unit of privacy at a time"
+            again = (
                 "shorten the records (task.max_length), train fewer weights (adapt=lora), or take "
-                "a machine with more",
+                "a machine with more"
             )
-        what = f"step {step} with optim.microbatch_tokens={tokens}"
-        if step < self._released:
-            raise _refused(
-                f"{what}, with which it was released before",
-                error,
-                "free some, or take a machine with more, and run the same command again. Other "
-                "microbatches would round the sum differently: a second release of the step, under "
-                "the same noise",
+        elif step < self._released:
+            what += ", with which it was released before"
+            again += (
+                ". Other microbatches would round the sum differently: a second release of the "
+                "step, under the same noise"
             )
-        if self._fixed:
-            raise _refused(
-                what,
-                error,
-                "free some, or take a machine with more, and run the same command again. In half "
-                "precision nothing is halved: no record's shapes may depend on who is drawn with "
-                f"it. optim.microbatch_tokens={smaller} begins another run, which spends privacy "
-                "anew",
+        elif self._fixed:
+            again += (
+                ". In half precision nothing is halved: no record's shapes may depend on who is "
+                f"drawn with it. {anew}"
             )
-        if not self._halve:
-            raise _refused(
-                what,
-                error,
+        elif not self._halve:
+            again = (
                 "run the same command again with out_of_memory=halve, which goes on with this run; "
-                f"optim.microbatch_tokens={smaller} begins another run, which spends privacy anew",
+                f"{anew}"
             )
-        return smaller
+        else:
+            return smaller
+        raise _refused(what, error, again)
 
     def _write(self) -> None:
         if self._file is None:

@@ -32,7 +32,7 @@ class Session(Closing):
         run: the settings.
         prepared: what is trained.
         directory: the run's folder.
-        progress: told of steps and warnings.
+        progress: shows steps and warnings.
 
     Raises:
         ConfigError, LedgerMismatchError: if the folder's run is not this one.

@@ -106,7 +106,7 @@ class Prepared:
 
 
 def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progress) -> Prepared:
-    """Read, load, encode and check; what cannot work is told here and not an hour later.
+    """Read, load, encode and check; what cannot work is reported here and not an hour later.
 
     Raises:
         DpftError, UnsupportedLayerError: with a message for the user.
@@ -144,8 +144,8 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
     printed = None if planted is not None else task.known_fingerprint
     printed = printed or fingerprint(records, owners)
     # How many records all users have together is private: not for a job's log file.
-    shown = len(records) if owners is None or progress.console.is_terminal else None
-    with progress.phase("encoding", shown) as advance:
+    count = len(records) if owners is None or progress.console.is_terminal else None
+    with progress.phase("encoding", count) as advance:
         examples = encoded(
             objective,
             records,
@@ -155,7 +155,7 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
             threads=run.threads,
         )
     remarks = [*task.remarks(), cut_in_encoding(examples)]
-    tell(remarks, mechanism.noise_multiplier > 0, progress)
+    warn_of_records(remarks, mechanism.noise_multiplier > 0, progress)
     key = keys.public_key(run.seed)
     if mechanism.private:
         runs.check_ledger(directory.path, mechanism.steps)
@@ -205,7 +205,7 @@ def assemble(run: Run, task: Task, size: int, device: torch.device) -> Parts:
     Raises:
         DpftError: if these settings do not go together.
     """
-    make_mechanism(run, size)  # an impossible budget is told before a model is loaded
+    make_mechanism(run, size)  # an impossible budget is reported before a model is loaded
     loaded = adapt(load_model(run.model, task.needs, run.seed), run.adapt, task.needs, run.seed)
     begun = loaded.digest()
     model = loaded.model.to(device).train()  # type: ignore[arg-type]
@@ -222,10 +222,10 @@ def fixed_shapes(run: Run, parts: Parts) -> FixedShapes | None:
     return FixedShapes(mechanism.batch_size)
 
 
-def tell(remarks: Sequence[str], noised: bool, progress: Progress) -> None:
+def warn_of_records(remarks: Sequence[str], noised: bool, progress: Progress) -> None:
     """Say what is odd about the training records, to whom it may be said.
 
-    Without noise to anyone; else on a live terminal only. What tells of private records may be
+    Without noise to anyone; else on a live terminal only. What describes private records may be
     looked at, but not land in a job's log file.
 
     Args:

@@ -1,6 +1,6 @@
 """A run that was trained, as the verbs that use its model find it again.
 
-Torch is imported with the model: what is wrong with a folder is told before.
+Torch is imported with the model: what is wrong with a folder is reported before.
 """
 
 from __future__ import annotations

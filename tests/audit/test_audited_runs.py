@@ -31,16 +31,11 @@ SMALL = [
 BOUND = ["audit=bound", "audit.gradients=300", "model=random-gpt2"]
 
 
+pytestmark = pytest.mark.usefixtures("quick_scores")
+
+
 def config(tmp_path, *overrides):
     return compose([*SMALL, f"runs_dir={tmp_path}", *overrides])
-
-
-@pytest.fixture(autouse=True)
-def quick_scores(monkeypatch):
-    monkeypatch.setattr(
-        "dpft.tasks.metrics.e2e.score", lambda predictions, references: {"BLEU": 0.5}
-    )
-    monkeypatch.setattr("dpft.tasks.metrics.e2e.signature", lambda: "quick")
 
 
 @pytest.mark.parametrize("style", ["bk", "per_layer_adaptive"])

@@ -18,6 +18,7 @@ from dpft.training import run as experiment
 from dpft.training.run import run_experiment
 from dpft.training.trained import loaded_run
 from tests.runs.example import example_guarantee
+from tests.training.test_run import train_only
 
 SMALL = [
     "task.source=sample",
@@ -33,12 +34,7 @@ SMALL = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _quick_scores(monkeypatch):
-    monkeypatch.setattr(
-        "dpft.tasks.metrics.e2e.score", lambda predictions, references: {"BLEU": 0.5}
-    )
-    monkeypatch.setattr("dpft.tasks.metrics.e2e.signature", lambda: "quick")
+pytestmark = pytest.mark.usefixtures("quick_scores")
 
 
 def settings(tmp_path, *overrides):
@@ -59,14 +55,8 @@ def test_a_run_is_continued_bit_for_bit_and_decoded_again(tmp_path, monkeypatch,
     trained = whole.record["model"]["trainable_parameters"]
     assert 0 < trained < whole.record["model"]["parameters"] / 2
 
-    def stop(*arguments, **keywords):
-        raise KeyboardInterrupt
-
     broken = settings(tmp_path, "name=broken", f"adapt={name}")
-    with monkeypatch.context() as patch:
-        patch.setattr("dpft.training.run._decode_stage", stop)
-        with pytest.raises(KeyboardInterrupt):
-            run_experiment(broken)
+    train_only(broken, monkeypatch)
     newest = sorted((tmp_path / "broken/checkpoints").iterdir())[-1]
     (newest / "model.safetensors").write_bytes(b"")  # damaged: the one before is taken
     run_experiment(broken)

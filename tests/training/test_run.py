@@ -50,16 +50,6 @@ def config(tmp_path, *overrides):
 
 
 @pytest.fixture(scope="module")
-def quick_scores():
-    """Scores without Java: the metric has tests of its own."""
-    scores = {"BLEU": 0.5, "NIST": 1.0, "METEOR": 0.2, "ROUGE_L": 0.3, "CIDEr": 0.4}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpft.tasks.metrics.e2e.score", lambda predictions, references: scores)
-        patch.setattr("dpft.tasks.metrics.e2e.signature", lambda: "quick")
-        yield
-
-
-@pytest.fixture(scope="module")
 def finished(tmp_path_factory, quick_scores):
     """One run that nobody changes: `copied` is for tests that do."""
     folder = tmp_path_factory.mktemp("finished")

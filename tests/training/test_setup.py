@@ -14,7 +14,7 @@ from dpft.tasks.objectives.causal import CausalExample
 from dpft.tasks.objectives.classifier import Classifier
 from dpft.training.progress import Progress
 from dpft.training.run import run_experiment
-from dpft.training.setup import device_of, tell
+from dpft.training.setup import device_of, warn_of_records
 from tests.small_runs import ready, settings
 
 EXAMPLES = [
@@ -32,7 +32,7 @@ USERS = [
 def said(examples, noised, terminal, capsys):
     progress = Progress()
     progress.console._force_terminal = terminal
-    tell([cut_in_encoding(examples)], noised, progress)
+    warn_of_records([cut_in_encoding(examples)], noised, progress)
     return " ".join(capsys.readouterr().err.split())
 
 
