@@ -1,4 +1,4 @@
-"""A finished run whose command is typed again: checked, and what is damaged made again or named."""
+"""A finished run, opened again: checked, and what is damaged made again or named."""
 
 from __future__ import annotations
 

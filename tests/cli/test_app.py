@@ -122,32 +122,20 @@ def test_account_calls_no_figure_of_shuffled_batches_a_bound():
     ("arguments", "message"),
     [
         ("account eps=0", "privacy.epsilon is 0.0; expected a number > 0"),
-        ("account eps=-1", "expected a number > 0"),
         ("account eps=1e-7 privacy.accountant=rdp", "epsilon"),
-        ("account eps=three", "privacy.epsilon is 'three'"),
-        ("account optim.bach_size=3", "bach_size"),
         ("account +optim.bach_size=3", "unknown setting optim.bach_size; did you mean"),
-        ("account +colour=red", "unknown setting colour"),
-        ("account task=e3e", "e3e"),
         ("account clip=none", "clip=none is not private"),
         ("account optim.batch_size=100000", "optim.batch_size is 100000 for 42061"),
-        ("account optim.batch_size=0", "optim.batch_size is 0"),
-        ("account optim.epochs=-1", "optim.epochs is -1"),
-        ("account clip.threshold=-1", "clip.threshold is -1"),
-        ("account clip.threshold=null", "clip.threshold is null"),
-        ("account privacy.delta=2", "privacy.delta is 2"),
         ("account privacy.accountant=pvr", "'pvr'; expected one of pld, rdp, gdp_clt, prv"),
         ("account eps=null", "neither privacy.epsilon nor privacy.noise_multiplier"),
-        ("account seed=x", "seed is 'x'"),
         ("account resume=runs/one", "type dpft compare runs/one"),
         ("validate task=sst2 sampling=shufle", "'shufle'; expected one of poisson, shuffle"),
         ("validate task.max_length=1", "task.max_length is 1"),
-        ("validate device=gpu", "device is 'gpu'; expected auto, cpu or cuda"),
+        ("validate name=../elsewhere", "expected the name of a folder below runs_dir"),
         (
             "validate name=123",
             "name is 123 (int); expected str or null; as text, type \"name='123'\"",
         ),
-        ("validate eps=nan", "privacy.epsilon is nan, which is not a number"),
         ("validate resume=nowhere", "nowhere holds no config.yaml"),
         ("validate resume=5", "5 holds no config.yaml"),
         ("score nowhere", "does not exist"),
@@ -378,23 +366,6 @@ def test_a_page_among_the_runs_is_no_run(tmp_path, monkeypatch):
     monkeypatch.setattr("dpft.runs.read_record", lambda path: RECORD)
     result = invoke("compare", str(tmp_path / "a"), str(tmp_path / "report.html"))
     assert result.exit_code == 0, result.output
-
-
-@pytest.mark.parametrize(
-    ("word", "told"),
-    [
-        ("threads=0", "threads is 0; expected a number > 0"),
-        ("checkpoint_every=0", "checkpoint_every is 0"),
-        ("name=../elsewhere", "expected the name of a folder below runs_dir"),
-        ("name=.", "expected the name of a folder below runs_dir"),
-        ("name=''", "expected the name of a folder below runs_dir"),
-        ("name=/tmp/elsewhere", "expected the name of a folder below runs_dir"),
-    ],
-)
-def test_what_train_could_not_do_is_told_by_validate(word, told):
-    result = invoke("validate", "task=e2e", "eps=3", word)
-    assert result.exit_code == 2
-    assert told in result.stderr
 
 
 def test_validate_checks_the_run_that_is_resumed(tmp_path):
