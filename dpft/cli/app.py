@@ -51,17 +51,21 @@ VERBS = {
     "figure": Verb("A paper's figure, as PNG and SVG with its data as CSV", resumes=True),
     "generate": Verb("Synthetic records from a private run"),
     "study": Verb("Human ratings of several runs' texts: make, read"),
-    "bench": Verb("Time and memory of clipping, beside non-private training and peers"),
+    "bench": Verb(
+        "Time and memory of clipping, beside non-private training and peers", resumes=True
+    ),
     "select": Verb(
         "Choose settings on private data, accounted", hub=True, resumes=True, forwards=True
     ),
     "audit": Verb(
         "Train with canaries, and ask what they prove",
-        **{"hub": True, "resumes": True, "forwards": True, "own_help": True},
+        hub=True,
+        resumes=True,
+        forwards=True,
+        own_help=True,
     ),
     "demo": Verb("The main job on generated data, offline", hub=True, resumes=True),
 }
-
 
 _typer = functools.partial(
     typer.Typer,
