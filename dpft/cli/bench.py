@@ -21,6 +21,7 @@ from dpft.reproduce.bench.processes import BenchError, Session, code_fingerprint
 from dpft.reproduce.bench.rounds import Journal, Tell, measure, measurement_key
 from dpft.reproduce.bench.settings import DEFAULT_OUT, DEFAULT_ROUNDS, Settings
 from dpft.reproduce.bench.statistics import summarise
+from dpft.runs.environment import usable_cores
 
 
 def main(
@@ -72,7 +73,7 @@ def main(
         peers=peers,
         rounds=rounds,
         steps=steps,
-        threads=usual_threads() if threads is None else threads,
+        threads=_usual_threads() if threads is None else threads,
         untied=untied,
         device=device,
         dtype=dtype,
@@ -101,15 +102,12 @@ def main(
         _measure(settings, facts, journal, path, title)
 
 
-def usual_threads() -> int:
+def _usual_threads() -> int:
     """``OMP_NUM_THREADS`` where it is set, else the cores that this process may use."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     if given.isdecimal() and int(given) > 0:
         return int(given)
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
+    return usable_cores() or 1
 
 
 def _measure(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.schema import parse
 from dpft.report.terminal import echo
+
+if TYPE_CHECKING:
+    from dpft.tasks.base import Task
 
 
 def main(
@@ -116,7 +119,7 @@ def _advise(task_name: str, folder: Path) -> None:
     echo(f"use it with: dpft train task={task_name} task.data_dir={folder}")
 
 
-def _task(name: str, overrides: Sequence[str]):  # type: ignore[no-untyped-def]
+def _task(name: str, overrides: Sequence[str]) -> Task:
     from dpft.tasks import load_task
 
     return load_task(parse(compose([f"task={name}", *overrides])).task)
