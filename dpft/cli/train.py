@@ -16,7 +16,6 @@ from dpft.config.folder import conf_dir
 from dpft.config.overrides import check_flags, explained, refusals_told
 from dpft.config.schema import parse
 from dpft.report.terminal import secho
-from dpft.sweep.process import end_with_parent
 
 # Hydra's flags that take a value, and --info, whose value is optional.
 _WITH_VALUE = (
@@ -59,7 +58,6 @@ def main(arguments: Settings = None) -> None:
     """
     words = flags_first(arguments or ())
     check_flags(words)
-    end_with_parent()
     import hydra
     from omegaconf import DictConfig, OmegaConf
 
