@@ -53,20 +53,15 @@ def test_other_layers_can_be_named():
     assert all(".mlp.c_fc.lora_" in name for name in names)
 
 
-def test_layers_of_unknown_names_are_refused_with_the_known_ones():
-    settings = Adapt("lora", rank=2, alpha=4, targets=("q_projection",))
-    with pytest.raises(ModelError, match=r"q_projection.*expected names such as c_attn, c_fc"):
-        adapted("gpt2", "lora", settings=settings)
-
-
 CAUSAL = Needs("causal")
 
 
-@pytest.mark.parametrize("targets", [("c_attn", "c_prjo"), ("nothing",)])
+@pytest.mark.parametrize("targets", [("c_attn", "c_prjo"), ("q_projection",)])
 def test_a_target_that_is_not_there_is_named(targets):
     loaded = load_model(Model("tiny", "bundled:tiny"), CAUSAL, 0)
     settings = Adapt("lora", rank=2, alpha=4, targets=targets)
-    with pytest.raises(ModelError, match=f"no linear layer {targets[-1]} outside"):
+    said = f"no linear layer {targets[-1]} outside a new head; expected names such as c_attn, c_fc"
+    with pytest.raises(ModelError, match=said):
         adapt(loaded, settings, CAUSAL, 0)
 
 

@@ -230,12 +230,19 @@ def test_classes_are_named_in_what_is_saved(tmp_path):
     assert config["id2label"] == {"0": "no", "1": "yes"}
 
 
-def test_a_vit_of_other_classes_gets_a_new_head(tmp_path):
-    old = saved("vit", Needs("image", tuple("abc")), tmp_path)
-    model = load_model(Model("x", str(tmp_path)), IMAGES, seed=3).model
-    assert model.classifier.weight.shape == (2, 64)
-    assert torch.equal(model.vit.layernorm.weight, old.vit.layernorm.weight)
-    assert model.config.num_labels == 2
+@pytest.mark.parametrize(
+    ("family", "head", "kept"),
+    [("vit", "classifier.weight", "vit.layernorm.weight"), ("wrn", "head.weight", "stem.weight")],
+)
+def test_a_model_of_images_of_other_classes_gets_a_new_head(family, head, kept, tmp_path):
+    old = saved(family, Needs("image", tuple("abc")), tmp_path).state_dict()
+    settings = Model("x", str(tmp_path))
+    new, other = (load_model(settings, IMAGES, seed).model for seed in (3, 4))
+    weights, others = new.state_dict(), other.state_dict()
+    assert weights[head].shape == (2, 64)
+    assert not torch.equal(weights[head], others[head])
+    assert torch.equal(weights[kept], old[kept])
+    assert new.config.num_labels == 2
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "vit", "wrn"])
