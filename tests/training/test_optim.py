@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from dpft.runs.tensors import portable
 from torch import nn
 
 from dpft.config.compose import compose
@@ -12,7 +13,6 @@ from dpft.config.errors import ConfigError
 from dpft.config.folder import conf_dir
 from dpft.config.schedule import lr_factor
 from dpft.config.schema import OPTIMIZERS, Optim, parse
-from dpft.runs.tensors import portable
 from dpft.training.mechanisms import expected_batch_size, make_mechanism, published_size
 from dpft.training.optim import make_optimizer
 
