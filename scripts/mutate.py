@@ -74,6 +74,7 @@ TARGETS: dict[str, str] = {
     "privacy/clipping/test_groups",
     "dpft/privacy/quantiles.py": "privacy/test_quantiles privacy/test_mechanism",
     "dpft/privacy/clipping/groups.py": "privacy/clipping/test_groups",
+    "dpft/privacy/spec.py": "privacy/test_spec privacy/clipping/test_groups",
     "dpft/privacy/accounting/rdp.py": "privacy/test_accounting",
     "dpft/privacy/accounting/prv.py": "privacy/test_accounting",
     "dpft/privacy/accounting/gdp.py": "privacy/test_accounting",

@@ -117,7 +117,7 @@ def test_what_is_left_out_has_a_default_or_is_named(shipped):
         if said is not None:
             named.add(key)
     groups = {"task", "model", "adapt", "clip", "privacy", "optim", "decode"}
-    within = {"task.name", "model.path", "adapt.name", "clip.style", "optim.lr"}
+    within = {"task.name", "model.path", "adapt.name", "clip.plan", "optim.lr"}
     assert named >= {*groups, *within, "seed", "name", "resume", "force"}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from dpft.config.errors import ConfigError, suggestion
 
@@ -31,7 +31,7 @@ def is_other_size(count: int, published: int) -> bool:
     return abs(count - published) > 0.02 * published
 
 
-def one_of(name: str, value: str, known: Sequence[str]) -> None:
+def one_of(name: str, value: str, known: Collection[str]) -> None:
     """Refuse what is not in ``known``, with the nearest name."""
     if value not in known:
         raise ConfigError(

@@ -1,53 +1,29 @@
-"""``conf/clip``: a clipping style and its parts, checked against each other.
+"""``conf/clip``: a clipping style's parts, checked against each other.
 
-A style is a name for a choice of plan, groups and fixed or adaptive thresholds. The parts decide
-what runs; the name stands in run names and tables, so it must be that of the parts.
+A style is a name for a plan, groups, and fixed or adaptive thresholds (`dpft.privacy.spec`). The
+name follows from the parts. It stands in run names and tables.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from dpft.config.checks import HUGE, one_of, positive
 from dpft.config.errors import ConfigError
-
-# As in dpft.privacy, which is not imported here: it takes a second, and `dpft --help` none.
-PLANS = ("none", "materialised", "lee_kifer", "ghost", "bk", "fused")
-PARTITIONS = (
-    "flat",
-    "per_layer",
-    "per_param",
-    "block_wise",
-    "uniform",
-    "two_group",
-    "by_type",
-    "per_device",
-    "custom",
+from dpft.privacy.spec import (
+    ALLOCATIONS,
+    CLIP_FUNCTIONS,
+    PARTITIONS,
+    PLANS,
+    STYLES,
+    Partition,
+    Style,
+    misfit,
+    style_of,
 )
-ALLOCATIONS = ("global", "equal_budget", "weighted")
-_TWO_BACKWARDS = ("lee_kifer", "ghost")
-# With one fixed threshold, styles are named by how the sum is formed.
-_FLAT = {"none": "none", "materialised": "flat"} | {p: p for p in (*_TWO_BACKWARDS, "bk")}
-STYLES = (*_FLAT.values(), *PARTITIONS[1:], *(f"{name}_adaptive" for name in PARTITIONS))
+
 _QUANTILE = ("quantile", "quantile_lr", "quantile_budget", "quantile_noise", "rescale")
-_PATTERNS = '\'[["*.0.*"],["*.1.*"]]\''
-_GROUPING = {
-    "uniform": {"count": "4"},
-    "two_group": {"boundary": "6"},
-    "per_device": {"count": "4", "patterns": _PATTERNS},
-    "custom": {"patterns": _PATTERNS},
-}
-
-
-def parts_of(style: str) -> tuple[str, str, bool]:
-    """Plan, groups, and whether thresholds adapt, where a config names nothing but ``style``."""
-    for plan, name in _FLAT.items():
-        if style == name:
-            return plan, "flat", False
-    groups = style.removesuffix("_adaptive")
-    return "bk" if groups == "flat" else "fused", groups, groups != style
 
 
 @dataclass(frozen=True)
@@ -55,7 +31,8 @@ class Clip:
     """How per-example gradients are clipped, and where noise and budget go.
 
     Attributes:
-        style: the name of the choice, as in run names and tables.
+        style: follows from ``plan``, ``groups`` and ``adaptive``. Where they are left out, they are
+            those of the style.
         plan: how the sum is formed.
         groups: what is clipped together.
         threshold: ``C``; each of ``K`` groups is clipped to ``C/sqrt(K)``. Adaptive: what every
@@ -74,7 +51,7 @@ class Clip:
         allocation: how noise is spread over the groups.
     """
 
-    style: str
+    style: str | None = None
     plan: str | None = None
     groups: str | None = None
     threshold: float | None = None
@@ -92,22 +69,13 @@ class Clip:
     allocation: str = "global"
 
     def __post_init__(self) -> None:
-        one_of("clip.style", self.style, STYLES)
-        plan, groups, adaptive = parts_of(self.style)
-        for name, value in (("plan", plan), ("groups", groups), ("adaptive", adaptive)):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
-        one_of("clip.plan", str(self.plan), PLANS)
-        one_of("clip.groups", str(self.groups), PARTITIONS)
-        one_of("clip.clip_function", self.clip_function, ("abadi", "automatic"))
+        self._name_style()
+        one_of("clip.clip_function", self.clip_function, CLIP_FUNCTIONS)
         one_of("clip.allocation", self.allocation, ALLOCATIONS)
-        if self.plan == "none":
-            self._check_style()
+        if not self.private:
             names = ("threshold", "thresholds", *_QUANTILE)
             self._without_effect(names, "without clipping", "clip=bk")
             return
-        self._check_plan()
-        self._check_style()
         self._check_groups()
         self._check_thresholds()
         self._check_quantiles()
@@ -117,58 +85,49 @@ class Clip:
         """Whether gradients are clipped at all."""
         return self.plan != "none"
 
-    def _own_style(self) -> str:
-        if self.adaptive:
-            return f"{self.groups}_adaptive"
-        return _FLAT.get(str(self.plan), "bk") if self.groups == "flat" else str(self.groups)
+    @property
+    def partition(self) -> Partition:
+        """How parameters are grouped.
 
-    def _check_plan(self) -> None:
-        style = self._own_style()
-        if self.plan in _TWO_BACKWARDS and self.groups != "flat":
-            raise ConfigError(
-                f"clip.plan is {self.plan} with clip.groups={self.groups}: two backwards can "
-                f"reweight by one factor per record only; type {_typed(style, 'fused')}, or "
-                f"{_typed(style, 'bk')}"
-            )
-        if self.plan == "fused" and self.groups == "flat":
-            raise ConfigError(
-                "clip.plan is fused with clip.groups=flat: a single group is known only when the "
-                f"backward ends; type {_typed(style, 'bk')}"
-            )
+        Raises:
+            ValueError: for settings that these groups do not take.
+        """
+        return Partition(str(self.groups), self.count, self.boundary, self.patterns)
 
-    def _check_style(self) -> None:
-        style = self._own_style()
-        if self.style != style:
+    def _name_style(self) -> None:
+        """The parts from the style where they are left out, and the style from the parts."""
+        if self.style is None and self.plan is None:
+            raise ConfigError("neither clip.plan nor clip.style is set; type clip=bk")
+        if self.style is not None:
+            one_of("clip.style", self.style, STYLES)
+        usual = Style("none", "flat") if self.style is None else STYLES[self.style]
+        for name, value in usual._asdict().items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        one_of("clip.plan", str(self.plan), PLANS)
+        one_of("clip.groups", str(self.groups), PARTITIONS)
+        parts = Style(self.plan, str(self.groups), bool(self.adaptive))  # type: ignore[arg-type]
+        reason, style = misfit(parts), style_of(parts)
+        if reason is not None:
+            raise ConfigError(
+                f"clip.plan is {self.plan} with clip.groups={self.groups}: {reason}; type "
+                f"{_typed(style)}"
+            )
+        if self.style not in (None, style):
             raise ConfigError(
                 f"clip.style is {self.style}, but plan {self.plan}, groups {self.groups} and "
                 f"{'adaptive' if self.adaptive else 'fixed'} thresholds make the style {style}; "
-                f"type {_typed(style, str(self.plan))}"
+                f"type {_typed(style, self.plan)}"
             )
+        object.__setattr__(self, "style", style)
 
     def _check_groups(self) -> None:
-        takes = _GROUPING.get(str(self.groups), {})
-        given = [n for n in ("count", "boundary", "patterns") if getattr(self, n) is not None]
-        if set(given) - set(takes):
+        try:
+            object.__setattr__(self, "patterns", self.partition.patterns)
+        except ValueError as error:
             raise ConfigError(
-                f"clip.{given[0]} is {getattr(self, given[0])}, which has no effect on "
-                f"clip.groups={self.groups}; leave it out, or type {_typed(self._own_style())}"
-            )
-        if takes and len(given) != 1:
-            expected = " or ".join(f"++clip.{name}={value}" for name, value in takes.items())
-            raise ConfigError(
-                f"clip.groups is {self.groups} with {' and '.join(given) or 'no setting'}; "
-                f"expected exactly one: type {expected}"
-            )
-        for name in ("count", "boundary"):
-            positive(f"clip.{name}", getattr(self, name))
-        groups: tuple[Any, ...] = self.patterns or ()
-        if any(isinstance(g, str) or not all(isinstance(p, str) for p in g) for g in groups):
-            raise ConfigError(
-                f"clip.patterns is {self.patterns}; expected a list of patterns per group: type "
-                f"clip.patterns={_PATTERNS}"
-            )
-        if self.patterns is not None:
-            object.__setattr__(self, "patterns", tuple(tuple(group) for group in groups))
+                f"clip.groups is {self.groups}: {error}; its settings are typed as ++clip.count=4"
+            ) from error
 
     def _check_thresholds(self) -> None:
         positive("clip.threshold", self.threshold, at_most=HUGE)
@@ -238,5 +197,5 @@ def _typed(style: str, plan: str | None = None) -> str:
     groups = style.removesuffix("_adaptive")
     typed = f"clip={style}"
     if style != groups and groups not in ("flat", "per_layer", "per_device"):
-        typed = f"clip=per_layer_adaptive clip.groups={groups} clip.style={style}"
-    return typed if plan in (None, parts_of(style)[0]) else f"{typed} clip.plan={plan}"
+        typed = f"clip=per_layer_adaptive clip.groups={groups}"
+    return typed if plan in (None, STYLES[style].plan) else f"{typed} clip.plan={plan}"

@@ -21,6 +21,7 @@ from dpft.config.audit import Audit
 from dpft.config.checks import HUGE, check_seed, one_of, positive
 from dpft.config.clip import Clip
 from dpft.config.errors import ConfigError, suggestion
+from dpft.privacy.spec import ACCOUNTANTS, SAMPLINGS
 
 # What is done where memory runs out (`out_of_memory`).
 STOP, HALVE = "stop", "halve"
@@ -139,8 +140,8 @@ class Privacy:
             )
         if self.noise_seed is not None:
             check_seed("privacy.noise_seed", self.noise_seed)
-        one_of("privacy.accountant", self.accountant, ("pld", "rdp", "gdp_clt", "prv"))
-        one_of("privacy.sampling", self.sampling, ("poisson", "shuffle"))
+        one_of("privacy.accountant", self.accountant, ACCOUNTANTS)
+        one_of("privacy.sampling", self.sampling, SAMPLINGS)
 
 
 @dataclass(frozen=True)
@@ -360,7 +361,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that one run is made of. ``raw`` is the resolved config as composed."""
+    """Everything that one run is made of. ``raw`` is the composed config, with the style named."""
 
     task: Mapping[str, Any]
     model: Model
@@ -481,7 +482,7 @@ def parse(raw: Mapping[str, Any]) -> Run:
     _check_name(plain["name"])
     run = Run(
         task=raw["task"],
-        raw=raw,
+        raw={**raw, "clip": {**raw["clip"], "style": groups["clip"].style}},
         **groups,
         **plain,
         sweep=sweep,

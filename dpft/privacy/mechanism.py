@@ -14,9 +14,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dpft.privacy import accounting
-from dpft.privacy.noise import ALLOCATIONS, GaussianNoise, allocate
+from dpft.privacy.noise import GaussianNoise, allocate
 from dpft.privacy.quantiles import Quantiles, split_noise, total_noise
 from dpft.privacy.sampling import PoissonSampler, Sampler, ShuffleSampler, fitting_batch
+from dpft.privacy.spec import ALLOCATIONS
 from dpft.privacy.thresholds import sensitivity
 
 if TYPE_CHECKING:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from dpft.privacy.clipping import Clipper
     from dpft.privacy.mechanism import Mechanism
 
-ALLOCATIONS = ("global", "equal_budget", "weighted")
-
 NOISE_VERSION = 2
 """Of what noise and samples follow from a key; 1 was NumPy's Philox. A step that was spent under
 one version cannot be replayed under another."""
@@ -47,7 +45,7 @@ def allocate(
     Gaussian mechanism with noise multiplier ``sigma``.
 
     Args:
-        allocation: one of `ALLOCATIONS`.
+        allocation: one of `dpft.privacy.spec.ALLOCATIONS`.
         sigma: noise multiplier on the gradients.
         thresholds: ``C_k``.
         dimensions: ``d_k``, the number of parameters per group; used by ``weighted`` only.

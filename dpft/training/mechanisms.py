@@ -12,7 +12,6 @@ from dpft.config.errors import ConfigError
 from dpft.config.folder import conf_dir
 from dpft.config.schema import Optim, Run
 from dpft.privacy import Clipper, Mechanism, accounting, make_clipper
-from dpft.privacy.clipping.groups import Partition
 from dpft.privacy.quantiles import Quantiles
 
 
@@ -84,7 +83,7 @@ def attach_clipper(clip: Clip, model: nn.Module) -> Clipper:
             "flat",  # every part of a style is given below; this one is without defaults
             threshold=clip.threshold,
             thresholds=clip.thresholds,
-            groups=Partition(str(clip.groups), clip.count, clip.boundary, clip.patterns),
+            groups=clip.partition,
             plan=clip.plan,
             clip_function=clip.clip_function,
             adaptive=quantiles_of(clip),

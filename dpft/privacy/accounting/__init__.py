@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpft.privacy.accounting.calibration import Accountant, calibrate_noise
+from dpft.privacy.accounting.calibration import calibrate_noise
 from dpft.privacy.accounting.gdp import epsilon_gdp_clt
 from dpft.privacy.accounting.pld import epsilon_pld
 from dpft.privacy.accounting.prv import PRVEpsilon, epsilon_prv
@@ -27,7 +27,6 @@ from dpft.privacy.accounting.steps import steps_for
 _TOLERANCE = 0.01
 
 __all__ = [
-    "Accountant",
     "AccountingError",
     "Conversion",
     "PRVEpsilon",

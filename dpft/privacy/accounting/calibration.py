@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Literal, get_args
+from typing import Any
 
 from scipy import optimize
 
@@ -14,8 +14,8 @@ from dpft.privacy.accounting.gdp import epsilon_gdp_clt
 from dpft.privacy.accounting.pld import epsilon_pld
 from dpft.privacy.accounting.prv import epsilon_prv
 from dpft.privacy.accounting.rdp import DEFAULT_CONVERSION, Conversion, epsilon_rdp
+from dpft.privacy.spec import ACCOUNTANTS, Accountant
 
-Accountant = Literal["pld", "rdp", "gdp_clt", "prv"]
 MIN_NOISE, MAX_NOISE = 1e-6, 1e6  # where calibration looks
 
 
@@ -94,9 +94,9 @@ def calibrate_noise(
             f"got epsilon={target_epsilon}; expected a number > 0. "
             "Type for instance privacy.epsilon=8."
         )
-    if accountant not in get_args(Accountant):
+    if accountant not in ACCOUNTANTS:
         raise ValueError(
-            f"got accountant={accountant!r}; expected one of {get_args(Accountant)}. "
+            f"got accountant={accountant!r}; expected one of {ACCOUNTANTS}. "
             "Type privacy.accountant=pld."
         )
     if not 0 < tol < 1:

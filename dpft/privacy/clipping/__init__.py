@@ -2,6 +2,6 @@
 
 from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.clipping.functions import CLIP_FUNCTIONS
-from dpft.privacy.clipping.styles import STYLES, make_clipper
+from dpft.privacy.clipping.styles import make_clipper
 
-__all__ = ["CLIP_FUNCTIONS", "STYLES", "Clipper", "make_clipper"]
+__all__ = ["CLIP_FUNCTIONS", "Clipper", "make_clipper"]

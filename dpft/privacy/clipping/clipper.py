@@ -26,11 +26,12 @@ from dpft.privacy.clipping.checks.structure import verify_uses
 from dpft.privacy.clipping.checks.verify import check_rules
 from dpft.privacy.clipping.functions import ClipFunction
 from dpft.privacy.clipping.groups import Group
-from dpft.privacy.clipping.plans import PRIVATE_PLANS, TWO_BACKWARDS, Batch
+from dpft.privacy.clipping.plans import PRIVATE_PLANS, Batch
 from dpft.privacy.clipping.rules import Rule, UnsupportedLayerError
 from dpft.privacy.clipping.sites import check_joins, find_sites
 from dpft.privacy.precision import full_precision
 from dpft.privacy.quantiles import Quantiles
+from dpft.privacy.spec import TWO_BACKWARDS
 from dpft.privacy.thresholds import check_threshold, sensitivity
 
 
@@ -40,7 +41,7 @@ class Clipper:
     Built by `dpft.privacy.make_clipper`.
 
     Attributes:
-        plan: how sums are formed, one of `dpft.privacy.clipping.plans.PLANS`.
+        plan: how sums are formed, one of `dpft.privacy.spec.PLANS`.
         parameters: the trainable parameters by name; a tied parameter appears once.
         groups: the clipping groups with the thresholds they start from; empty for ``none``.
         adaptive: how thresholds follow quantiles of the norms; None where they are fixed.

@@ -18,6 +18,7 @@ def automatic(norms: Tensor, threshold: float) -> Tensor:
     return threshold / (norms + 0.01)
 
 
+# Named by `dpft.privacy.spec.CLIP_FUNCTIONS`.
 ClipFunction = Callable[[Tensor, float], Tensor]
 CLIP_FUNCTIONS: Mapping[str, ClipFunction] = MappingProxyType(
     {"abadi": abadi, "automatic": automatic}

@@ -30,31 +30,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from types import MappingProxyType
-from typing import Any
 
 from torch import nn
 
+from dpft.privacy.spec import Partition
 from dpft.privacy.thresholds import check_threshold
 
 Parts = tuple[tuple[str, tuple[str, ...]], ...]  # (group name, parameter names)
-
-# Each partition and its settings, of which exactly one is given.
-_SETTINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "flat": (),
-        "per_layer": (),
-        "per_param": (),
-        "block_wise": (),
-        "uniform": ("count",),
-        "two_group": ("boundary",),
-        "by_type": (),
-        "per_device": ("count", "patterns"),
-        "custom": ("patterns",),
-    }
-)
-PARTITIONS = tuple(_SETTINGS)
-_EXAMPLES = {"count": "count=4", "boundary": "boundary=6", "patterns": 'patterns=[["*.0.*"], ...]'}
 
 
 @dataclass(frozen=True)
@@ -67,52 +49,6 @@ class Group:
 
     def __post_init__(self) -> None:
         check_threshold(f"group {self.name!r}", self.threshold)
-
-
-@dataclass(frozen=True)
-class Partition:
-    """How to group the trainable parameters.
-
-    Attributes:
-        name: one of `PARTITIONS`.
-        count: ``uniform``: the number of groups; ``per_device``: the number of devices.
-        boundary: ``two_group``: the number of blocks in the first group.
-        patterns: ``custom`` and ``per_device``: shell-style patterns on parameter names, one tuple
-            for each group. ``*`` crosses dots: write ``h.1.*`` rather than ``h.1*``.
-    """
-
-    name: str
-    count: int | None = None
-    boundary: int | None = None
-    patterns: tuple[tuple[str, ...], ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.name not in _SETTINGS:
-            raise ValueError(f"partition is {self.name!r}; expected one of {', '.join(PARTITIONS)}")
-        takes = _SETTINGS[self.name]
-        given = [key for key in _EXAMPLES if getattr(self, key) is not None]
-        if len(given) != min(1, len(takes)) or not set(given) <= set(takes):
-            got = ", ".join(f"{key}={getattr(self, key)!r}" for key in given) or "no setting"
-            expected = " or else ".join(_EXAMPLES[key] for key in takes) or "no setting"
-            raise ValueError(f"partition {self.name!r} got {got}; expected {expected}")
-        for key in ("count", "boundary"):
-            value: Any = getattr(self, key)
-            if value is not None and (type(value) is not int or value < 1):
-                raise ValueError(f"{key} is {value!r}; expected an integer >= 1: {_EXAMPLES[key]}")
-        if self.patterns is not None:
-            object.__setattr__(self, "patterns", _tuples(self.patterns))
-
-
-def _tuples(patterns: Any) -> tuple[tuple[str, ...], ...]:
-    """The patterns as tuples of tuples, also where a config file's lists were given."""
-    groups = [] if isinstance(patterns, str) else list(patterns)
-    known = [not isinstance(g, str) and g and all(isinstance(p, str) for p in g) for g in groups]
-    if not known or not all(known):
-        raise ValueError(
-            f"patterns are {patterns!r}; expected a list of patterns for each group, for instance "
-            'patterns=[["*.h.0.*", "*.h.1.*"], ["*.h.2.*"]]'
-        )
-    return tuple(tuple(group) for group in groups)
 
 
 def partition(model: nn.Module, parameters: Mapping[str, nn.Parameter], how: Partition) -> Parts:

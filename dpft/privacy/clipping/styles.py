@@ -1,10 +1,8 @@
-"""Clipping styles: named choices of groups, plan and thresholds; and how a clipper is made."""
+"""How a clipper is made: of a style, or of a plan, groups and thresholds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
 
 from torch import nn
 
@@ -12,36 +10,9 @@ from dpft.privacy.clipping import groups as partitions
 from dpft.privacy.clipping.checks.single_process import check_single_process
 from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.clipping.functions import CLIP_FUNCTIONS
-from dpft.privacy.clipping.groups import Partition
-from dpft.privacy.clipping.plans import PLANS, TWO_BACKWARDS
 from dpft.privacy.clipping.rules import RULES, Rule, UnsupportedLayerError
 from dpft.privacy.quantiles import Quantiles
-
-
-@dataclass(frozen=True)
-class Style:
-    """A named choice: how parameters are grouped, which plan, and whether thresholds adapt."""
-
-    groups: str
-    plan: str
-    adaptive: bool = False
-
-
-STYLES: Mapping[str, Style] = MappingProxyType(
-    {
-        "none": Style("flat", "none"),
-        "flat": Style("flat", "materialised"),
-        "lee_kifer": Style("flat", "lee_kifer"),
-        "ghost": Style("flat", "ghost"),
-        "bk": Style("flat", "bk"),
-        **{name: Style(name, "fused") for name in partitions.PARTITIONS if name != "flat"},
-        **{
-            f"{name}_adaptive": Style(name, "bk" if name == "flat" else "fused", adaptive=True)
-            for name in partitions.PARTITIONS
-        },
-    }
-)
-
+from dpft.privacy.spec import PLANS, STYLES, TWO_BACKWARDS, Partition
 
 UNIFORM_COUNT = 2  # as in conf/clip/uniform.yaml
 
@@ -66,12 +37,12 @@ def make_clipper(
     Args:
         model: any module; its parameters with ``requires_grad`` are trained, the others ignored.
             Freeze and tie before calling this.
-        style: a name of `STYLES`; the arguments below override its parts.
+        style: a name of `dpft.privacy.spec.STYLES`; the arguments below override its parts.
         threshold: clipping threshold ``C`` on the L2 norm of one record's whole gradient: each of
             ``K`` groups is clipped to ``C/sqrt(K)``. Where thresholds adapt: every group's first
             estimate. Needed unless ``style="none"`` or ``thresholds`` is given.
         thresholds: one threshold per group instead.
-        groups: a name of `dpft.privacy.clipping.groups.PARTITIONS`, or a `Partition`.
+        groups: a name of `PARTITIONS`, or a `Partition`.
         count: number of groups for ``uniform`` (`UNIFORM_COUNT` if nothing is given), of devices
             for ``per_device``.
         boundary: blocks in the first group of ``two_group``.

@@ -174,6 +174,8 @@ def _shipped(chosen: tuple[str, ...]) -> Mapping[str, Any]:
         file = conf_dir() / group / f"{name}.yaml"
         whole[group] = _read(file) if name == Path(name).name and file.is_file() else {}
     resolved: Any = OmegaConf.to_container(OmegaConf.create(whole), resolve=True)
+    if resolved["clip"]:
+        resolved["clip"]["style"] = names["clip"]  # a shipped file is named after its style
     return {str(key): value for key, value in resolved.items()}
 
 

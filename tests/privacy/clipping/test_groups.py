@@ -13,14 +13,8 @@ import torch
 import transformers
 from torch import nn
 
-from dpft.privacy.clipping.groups import (
-    PARTITIONS,
-    Group,
-    Partition,
-    assign,
-    find_blocks,
-    partition,
-)
+from dpft.privacy.clipping.groups import Group, assign, find_blocks, partition
+from dpft.privacy.spec import PARTITIONS, Partition
 from dpft.privacy.thresholds import sensitivity
 
 # --- models, on the meta device: names and shapes, no memory ---

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from dpft.privacy import UnsupportedLayerError, make_clipper
 from dpft.privacy.clipping.checks.moves import row_permuting_nodes
-from dpft.privacy.clipping.styles import STYLES
+from dpft.privacy.spec import STYLES
 from tests.privacy.reference import clear, reference_clip, same_grads
 from tests.privacy.small_models import MODELS, build
 

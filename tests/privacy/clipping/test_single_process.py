@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dpft.privacy import UnsupportedLayerError, make_clipper
-from dpft.privacy.clipping.styles import STYLES
 from dpft.privacy.mechanism import Mechanism
+from dpft.privacy.spec import STYLES
 
 PRIVATE = [style for style in STYLES if style != "none"]
 

@@ -10,9 +10,8 @@ import yaml
 from dpft.config.folder import conf_dir
 from dpft.privacy import make_clipper
 from dpft.privacy.clipping.functions import CLIP_FUNCTIONS
-from dpft.privacy.clipping.groups import PARTITIONS, Partition
-from dpft.privacy.clipping.plans import PRIVATE_PLANS, TWO_BACKWARDS
-from dpft.privacy.clipping.styles import STYLES
+from dpft.privacy.clipping.plans import PRIVATE_PLANS
+from dpft.privacy.spec import PARTITIONS, STYLES, TWO_BACKWARDS, Partition
 from tests.privacy.reference import (
     clear,
     clip_records,

@@ -30,9 +30,5 @@ PRIVATE_PLANS: Mapping[str, Callable[[Batch], None]] = MappingProxyType(
         "fused": groupwise,
     }
 )
-PLANS = ("none", *PRIVATE_PLANS)
 
-TWO_BACKWARDS = ("lee_kifer", "ghost")
-"""Plans that reweight the losses: by one factor per record, so for one group only."""
-
-__all__ = ["PLANS", "PRIVATE_PLANS", "TWO_BACKWARDS", "Batch"]
+__all__ = ["PRIVATE_PLANS", "Batch"]

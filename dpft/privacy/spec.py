@@ -1,0 +1,152 @@
+"""The vocabulary of private training: the names of its parts, and which of them fit together.
+
+Settings, code and tables take their names from here. No torch: settings are checked before it is
+loaded, which takes a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, get_args
+
+Plan = Literal["none", "materialised", "lee_kifer", "ghost", "bk", "fused"]
+PLANS: tuple[Plan, ...] = get_args(Plan)
+"""How sums of clipped gradients are formed, see `dpft.privacy.clipping.plans`."""
+
+TWO_BACKWARDS: tuple[Plan, ...] = ("lee_kifer", "ghost")
+"""Plans that reweight the losses: by one factor per record, so for one group only."""
+
+ClipFunction = Literal["abadi", "automatic"]
+CLIP_FUNCTIONS: tuple[ClipFunction, ...] = get_args(ClipFunction)
+"""From a norm to a factor, see `dpft.privacy.clipping.functions`."""
+
+Allocation = Literal["global", "equal_budget", "weighted"]
+ALLOCATIONS: tuple[Allocation, ...] = get_args(Allocation)
+"""How noise is spread over groups, see `dpft.privacy.noise.allocate`."""
+
+Accountant = Literal["pld", "rdp", "gdp_clt", "prv"]
+ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
+"""See `dpft.privacy.accounting`."""
+
+Sampling = Literal["poisson", "shuffle"]
+SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
+"""See `dpft.privacy.sampling`."""
+
+PARTITIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "flat": (),
+        "per_layer": (),
+        "per_param": (),
+        "block_wise": (),
+        "uniform": ("count",),
+        "two_group": ("boundary",),
+        "by_type": (),
+        "per_device": ("count", "patterns"),
+        "custom": ("patterns",),
+    }
+)
+"""What is clipped together, see `dpft.privacy.clipping.groups`: each partition with its settings,
+of which exactly one is given."""
+
+_EXAMPLES = {"count": "4", "boundary": "6", "patterns": '[["*.0.*"],["*.1.*"]]'}
+
+
+@dataclass(frozen=True)
+class Partition:
+    """How to group the trainable parameters.
+
+    Attributes:
+        name: one of `PARTITIONS`.
+        count: ``uniform``: the number of groups; ``per_device``: the number of devices.
+        boundary: ``two_group``: the number of blocks in the first group.
+        patterns: ``custom`` and ``per_device``: shell-style patterns on parameter names, one tuple
+            for each group. ``*`` crosses dots: write ``h.1.*`` rather than ``h.1*``.
+    """
+
+    name: str
+    count: int | None = None
+    boundary: int | None = None
+    patterns: tuple[tuple[str, ...], ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in PARTITIONS:
+            raise ValueError(f"partition is {self.name!r}; expected one of {', '.join(PARTITIONS)}")
+        takes = PARTITIONS[self.name]
+        given = [key for key in _EXAMPLES if getattr(self, key) is not None]
+        if len(given) != min(1, len(takes)) or not set(given) <= set(takes):
+            got = ", ".join(f"{key}={getattr(self, key)!r}" for key in given) or "no setting"
+            expected = " or else ".join(f"{k}={_EXAMPLES[k]}" for k in takes) or "no setting"
+            raise ValueError(f"partition {self.name!r} got {got}; expected {expected}")
+        for key in ("count", "boundary"):
+            value: Any = getattr(self, key)
+            if value is not None and (type(value) is not int or value < 1):
+                example = f"{key}={_EXAMPLES[key]}"
+                raise ValueError(f"{key} is {value!r}; expected an integer >= 1: {example}")
+        if self.patterns is not None:
+            object.__setattr__(self, "patterns", _tuples(self.patterns))
+
+
+def _tuples(patterns: Any) -> tuple[tuple[str, ...], ...]:
+    """The patterns as tuples of tuples, also where a config file's lists were given."""
+    groups = [] if isinstance(patterns, str) else list(patterns)
+    known = [not isinstance(g, str) and g and all(isinstance(p, str) for p in g) for g in groups]
+    if not known or not all(known):
+        raise ValueError(
+            f"patterns are {patterns!r}; expected a list of patterns for each group, for instance "
+            f"patterns={_EXAMPLES['patterns']}"
+        )
+    return tuple(tuple(group) for group in groups)
+
+
+class Style(NamedTuple):
+    """What a clipping style is a name of."""
+
+    plan: Plan
+    groups: str
+    adaptive: bool = False
+
+
+# With one fixed threshold, styles are named by how the sum is formed.
+_FLAT_STYLES: Mapping[str, Plan] = {
+    "none": "none",
+    "flat": "materialised",
+    "lee_kifer": "lee_kifer",
+    "ghost": "ghost",
+    "bk": "bk",
+}
+STYLES: Mapping[str, Style] = MappingProxyType(
+    {
+        **{name: Style(plan, "flat") for name, plan in _FLAT_STYLES.items()},
+        **{name: Style("fused", name) for name in PARTITIONS if name != "flat"},
+        **{
+            f"{name}_adaptive": Style("bk" if name == "flat" else "fused", name, adaptive=True)
+            for name in PARTITIONS
+        },
+    }
+)
+"""Every style with the parts that it has unless others are given. Groups make a style whatever the
+plan, since all plans form the same sums."""
+
+
+def style_of(parts: Style) -> str:
+    """The name of a plan, groups, and fixed or adaptive thresholds."""
+    if parts.plan == "none":
+        return "none"
+    if parts.adaptive:
+        return f"{parts.groups}_adaptive"
+    if parts.groups != "flat":
+        return parts.groups
+    return next((name for name, plan in _FLAT_STYLES.items() if plan == parts.plan), "bk")
+
+
+def misfit(parts: Style) -> str | None:
+    """Why a plan cannot clip these groups; None where it can."""
+    if parts.plan == "none" and (parts.groups != "flat" or parts.adaptive):
+        return "nothing is clipped"
+    if parts.plan in TWO_BACKWARDS and parts.groups != "flat":
+        return "two backwards can reweight by one factor per record only"
+    if parts.plan == "fused" and parts.groups == "flat":
+        return "a single group is known only when the backward ends"
+    return None

@@ -1,0 +1,24 @@
+"""The vocabulary: what it names is there, and settings can have it without torch."""
+
+import subprocess
+import sys
+
+from dpft.privacy import mechanism, spec
+from dpft.privacy.clipping import CLIP_FUNCTIONS
+from dpft.privacy.clipping.plans import PRIVATE_PLANS
+
+
+def test_each_name_has_its_code():
+    assert ("none", *PRIVATE_PLANS) == spec.PLANS
+    assert tuple(CLIP_FUNCTIONS) == spec.CLIP_FUNCTIONS
+    assert tuple(mechanism.SAMPLERS) == spec.SAMPLINGS
+
+
+def test_a_style_has_the_name_of_its_parts():
+    for name, parts in spec.STYLES.items():
+        assert (spec.style_of(parts), spec.misfit(parts)) == (name, None)
+
+
+def test_it_imports_no_torch():
+    code = "import sys; import dpft.privacy.spec; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
