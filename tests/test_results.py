@@ -7,8 +7,7 @@ from typer.testing import CliRunner
 
 from dpft import runs
 from dpft.cli.app import app
-from dpft.config.checks import is_other_size
-from dpft.config.published import with_part_labels
+from dpft.config.published import is_other_size, with_part_labels
 from dpft.config.schema import audit_of
 from dpft.report.comparison import as_markdown, row
 

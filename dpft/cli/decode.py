@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from dpft.cli.options import RunFolder
+from dpft.config.checks import build
 from dpft.config.errors import ConfigError
-from dpft.config.schema import Decode, build
+from dpft.config.schema import Decode
 from dpft.report.terminal import echo
 
 

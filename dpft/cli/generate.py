@@ -14,9 +14,9 @@ import typer
 
 from dpft.cli.options import RunFolder
 from dpft.cli.output import warn
-from dpft.config.checks import check_seed, positive
+from dpft.config.checks import COUNT, SEED, build
 from dpft.config.errors import ConfigError, DataError, suggestion
-from dpft.config.schema import Decode, build
+from dpft.config.schema import Decode
 from dpft.report.terminal import echo
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class Settings:
     check_sources: bool = True
 
     def __post_init__(self) -> None:
-        positive("n", self.n)
-        check_seed("seed", self.seed)
+        COUNT.check("n", self.n)
+        SEED.check("seed", self.seed)
 
 
 def main(

@@ -11,10 +11,11 @@ import typer
 
 from dpft.cli.options import Settings
 from dpft.cli.output import warn
+from dpft.config.checks import Effect, names_with
 from dpft.config.errors import AuditError, ConfigError, DpftError
 from dpft.config.folder import conf_dir
 from dpft.config.overrides import check_flags, explained, refusals_told
-from dpft.config.schema import parse
+from dpft.config.schema import Run, parse
 from dpft.report.terminal import secho
 
 # Hydra's flags that take a value, and --info, whose value is optional.
@@ -23,11 +24,6 @@ _WITH_VALUE = (
     *("--config-dir", "-cd"),
 )
 _INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-# What may accompany resume=RUN: settings that decide where and how, not what is computed.
-_BESIDE_RESUME = (
-    *("resume", "device", "threads", "force", "checkpoint_every"),
-    *("record_norms", "out_of_memory", "cache"),
-)
 
 
 def flags_first(arguments: Sequence[str]) -> list[str]:
@@ -139,7 +135,7 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     for override in overrides:
         key = override.lstrip("+~").split("=")[0]
         given.append(key)
-        if key not in _BESIDE_RESUME:
+        if key not in names_with(Run, Effect.EXECUTION):
             raise ConfigError(
                 f"got {override} beside resume={path}; a resumed run keeps its own settings: leave "
                 "it out, or start another run"

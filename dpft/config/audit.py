@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from dpft.config.checks import positive
-from dpft.config.errors import ConfigError
+from dpft.config.checks import Bounds, Count, Positive, Share, Whole
 
 
 @dataclass(frozen=True)
@@ -19,33 +19,17 @@ class Audit:
         confidence: of the lower bound on epsilon.
         secrets: texts whose exposure is measured, see `dpft.audit.exposure`.
         repetitions: how often each of them is put into the training data.
-        candidates: other texts that each secret's likelihood is compared with.
+        candidates: other texts that each secret's likelihood is compared with, to which a
+            distribution is fitted.
     """
 
-    gradients: int = 0
-    records: int = 0
-    weight: float = 1000.0
-    confidence: float = 0.95
-    secrets: int = 0
-    repetitions: int = 1
-    candidates: int = 1000
-
-    def __post_init__(self) -> None:
-        for name in ("gradients", "records", "secrets"):
-            value = getattr(self, name)
-            if value < 0:
-                raise ConfigError(f"audit.{name} is {value}; expected 0 (none) or more")
-        for name in ("weight", "repetitions"):
-            positive(f"audit.{name}", getattr(self, name))
-        if self.candidates < 100:
-            raise ConfigError(
-                f"audit.candidates is {self.candidates}; expected at least 100, since a "
-                "distribution is fitted to them"
-            )
-        if not 0 < self.confidence < 1:
-            raise ConfigError(
-                f"audit.confidence is {self.confidence}; expected between 0 and 1, as in 0.95"
-            )
+    gradients: Whole = 0
+    records: Whole = 0
+    weight: Positive = 1000.0
+    confidence: Share = 0.95
+    secrets: Whole = 0
+    repetitions: Count = 1
+    candidates: Annotated[int, Bounds(least=100)] = 1000
 
     @property
     def slots(self) -> int:

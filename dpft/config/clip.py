@@ -6,17 +6,17 @@ name follows from the parts. It stands in run names and tables.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Annotated, Any
 
-from dpft.config.checks import HUGE, one_of, positive
+from dpft.config.checks import Bounds, Positive, Share, one_of
 from dpft.config.errors import ConfigError
 from dpft.privacy.spec import (
-    ALLOCATIONS,
-    CLIP_FUNCTIONS,
     PARTITIONS,
     PLANS,
     STYLES,
+    Allocation,
+    ClipFunction,
     Partition,
     Style,
     misfit,
@@ -54,24 +54,22 @@ class Clip:
     style: str | None = None
     plan: str | None = None
     groups: str | None = None
-    threshold: float | None = None
-    thresholds: tuple[float, ...] | None = None
-    clip_function: str = "abadi"
+    threshold: Positive | None = None
+    thresholds: Annotated[tuple[float, ...], Bounds(above=0)] | None = None
+    clip_function: ClipFunction = "abadi"
     count: int | None = None
     boundary: int | None = None
-    patterns: tuple[tuple[str, ...], ...] | None = None
+    patterns: tuple[Any, ...] | None = None
     adaptive: bool | None = None
-    quantile: float | None = None
-    quantile_lr: float | None = None
-    quantile_budget: float | None = None
-    quantile_noise: float | None = None
-    rescale: float | None = None
-    allocation: str = "global"
+    quantile: Share | None = None
+    quantile_lr: Positive | None = None
+    quantile_budget: Share | None = None
+    quantile_noise: Positive | None = None
+    rescale: Positive | None = None
+    allocation: Allocation = "global"
 
     def __post_init__(self) -> None:
         self._name_style()
-        one_of("clip.clip_function", self.clip_function, CLIP_FUNCTIONS)
-        one_of("clip.allocation", self.allocation, ALLOCATIONS)
         if not self.private:
             names = ("threshold", "thresholds", *_QUANTILE)
             self._without_effect(names, "without clipping", "clip=bk")
@@ -130,7 +128,6 @@ class Clip:
             ) from error
 
     def _check_thresholds(self) -> None:
-        positive("clip.threshold", self.threshold, at_most=HUGE)
         if self.threshold is None and self.thresholds is None:
             raise ConfigError("clip.threshold is null; expected a number > 0 for a private run")
         if self.thresholds is not None and self.threshold is not None:
@@ -142,11 +139,6 @@ class Clip:
             raise ConfigError(
                 "clip.thresholds is set, but all parameters are one group; type clip.threshold=0.1"
             )
-        for value in self.thresholds or ():
-            if not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise ConfigError(
-                    f"clip.thresholds holds {value!r}; expected numbers > 0, one per group"
-                )
         if self.thresholds is not None:
             object.__setattr__(self, "thresholds", tuple(map(float, self.thresholds)))
         if self.groups == "flat" and self.allocation != "global":
@@ -166,12 +158,6 @@ class Clip:
                     f"clip.{name} is null; expected a number for adaptive thresholds, for instance "
                     f"clip.{name}={example}"
                 )
-        for name in _QUANTILE:
-            positive(f"clip.{name}", getattr(self, name))
-        for name in ("quantile", "quantile_budget"):
-            value = getattr(self, name)
-            if value is not None and not value < 1:
-                raise ConfigError(f"clip.{name} is {value}; expected a share between 0 and 1")
         if (self.quantile_budget is None) == (self.quantile_noise is None):
             raise ConfigError(
                 f"clip.quantile_budget is {self.quantile_budget} and clip.quantile_noise is "

@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dpft.config.checks import is_other_size
-
 _PUBLISHED: Mapping[tuple[str, str], tuple[int, ...]] = {
     ("e2e", "dev"): (547,),
     ("e2e", "test"): (630,),
@@ -30,6 +28,14 @@ _PUBLISHED: Mapping[tuple[str, str], tuple[int, ...]] = {
     ("gtsrb", "test"): (12630,),
     ("food101", "test"): (25250,),
 }
+
+
+def is_other_size(count: int, published: int) -> bool:
+    """Whether so many records are not the published set.
+
+    Copies of one differ by some: empty or damaged ones, planted canaries.
+    """
+    return abs(count - published) > 0.02 * published
 
 
 _LABEL = re.compile(r"[\d,]+ scored instances of \w+, where the published split has ")

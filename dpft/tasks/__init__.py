@@ -45,7 +45,7 @@ def load_task(config: Mapping[str, Any]) -> Task:
     Raises:
         ConfigError: for a task that does not exist, or an unknown setting.
     """
-    from dpft.config.schema import build
+    from dpft.config.checks import build
 
     name = str(config["name"])
     place = TASKS.get(name, name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpft.config.checks import positive
+from dpft.config.checks import COUNT
 from dpft.config.errors import ConfigError, DataError, ModelError, SplitError
 from dpft.models.needs import Needs
 from dpft.tasks.classification import Classes
@@ -37,7 +37,7 @@ class Images(Classes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("task.image_size", self.image_size)
+        COUNT.check("task.image_size", self.image_size)
 
     def rows(self, split: str) -> Sequence[LabelledImage]:
         if split not in ("train", "test"):

@@ -9,7 +9,7 @@ import torch
 
 from dpft import runs
 from dpft.config.audit import Audit
-from dpft.config.checks import is_other_size
+from dpft.config.published import is_other_size
 from dpft.config.schema import Run
 from dpft.privacy.guarantee import guarantee
 from dpft.runs import memory

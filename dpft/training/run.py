@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 
 from dpft import runs
 from dpft.config.errors import ConfigError, DpftError
-from dpft.config.schema import HALVE, Run
+from dpft.config.schema import Run
 from dpft.models.save import save_model
 from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.guarantee import least_claim
@@ -157,7 +157,7 @@ def _decode_stage(
     split, task = run.decode.split, prepared.task
     file = directory.generations(split)
     loaded, instances = prepared.parts.loaded, prepared.instances
-    halve = run.out_of_memory == HALVE
+    halve = run.out_of_memory == "halve"
     found = predict(task, loaded, instances, run.decode, run.seed, progress, halve=halve)
     write_predictions(file, found)
     with progress.phase("scoring", None):

@@ -11,7 +11,7 @@ import torch
 
 from dpft import runs
 from dpft.config.errors import ConfigError
-from dpft.config.schema import HALVE, Run
+from dpft.config.schema import Run
 from dpft.privacy import Clipper
 from dpft.privacy.noise import Released
 from dpft.runs.closing import Closing
@@ -65,7 +65,7 @@ class Session(Closing):
         start = self._start
         budget = Budget(
             run.optim.microbatch_tokens,
-            halve=run.out_of_memory == HALVE,
+            halve=run.out_of_memory == "halve",
             file=directory.private / _MICROBATCHES,
             released=self._ledger.steps_spent if self._ledger else 0,
             warn=self._progress.warn,

@@ -8,6 +8,7 @@ import torch
 from dpft.runs.tensors import portable
 from torch import nn
 
+from dpft.config.checks import build
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.folder import conf_dir
@@ -105,19 +106,25 @@ def test_schedules():
     [
         ({"batch_size": None}, "neither optim.batch_size nor optim.sampling_rate is set"),
         ({"sampling_rate": 0.1}, "optim.batch_size is 4 beside optim.sampling_rate=0.1; .*null"),
-        ({"batch_size": None, "sampling_rate": 0.0}, "sampling_rate is 0.0; expected above 0"),
-        ({"batch_size": None, "sampling_rate": 1.5}, "sampling_rate is 1.5; expected above 0"),
+        (
+            {"batch_size": None, "sampling_rate": 0.0},
+            "optim.sampling_rate is 0.0; expected",
+        ),
+        (
+            {"batch_size": None, "sampling_rate": 1.5},
+            "optim.sampling_rate is 1.5; expected",
+        ),
         ({"batch_size": None, "sampling_rate": 0.1, "rate_like": "sst2"}, "rate_like is sst2"),
         ({"warmup_steps": 3, "warmup_ratio": 0.1}, "warmup_steps is 3 beside optim.warmup_ratio"),
         ({"warmup_steps": -1}, "optim.warmup_steps is -1"),
-        ({"warmup_ratio": 1.1}, "optim.warmup_ratio is 1.1; expected 0 to 1"),
+        ({"warmup_ratio": 1.1}, "optim.warmup_ratio is 1.1; expected a number"),
         ({"betas": (0.9,)}, "optim.betas"),
         ({"name": "lars"}, "optim.name is 'lars'"),
     ],
 )
 def test_impossible_settings_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
-        dataclasses.replace(OPTIM, **changes)
+        build(Optim, dataclasses.asdict(OPTIM) | changes, "optim")
 
 
 def test_a_batch_size_is_given_or_follows_from_a_rate():

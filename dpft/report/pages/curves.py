@@ -131,7 +131,8 @@ def thresholds(run: Gathered, options: Options, listing: bool = True) -> Html:
 
 def learning_rate(run: Gathered) -> Line | None:
     """The learning rate of each step, which follows from the settings; None if they do not say."""
-    from dpft.config.schema import Optim, build
+    from dpft.config.checks import build
+    from dpft.config.schema import Optim
 
     steps = _planned_steps(run)
     group = run.config.get("optim")

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from dpft.config.checks import Effect, names_with
 from dpft.config.folder import conf_dir
 from dpft.report.pages.frame import Html, facts, folded, joined, paragraph, table, text
 from dpft.report.pages.gather import Gathered
@@ -26,11 +27,6 @@ _CHOICES = {
     "decode": None,
 }
 _USUAL = {"privacy": "default", "decode": "beam"}
-# Said in privacy.epsilon and privacy.sampling, or without effect on what is computed.
-_BESIDE = (
-    *("eps", "sampling", "sweep", "name", "runs_dir", "resume", "force"),
-    *("device", "threads", "checkpoint_every", "record_norms", "out_of_memory"),
-)
 _ABSENT = object()
 _SEPARATOR = re.compile(r"[/\\]")
 _ROOTED = re.compile(r"(?:~|/|[A-Za-z]:\\)[^/\\]*[/\\]")
@@ -105,11 +101,14 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 def compared(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings by which runs are told apart, by dotted key."""
+    from dpft.config.schema import SHORTHANDS, Run
+
     private = _is_private(config)
+    beside = names_with(Run, Effect.PLACE, Effect.EXECUTION) | SHORTHANDS.keys()
     return {
         key: value
         for key, value in flat(config).items()
-        if key.partition(".")[0] not in _BESIDE and (private or not key.startswith("privacy."))
+        if key.partition(".")[0] not in beside and (private or not key.startswith("privacy."))
     }
 
 

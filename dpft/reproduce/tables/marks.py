@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 from pathlib import PurePosixPath
 
-from dpft.config.checks import is_other_size
-from dpft.config.published import is_part
+from dpft.config.published import is_other_size, is_part
 from dpft.config.schema import audit_of
 from dpft.reproduce.tables.found import IndexedRun
 from dpft.reproduce.tables.plan import PlannedRun

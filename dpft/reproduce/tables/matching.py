@@ -12,8 +12,9 @@ from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import Any
 
+from dpft.config.checks import Effect, build, names_with
 from dpft.config.clip import Clip
-from dpft.config.schema import PRECISIONS, Decode, Model, Optim, Privacy, audit_of, build
+from dpft.config.schema import Decode, Model, Optim, Privacy, audit_of
 from dpft.runs.identity import config_hash
 
 # Without effect on what is computed, or (train_size, beams, eval_split) said elsewhere; weights of
@@ -45,23 +46,28 @@ def match_key(config: Mapping[str, Any]) -> str:
     clip = build(Clip, config["clip"], "clip")
     groups: dict[str, Any] = {
         "clip": _clip(clip),
-        "optim": asdict(build(Optim, config["optim"], "optim")) | {"microbatch_tokens": None},
-        "decode": _decode(config["decode"]),
-        "model": asdict(build(Model, config["model"], "model")) | {"path": None},
+        "optim": _group(Optim, config, "optim"),
+        "decode": _decode(config),
+        "model": _group(Model, config, "model"),
         "adapt": dict(config["adapt"]),
         "task": _task(config["task"]),
     }
     if clip.private:
-        privacy = asdict(build(Privacy, config["privacy"], "privacy"))
-        groups["privacy"] = privacy | {"noise_seed": None}
-        if privacy["noise_multiplier"] is not None:
+        groups["privacy"] = _group(Privacy, config, "privacy")
+        if groups["privacy"]["noise_multiplier"] is not None:
             groups["privacy"]["epsilon"] = None
-    if config.get("precision", PRECISIONS[0]) != PRECISIONS[0]:
+    if config.get("precision", "float32") != "float32":
         groups["precision"] = config["precision"]
     audit = audit_of(config)
     if audit.active:
         groups["audit"] = asdict(audit)
     return config_hash(_without_nulls(groups))
+
+
+def _group(cls: type, config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The settings of a group that make an experiment another one."""
+    settings: dict[str, Any] = asdict(build(cls, config[name], name))
+    return {k: v for k, v in settings.items() if k not in names_with(cls, Effect.REPETITION)}
 
 
 def scored_with(metric: str, task: Mapping[str, Any]) -> str | None:
@@ -79,8 +85,8 @@ def _clip(clip: Clip) -> dict[str, Any]:
     return settings
 
 
-def _decode(settings: Mapping[str, Any]) -> dict[str, Any]:
-    decode = asdict(build(Decode, settings, "decode")) | {"split": None}
+def _decode(config: Mapping[str, Any]) -> dict[str, Any]:
+    decode = _group(Decode, config, "decode")
     return decode if decode["sample"] else decode | {"batch_size": None}
 
 

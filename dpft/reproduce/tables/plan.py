@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dpft.config.errors import ConfigError
-from dpft.config.schema import Run, parse
+from dpft.config.schema import SHORTHANDS, Run, parse
 from dpft.reproduce.papers.schema import Column, PaperError, PaperTable, Row
 from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.matching import match_key
@@ -14,7 +14,7 @@ from dpft.runs.identity import config_hash
 
 SCALES = ("paper", "laptop")
 # Two names of one setting: the later one must win under either.
-_SHORTHANDS = {"privacy.epsilon": "eps", "privacy.sampling": "sampling"}
+_SHORT = {setting: short for short, setting in SHORTHANDS.items()}
 _DECODED = ("dev", "test")
 # The papers account by Renyi DP, and so do all runs that stand for their cells.
 _PAPERS = ("privacy.accountant=rdp",)
@@ -100,7 +100,7 @@ class Plan:
 def key_of(word: str) -> str:
     """What an override sets: ``optim.lr`` of ``++optim.lr=1``."""
     key = word.lstrip("+~").partition("=")[0]
-    return _SHORTHANDS.get(key, key)
+    return _SHORT.get(key, key)
 
 
 def merged(*lists: Sequence[str]) -> tuple[str, ...]:

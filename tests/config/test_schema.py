@@ -1,0 +1,77 @@
+"""What a setting changes is declared once: hash, resumption, tables and pages follow."""
+
+import dataclasses
+import typing
+
+import pytest
+
+from dpft.config.checks import Bounds, Effect, build, names_with
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
+from dpft.config.schema import SHORTHANDS, Decode, Model, Optim, Privacy, Run, parse
+
+PLACE = {"name", "runs_dir", "sweep"}
+EXECUTION = {
+    *("resume", "force", "device", "threads", "checkpoint_every"),
+    *("record_norms", "out_of_memory", "cache"),
+}
+
+
+def test_what_leaves_the_result_alone():
+    assert names_with(Run, Effect.PLACE) == PLACE
+    assert names_with(Run, Effect.EXECUTION) == EXECUTION
+    repetitions = {
+        Run: {"seed"},
+        Model: {"path"},
+        Optim: {"microbatch_tokens"},
+        Privacy: {"noise_seed"},
+        Decode: {"split"},
+    }
+    for group, names in repetitions.items():
+        assert names_with(group, Effect.REPETITION) == names
+
+
+def test_the_hash_is_of_everything_else():
+    raw = compose([])
+    identity = parse(raw).identity()
+    left_out = {*PLACE, *EXECUTION, *SHORTHANDS, "audit", "precision"}
+    assert set(raw) - set(identity) == left_out
+    assert "audit" in parse(compose(["audit=bound"])).identity()
+    assert "precision" in parse(compose(["precision=bfloat16"])).identity()
+
+
+@dataclasses.dataclass(frozen=True)
+class Kinds:
+    count: int = 1
+    share: typing.Annotated[float, Bounds(above=0, below=1)] | None = None
+    numbers: typing.Annotated[tuple[float, ...], Bounds(least=0)] = ()
+    text: str | None = None
+    choice: typing.Literal["one", "two"] | None = None
+
+
+def test_values_are_of_the_type_of_their_field():
+    found = build(Kinds, {"share": None, "numbers": [1, 2.5], "choice": "two"}, "x")
+    assert found == Kinds(numbers=(1, 2.5), choice="two")
+    assert type(build(Kinds, {"share": 0.5}, "x").share) is float
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"count": "3"}, r"^x\.count is '3' \(str\); expected int$"),
+        ({"count": 3.0}, "expected int"),
+        ({"count": True}, "expected int"),
+        ({"share": "0.5"}, r"expected float or null$"),
+        ({"share": 1}, r"^x\.share is 1\.0; expected a number above 0 and below 1$"),
+        ({"share": float("nan")}, "expected a finite number"),
+        ({"numbers": [1, -1]}, r"^x\.numbers holds -1; expected a number of at least 0$"),
+        ({"numbers": [1, "a"]}, "holds 'a'"),
+        ({"text": 3}, "expected str or null; as text, type \"x.text='3'\""),
+        ({"choice": "tow"}, r"expected one of one, two; did you mean 'two'\?$"),
+        ({"choice": 2}, "expected one of one, two"),
+        ({"cuont": 1}, r"unknown setting x\.cuont; did you mean 'count'\?; known: x\.count"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_was_expected(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        build(Kinds, settings, "x")
