@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from dpft.config.folder import conf_dir
+from dpft.config.folder import defaults, settings_of
 from dpft.config.schema import Run
 
 # Of the training records and of whose they are: synthetic ones are others, and nobody's. The column
@@ -40,10 +40,10 @@ def training_command(run: Run, own_form: bool, file: Path, records: int) -> str:
     else:
         words = ["task=text2text", override("task.train_file", str(file)), "task.test_share=0.1"]
         records = round(0.9 * records)
-    if run.model.name != _default("model"):
+    if run.model.name != defaults()["model"]:
         words.append(f"model={run.model.name}")
     words += _changed("model", run.raw["model"], run.model.name, ("name",))
-    usual = _shipped("optim", "adam").get("batch_size") or 0
+    usual = (settings_of("optim", "adam") or {}).get("batch_size") or 0
     if records < usual:
         words.append(f"optim.batch_size={fitting_batch(records)}")
     return shlex.join(["dpft", "train", *words, "clip=none"])
@@ -79,22 +79,9 @@ def _changed(
     group: str, settings: Mapping[str, Any], name: str, without: tuple[str, ...]
 ) -> list[str]:
     """The settings that differ from those of the group's shipped file."""
-    shipped = _shipped(group, name)
+    shipped = settings_of(group, name) or {}
     return [
         override(f"{group}.{key}", value)
         for key, value in settings.items()
         if key not in without and (key not in shipped or shipped[key] != value)
     ]
-
-
-def _shipped(group: str, name: str) -> dict[str, Any]:
-    file = conf_dir() / group / f"{name}.yaml"
-    if not file.is_file():
-        return {}
-    content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    return content
-
-
-def _default(group: str) -> str:
-    main = yaml.safe_load((conf_dir() / "config.yaml").read_text(encoding="utf-8"))
-    return next(str(entry[group]) for entry in main["defaults"] if group in entry)

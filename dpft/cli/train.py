@@ -12,9 +12,10 @@ import typer
 from dpft.cli.options import Settings
 from dpft.cli.output import warn
 from dpft.config.checks import Effect, names_with
+from dpft.config.compose import resolved
 from dpft.config.errors import AuditError, ConfigError, DpftError
 from dpft.config.folder import conf_dir
-from dpft.config.overrides import check_flags, explained, refusals_told
+from dpft.config.overrides import check_flags, refusals_told
 from dpft.config.schema import Run, parse
 from dpft.report.terminal import secho
 
@@ -66,9 +67,9 @@ def main(arguments: Settings = None) -> None:
             from dpft.sweep.job import run_point
 
             search = [word for word in typed.hydra if word.startswith("hydra.searchpath=")]
-            return run_point(_resolved(config), list(typed.task), search, execute)
+            return run_point(resolved(config), list(typed.task), search, execute)
         try:
-            raw: Any = _resolved(config)
+            raw: Any = resolved(config)
             if raw.get("resume") is not None:
                 raw = resumed(raw, list(typed.task))
             execute(raw)
@@ -81,16 +82,6 @@ def main(arguments: Settings = None) -> None:
     sys.argv = ["dpft train", *words]
     with refusals_told():
         job()
-
-
-def _resolved(config: Any) -> Any:
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        return OmegaConf.to_container(config, resolve=True)
-    except OmegaConfBaseException as error:  # here, since Hydra would add a line of its own
-        raise ConfigError(explained(error)) from error
 
 
 def execute(raw: dict[str, Any]) -> None:

@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 
 from dpft.cli.train import resumed
+from dpft.config import folder
 from dpft.config.compose import compose
 from dpft.config.errors import NotInstalledError
-from dpft.config.folder import conf_dir
-from dpft.config.presets import PRESETS
 from dpft.config.schema import parse
 from dpft.report.terminal import echo
 
@@ -43,11 +42,8 @@ def main(
 
 def shipped() -> list[list[str]]:
     """Every choice of every shipped config group, one at a time."""
-    choices: list[list[str]] = [[]]
-    for group in sorted(path for path in conf_dir().iterdir() if path.is_dir()):
-        prefix = "+" if group.name in PRESETS else ""
-        choices += [[f"{prefix}{group.name}={file.stem}"] for file in sorted(group.glob("*.yaml"))]
-    return choices
+    typed = [f"{folder.typed(g)}{name}" for g in folder.groups() for name in folder.choices(g)]
+    return [[], *([one] for one in typed)]
 
 
 def check(overrides: Sequence[str]) -> bool:

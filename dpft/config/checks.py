@@ -23,12 +23,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where a number, or each number of a list, may lie."""
+    """Where a number, or each number of a list, may lie; a hint is said where it does not."""
 
     above: float = -math.inf
     least: float = -math.inf
     most: float = math.inf
     below: float = math.inf
+    hint: str = ""
 
     def check(self, name: str, value: Any) -> None:
         """Refuse what lies elsewhere, by the name as it is typed; None passes."""
@@ -36,19 +37,18 @@ class Bounds:
             number = isinstance(one, int | float) and not isinstance(one, bool)
             if one is not None and not (number and self._has(one)):
                 holds = "holds" if isinstance(value, tuple) else "is"
-                raise ConfigError(f"{name} {holds} {one!r}; expected a number {self}")
+                raise ConfigError(f"{name} {holds} {one!r}; expected a number {self}{self.hint}")
 
     def _has(self, value: float) -> bool:
         return self.above < value < self.below and self.least <= value <= self.most
 
     def __str__(self) -> str:
-        ends = {"above": self.above, "of at least": self.least}
-        ends |= {"of at most": self.most, "below": self.below}
-        return " and ".join(f"{word} {end:g}" for word, end in ends.items() if math.isfinite(end))
+        ends = {">": self.above, ">=": self.least, "<=": self.most, "<": self.below}
+        return " and ".join(f"{sign} {end:g}" for sign, end in ends.items() if math.isfinite(end))
 
 
 HUGE = 1e30  # products with larger numbers overflow in float32
-COUNT = Bounds(least=1)
+COUNT = Bounds(above=0)
 SEED = Bounds(least=0, below=2**63)  # what random generators have room for
 Count = Annotated[int, COUNT]
 Whole = Annotated[int, Bounds(least=0)]

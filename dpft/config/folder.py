@@ -1,8 +1,18 @@
-"""Where the config groups lie. Imports nothing else, so that whoever lists them answers at once."""
+"""The files of conf/: groups, their choices, and what each sets. Nothing is composed here.
+
+Imports nothing heavy, so that whoever lists choices answers at once.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+Config = dict[str, Any]
+
+PRESETS = ("experiment", "hparams_search")
+"""Groups whose files set what other groups define: chosen with ``+``, none by default."""
 
 
 def conf_dir() -> Path:
@@ -10,3 +20,81 @@ def conf_dir() -> Path:
     package = Path(__file__).resolve().parents[1]
     inside, beside = package / "conf", package.parent / "conf"
     return inside if inside.is_dir() else beside
+
+
+def groups() -> list[str]:
+    """The names of all groups."""
+    return sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
+
+
+def choices(group: str) -> list[str]:
+    """What may be chosen in a group."""
+    return sorted(file.stem for file in (conf_dir() / group).glob("*.yaml"))
+
+
+def typed(group: str) -> str:
+    """What is typed before a choice: ``task=``, ``+experiment=``."""
+    return f"{'+' if group in PRESETS else ''}{group}="
+
+
+def summary(group: str, name: str) -> str:
+    """The comment on the first line of a choice's file."""
+    lines = _text(group, name).splitlines()
+    first = next((line for line in lines if "@package" not in line), "")
+    return first.lstrip("# ") if first.startswith("#") else ""
+
+
+@cache
+def main() -> Config:
+    """``config.yaml`` without the default choices and Hydra's own settings; not to be changed."""
+    return {k: v for k, v in _read("config").items() if k not in ("defaults", "hydra")}
+
+
+@cache
+def defaults() -> dict[str, str]:
+    """The choice of each group that has one by default; not to be changed."""
+    entries = [entry for entry in _read("config")["defaults"] if isinstance(entry, dict)]
+    return {key: name for entry in entries for key, name in entry.items() if " " not in key}
+
+
+@cache
+def settings_of(group: str, name: str) -> Config | None:
+    """What a choice sets, interpolations left as they are; not to be changed.
+
+    Returns:
+        The settings of its group, with those of the choices that it changes; None if there is no
+        such choice, or if it does more than that.
+    """
+    if group in PRESETS or name not in choices(group) or "@package" in _text(group, name):
+        return None
+    content = _read(f"{group}/{name}")
+    bases = content.pop("defaults", [])
+    if bases and any(isinstance(value, dict) for value in content.values()):
+        return None
+    for base in bases:
+        below = settings_of(group, base) if isinstance(base, str) else None
+        if below is None:
+            return None
+        content = {**below, **content}
+    return content
+
+
+def settings() -> list[str]:
+    """Every setting as it is typed: those of the main config, groups, and what their files set."""
+    known = dict.fromkeys([*main(), *groups()])
+    for group in groups():
+        for name in choices(group):
+            known |= dict.fromkeys(f"{group}.{key}" for key in settings_of(group, name) or ())
+    return list(known)
+
+
+def _text(group: str, name: str) -> str:
+    return (conf_dir() / group / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def _read(name: str) -> Config:
+    from omegaconf import OmegaConf
+
+    content = OmegaConf.to_container(OmegaConf.load(conf_dir() / f"{name}.yaml"), resolve=False)
+    assert isinstance(content, dict)
+    return {str(key): value for key, value in content.items()}

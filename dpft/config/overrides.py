@@ -6,11 +6,9 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from dpft.config.errors import ConfigError, NotInstalledError, suggestion
-from dpft.config.folder import conf_dir
-from dpft.config.presets import PRESETS
+from dpft.config.folder import groups, settings
 
 # Hydra's own flags, but for --experimental-rerun, which runs whatever is in a pickle. The long ones
 # may be abbreviated; a value may follow a short one at once.
@@ -102,7 +100,7 @@ def explained(error: Exception) -> str:
         )
     if got := re.match(r"Could not override '(.+?)'", text):
         key = got[1]
-        if "No match in the defaults list" in text and key in _groups():
+        if "No match in the defaults list" in text and key in groups():
             return f"{key} has no choice by default; type +{key}=NAME, one that `dpft ls` shows"
         if key in settings():
             group = key.partition(".")[0]
@@ -117,26 +115,6 @@ def explained(error: Exception) -> str:
             f"list type '{key}=[{value}]'"
         )
     return _one_line(error)
-
-
-def settings() -> list[str]:
-    """Every setting as it is typed: those of the main config, groups, and keys of their files."""
-    import yaml
-
-    def keys(path: Any) -> list[str]:
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        return [key for key in content if key not in ("defaults", "hydra")]
-
-    known = dict.fromkeys([*keys(conf_dir() / "config.yaml"), *_groups()])
-    for group in _groups():
-        for file in sorted((conf_dir() / group).glob("*.yaml")):
-            if group not in PRESETS:
-                known |= dict.fromkeys(f"{group}.{key}" for key in keys(file))
-    return list(known)
-
-
-def _groups() -> list[str]:
-    return sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
 
 
 def _meant(key: str) -> str:

@@ -52,11 +52,14 @@ ADAPTATIONS = tuple(_ADAPTATIONS)
 SHORTHANDS: Mapping[str, str] = {"eps": "privacy.epsilon", "sampling": "privacy.sampling"}
 
 
+_BUDGET = ", for instance eps=3. For training without privacy type clip=none"
+
+
 @dataclass(frozen=True)
 class Privacy:
     """``conf/privacy``: the budget, and how it is spent."""
 
-    epsilon: Positive | None = None
+    epsilon: Annotated[float, Bounds(above=0, most=HUGE, hint=_BUDGET)] | None = None
     delta: Share | None = None
     accountant: Accountant = "pld"
     noise_multiplier: Positive | None = None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.checks import build
-from dpft.config.compose import compose_here
+from dpft.config.compose import compose
 from dpft.config.errors import DivergedError, DpftError, TrainingError
 from dpft.config.schema import Sweep, parse
 from dpft.report.terminal import echo
@@ -73,7 +73,7 @@ def run_point(
         if settings.list is not None and settings.point is not None:
             overrides = (*overrides, *read_list(Path(settings.list))[settings.point])
             event = partial(Event, overrides=overrides)
-            raw = compose_here([*search, *overrides])
+            raw = compose([*search, *overrides])
         # As if it had been typed by itself: a run does not depend on the sweep that it is part of.
         run = parse({**raw, "sweep": asdict(Sweep())})
         path, digest = run_path(run), config_hash(run.identity())

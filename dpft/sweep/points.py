@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.checks import build
-from dpft.config.compose import compose_here, initialised
+from dpft.config.compose import compose, initialised, sweeper
 from dpft.config.errors import ConfigError, DpftError
 from dpft.config.overrides import refusals_told
 from dpft.config.schema import Run, Sweep, parse
@@ -75,17 +75,18 @@ def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -
             parsed = _parsed(arguments.overrides)
             task = [str(o.input_line) for o in parsed if not o.is_hydra_override()]
             search = _search_path(parsed, arguments.config_dir)
-            base, sweeper = _fixed(parsed, search)
+            fixed = _fixed(parsed, search)
+            base, chosen = compose(fixed), sweeper(fixed)
         runs_dir = Path(str(base["runs_dir"]))
         metric = build(Sweep, base["sweep"], "sweep").metric
-        if sweeper["_target_"] != _BASIC:
+        if chosen["_target_"] != _BASIC:
             if lines:
                 raise ConfigError(
-                    f"got --list beside {sweeper['_target_'].rpartition('.')[2]}; a list is run by "
+                    f"got --list beside {chosen['_target_'].rpartition('.')[2]}; a list is run by "
                     "Hydra's basic sweeper: leave out --list, or hydra/sweeper=..."
                 )
             return Plan(None, 0, runs_dir, metric, searched=parse(base))
-        params = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
+        params = [f"{key}={value}" for key, value in (chosen.get("params") or {}).items()]
         with refusals_told():
             grid = _grid([*params, *task])
         choices = [(*chosen, *line) for chosen, line in itertools.product(grid, lines or [()])]
@@ -124,19 +125,13 @@ def _search_path(parsed: Sequence[Any], config_dir: Path | None) -> list[str]:
     return [f'{_SEARCH}["file://{config_dir}"]']
 
 
-def _fixed(parsed: Sequence[Any], search: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The config of what is not swept, and the settings of Hydra's sweeper."""
-    from hydra import compose
-    from omegaconf import OmegaConf
-
+def _fixed(parsed: Sequence[Any], search: list[str]) -> list[str]:
+    """The overrides that are not swept."""
     swept = [o.input_line for o in parsed if o.is_hydra_override() and o.is_sweep_override()]
     if swept:
         raise ConfigError(f"got {swept[0]}; expected one value: Hydra's own settings are not swept")
     lines = [o.input_line for o in parsed if not o.is_sweep_override()]
-    fixed = [*search, *(line for line in lines if line not in search)]
-    hydra = compose("config", overrides=fixed, return_hydra_config=True).hydra
-    sweeper: Any = OmegaConf.to_container(hydra.sweeper, resolve=False)
-    return compose_here(fixed), sweeper
+    return [*search, *(line for line in lines if line not in search)]
 
 
 def _grid(overrides: Sequence[str]) -> list[list[str]]:
@@ -148,7 +143,7 @@ def _grid(overrides: Sequence[str]) -> list[list[str]]:
 
 def _checked(number: int, total: int, overrides: Sequence[str], search: Sequence[str]) -> Run:
     try:
-        run = parse(compose_here([*search, *overrides]))
+        run = parse(compose([*search, *overrides]))
         run_path(run)  # a name is made of settings, all of which must be there
         if run.force:  # of a preset; typed, it is refused before
             raise ConfigError(f"got force=true; {REFUSED['force']}")

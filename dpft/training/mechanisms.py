@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
 from torch import nn
 
 from dpft.config.clip import Clip
 from dpft.config.errors import ConfigError
-from dpft.config.folder import conf_dir
+from dpft.config.folder import choices, settings_of
 from dpft.config.schema import Optim, Run
 from dpft.privacy import Clipper, Mechanism, accounting, make_clipper
 from dpft.privacy.quantiles import Quantiles
@@ -49,8 +48,7 @@ def expected_batch_size(optim: Optim, dataset_size: int) -> int:
 
 def _size_of_task(name: str) -> int:
     sizes: dict[str, Any] = {
-        file.stem: yaml.safe_load(file.read_text(encoding="utf-8")).get("train_size")
-        for file in sorted((conf_dir() / "task").glob("*.yaml"))
+        task: (settings_of("task", task) or {}).get("train_size") for task in choices("task")
     }
     known = [task for task, size in sizes.items() if size]
     if name not in known:

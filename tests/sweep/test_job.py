@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dpft.config.compose import compose_here, initialised
+from dpft.config.compose import compose, initialised
 from dpft.config.errors import DataError, DivergedError, TrainingError
 from dpft.config.schema import parse
 from dpft.runs import RunLockedError, config_hash
@@ -44,7 +44,7 @@ def typed(folder, *overrides, **settings):
 
 
 def point(overrides, execute):
-    return run_point(compose_here(overrides), overrides, [], execute)
+    return run_point(compose(overrides), overrides, [], execute)
 
 
 def finish(raw, bleu=0.25):
@@ -69,7 +69,7 @@ def never(raw):
 
 def test_a_finished_point_whose_record_is_damaged_runs_again(hydra, folder, tmp_path):
     point(typed(folder, "seed=1"), finish)
-    file = run_path(parse(compose_here(words(tmp_path, "seed=1")))) / "record.json"
+    file = run_path(parse(compose(words(tmp_path, "seed=1")))) / "record.json"
     whole = file.read_text()
     file.write_text(whole.replace("0.25", "0.75"))
     assert point(typed(folder, "seed=1"), lambda raw: file.write_text(whole)) == 0.25
@@ -83,13 +83,13 @@ def test_a_point_runs_once(hydra, folder, tmp_path):
     assert told(folder) == ["started", "finished", "finished", "finished"]
     event = Journal(folder.journal).read()[1]
     assert event.overrides == tuple(words(tmp_path, "seed=1"))
-    assert folder.inside(event.run) == run_path(parse(compose_here(words(tmp_path, "seed=1"))))
+    assert folder.inside(event.run) == run_path(parse(compose(words(tmp_path, "seed=1"))))
 
 
 def test_a_run_does_not_know_of_the_sweep(hydra, folder, tmp_path):
     seen = []
     point(typed(folder, "seed=1"), lambda raw: (seen.append(raw), finish(raw)))
-    assert seen[0] == compose_here(words(tmp_path, "seed=1"))
+    assert seen[0] == parse(compose(words(tmp_path, "seed=1"))).raw
 
 
 def test_a_line_of_a_list_is_composed_with_the_words(hydra, folder, tmp_path):
@@ -97,7 +97,7 @@ def test_a_line_of_a_list_is_composed_with_the_words(hydra, folder, tmp_path):
     seen = []
     overrides = typed(folder, "eps=5", list=tmp_path / "points.txt", point=1)
     point(overrides, lambda raw: (seen.append(raw), finish(raw)))
-    assert seen[0] == compose_here(words(tmp_path, "seed=2", "eps=8"))
+    assert seen[0] == parse(compose(words(tmp_path, "seed=2", "eps=8"))).raw
     assert Journal(folder.journal).read()[1].overrides[-2:] == ("seed=2", "eps=8")
 
 
@@ -183,7 +183,7 @@ def test_a_run_that_another_job_finishes_meanwhile_is_done(hydra, folder, monkey
 def test_finished_points_are_passed_over_before_torch_is_imported(hydra, folder):
     """By Hydra's own multirun, in a process of its own."""
     for seed in (1, 2):
-        finish(compose_here(typed(folder, f"seed={seed}")))
+        finish(compose(typed(folder, f"seed={seed}")))
     arguments = ["-m", *typed(folder, "seed=1,2"), f"hydra.sweep.dir={folder.path / 'hydra'}"]
     code = (
         f"import sys; from dpft.cli.train import main; main({arguments!r}); "

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dpft.config.checks import Effect, names_with
-from dpft.config.folder import conf_dir
+from dpft.config.compose import shipped
 from dpft.report.pages.frame import Html, facts, folded, joined, paragraph, table, text
 from dpft.report.pages.gather import Gathered
 
 # Groups whose file is told by a setting of theirs; of the others the default choice is taken.
-_CHOICES = {
-    "task": "name",
-    "model": "name",
-    "adapt": "name",
-    "clip": "style",
-    "optim": "name",
-    "privacy": None,
-    "decode": None,
-}
-_USUAL = {"privacy": "default", "decode": "beam"}
+_CHOICES = {"task": "name", "model": "name", "adapt": "name", "clip": "style", "optim": "name"}
 _ABSENT = object()
 _SEPARATOR = re.compile(r"[/\\]")
 _ROOTED = re.compile(r"(?:~|/|[A-Za-z]:\\)[^/\\]*[/\\]")
@@ -67,7 +54,7 @@ def choices(config: Mapping[str, Any]) -> list[str]:
     return [
         f"{group}={config[group][key]}"
         for group, key in _CHOICES.items()
-        if key is not None and isinstance(config.get(group), Mapping) and key in config[group]
+        if isinstance(config.get(group), Mapping) and key in config[group]
     ]
 
 
@@ -76,7 +63,8 @@ def changes(config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
 
     Settings that the run does not know were not there when it was made.
     """
-    usual = flat(_shipped(tuple(choices(config))))
+    chosen = dict(choice.split("=", 1) for choice in choices(config))
+    usual = flat(shipped(chosen)) | {"clip.style": chosen.get("clip")}
     return [
         (key, value, usual.get(key, _ABSENT))
         for key, value in compared(config).items()
@@ -157,27 +145,3 @@ def _json(value: Any) -> str:
     # 3 and 3.0 are one number, as in a configuration's hash.
     whole = isinstance(value, float) and value.is_integer()
     return json.dumps(int(value) if whole else value, sort_keys=True, default=str)
-
-
-@functools.cache
-def _shipped(chosen: tuple[str, ...]) -> Mapping[str, Any]:
-    """The config of the chosen files, as Hydra would compose it."""
-    from omegaconf import OmegaConf
-
-    names = _USUAL | dict(choice.split("=", 1) for choice in chosen)
-    main = _read(conf_dir() / "config.yaml")
-    whole = {key: value for key, value in main.items() if key not in ("defaults", "hydra")}
-    for group in _CHOICES:
-        # A choice of the user's own, or one of a later version, has no file here.
-        name = names.get(group, "")
-        file = conf_dir() / group / f"{name}.yaml"
-        whole[group] = _read(file) if name == Path(name).name and file.is_file() else {}
-    resolved: Any = OmegaConf.to_container(OmegaConf.create(whole), resolve=True)
-    if resolved["clip"]:
-        resolved["clip"]["style"] = names["clip"]  # a shipped file is named after its style
-    return {str(key): value for key, value in resolved.items()}
-
-
-def _read(file: Path) -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    return content

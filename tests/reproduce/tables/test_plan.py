@@ -104,37 +104,6 @@ def test_hash_of_a_seed_is_that_of_composing_with_it(seed):
     assert one.config_hash(seed) == config_hash(run.identity())
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        (),
-        ("task=mnli", "model=roberta-base", "adapt=full", "eps=8", "optim.rate_like=sst2"),
-        ("task=samsum", "model.tied=false", "optim.betas=[0.9,0.98]", "task.data_dir='a b'"),
-        ("adapt=scratch", "task=sst2", "clip=none", "optim=sgd", "seed=4"),
-        ("clip=per_layer_adaptive", "clip.threshold=0.05", "task=cifar10", "model=wrn16-4"),
-        ("+experiment=demo", "eps=1"),
-        ("clip=uniform", "++clip.count=3"),
-        ("optim.lr=1e-3", "decode.split=dev", "privacy.delta=1e-5", "eps=null"),
-    ],
-)
-def test_composing_fast_is_composing(words):
-    plain = compose(words)
-    with Composer() as composer:
-        assert composer.compose(words) == plain
-        assert composer.compose(words) == plain  # from what was read before
-
-
-def test_what_hydra_refuses_is_told_in_its_words():
-    with Composer() as composer:
-        for words, said in (
-            (["optim.lrr=1"], "unknown setting optim.lrr"),
-            (["task=e2"], "task is 'e2'"),
-            (["eps=[1"], "cannot read"),
-        ):
-            with pytest.raises(ConfigError, match=said):
-                composer.compose(words)
-
-
 def test_overrides_of_the_user_come_last_and_some_are_refused():
     extra = plan(extra=("optim.lr=5e-3", "device=cpu"))
     assert run_of(extra, "LoRA").run.optim.lr == 5e-3

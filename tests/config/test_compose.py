@@ -1,0 +1,63 @@
+"""A config is what Hydra would compose, though its files are read once."""
+
+import json
+
+import pytest
+
+from dpft.config import folder
+from dpft.config.compose import compose, compose_by_hydra, shipped
+from dpft.config.errors import ConfigError
+
+BY_GROUP = [[f"{folder.typed(g)}{name}" for name in folder.choices(g)] for g in folder.groups()]
+# Each choice at least once, with one of every other group; not what an extra installs.
+TOGETHER = [
+    tuple(words[i % len(words)] for words in BY_GROUP if not words[0].startswith("+"))
+    for i in range(max(map(len, BY_GROUP)))
+]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        *TOGETHER,
+        ("+experiment=demo", "eps=1"),
+        ("+hparams_search=li2022-table6-lora",),
+        ("task=mnli", "model=roberta-base", "adapt=full", "eps=8", "optim.rate_like=sst2"),
+        ("task=samsum", "model.tied=false", "optim.betas=[0.9,0.98]", "task.data_dir='a b'"),
+        ("adapt=scratch", "task=sst2", "clip=none", "optim=sgd", "seed=4"),
+        ("clip=per_layer_adaptive", "clip.threshold=0.05", "task=cifar10", "model=wrn16-4"),
+        ("task=e2e", "task=sst2", "eps=1", "eps=2"),
+        ("clip=uniform", "++clip.count=3"),
+        ("clip=custom", 'clip.patterns=[["a"],["b"]]', "name='3'"),
+        ("optim.lr=1e-3", "decode.split=dev", "privacy.delta=1e-5", "eps=null"),
+        ("++task.label_words={a:b}", "~audit", "model.path=???"),
+    ],
+)
+def test_composing_fast_is_composing(words):
+    fast, slow = compose(words), compose_by_hydra(words)
+    assert json.dumps(fast) == json.dumps(slow)  # in the same order, as config.yaml shows it
+    assert compose(words) == fast  # from what was read before
+
+
+def test_a_config_may_be_changed():
+    compose(["task=sst2"])["task"]["name"] = "other"
+    compose([])["optim"]["betas"].append(1)
+    assert compose(["task=sst2"])["task"]["name"] == "sst2"
+    assert compose([])["optim"]["betas"] == [0.9, 0.999]
+
+
+def test_what_hydra_refuses_is_told_in_its_words():
+    for words, said in (
+        (["optim.lrr=1"], "unknown setting optim.lrr; did you mean 'optim.lr'"),
+        (["task=e2"], "task is 'e2'"),
+        (["eps=[1"], "cannot read"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            compose(words)
+
+
+def test_what_is_shipped_is_what_is_composed():
+    chosen = {"task": "sst2", "clip": "ghost", "audit": "bound"}
+    assert shipped(chosen) == compose([f"{group}={name}" for group, name in chosen.items()])
+    assert shipped({"model": "mine"})["model"] == {}
