@@ -255,7 +255,7 @@ class Run:
     runs_dir: Annotated[str, Effect.PLACE]
     # Whether there is such a device is asked where it is used: a run may be checked elsewhere.
     device: Annotated[str, Effect.EXECUTION]
-    threads: Annotated[int, Bounds(least=1, most=4096), Effect.EXECUTION] | None
+    threads: Annotated[int, Bounds(above=0, most=4096), Effect.EXECUTION] | None
     checkpoint_every: Annotated[Count, Effect.EXECUTION]
     resume: Annotated[str | None, Effect.EXECUTION]
     force: Annotated[bool, Effect.EXECUTION]
