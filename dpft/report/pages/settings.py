@@ -9,6 +9,7 @@ from typing import Any
 
 from dpft.config.checks import Effect, names_with
 from dpft.config.compose import shipped
+from dpft.config.schema import SHORTHANDS, Run
 from dpft.report.pages.frame import Html, facts, folded, joined, paragraph, table, text
 from dpft.report.pages.gather import Gathered
 
@@ -89,8 +90,6 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 def compared(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings by which runs are told apart, by dotted key."""
-    from dpft.config.schema import SHORTHANDS, Run
-
     private = _is_private(config)
     beside = names_with(Run, Effect.PLACE, Effect.EXECUTION) | SHORTHANDS.keys()
     return {

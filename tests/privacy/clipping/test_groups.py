@@ -160,18 +160,22 @@ def counts(model: nn.Module) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize(
-    ("build", "tied", "expected"),
+    ("build", "arguments", "expected"),
     [
-        (gpt2, False, (12, 76, 149)),
-        (gpt2, True, (12, 75, 148)),
-        (gpt2_medium, False, (24, 148, 293)),
-        (gpt2_medium, True, (24, 147, 292)),
+        (gpt2, (), (12, 76, 149)),
+        (gpt2, (True,), (12, 75, 148)),
+        (gpt2_medium, (), (24, 148, 293)),
+        (gpt2_medium, (True,), (24, 147, 292)),
+        (FusedViT, (), (12, 75, 150)),
+        (FusedViT, (1024, 24), (24, 147, 294)),
+        # Layers: 2 norms and 2 convolutions in each, 3 shortcuts, and 3 outside the blocks.
+        (WideResNet, (), (6, 30, 47)),
     ],
 )
-def test_gpt2_has_the_papers_numbers_of_groups(
-    build: Callable[..., nn.Module], tied: bool, expected: tuple[int, int, int]
+def test_models_have_the_papers_numbers_of_groups(
+    build: Callable[..., nn.Module], arguments: tuple[object, ...], expected: tuple[int, int, int]
 ):
-    assert counts(on_meta(build, tied)) == expected
+    assert counts(on_meta(build, *arguments)) == expected
 
 
 def test_roberta_with_an_untied_masked_lm_head_has_the_papers_numbers_of_groups():
@@ -200,11 +204,6 @@ def test_roberta_classifier_with_a_pooler_has_the_papers_numbers_of_groups_too()
     assert counts(model) == (12, 103, 203)
 
 
-def test_vit_with_fused_attention_has_the_papers_numbers_of_groups():
-    assert counts(on_meta(FusedViT)) == (12, 75, 150)
-    assert counts(on_meta(FusedViT, 1024, 24)) == (24, 147, 294)
-
-
 def test_transformers_vit_has_separate_query_key_and_value_layers():
     # Two more layers in each block; the class token and the positions are trained, in one group.
     model = on_meta(vit)
@@ -213,11 +212,6 @@ def test_transformers_vit_has_separate_query_key_and_value_layers():
         "vit.embeddings.cls_token",
         "vit.embeddings.position_embeddings",
     )
-
-
-def test_wide_resnet_has_a_block_for_each_residual_unit():
-    # Layers: 2 norms and 2 convolutions in each, 3 shortcuts, and 3 outside the blocks.
-    assert counts(on_meta(WideResNet)) == (6, 30, 47)
 
 
 # --- what every partition keeps ---
@@ -308,10 +302,6 @@ def test_a_head_of_adapted_layers_is_no_block():
         model, peft.LoraConfig(target_modules=["fc1", "head.0", "head.2"])
     )
     assert len(find_blocks(adapted)) == 2
-
-
-def test_one_block_is_enough():
-    assert len(parts_of(on_meta(gpt2, n_layer=1), "block_wise")) == 1
 
 
 def test_experts_stay_within_their_block():
@@ -443,16 +433,11 @@ def test_bare_parameters_of_the_model_itself_are_a_layer():
 
 @pytest.mark.parametrize(("name", "word"), [("custom", "group"), ("per_device", "device")])
 def test_patterns_keep_their_order(name: str, word: str):
-    patterns = (("head.*", "layers.2.*"), ("embedding.*", "layers.[01].*"))
+    patterns = [["head.*", "layers.2.*"], ["embedding.*", "layers.[01].*"]]  # as of a config file
     groups = parts_of(Tied(), name, patterns=patterns)
     assert list(groups) == [f"{word} 0", f"{word} 1"]
     assert groups[f"{word} 0"][-1] == "head.bias"
     assert groups[f"{word} 1"][0] == "embedding.weight"
-
-
-def test_patterns_may_come_as_lists():
-    how = Partition("custom", patterns=[["*.weight"], ["*.bias"]])  # type: ignore[arg-type]
-    assert how == Partition("custom", patterns=(("*.weight",), ("*.bias",)))
 
 
 # --- thresholds ---
@@ -558,7 +543,8 @@ def test_a_model_without_blocks_is_refused(name: str):
         parts_of(model, name, **SETTINGS.get(name, {}))
 
 
-def test_one_block_cannot_be_two_groups():
+def test_one_block_is_enough_but_for_two_groups():
+    assert len(parts_of(on_meta(gpt2, n_layer=1), "block_wise")) == 1
     with pytest.raises(ValueError, match="for 1 blocks were found: use flat"):
         parts_of(on_meta(gpt2, n_layer=1), "two_group", boundary=1)
 
