@@ -3,7 +3,7 @@
 >>> clipper = make_clipper(model, "bk", threshold=0.1)  # doctest: +SKIP
 >>> clipper.backward(losses)  # losses: (B,); .grad now holds the sum of clipped gradients
 
-Names are imported when they are asked for: `dpft.privacy.guarantee` needs no torch.
+Names are imported when they are asked for: `spec` and `guarantee` need no torch.
 """
 
 from importlib import import_module

@@ -23,7 +23,7 @@ def run_path(run: Run) -> Path:
     budget = f"sigma{sigma:g}" if sigma else f"eps{run.privacy.epsilon:g}"
     parts = [str(run.task["name"]).rpartition(":")[2], run.model.name]
     parts += [run.adapt.name] if run.adapt.name != "full" else []
-    parts += [run.clip.style]
+    parts += [str(run.clip.style)]
     parts += [budget] if run.clip.private else []
     parts += [f"s{run.seed}", config_hash(run.identity())[:8]]
     folder = "-".join(parts)
