@@ -116,7 +116,9 @@ def _composed_of_files(overrides: Sequence[str]) -> Config:
 @cache
 def _unresolved(chosen: tuple[str, ...]) -> Config:
     """The config of some choices of dpft's own, interpolations left as they are."""
-    names = folder.defaults() | dict(word.split("=", 1) for word in chosen)
+    names = folder.defaults() | {
+        group: name for group, _, name in (w.partition("=") for w in chosen)
+    }
     if any(name not in folder.choices(group) for group, name in names.items()):
         raise _UnusualError
     config = {group: folder.settings_of(group, name) for group, name in names.items()}

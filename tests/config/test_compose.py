@@ -51,6 +51,7 @@ def test_what_hydra_refuses_is_told_in_its_words():
     for words, said in (
         (["optim.lrr=1"], "unknown setting optim.lrr; did you mean 'optim.lr'"),
         (["task=e2"], "task is 'e2'"),
+        (["task"], "got 'task'"),
         (["eps=[1"], "cannot read"),
     ):
         with pytest.raises(ConfigError, match=said):
