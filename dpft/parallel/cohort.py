@@ -1,0 +1,180 @@
+"""The processes of one run, and every collective between them.
+
+Each rank computes the same global draw from the key and takes its share of it; the sums are added
+up once a step. Ranks agree before each collective that not all might reach, so that an error of
+one ends all, and ranks that have drawn different batches never add them up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+
+# Numbers in one all-reduce: enough to hide its latency, few enough for a buffer beside the model.
+_BUCKET = 1 << 24
+# How long a rank waits for the others. A step of a large model with many microbatches takes
+# minutes; a rank that died is noticed at once, by its connections.
+_TIMEOUT = timedelta(minutes=30)
+
+
+class RankError(RuntimeError):
+    """Another rank failed, or ranks disagree: no rank may go on."""
+
+
+class Cohort(Protocol):
+    """What training asks of the processes of a run.
+
+    Attributes:
+        rank: of this process, from 0.
+        size: how many there are.
+    """
+
+    rank: int
+    size: int
+
+    def share(self, drawn: Sequence[T]) -> Sequence[T]:
+        """This rank's part of what all ranks have drawn; the parts are disjoint and complete."""
+
+    def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
+        """Wait for all ranks, and go on only if none has trouble and all have the same word.
+
+        Args:
+            trouble: why this rank cannot go on; it is raised here, and a RankError elsewhere.
+            word: what all ranks must have computed alike, such as a digest of the draw.
+
+        Raises:
+            RankError: naming the rank that failed, or saying that ranks disagree.
+        """
+
+    def add_up(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by its sum over all ranks, the same bits on each."""
+
+    def from_first(self, value: T) -> T:
+        """What rank 0 has."""
+
+    def close(self) -> None:
+        """Leave the group."""
+
+
+class SingleProcess:
+    """A run in one process: nothing to share, nobody to wait for."""
+
+    rank, size = 0, 1
+
+    def share(self, drawn: Sequence[T]) -> Sequence[T]:
+        return drawn
+
+    def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
+        if trouble is not None:
+            raise trouble
+
+    def add_up(self, tensors: Sequence[Tensor]) -> None:
+        pass
+
+    def from_first(self, value: T) -> T:
+        return value
+
+    def close(self) -> None:
+        pass
+
+
+class Replicas:
+    """Ranks that each hold a whole copy of the model (data parallel).
+
+    Args:
+        group: the ranks; None: all processes of the default group.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._group = group
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        self._device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
+
+    def share(self, drawn: Sequence[T]) -> Sequence[T]:
+        # Strided: a file that is sorted by length gives every rank a fair share.
+        return drawn[self.rank :: self.size]
+
+    def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
+        code = int.from_bytes(hashlib.sha256(word.encode()).digest()[:7], "big")
+        failed = 0 if trouble is None else 1 + self.rank
+        # The largest of x and of -x: equal but for the sign if all ranks have one x.
+        flags = torch.tensor([failed, code, -code], dtype=torch.int64, device=self._device)
+        dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group)
+        if trouble is not None:
+            raise trouble
+        failed, largest, negated = flags.tolist()
+        if failed:
+            raise RankError(
+                f"rank {failed - 1} of {self.size} stopped at an error, so that this rank stops "
+                "too: see the message of that rank"
+            )
+        if largest != -negated:
+            raise RankError(
+                f"rank {self.rank} of {self.size} has computed something else than another rank; "
+                "expected the same on all: are code, settings, data and packages the same "
+                "everywhere? Nothing of this step was released"
+            )
+
+    @torch.no_grad()
+    def add_up(self, tensors: Sequence[Tensor]) -> None:
+        pending: list[Tensor] = []
+        for tensor in tensors:
+            pending.append(tensor)
+            if sum(t.numel() for t in pending) >= _BUCKET:
+                self._reduce(pending)
+                pending = []
+        self._reduce(pending)
+
+    def _reduce(self, tensors: Sequence[Tensor]) -> None:
+        """One all-reduce for several tensors, in float32 or in what has more digits."""
+        if not tensors:
+            return
+        if len(tensors) == 1 and tensors[0].dtype.itemsize >= 4 and tensors[0].is_contiguous():
+            dist.all_reduce(tensors[0], group=self._group)  # without a second copy of it
+            return
+        kind = torch.float32
+        for tensor in tensors:
+            kind = torch.promote_types(kind, tensor.dtype)
+        flat = torch.cat([tensor.detach().flatten().to(kind) for tensor in tensors])
+        dist.all_reduce(flat, group=self._group)
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    def from_first(self, value: T) -> T:
+        held: list[T] = [value]
+        dist.broadcast_object_list(held, src=0, group=self._group, device=self._device)
+        return held[0]
+
+    def close(self) -> None:
+        dist.destroy_process_group(self._group)
+
+
+def launched() -> int:
+    """How many processes torchrun started for this run; 1 where it did not."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    return int(size) if size.isdecimal() else 1
+
+
+def join(device: torch.device) -> Cohort:
+    """The cohort of this process: all that torchrun started, or this one.
+
+    Args:
+        device: where this rank computes.
+    """
+    if launched() == 1:
+        return SingleProcess()
+    if not dist.is_initialized():
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=_TIMEOUT)
+    return Replicas()
