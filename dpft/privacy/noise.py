@@ -93,7 +93,7 @@ class GaussianNoise:
 
     Raises:
         ValueError: if what the clipper releases is not what the mechanism accounts for.
-        UnsupportedLayerError: in one of several processes.
+        UnsupportedLayerError: in one of several processes that are no cohort.
     """
 
     def __init__(self, mechanism: Mechanism, key: bytes, clipper: Clipper) -> None:
@@ -138,6 +138,7 @@ class GaussianNoise:
                 "step again"
             )
         self._next = step + 1
+        clipper.collect()
         stds = mechanism.noise_stds(clipper.thresholds)
         for name, parameter in clipper.parameters.items():
             if parameter.grad is None:
@@ -192,7 +193,7 @@ def noisy_mean_(
 
 def _check(mechanism: Mechanism, clipper: Clipper) -> None:
     if clipper.groups:
-        check_single_process()
+        check_single_process(cohort=clipper.cohort)
     # A resumed clipper's thresholds have moved on: where they began must be what was stated.
     first = tuple(group.threshold for group in clipper.groups)
     if first != mechanism.thresholds:

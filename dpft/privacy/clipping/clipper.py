@@ -29,6 +29,7 @@ from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.plans import PRIVATE_PLANS, Batch
 from dpft.privacy.clipping.rules import Rule, UnsupportedLayerError
 from dpft.privacy.clipping.sites import check_joins, find_sites
+from dpft.privacy.cohort import Cohort
 from dpft.privacy.precision import full_precision
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import TWO_BACKWARDS
@@ -45,6 +46,7 @@ class Clipper:
         parameters: the trainable parameters by name; a tied parameter appears once.
         groups: the clipping groups with the thresholds they start from; empty for ``none``.
         adaptive: how thresholds follow quantiles of the norms; None where they are fixed.
+        cohort: the processes whose sums are added up by `collect`; None: this one alone.
         estimates: the quantile estimates ``C_k``; the thresholds themselves where those are fixed.
         thresholds: the norms to which groups are clipped now, ``(K,)`` floats.
         norms: per-example gradient norms of the last `backward`, ``(B, K)``; blanks have none.
@@ -69,11 +71,13 @@ class Clipper:
         clip_function: ClipFunction,
         rules: Mapping[str, Rule],
         adaptive: Quantiles | None = None,
+        cohort: Cohort | None = None,
     ) -> None:
         self.plan = plan
         self.parameters = MappingProxyType(dict(parameters))
         self.groups = tuple(groups)
         self.adaptive = adaptive
+        self.cohort = cohort
         self.norms = torch.empty(0, len(self.groups))
         self.factors = torch.empty(0, len(self.groups))
         self._clip_function = clip_function
@@ -191,6 +195,22 @@ class Clipper:
         for parameter in self.parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
+
+    def collect(self) -> None:
+        """Add up over the ranks of the cohort what `backward` left in ``.grad`` and in `below`.
+
+        Once a logical batch, on every rank, also where a rank's share was empty. In one process
+        there is nothing to do.
+        """
+        if self.cohort is None:
+            return
+        for parameter in self.parameters.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        sums = [p.grad for p in self.parameters.values() if p.grad is not None]
+        self.cohort.add_up(sums)
+        if self.adaptive is not None:
+            self.cohort.add_up([self.below])
 
     def check_rows(self, rows: int) -> None:
         """Refuse now what `backward` would refuse of ``rows`` rows for each record.

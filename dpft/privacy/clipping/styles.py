@@ -11,6 +11,7 @@ from dpft.privacy.clipping.checks.single_process import check_single_process
 from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.clipping.functions import CLIP_FUNCTIONS
 from dpft.privacy.clipping.rules import RULES, Rule, UnsupportedLayerError
+from dpft.privacy.cohort import Cohort
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import PLANS, STYLES, TWO_BACKWARDS, Partition
 
@@ -31,6 +32,7 @@ def make_clipper(
     clip_function: str = "abadi",
     adaptive: Quantiles | None = None,
     rules: Mapping[str, Rule] | None = None,
+    cohort: Cohort | None = None,
 ) -> Clipper:
     """Attach a clipper to ``model``.
 
@@ -51,6 +53,8 @@ def make_clipper(
         clip_function: ``abadi`` or ``automatic``.
         adaptive: how thresholds follow quantiles; styles named adaptive have a default.
         rules: rules for further layer types, by qualified class name; they come before `RULES`.
+        cohort: the processes that train this model together, each on a copy of its own; None: this
+            one alone.
 
     Returns:
         An object with ``backward(losses)`` and ``norms``.
@@ -75,8 +79,9 @@ def make_clipper(
     if not parameters:
         raise ValueError("the model has no trainable parameter; expected at least one")
     if plan == "none":
-        return Clipper(model, plan, parameters, (), CLIP_FUNCTIONS[clip_function], {})
-    check_single_process(model)
+        functions = CLIP_FUNCTIONS[clip_function]
+        return Clipper(model, plan, parameters, (), functions, {}, cohort=cohort)
+    check_single_process(model, cohort)
     low = [f"{n} ({p.dtype})" for n, p in parameters.items() if p.dtype.itemsize < 4]
     if low:
         raise UnsupportedLayerError(
@@ -108,4 +113,5 @@ def make_clipper(
         CLIP_FUNCTIONS[clip_function],
         {**(rules or {}), **{k: v for k, v in RULES.items() if k not in (rules or {})}},
         adaptive,
+        cohort,
     )

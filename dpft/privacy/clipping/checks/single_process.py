@@ -1,7 +1,7 @@
-"""One process, one copy of the model: what divides a batch among several is refused.
+"""One process, or a cohort: whatever else divides a batch among several is refused.
 
-Every process would clip its share by itself, and release it under the same noise as the others:
-whoever sees two releases has their difference without any.
+Without a cohort every process would clip its share by itself, and release it under the same noise
+as the others: whoever sees two releases has their difference without any.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ import torch
 from torch import nn
 
 from dpft.privacy.clipping.rules import UnsupportedLayerError
+from dpft.privacy.cohort import Cohort
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
-def check_single_process(model: nn.Module | None = None) -> None:
-    """Refuse a model that is wrapped for several devices, and a group of several processes.
+def check_single_process(model: nn.Module | None = None, cohort: Cohort | None = None) -> None:
+    """Refuse a model that is wrapped for several devices, and processes that are no cohort.
 
     Args:
         model: None: only processes are looked at.
+        cohort: the processes that add up their sums; None: there is one.
 
     Raises:
         UnsupportedLayerError: naming what was found.
@@ -27,14 +29,15 @@ def check_single_process(model: nn.Module | None = None) -> None:
         if isinstance(module, _WRAPPERS):
             raise UnsupportedLayerError(
                 f"{name or 'the model'} is a {type(module).__name__}, which divides batches or "
-                "averages gradients by itself; expected the bare module: private training runs in "
-                "one process, on one device"
+                "averages gradients by itself; expected the bare module: dpft divides batches and "
+                "adds up sums"
             )
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         size = distributed.get_world_size()
-        if size > 1:
+        if size > 1 and cohort is None:
             raise UnsupportedLayerError(
-                f"this process is one of {size} (torch.distributed); expected a single one: each "
-                "would clip its own share and release it under the same noise as the others"
+                f"this process is one of {size} (torch.distributed); expected a single one, or a "
+                "cohort given to make_clipper: each would clip its own share and release it under "
+                "the same noise as the others"
             )
