@@ -25,6 +25,10 @@ class Sums:
     """What noise asks of a clipper, without a model: sums in ``.grad``, groups, thresholds."""
 
     unfinished = False
+    cohort = None
+
+    def collect(self):
+        """Nothing: one process."""
 
     def __init__(self, groups, adaptive=None, sums=None, dtype=torch.float32, shapes=None):
         shapes = shapes or {"a": (SIZE,), "b": (SIZE // 100, 100)}
