@@ -15,7 +15,9 @@ from typing import Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+
+from dpft.privacy.cohort import Cohort as Sums
 
 T = TypeVar("T")
 
@@ -30,16 +32,8 @@ class RankError(RuntimeError):
     """Another rank failed, or ranks disagree: no rank may go on."""
 
 
-class Cohort(Protocol):
-    """What training asks of the processes of a run.
-
-    Attributes:
-        rank: of this process, from 0.
-        size: how many there are.
-    """
-
-    rank: int
-    size: int
+class Cohort(Sums, Protocol):
+    """What training asks of the processes of a run, beside what the privacy core asks."""
 
     def share(self, drawn: Sequence[T]) -> Sequence[T]:
         """This rank's part of what all ranks have drawn; the parts are disjoint and complete."""
@@ -55,9 +49,6 @@ class Cohort(Protocol):
             RankError: naming the rank that failed, or saying that ranks disagree.
         """
 
-    def add_up(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over all ranks, the same bits on each."""
-
     def from_first(self, value: T) -> T:
         """What rank 0 has."""
 
@@ -68,7 +59,7 @@ class Cohort(Protocol):
 class SingleProcess:
     """A run in one process: nothing to share, nobody to wait for."""
 
-    rank, size = 0, 1
+    rank, size, sharded = 0, 1, False
 
     def share(self, drawn: Sequence[T]) -> Sequence[T]:
         return drawn
@@ -79,6 +70,12 @@ class SingleProcess:
 
     def add_up(self, tensors: Sequence[Tensor]) -> None:
         pass
+
+    def any(self, flag: bool) -> bool:
+        return flag
+
+    def scatter_sum(self, parameter: nn.Parameter, total: Tensor) -> None:
+        raise AssertionError("one process holds whole parameters")
 
     def from_first(self, value: T) -> T:
         return value
@@ -93,6 +90,8 @@ class Replicas:
     Args:
         group: the ranks; None: all processes of the default group.
     """
+
+    sharded = False
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = group
@@ -150,6 +149,14 @@ class Replicas:
         parts = flat.split([tensor.numel() for tensor in tensors])
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
+
+    def any(self, flag: bool) -> bool:
+        flags = torch.tensor([int(flag)], device=self._device)
+        dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group)
+        return bool(flags)
+
+    def scatter_sum(self, parameter: nn.Parameter, total: Tensor) -> None:
+        raise AssertionError("each rank holds whole parameters")
 
     def from_first(self, value: T) -> T:
         held: list[T] = [value]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -38,12 +39,22 @@ class Call:
         site: the layer.
         output: where its output lies in the autograd graph.
         root: whether no trainable parameter comes before it: a backward must name it as a target.
+        leaves: the tensors that stood for the layer's parameters while it ran, by their canonical
+            names, where those are not the parameters themselves (sharded ones).
     """
 
-    def __init__(self, site: Site, saved: Tensor | None, output: GradientEdge, root: bool) -> None:
+    def __init__(
+        self,
+        site: Site,
+        saved: Tensor | None,
+        output: GradientEdge,
+        root: bool,
+        leaves: Mapping[str, Tensor],
+    ) -> None:
         self.site = site
         self.output = output
         self.root = root
+        self.leaves = leaves
         self._saved = saved
         self._held: Tensor | None = None
 

@@ -40,9 +40,15 @@ class Gate:
 
 
 class Capture:
-    """Hooks on every layer of ``sites``; `take` hands over the calls since the last time."""
+    """Hooks on every layer of ``sites``; `take` hands over the calls since the last time.
 
-    def __init__(self, model: nn.Module, sites: Mapping[str, Site]) -> None:
+    Args:
+        model: whose forwards are captured.
+        sites: its layers with trained parameters.
+        sharded: whether a layer's parameters are put together for the time that it runs.
+    """
+
+    def __init__(self, model: nn.Module, sites: Mapping[str, Site], sharded: bool = False) -> None:
         self.sites = sites
         self.calls: list[Call] = []
         self._model = model
@@ -55,7 +61,9 @@ class Capture:
         self._enabled = True
         self._in_backward = False
         self._handles: list[Any] = []
-        self._bare: list[tuple[nn.Module, dict[str, nn.Parameter | None]]] = []
+        self._sharded = sharded
+        self._leaves: dict[str, dict[str, Tensor]] = {}
+        self._replaced: list[tuple[nn.Module, str, nn.Parameter]] = []
         if sites:
             self._install(model)
 
@@ -68,6 +76,7 @@ class Capture:
         """
         self._restore_all()
         self._depth = 0
+        self._leaves.clear()
         calls, self.calls = self.calls, []
         hidden, self._hidden = self._hidden, set()
         return calls, hidden
@@ -147,12 +156,15 @@ class Capture:
             module = site.module
             if isinstance(site.rule, BroadcastRule):
                 self._handles.append(module.register_forward_pre_hook(self._broadcast(site)))
+                # Before whoever shards takes the module's parameters away again.
                 self._handles.append(
-                    module.register_forward_hook(self._restore(site), always_call=True)
+                    module.register_forward_hook(self._restore, always_call=True, prepend=True)
                 )
                 continue
             if isinstance(module, nn.Embedding):
                 self._handles.append(module.register_forward_pre_hook(self._expand(site)))
+            if self._sharded:
+                self._handles.append(module.register_forward_pre_hook(self._note_leaves(site)))
             self._handles.append(
                 module.register_forward_hook(self._capture(site), with_kwargs=True)
             )
@@ -201,6 +213,15 @@ class Capture:
 
         return hook
 
+    def _note_leaves(self, site: Site) -> Callable[..., None]:
+        """Before the forward: when the hooks after it run, the whole parameters may be gone."""
+
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+            whole = {name: module._parameters[local] for local, name in site.names.items()}
+            self._leaves[site.name] = {n: leaf for n, leaf in whole.items() if leaf is not None}
+
+        return hook
+
     def _capture(self, site: Site) -> Callable[..., None]:
         needs_input = site.rule.needs_input(site.module)
 
@@ -213,7 +234,8 @@ class Capture:
                 return
             a = args[0] if args else next(iter(kwargs.values()))
             saved = save_input(self._token, a) if needs_input else None
-            self._add(site, saved, output, root=not a.requires_grad)
+            leaves = self._leaves.get(site.name, {})
+            self._add(site, saved, output, root=not a.requires_grad, leaves=leaves)
 
         return hook
 
@@ -236,31 +258,39 @@ class Capture:
             for local in site.names:
                 parameter = module._parameters[local]
                 assert parameter is not None
+                self._replaced.append((module, local, parameter))
                 rows = parameter.expand(batch, *parameter.shape[1:])
                 module._parameters[local] = rows  # type: ignore[assignment]
-                self._add(site, None, rows, root=True)
+                leaves = {site.names[local]: parameter} if self._sharded else {}
+                self._add(site, None, rows, root=True, leaves=leaves)
 
         return hook
 
-    def _restore(self, site: Site) -> Callable[..., None]:
-        parameters = {local: site.module._parameters[local] for local in site.names}
-        self._bare.append((site.module, parameters))
-
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            module._parameters.update(parameters)
-
-        return hook
+    def _restore(self, module: nn.Module, args: Any, output: Any) -> None:
+        """After the forward, also one that failed."""
+        for owner, local, parameter in self._replaced:
+            if owner is module:
+                module._parameters[local] = parameter
+        self._replaced = [entry for entry in self._replaced if entry[0] is not module]
 
     def _restore_all(self) -> None:
-        for module, parameters in self._bare:
-            module._parameters.update(parameters)
+        for module, local, parameter in self._replaced:
+            module._parameters[local] = parameter
+        self._replaced.clear()
 
-    def _add(self, site: Site, saved: Tensor | None, output: Tensor, root: bool) -> None:
+    def _add(
+        self,
+        site: Site,
+        saved: Tensor | None,
+        output: Tensor,
+        root: bool,
+        leaves: Mapping[str, Tensor],
+    ) -> None:
         if self._in_backward:  # a recomputation: only what it saves is wanted
             return
         # The edge and the hook hold on to the place in the graph, not to the tensor: a later
         # in-place change cannot redirect them, and the output (a head's logits) is not kept alive.
-        call = Call(site, saved, get_gradient_edge(output), root)
+        call = Call(site, saved, get_gradient_edge(output), root, leaves)
         self.calls.append(call)
         # A strong reference would close a cycle through the graph that no collector can see.
         known = weakref.ref(call)

@@ -85,7 +85,7 @@ class Clipper:
         self._unfinished = False
         self._forms: dict[str, str] = {}
         sites = {} if plan == "none" else find_sites(model, self.parameters, rules)
-        self._capture = Capture(model, sites)
+        self._capture = Capture(model, sites, self._sharded)
         self._guard = Guard(self.parameters if self.private else {})
         self._set([group.threshold for group in self.groups])
 
@@ -172,9 +172,10 @@ class Clipper:
         calls, hidden = self._capture.take()
         self.norms = losses.new_empty(len(losses), len(self.groups))
         self.factors = self.norms.clone()
+        # Where parameters are sharded no rank may leave out a microbatch: others wait for it.
         some = len(losses) > 0
         if real is not None:
-            some = bool(real.any())
+            some = bool(real.any()) or (self._sharded and len(losses) > 0)
             real = real.to(losses.device)
             # A gradient that is zero at the loss is zero, exactly, in all rows of a blank.
             losses = torch.where(real, losses, losses.new_zeros(()))
@@ -204,13 +205,15 @@ class Clipper:
         """
         if self.cohort is None:
             return
+        if self.adaptive is not None:
+            self.cohort.add_up([self.below])
+        if self._sharded:  # the sums were added up as they were formed
+            return
         for parameter in self.parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         sums = [p.grad for p in self.parameters.values() if p.grad is not None]
         self.cohort.add_up(sums)
-        if self.adaptive is not None:
-            self.cohort.add_up([self.below])
 
     def check_rows(self, rows: int) -> None:
         """Refuse now what `backward` would refuse of ``rows`` rows for each record.
@@ -251,7 +254,10 @@ class Clipper:
         real: Tensor | None,
     ) -> None:
         self._guard.check_hooks()
-        structure = verify_uses(losses, calls, self.parameters, hidden)
+        leaves: dict[str, Tensor] = dict(self.parameters)
+        for call in calls:
+            leaves |= call.leaves
+        structure = verify_uses(losses, calls, leaves, hidden)
         if not structure.reached:
             raise UnsupportedLayerError(
                 "the losses do not depend on any trainable layer that was called; expected losses "
@@ -260,12 +266,13 @@ class Clipper:
         # Where autograd forms the sums, it must do so in the precision of the norms.
         reweights = self.plan in TWO_BACKWARDS
         with self._guard.on(), full_precision() if reweights else nullcontext():
-            if self._schedule.due(losses, structure.reached, rows, self._capture.hooks()):
+            due = self._schedule.due(losses, structure.reached, rows, self._capture.hooks())
+            if self._on_any(due):
                 verified = check_rules(
-                    self._capture, losses, structure, self.parameters, self.groups, rows, real
+                    self._capture, losses, structure, leaves, self.groups, rows, real
                 )
                 self._schedule.checked(*verified)
-            if structure.row_permuting_nodes:
+            if self._on_any(bool(structure.row_permuting_nodes)):
                 check_order(self._capture, losses, structure, rows, self._schedule.batches)
             # From here on sums are formed; before, nothing was.
             self._unfinished = True
@@ -278,11 +285,20 @@ class Clipper:
                 self.groups,
                 self.parameters,
                 self._factors_of,
+                self.cohort,
             )
             PRIVATE_PLANS[self.plan](batch)
             self.norms, self.factors = batch.result()
             self._forms = batch.forms
             self._unfinished = False
+
+    @property
+    def _sharded(self) -> bool:
+        return self.cohort is not None and self.cohort.sharded
+
+    def _on_any(self, flag: bool) -> bool:
+        """Whether a check is due on any rank that must go through the backward with this one."""
+        return self.cohort.any(flag) if self.cohort is not None and self._sharded else flag
 
     def _factors_of(self, k: int, norms: Tensor) -> Tensor:
         return self._clip_function(norms, self.thresholds[k])

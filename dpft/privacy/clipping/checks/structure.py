@@ -37,7 +37,7 @@ class Structure(NamedTuple):
 def verify_uses(
     losses: Tensor,
     calls: Sequence[Call],
-    parameters: Mapping[str, nn.Parameter],
+    parameters: Mapping[str, Tensor],
     hidden: Collection[str] = (),
 ) -> Structure:
     """Check against the autograd graph that every use of every parameter was captured.
@@ -49,7 +49,7 @@ def verify_uses(
     Args:
         losses: per-example losses, ``(B,)``.
         calls: all captured calls.
-        parameters: the trainable parameters.
+        parameters: the trainable parameters, or what stood for them in the forward.
         hidden: names of layers that ran with gradients disabled.
 
     Raises:
@@ -121,7 +121,7 @@ def dominates(call: Call, losses: Tensor, others: Sequence[Call]) -> bool:
 
 
 def _walk(
-    losses: Tensor, parameters: Mapping[str, nn.Parameter]
+    losses: Tensor, parameters: Mapping[str, Tensor]
 ) -> tuple[dict[str, int], set[Node], bool]:
     """How often each parameter enters the computation of ``losses``: edges into its leaf node.
 

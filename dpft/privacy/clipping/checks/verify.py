@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpft.privacy.clipping.calls import Call, uses_of
 from dpft.privacy.clipping.capture import Capture
@@ -41,7 +41,7 @@ def check_rules(
     capture: Capture,
     losses: Tensor,
     structure: Structure,
-    parameters: Mapping[str, nn.Parameter],
+    parameters: Mapping[str, Tensor],
     groups: Sequence[Group],
     rows: int,
     real: Tensor | None,
@@ -68,8 +68,10 @@ def check_rules(
     finite = losses.detach().isfinite()
     usable = (finite if real is None else finite & real).nonzero().flatten()
     last = len(usable) - 1
-    chosen = sorted({round(last * part / (_RECORDS - 1)) for part in range(_RECORDS)})
-    index = usable[torch.tensor(chosen, device=losses.device)]
+    # None may be left where another rank of a cohort asked for the check.
+    parts = range(_RECORDS if last >= 0 else 0)
+    chosen = sorted({round(last * part / (_RECORDS - 1)) for part in parts})
+    index = usable[torch.tensor(chosen, dtype=torch.int64, device=losses.device)]
     sums = RuleSums(losses[index], parameters, [group.parameters for group in groups])
     before = _versions(parameters)
 
@@ -102,7 +104,7 @@ def check_rules(
     return verified
 
 
-def _versions(parameters: Mapping[str, nn.Parameter]) -> dict[str, tuple[int, int] | None]:
+def _versions(parameters: Mapping[str, Tensor]) -> dict[str, tuple[int, int] | None]:
     """Of each ``.grad``, which tensor it is and how often it was changed."""
     grads = {name: parameter.grad for name, parameter in parameters.items()}
     return {n: None if g is None else (id(g), g._version) for n, g in grads.items()}
@@ -127,7 +129,7 @@ class RuleSums:
     def __init__(
         self,
         losses: Tensor,
-        parameters: Mapping[str, nn.Parameter],
+        parameters: Mapping[str, Tensor],
         groups: Sequence[Sequence[str]],
     ) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -231,7 +233,7 @@ class RuleSums:
 
 def _each_gradient(
     loss: Tensor,
-    parameters: Mapping[str, nn.Parameter],
+    parameters: Mapping[str, Tensor],
     compare: Callable[[str, Tensor], None],
 ) -> None:
     """Call ``compare`` with each parameter's gradient, a part of the model at a time.

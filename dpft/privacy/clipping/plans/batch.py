@@ -29,6 +29,7 @@ from dpft.privacy.clipping.rules import (
     Use,
     joint_squared_norm,
 )
+from dpft.privacy.cohort import Cohort
 from dpft.privacy.precision import full_precision
 
 
@@ -68,6 +69,7 @@ class Batch:
         groups: the clipping groups.
         parameters: the trainable parameters, whose ``.grad`` receives the sums.
         clip: clip factors ``(B,)`` of group ``k`` from its norms ``(B,)``.
+        cohort: where parameters are sharded, who is given the sums.
 
     Attributes:
         size: ``B``.
@@ -85,6 +87,7 @@ class Batch:
         groups: Sequence[Group],
         parameters: Mapping[str, nn.Parameter],
         clip: Callable[[int, Tensor], Tensor],
+        cohort: Cohort | None = None,
     ) -> None:
         self.capture = capture
         self.guard = guard
@@ -97,6 +100,7 @@ class Batch:
         self.group_of = {name: k for k, group in enumerate(groups) for name in group.parameters}
         self.forms: dict[str, str] = {}
         self._clip = clip
+        self._cohort = cohort if cohort is not None and cohort.sharded else None
         self._finite = torch.isfinite(losses.detach())
         self._all_finite = bool(self._finite.all())
         self._grams = GramCache()
@@ -199,15 +203,25 @@ class Batch:
 
     def add_sum(self, name: str, uses: Sequence[Use], factors: Factors) -> None:
         """Add ``sum_i factor_i G_i`` of one parameter to its ``.grad``."""
+        parameter = self.parameters[name]
+        total = None if self.sharded else parameter.grad
         for use in uses:
             if factors.dropped is not None:
                 # One record's overflow must not reach the others: it is silenced, exactly.
                 use = use.without(factors.dropped)
-            parameter = self.parameters[name]
-            if parameter.grad is None:
-                parameter.grad = use.last_sum(factors.values)
+            if total is None:
+                total = use.last_sum(factors.values)
             else:
-                use.add_weighted_sum(factors.values, parameter.grad)
+                use.add_weighted_sum(factors.values, total)
+        if self._cohort is None:
+            parameter.grad = total
+        elif total is not None:
+            self._cohort.scatter_sum(parameter, total)
+
+    @property
+    def sharded(self) -> bool:
+        """Whether sums go to a cohort as they are formed, and not into ``.grad`` at once."""
+        return self._cohort is not None
 
     @torch.no_grad()
     def result(self) -> tuple[Tensor, Tensor]:

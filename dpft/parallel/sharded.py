@@ -1,0 +1,63 @@
+"""Fully sharded data parallel (FSDP2): each rank holds a part of every parameter and its state.
+
+``fully_shard`` puts a unit's whole parameters together for its forward and again for its backward.
+The clipper forms the sum of one parameter at a time, over this rank's records; it is reduced and
+scattered at once, so that no rank ever holds all sums. FSDP's own reduction of gradients is not
+used: it averages, and would come before clipping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial
+
+from dpft.parallel.cohort import Replicas
+
+
+class Shards(Replicas):
+    """Ranks that each hold a part of the model, and take a share of every batch."""
+
+    sharded = True
+
+    @torch.no_grad()
+    def scatter_sum(self, parameter: nn.Parameter, total: Tensor) -> None:
+        if not isinstance(parameter, DTensor):  # too small to be worth sharding, or left out
+            dist.all_reduce(total, group=self._group)
+            part: Tensor = total
+        else:
+            mesh = parameter.device_mesh
+            whole = DTensor.from_local(total, mesh, [Partial()] * mesh.ndim, run_check=False)
+            part = whole.redistribute(placements=parameter.placements)
+        if parameter.grad is None:
+            parameter.grad = part
+        else:
+            parameter.grad.add_(part)
+
+
+def shard(model: nn.Module, mesh: DeviceMesh | None = None, **options: Any) -> nn.Module:
+    """Shard a model in place: every block of its layers is a unit, and the rest is one.
+
+    Tied weights must be in one unit, so what is not in a block stays in the model's own.
+
+    Args:
+        model: transformer layers in a `torch.nn.ModuleList`, as in transformers.
+        mesh: of the ranks; None: all of them. Two dimensions: copies, and shards within each.
+        options: of ``fully_shard``.
+    """
+    for block in blocks(model):
+        fully_shard(block, mesh=mesh, **options)
+    fully_shard(model, mesh=mesh, **options)
+    return model
+
+
+def blocks(model: nn.Module) -> Iterable[nn.Module]:
+    """The repeated layers of a model: the elements of its longest list of modules."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return max(lists, key=len, default=nn.ModuleList())

@@ -1,0 +1,69 @@
+"""Fully sharded: sums, norms and counts of several ranks are those of one process."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from dpft.parallel.sharded import Shards, shard
+from dpft.privacy import make_clipper
+from tests.parallel.ranks import together
+from tests.parallel.test_replicas import OPTIONS, THRESHOLD, enlarged, summed, weights
+from tests.privacy.small_models import build
+
+STYLES = ("ghost", "bk", "lee_kifer", "flat", "per_layer", "per_layer_adaptive", "block_wise")
+MODELS = (("gpt2", True), ("gpt2", False), ("llama", True), ("roberta_mlm", True), ("vit", True))
+CASES = list(itertools.product(STYLES, MODELS))
+
+
+def microbatches(mine, count, size=2):
+    """As many on every rank; those that a rank has no records for hold none that counts."""
+    pieces = [mine[start : start + size] for start in range(0, len(mine), size)]
+    return pieces + [[]] * (count - len(pieces))
+
+
+def sharded(cohort, shares):
+    return [one(cohort, style, *model, shares) for style, model in CASES]
+
+
+def one(cohort, style, name, tied, shares):
+    ranks = Shards()
+    case = enlarged(build(name, tied))
+    shard(case.model)
+    clipper = make_clipper(
+        case.model, style, threshold=THRESHOLD, cohort=ranks, **OPTIONS.get(style, {})
+    )
+    count = max(-(-len(share) // 2) for share in shares)
+    for index in microbatches(shares[cohort.rank], count):
+        rows = index or [0]
+        real = torch.tensor([bool(index)] * len(rows))
+        losses = case.losses(case.model, case.rows(rows)) * weights(rows)
+        clipper.backward(losses, real=None if index else real)
+    clipper.collect()
+    sums = {n: p.grad.full_tensor().numpy() for n, p in clipper.parameters.items()}
+    below = clipper.below.numpy() if clipper.adaptive else None
+    clipper.close()
+    return sums, below
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        [[0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9]],
+        [[], list(range(11))],
+        [[4, 1], list(range(5, 11)), [0, 2, 3]],
+    ],
+    ids=["even", "one is empty", "three"],
+)
+def test_sums_are_those_of_one_process(shares):
+    ranks = together(sharded, len(shares), shares)
+    for place, (style, model) in enumerate(CASES):
+        sums, below, _ = summed(None, style, *model, shares)
+        for result in ranks:
+            got, counts = result[place]
+            for name, total in sums.items():
+                np.testing.assert_allclose(
+                    got[name], total, rtol=1e-10, atol=1e-12, err_msg=f"{style} {model} {name}"
+                )
+            assert below is None or (counts == below).all()
