@@ -104,7 +104,8 @@ class Capture:
         has_nonparameter_leaves: bool = False,
         retain_graph: bool = False,
         gate: Gate | None = None,
-    ) -> None:
+        inputs: Sequence[Tensor] = (),
+    ) -> Sequence[Tensor | None]:
         """Report each call's output gradient to ``listener`` as soon as it is complete.
 
         No weight gradient is formed. A call that the losses do not depend on is not reported.
@@ -117,15 +118,24 @@ class Capture:
                 than the roots, from which the rest follows.
             retain_graph: whether another backward is to come.
             gate: where the backward starts; at the losses by default.
+            inputs: of the model, whose gradients are wanted too.
+
+        Returns:
+            The gradients of ``inputs``; None where the losses do not depend on one.
         """
         targets = [call.output for call in calls if call.root or has_nonparameter_leaves]
         if not targets:
             targets = [call.output for call in calls]
         starts, gradients = ([losses.sum()], None) if gate is None else ([gate.edge], [gate.g])
         with self.listening(listener):
-            torch.autograd.grad(
-                starts, targets, gradients, retain_graph=retain_graph, allow_unused=True
+            found = torch.autograd.grad(
+                starts,
+                [*targets, *inputs],
+                gradients,
+                retain_graph=retain_graph,
+                allow_unused=True,
             )
+        return found[len(targets) :]
 
     def open_gate(self, losses: Tensor, call: Call) -> Gate:
         """Differentiate the losses as far as one call's output, and free the graph up to there."""

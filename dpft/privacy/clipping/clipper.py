@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from dpft.privacy.clipping.capture import Capture
 from dpft.privacy.clipping.checks.guard import Guard
 from dpft.privacy.clipping.checks.order import check_order
 from dpft.privacy.clipping.checks.schedule import Schedule
-from dpft.privacy.clipping.checks.structure import verify_uses
+from dpft.privacy.clipping.checks.structure import Structure, verify_uses
 from dpft.privacy.clipping.checks.verify import check_rules
 from dpft.privacy.clipping.functions import ClipFunction
 from dpft.privacy.clipping.groups import Group
@@ -34,6 +34,29 @@ from dpft.privacy.precision import full_precision
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import TWO_BACKWARDS
 from dpft.privacy.thresholds import check_threshold, sensitivity
+
+
+class Captured(NamedTuple):
+    """The layer calls of one forward, and the layers that ran with gradients disabled."""
+
+    calls: Sequence[Call]
+    hidden: Collection[str]
+
+
+class Started(NamedTuple):
+    """A backward whose sums are still to be formed.
+
+    Attributes:
+        losses: detached, ``(B,)``.
+        structure: of their graph, which is freed.
+        arrived: calls with their output gradients, in the order of the backward.
+        real: which losses are of records; None: all.
+    """
+
+    losses: Tensor
+    structure: Structure
+    arrived: Sequence[tuple[Call, Tensor]]
+    real: Tensor | None
 
 
 class Clipper:
@@ -197,6 +220,68 @@ class Clipper:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
 
+    def take(self) -> Captured:
+        """The forwards since the last time, for `start`; forgotten here."""
+        return Captured(*self._capture.take())
+
+    def start(
+        self,
+        losses: Tensor,
+        captured: Captured,
+        inputs: Sequence[Tensor] = (),
+        real: Tensor | None = None,
+    ) -> tuple[Sequence[Tensor | None], Started]:
+        """The first half of `backward`: output gradients of every layer, and no sum yet.
+
+        For a part of a model whose input gradients others wait for: the second half may come
+        later, after other forwards and backwards.
+
+        Args:
+            losses: see `backward`. Of a part that is not the last: one number per record whose
+                gradient is what came back from the next part.
+            captured: of the forward that these losses come from.
+            inputs: of the part, whose gradients are wanted.
+            real: see `backward`.
+
+        Returns:
+            Gradients of ``inputs``, and what `Clipper.finish` needs.
+        """
+        if real is not None:
+            losses = torch.where(real.to(losses.device), losses, losses.new_zeros(()))
+        arrived: list[tuple[Call, Tensor]] = []
+        with torch.autocast(losses.device.type, enabled=False), self._guard.on():
+            structure = self._verified(losses, captured.calls, captured.hidden, 1, real)
+            gradients = self._capture.backward(
+                losses,
+                structure.reached,
+                lambda call, g: arrived.append((call, g)),
+                has_nonparameter_leaves=structure.has_nonparameter_leaves,
+                inputs=inputs,
+            )
+        return gradients, Started(losses.detach(), structure, arrived, real)
+
+    def batch_of(self, started: Started) -> Batch:
+        """The second half, for whoever wants its norms before its sums: see `plans`."""
+        return self._batch(started.losses, started.structure, 1, started.arrived)
+
+    def finish(self, started: Started) -> None:
+        """The second half of `backward`: norms, factors, and the sums added to ``.grad``."""
+        with torch.no_grad():
+            batch = self.batch_of(started)
+            self._unfinished = True
+            PRIVATE_PLANS[self.plan](batch)
+            self.conclude(batch, started.real)
+
+    def conclude(self, batch: Batch, real: Tensor | None) -> None:
+        """Take over norms and factors of a batch whose sums are in ``.grad``."""
+        self.norms, self.factors = batch.result()
+        self._forms = batch.forms
+        self._unfinished = False
+        if real is not None:
+            self.norms, self.factors = self.norms[real], self.factors[real]
+        if self.adaptive is not None:
+            self._count()
+
     def collect(self) -> None:
         """Add up over the ranks of the cohort what `backward` left in ``.grad`` and in `below`.
 
@@ -253,6 +338,27 @@ class Clipper:
         rows: int,
         real: Tensor | None,
     ) -> None:
+        # Where autograd forms the sums, it must do so in the precision of the norms.
+        reweights = self.plan in TWO_BACKWARDS
+        with self._guard.on(), full_precision() if reweights else nullcontext():
+            structure = self._verified(losses, calls, hidden, rows, real)
+            # From here on sums are formed; before, nothing was.
+            self._unfinished = True
+            batch = self._batch(losses, structure, rows)
+            PRIVATE_PLANS[self.plan](batch)
+            self.norms, self.factors = batch.result()
+            self._forms = batch.forms
+            self._unfinished = False
+
+    def _verified(
+        self,
+        losses: Tensor,
+        calls: Sequence[Call],
+        hidden: Collection[str],
+        rows: int,
+        real: Tensor | None,
+    ) -> Structure:
+        """The structure of the losses' graph, once it and the rules were checked."""
         self._guard.check_hooks()
         leaves: dict[str, Tensor] = dict(self.parameters)
         for call in calls:
@@ -263,34 +369,35 @@ class Clipper:
                 "the losses do not depend on any trainable layer that was called; expected losses "
                 "of this forward, neither detached nor constant"
             )
-        # Where autograd forms the sums, it must do so in the precision of the norms.
-        reweights = self.plan in TWO_BACKWARDS
-        with self._guard.on(), full_precision() if reweights else nullcontext():
-            due = self._schedule.due(losses, structure.reached, rows, self._capture.hooks())
-            if self._on_any(due):
-                verified = check_rules(
-                    self._capture, losses, structure, leaves, self.groups, rows, real
-                )
-                self._schedule.checked(*verified)
-            if self._on_any(bool(structure.row_permuting_nodes)):
-                check_order(self._capture, losses, structure, rows, self._schedule.batches)
-            # From here on sums are formed; before, nothing was.
-            self._unfinished = True
-            batch = Batch(
-                self._capture,
-                self._guard,
-                structure,
-                losses,
-                rows,
-                self.groups,
-                self.parameters,
-                self._factors_of,
-                self.cohort,
+        due = self._schedule.due(losses, structure.reached, rows, self._capture.hooks())
+        if self._on_any(due):
+            verified = check_rules(
+                self._capture, losses, structure, leaves, self.groups, rows, real
             )
-            PRIVATE_PLANS[self.plan](batch)
-            self.norms, self.factors = batch.result()
-            self._forms = batch.forms
-            self._unfinished = False
+            self._schedule.checked(*verified)
+        if self._on_any(bool(structure.row_permuting_nodes)):
+            check_order(self._capture, losses, structure, rows, self._schedule.batches)
+        return structure
+
+    def _batch(
+        self,
+        losses: Tensor,
+        structure: Structure,
+        rows: int,
+        arrived: Sequence[tuple[Call, Tensor]] | None = None,
+    ) -> Batch:
+        return Batch(
+            self._capture,
+            self._guard,
+            structure,
+            losses,
+            rows,
+            self.groups,
+            self.parameters,
+            self._factors_of,
+            self.cohort,
+            arrived,
+        )
 
     @property
     def _sharded(self) -> bool:

@@ -70,6 +70,8 @@ class Batch:
         parameters: the trainable parameters, whose ``.grad`` receives the sums.
         clip: clip factors ``(B,)`` of group ``k`` from its norms ``(B,)``.
         cohort: where parameters are sharded, who is given the sums.
+        arrived: calls with their output gradients, where a backward was already; None: `backward`
+            is one.
 
     Attributes:
         size: ``B``.
@@ -88,6 +90,7 @@ class Batch:
         parameters: Mapping[str, nn.Parameter],
         clip: Callable[[int, Tensor], Tensor],
         cohort: Cohort | None = None,
+        arrived: Sequence[tuple[Call, Tensor]] | None = None,
     ) -> None:
         self.capture = capture
         self.guard = guard
@@ -100,6 +103,7 @@ class Batch:
         self.group_of = {name: k for k, group in enumerate(groups) for name in group.parameters}
         self.forms: dict[str, str] = {}
         self._clip = clip
+        self._arrived = arrived
         self._cohort = cohort if cohort is not None and cohort.sharded else None
         self._finite = torch.isfinite(losses.detach())
         self._all_finite = bool(self._finite.all())
@@ -151,14 +155,18 @@ class Batch:
                 if not outstanding[name]:
                     complete(name, uses.pop(name))
 
-        self.capture.backward(
-            self.losses,
-            calls,
-            receive,
-            has_nonparameter_leaves=self.structure.has_nonparameter_leaves,
-            retain_graph=keep_graph,
-            gate=gate,
-        )
+        if self._arrived is not None:
+            for call, g in self._arrived:
+                receive(call, g)
+        else:
+            self.capture.backward(
+                self.losses,
+                calls,
+                receive,
+                has_nonparameter_leaves=self.structure.has_nonparameter_leaves,
+                retain_graph=keep_graph,
+                gate=gate,
+            )
         self._grams = GramCache()
         if received != len(calls):
             raise UnsupportedLayerError(
@@ -177,18 +185,25 @@ class Batch:
 
         Guarantee: times its factor no record's gradient in the group is longer than ``C_k``.
         """
+        squared, dropped = self.squared_group_norm(k, book)
+        return self.factors_of(k, squared, dropped)
+
+    def squared_group_norm(self, k: int, book: Book) -> tuple[Tensor, Tensor | None]:
+        """``|g_k|^2`` of group ``k``, ``(B,)``, and who is dropped, as in `Factors`."""
         names = [name for name in self.groups[k].parameters if name in book]
-        dropped = None
-        if names:
-            squared = total([book[name].squared_norm for name in names])
-            fine = squared.trusted() & (squared.value < math.inf)
-            # One look for the whole group: each costs a GPU a halt.
-            if not (self._all_finite and bool(fine.all())):
-                squared, dropped = self._examined([book[name] for name in names])
-            norms = squared.value.sqrt()
-        else:  # no parameter of the group took part: nothing to clip
-            norms = self._no_norms()
-            dropped = None if self._all_finite else ~self._finite
+        if not names:  # no parameter of the group took part: nothing to clip
+            return self._no_norms(), None if self._all_finite else ~self._finite
+        squared = total([book[name].squared_norm for name in names])
+        fine = squared.trusted() & (squared.value < math.inf)
+        # One look for the whole group: each costs a GPU a halt.
+        if self._all_finite and bool(fine.all()):
+            return squared.value, None
+        squared, dropped = self._examined([book[name] for name in names])
+        return squared.value, dropped
+
+    def factors_of(self, k: int, squared: Tensor, dropped: Tensor | None) -> Factors:
+        """Clip factors of group ``k`` from its squared norms, ``(B,)``."""
+        norms = squared.sqrt()
         factors = self._clip(k, norms)
         if dropped is not None:
             factors = factors.masked_fill(dropped, 0.0)
