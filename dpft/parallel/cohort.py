@@ -74,6 +74,9 @@ class SingleProcess:
     def any(self, flag: bool) -> bool:
         return flag
 
+    def own_slice(self, whole: Tensor) -> tuple[Tensor, int]:
+        return whole.view(-1), 0
+
     def scatter_sum(self, parameter: nn.Parameter, total: Tensor) -> None:
         raise AssertionError("one process holds whole parameters")
 
@@ -154,6 +157,9 @@ class Replicas:
         flags = torch.tensor([int(flag)], device=self._device)
         dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group)
         return bool(flags)
+
+    def own_slice(self, whole: Tensor) -> tuple[Tensor, int]:
+        return whole.view(-1), 0
 
     def scatter_sum(self, parameter: nn.Parameter, total: Tensor) -> None:
         raise AssertionError("each rank holds whole parameters")

@@ -8,6 +8,7 @@ used: it averages, and would come before clipping.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from dpft.parallel.cohort import Replicas
 
@@ -39,6 +41,21 @@ class Shards(Replicas):
             parameter.grad = part
         else:
             parameter.grad.add_(part)
+
+    def own_slice(self, whole: Tensor) -> tuple[Tensor, int]:
+        if not isinstance(whole, DTensor):
+            return whole.view(-1), 0
+        own = whole.to_local()
+        _, offset = compute_local_shape_and_global_offset(
+            whole.shape, whole.device_mesh, whole.placements
+        )
+        # Along the first dimension alone a part is one stretch of the flattened whole.
+        if any(offset[1:]) or own.shape[1:] != whole.shape[1:]:
+            raise ValueError(
+                f"placements {whole.placements}; expected shards of the first dimension"
+            )
+        first = offset[0] * math.prod(whole.shape[1:]) if offset else 0
+        return own.view(-1), first
 
 
 def shard(model: nn.Module, mesh: DeviceMesh | None = None, **options: Any) -> nn.Module:

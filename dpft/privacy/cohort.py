@@ -32,6 +32,13 @@ class Cohort(Protocol):
     def any(self, flag: bool) -> bool:
         """Whether it is so on any rank."""
 
+    def own_slice(self, whole: Tensor) -> tuple[Tensor, int]:
+        """Of a sharded tensor, flattened, the part that this rank holds.
+
+        Returns:
+            A view ``(n,)`` of the part, and where it begins in the whole.
+        """
+
     def scatter_sum(self, parameter: nn.Parameter, total: Tensor) -> None:
         """Add this rank's part of the sum of all ranks' ``total`` to the parameter's ``.grad``.
 

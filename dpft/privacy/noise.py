@@ -147,7 +147,8 @@ class GaussianNoise:
             if std > 0:
                 parameter.grad = parameter.grad.contiguous()
                 key = keys.derive(self._key, "noise", step, name)
-                noisy_mean_(parameter.grad.view(-1), key, std, mechanism.batch_size)
+                sums, first = clipper.own_slice(parameter.grad)
+                noisy_mean_(sums, key, std, mechanism.batch_size, first)
             else:
                 parameter.grad.div_(mechanism.batch_size)
         return self._move_thresholds(step)

@@ -87,21 +87,24 @@ def test_sums_are_those_of_one_process(shares):
         assert max(clipped for result in ranks for _, _, clipped in result) > 0.5
 
 
-MECHANISM = {"dataset_size": 11, "batch_size": 4, "steps": 8, "noise_multiplier": 0.7}
+def mechanism_of(clipper):
+    return Mechanism(
+        dataset_size=11,
+        batch_size=4,
+        steps=8,
+        noise_multiplier=0.7,
+        thresholds=tuple(group.threshold for group in clipper.groups),
+        delta=1e-3,
+        quantiles=clipper.adaptive,
+        count_noise=3.0 if clipper.adaptive else None,
+    )
 
 
 def trained(cohort, style):
     """Weights and thresholds after all steps, each of which draws from all records."""
     case = enlarged(build("gpt2"))
     clipper = make_clipper(case.model, style, threshold=THRESHOLD, cohort=cohort)
-    count_noise = 3.0 if clipper.adaptive else None
-    mechanism = Mechanism(
-        **MECHANISM,
-        thresholds=tuple(group.threshold for group in clipper.groups),
-        delta=1e-3,
-        quantiles=clipper.adaptive,
-        count_noise=count_noise,
-    )
+    mechanism = mechanism_of(clipper)
     sampler, noise = mechanism.sampler(b"key"), mechanism.noise(b"key", clipper)
     optimizer = torch.optim.AdamW(clipper.parameters.values(), lr=1e-2)
     for step in range(mechanism.steps):

@@ -300,6 +300,12 @@ class Clipper:
         sums = [p.grad for p in self.parameters.values() if p.grad is not None]
         self.cohort.add_up(sums)
 
+    def own_slice(self, grad: Tensor) -> tuple[Tensor, int]:
+        """A view of what this process holds of a gradient, ``(n,)``, and where it begins in it."""
+        if self.cohort is not None and self._sharded:
+            return self.cohort.own_slice(grad)
+        return grad.view(-1), 0
+
     def check_rows(self, rows: int) -> None:
         """Refuse now what `backward` would refuse of ``rows`` rows for each record.
 
