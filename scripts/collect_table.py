@@ -16,9 +16,8 @@ import collect_results
 
 from dpft.reproduce import papers
 from dpft.reproduce.tables.cells import Filled, chosen, fill
-from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.epsilons import epsilons
-from dpft.reproduce.tables.found import make_index
+from dpft.reproduce.tables.record_index import make_index
 from dpft.reproduce.tables.plan import Plan, make_plan
 from dpft.reproduce.tables.render import as_markdown
 from dpft.sweep.points import labels
@@ -44,9 +43,8 @@ def main(name: str, runs: Path, folder: Path) -> None:
 def filled(name: str) -> Filled:
     """A table at the laptop's scale, filled from the committed results."""
     table = papers.load(*name.split("/", 1))
-    with Composer() as composer:
-        plan = make_plan(table, composer, "laptop")
-        printed = epsilons(table, plan.rows, composer)
+    plan = make_plan(table, "laptop")
+    printed = epsilons(table, plan.rows)
     return fill(plan, make_index([RESULTS]), printed)
 
 

@@ -35,14 +35,12 @@ def main(
     from dpft.reproduce.claims.cells import Evidence
     from dpft.reproduce.claims.evaluate import evaluate
     from dpft.reproduce.claims.report import as_json, as_markdown, as_text, page_of, show
-    from dpft.reproduce.tables.composition import Composer
-    from dpft.reproduce.tables.found import make_index
+    from dpft.reproduce.tables.record_index import make_index
 
     index = make_index(runs or None)
     files, damaged = read_benches(benches or None)
-    with Composer() as composer:
-        evidence = Evidence(index, files, composer)
-        results = [evaluate(claim, evidence) for claim in claims]
+    evidence = Evidence(index, files)
+    results = [evaluate(claim, evidence) for claim in claims]
     page = page_of(results, one=name is not None and "/" in name)
     render = {
         "terminal": lambda: as_text(page),

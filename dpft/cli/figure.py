@@ -36,9 +36,8 @@ from dpft.reproduce.figures.catalog import Figure, Kind, figures, load
 from dpft.reproduce.figures.content import Content
 from dpft.reproduce.figures.inputs import Inputs, plan_tables
 from dpft.reproduce.figures.private import WARNING
-from dpft.reproduce.tables.composition import Composer
-from dpft.reproduce.tables.found import Index
 from dpft.reproduce.tables.plan import SCALES
+from dpft.reproduce.tables.record_index import Index
 
 
 def main(
@@ -80,10 +79,7 @@ def main(
     index = Index()
     if figure.tables:
         index = request.index()
-        with Composer() as composer:
-            planned = plan_tables(
-                figure, request.scale, index, composer, request.seeds, request.settings
-            )
+        planned = plan_tables(figure, request.scale, index, request.seeds, request.settings)
         inputs = replace(inputs, tables=planned)
     if only_missing:
         print_missing(inputs.missing)
@@ -128,16 +124,15 @@ def _list(request: Request, benches: list[Path] | None) -> None:
     index = request.index()
     files, _ = read_benches(benches or None)
     rows = []
-    with Composer() as composer:
-        for figure in figures().values():
-            entries = overview([one.load() for one in figure.tables], index, composer)
-            made = f"bench ({len(files)} files)" if figure.kind is Kind.BENCH else figure.kind
-            cells = []
-            for scale in SCALES:
-                counts = [e.numbers[scale] for e in entries if scale in e.numbers]
-                sums = map(sum, zip(*counts, strict=True))
-                cells.append("/".join(map(str, sums)) or "-")
-            rows.append((figure.name, made, *cells, figure.title))
+    for figure in figures().values():
+        entries = overview([one.load() for one in figure.tables], index)
+        made = f"bench ({len(files)} files)" if figure.kind is Kind.BENCH else figure.kind
+        cells = []
+        for scale in SCALES:
+            counts = [e.numbers[scale] for e in entries if scale in e.numbers]
+            sums = map(sum, zip(*counts, strict=True))
+            cells.append("/".join(map(str, sums)) or "-")
+        rows.append((figure.name, made, *cells, figure.title))
     print_list("figure", rows, between=("made from",))
     echo(
         "scores recorded / scores that runs can give; computed figures need nothing, private "

@@ -11,9 +11,9 @@ import typer
 from dpft.cli.output import print_table
 from dpft.config.errors import ConfigError, suggestion
 from dpft.report.terminal import echo
-from dpft.reproduce.tables.found import FOLDERS, Index, make_index
 from dpft.reproduce.tables.missing import Missing, sweep_list
 from dpft.reproduce.tables.plan import SCALES
+from dpft.reproduce.tables.record_index import FOLDERS, Index, make_index
 
 
 @dataclass(frozen=True)

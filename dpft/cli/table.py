@@ -31,7 +31,6 @@ from dpft.config.errors import ConfigError, suggestion
 from dpft.report.terminal import echo
 from dpft.reproduce import papers
 from dpft.reproduce.tables.cells import Filled, fill
-from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.epsilons import epsilons
 from dpft.reproduce.tables.missing import missing
 from dpft.reproduce.tables.plan import SCALES, make_plan
@@ -74,15 +73,14 @@ def main(
         return
     table = papers.load(*name.split("/", 1))
     index = request.index()
-    with Composer() as composer:
-        plan = make_plan(table, composer, request.scale, request.seeds, request.settings)
-        lacking = missing(plan, index)
-        if only_missing:
-            print_missing(lacking)
-            warn_left_out(index.damaged)
-            return
-        # Before the runs are made, since Hydra is set up here.
-        printed = epsilons(table, plan.rows, composer)
+    plan = make_plan(table, request.scale, request.seeds, request.settings)
+    lacking = missing(plan, index)
+    if only_missing:
+        print_missing(lacking)
+        warn_left_out(index.damaged)
+        return
+    # Before the runs are made, since Hydra is set up here.
+    printed = epsilons(table, plan.rows)
     failed: typer.Exit | None = None
     if run:
         stem = f"tables/{table.paper}-{table.number}"
@@ -108,8 +106,7 @@ def _list(paper: str | None, request: Request, beside: Sequence[str]) -> None:
             f"got {' '.join(beside)} without a table; type one, as in dpft table {names[0]}"
         )
     index = request.index()
-    with Composer() as composer:
-        entries = overview([papers.load(*name.split("/", 1)) for name in names], index, composer)
+    entries = overview([papers.load(*name.split("/", 1)) for name in names], index)
     rows = []
     for entry in entries:
         counts = [entry.numbers.get(scale) for scale in SCALES]

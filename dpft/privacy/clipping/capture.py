@@ -123,7 +123,7 @@ class Capture:
         Returns:
             The gradients of ``inputs``; None where the losses do not depend on one.
         """
-        targets = [call.output for call in calls if call.root or has_nonparameter_leaves]
+        targets: list[Any] = [call.output for call in calls if call.root or has_nonparameter_leaves]
         if not targets:
             targets = [call.output for call in calls]
         starts, gradients = ([losses.sum()], None) if gate is None else ([gate.edge], [gate.g])

@@ -26,11 +26,10 @@ from dpft.reproduce.figures import lists
 from dpft.reproduce.papers import Column, PaperError, PaperTable, Row, load
 from dpft.reproduce.papers.schema import Label, Pattern, show_label
 from dpft.reproduce.tables.cells import Cell, fill
-from dpft.reproduce.tables.composition import Composer
-from dpft.reproduce.tables.found import Index
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS
 from dpft.reproduce.tables.plan import Plan, key_of, make_plan, words_at
-from dpft.reproduce.tables.shown import shown_path
+from dpft.reproduce.tables.record_index import Index
+from dpft.reproduce.tables.text_table import shown_path
 from dpft.reproduce.tables.verdicts import Verdict, at_least
 
 Group = tuple[Sequence[Row], Sequence[Row]]
@@ -47,12 +46,10 @@ class Evidence:
     Attributes:
         index: the records.
         benches: the benchmarks.
-        composer: within its ``with``.
     """
 
     index: Index
     benches: Sequence[BenchFile]
-    composer: Composer
     _tables: dict[tuple[str, bool], PaperTable] = field(default_factory=dict)
     _cells: dict[tuple[int, str, str], tuple[Row, Cell]] = field(default_factory=dict)
 
@@ -74,13 +71,13 @@ class Evidence:
             plan = Plan(table, scale, (0,), True, (column,), (row,), {}, (), ())
             if self._may_be_recorded(table, row, column, scale):
                 alone = replace(table, rows=(row,), columns=(column,))
-                plan = make_plan(alone, self.composer, scale)
+                plan = make_plan(alone, scale)
             self._cells[key] = row, fill(plan, self.index).rows[0].cells[0]
         return self._cells[key][1]
 
     def commands(self, table: PaperTable, scale: str) -> list[str]:
         """What trains those runs of a table that have no number at a scale."""
-        plan = make_plan(table, self.composer, scale)
+        plan = make_plan(table, scale)
         lacking: dict[str, None] = {}
         for (i, j), run in plan.runs.items():
             cell = self.cell(table, plan.rows[i], plan.columns[j], scale)

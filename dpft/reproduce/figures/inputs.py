@@ -14,11 +14,10 @@ from dpft.reproduce.figures.catalog import Figure
 from dpft.reproduce.figures.content import Origin, Point
 from dpft.reproduce.papers.schema import Column, Label, PaperTable, Row
 from dpft.reproduce.tables.cells import Cell, fill
-from dpft.reproduce.tables.composition import Composer
-from dpft.reproduce.tables.found import Index
 from dpft.reproduce.tables.marks import Mark
 from dpft.reproduce.tables.missing import Missing, missing
 from dpft.reproduce.tables.plan import Plan, PlannedRun, make_plan
+from dpft.reproduce.tables.record_index import Index
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,6 @@ def plan_tables(
     figure: Figure,
     scale: str,
     index: Index,
-    composer: Composer,
     seeds: Sequence[int] | None = None,
     extra: Sequence[str] = (),
 ) -> tuple[Table, ...]:
@@ -131,7 +129,6 @@ def plan_tables(
         figure: whose.
         scale: ``paper`` or ``laptop``.
         index: the records.
-        composer: within its ``with``.
         seeds: as of `make_plan`.
         extra: the user's overrides of every run.
 
@@ -142,7 +139,7 @@ def plan_tables(
     for selection in figure.tables:
         printed, plan = selection.load(), None
         if scale in printed.scales:
-            plan = make_plan(printed, composer, scale, seeds, extra)
+            plan = make_plan(printed, scale, seeds, extra)
         tables.append(Table(printed, plan, index, selection.is_list))
     if tables and not any(table.plan for table in tables):
         raise ConfigError(

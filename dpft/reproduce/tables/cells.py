@@ -11,10 +11,10 @@ from pathlib import Path
 from dpft.reproduce.papers.schema import Column, PaperTable, Row
 from dpft.reproduce.tables.agreement import Agreement, agreement
 from dpft.reproduce.tables.epsilons import EpsilonCell
-from dpft.reproduce.tables.found import Index, IndexedRun
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark, marks_of
 from dpft.reproduce.tables.matching import scored_with
 from dpft.reproduce.tables.plan import Plan, PlannedRun
+from dpft.reproduce.tables.record_index import Index, IndexedRun
 from dpft.reproduce.tables.verdicts import Verdict, bounded, compare, too_wide
 
 
@@ -36,7 +36,7 @@ class Cell:
         paths: run directories behind ours, by seed.
         hashes: their configs' hashes.
         sampling: the standard error that the number of scored records leaves to ours, see
-            `dpft.reproduce.tables.found.sampling_error`; more seeds on them do not lessen it.
+            `dpft.reproduce.tables.record_index.sampling_error`; more seeds on them do not lessen it.
     """
 
     printed: float | None

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run, parse
 from dpft.reproduce.papers.schema import PaperTable, Row
-from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.plan import words_at
 
 WITHIN = 0.03
@@ -48,16 +48,14 @@ class EpsilonCell:
         return self.difference is not None and abs(self.difference) <= WITHIN + 1e-9
 
 
-def epsilons(
-    table: PaperTable, rows: Sequence[Row], composer: Composer
-) -> list[tuple[EpsilonCell, ...]]:
+def epsilons(table: PaperTable, rows: Sequence[Row]) -> list[tuple[EpsilonCell, ...]]:
     """The epsilon cells of each of ``rows``, from the paper's settings."""
     computed: dict[Any, dict[str, Any] | str] = {}
-    return [_of_row(table, row, composer, computed) for row in rows]
+    return [_of_row(table, row, computed) for row in rows]
 
 
 def _of_row(
-    table: PaperTable, row: Row, composer: Composer, computed: dict[Any, dict[str, Any] | str]
+    table: PaperTable, row: Row, computed: dict[Any, dict[str, Any] | str]
 ) -> tuple[EpsilonCell, ...]:
     cells: dict[tuple[str, float, float | None, str | None], list[str]] = {}
     # Columns that need no run of their own share the row's.
@@ -67,7 +65,7 @@ def _of_row(
             printed = by_column.get(column.key, by_column.get(None))
             if printed is None:
                 continue
-            run = parse(composer.compose(words_at(table, column, row, "paper")))
+            run = parse(compose(words_at(table, column, row, "paper")))
             answer = _computed(run, computed)
             value, why = (None, answer) if isinstance(answer, str) else (answer[accountant], None)
             if isinstance(value, dict):

@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 
 from dpft.config.published import is_other_size, is_part
 from dpft.config.schema import audit_of
-from dpft.reproduce.tables.found import IndexedRun
 from dpft.reproduce.tables.plan import PlannedRun
+from dpft.reproduce.tables.record_index import IndexedRun
 from dpft.runs.lineage import is_trained_before
 
 # As in dpft.tasks and dpft.models, which are not imported here: they take seconds.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpft.reproduce.tables.cells import chosen
-from dpft.reproduce.tables.found import Index
 from dpft.reproduce.tables.plan import Plan, PlannedRun
+from dpft.reproduce.tables.record_index import Index
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import SHORTHANDS, Run, parse
 from dpft.reproduce.papers.schema import Column, PaperError, PaperTable, Row
-from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.matching import match_key
 from dpft.runs.identity import config_hash
 
@@ -141,7 +141,6 @@ def empty_plan(table: PaperTable, scale: str) -> Plan:
 
 def make_plan(
     table: PaperTable,
-    composer: Composer,
     scale: str = "paper",
     seeds: Sequence[int] | None = None,
     extra: Sequence[str] = (),
@@ -150,7 +149,6 @@ def make_plan(
 
     Args:
         table: what is printed.
-        composer: within its ``with``.
         scale: one of `SCALES`.
         seeds: None: as many as the paper averages over (one, where it does not say, and at the
             laptop's scale), and records of any seed count.
@@ -181,7 +179,7 @@ def make_plan(
         key = (words, column.split, free, models)
         try:
             if key not in known:
-                known[key] = planned(words, column.split, composer, extra, free, models)
+                known[key] = planned(words, column.split, extra, free, models)
         except ConfigError as error:
             where = f"{table.name}, row {row.name!r}, column {column.key}, scale={scale}"
             # With overrides of the user, they may be what is wrong.
@@ -201,7 +199,6 @@ def make_plan(
 def planned(
     words: Sequence[str],
     split: str,
-    composer: Composer,
     extra: Sequence[str] = (),
     free: Sequence[str] = (),
     models: Sequence[str] | None = None,
@@ -211,7 +208,6 @@ def planned(
     Args:
         words: overrides of the table.
         split: which the cell's score is of.
-        composer: within its ``with``.
         extra: overrides of the user.
         free: those of ``extra`` that alter nothing, see `_is_free`.
         models: overrides that choose the paper's model; None: those of ``words``.
@@ -220,7 +216,7 @@ def planned(
         ConfigError: if the run does not compose, or ``words`` decode another split.
     """
     together = merged(words, extra)
-    config = composer.compose(together)
+    config = compose(together)
     # Other splits, such as canaries, are asked for whatever is decoded.
     if split in _DECODED and config["decode"]["split"] != split:
         if any(key_of(word) == "decode.split" for word in together):
@@ -229,8 +225,8 @@ def planned(
                 "column: leave it out"
             )
         together = (*together, f"decode.split={split}")
-        config = composer.compose(together)
-    own = composer.compose(merged(words, free))  # without what alters the table's setting
+        config = compose(together)
+    own = compose(merged(words, free))  # without what alters the table's setting
     path = str(own["model"]["path"])
     return PlannedRun(
         words=together,
@@ -240,7 +236,7 @@ def planned(
         model_path=path,
         train_size=own["task"].get("train_size"),
         altered=match_key(own) != match_key(config),
-        paper_model=path if models is None else str(composer.compose(models)["model"]["path"]),
+        paper_model=path if models is None else str(compose(models)["model"]["path"]),
     )
 
 

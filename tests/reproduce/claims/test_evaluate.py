@@ -8,9 +8,8 @@ from dpft.reproduce.claims.evaluate import evaluate
 from dpft.reproduce.claims.report import counted, scale
 from dpft.reproduce.claims.schema import CellsCheck, Claim, ComputedCheck, Expected, Untestable
 from dpft.reproduce.papers import PaperError, library
-from dpft.reproduce.tables.composition import Composer
-from dpft.reproduce.tables.found import make_index
 from dpft.reproduce.tables.plan import merged, planned, words_at
+from dpft.reproduce.tables.record_index import make_index
 from tests.reproduce.tables.example import PAPERS, plan, run_of, table, write_record
 
 SCORES = {"table": "demo/1", "expected": Expected("above"), "columns": ("bleu",)}
@@ -35,9 +34,8 @@ def _demo_only(monkeypatch):
 
 
 def evaluated(folder, *checks):
-    with Composer() as composer:
-        claim = Claim("demo", "c01", "Privacy costs.", "Table 1", checks or (EPSILONS,))
-        return evaluate(claim, Evidence(make_index([folder]), [], composer))
+    claim = Claim("demo", "c01", "Privacy costs.", "Table 1", checks or (EPSILONS,))
+    return evaluate(claim, Evidence(make_index([folder]), []))
 
 
 def record(folder, scale, epsilon, bleu):
@@ -47,9 +45,8 @@ def record(folder, scale, epsilon, bleu):
 
 def record_variant(folder, words, bleu, seed=0):
     one = table()
-    with Composer() as composer:
-        asked = merged(words_at(one, one.columns[0], one.rows[0], "laptop"), words)
-        run = planned(asked, "test", composer)
+    asked = merged(words_at(one, one.columns[0], one.rows[0], "laptop"), words)
+    run = planned(asked, "test")
     write_record(folder / f"{len(words)}-{seed}", run, seed, {"BLEU": bleu})
 
 

@@ -6,6 +6,7 @@ import pytest
 import typer
 
 from dpft.cli.app import app
+from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.reproduce.bench import catalog
 from dpft.reproduce.bench.settings import Settings
@@ -17,9 +18,8 @@ from dpft.reproduce.claims.schema import ROOT, BenchCheck
 from dpft.reproduce.figures import lists
 from dpft.reproduce.papers import load as load_table
 from dpft.reproduce.papers import names
-from dpft.reproduce.tables.composition import Composer
-from dpft.reproduce.tables.found import Index
 from dpft.reproduce.tables.plan import words_at
+from dpft.reproduce.tables.record_index import Index
 
 CLAIMS = load()
 
@@ -27,9 +27,8 @@ CLAIMS = load()
 @pytest.fixture(scope="module")
 def results():
     """Every claim without any record or benchmark: names of rows and columns are checked here."""
-    with Composer() as composer:
-        evidence = Evidence(Index(), [], composer)
-        return {claim.name: evaluate(claim, evidence) for claim in CLAIMS}
+    evidence = Evidence(Index(), [])
+    return {claim.name: evaluate(claim, evidence) for claim in CLAIMS}
 
 
 def test_every_headline_claim_is_there():
@@ -54,21 +53,20 @@ def test_every_command_is_one_that_dpft_takes(results):
     commands = {command for result in results.values() for command in result.commands}
     commands |= {c.command for one in CLAIMS for c in one.checks if isinstance(c, BenchCheck)}
     assert len(commands) > 20
-    with Composer() as composer:
-        for command in commands:
-            program, verb, *words = shlex.split(command)
-            assert program == "dpft"
-            if verb == "train":
-                parse(composer.compose(words))
-                continue
-            options = verbs[verb].make_context(verb, words).params
-            if verb == "bench":
-                away = ("explain", "largest_batch")
-                Settings.make(**{k: v for k, v in options.items() if k not in away})
-            else:
-                assert options["run"]
-                known = names() if verb == "table" else lists.names()
-                assert options["name"] in known, command
+    for command in commands:
+        program, verb, *words = shlex.split(command)
+        assert program == "dpft"
+        if verb == "train":
+            parse(compose(words))
+            continue
+        options = verbs[verb].make_context(verb, words).params
+        if verb == "bench":
+            away = ("explain", "largest_batch")
+            Settings.make(**{k: v for k, v in options.items() if k not in away})
+        else:
+            assert options["run"]
+            known = names() if verb == "table" else lists.names()
+            assert options["name"] in known, command
 
 
 def test_what_a_table_chooses_has_the_name_by_which_its_records_are_told():
@@ -83,10 +81,9 @@ def test_what_a_table_chooses_has_the_name_by_which_its_records_are_told():
         if word.startswith(tuple(f"{choice}=" for choice in cells.CHOICES))
     }
     assert len(words) > 10
-    with Composer() as composer:
-        for word in words:
-            group, _, name = word.partition("=")
-            assert composer.compose(["task=e2e", word])[group]["name"] == name
+    for word in words:
+        group, _, name = word.partition("=")
+        assert compose(["task=e2e", word])[group]["name"] == name
 
 
 def test_benchmarks_name_styles_and_models():

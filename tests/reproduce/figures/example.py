@@ -7,14 +7,12 @@ from dataclasses import replace
 from dpft.reproduce.figures.build import build
 from dpft.reproduce.figures.catalog import load
 from dpft.reproduce.figures.inputs import Inputs, plan_tables
-from dpft.reproduce.tables.composition import Composer
-from dpft.reproduce.tables.found import Index, make_index
+from dpft.reproduce.tables.record_index import Index, make_index
 
 
 @functools.cache
 def tables(name, scale="laptop"):
-    with Composer() as composer:
-        return plan_tables(load(name), scale, Index(), composer)
+    return plan_tables(load(name), scale, Index())
 
 
 def content(name, folder=None, scale="laptop", **inputs):

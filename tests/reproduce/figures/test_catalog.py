@@ -8,7 +8,6 @@ from dpft.reproduce.figures.build import BUILDERS
 from dpft.reproduce.figures.catalog import Kind, Selection, figures
 from dpft.reproduce.figures.scores import POSITIONS
 from dpft.reproduce.papers import PaperError, load, read
-from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.plan import SCALES, make_plan
 from tests.reproduce.figures.example import planned
 
@@ -35,8 +34,7 @@ def test_a_number_that_was_not_handed_down_still_has_a_run(tmp_path):
     path.write_text(LIST)
     table = read(path, is_list=True)
     assert table.name == "demo/1"
-    with Composer() as composer:
-        plan = make_plan(table, composer)
+    plan = make_plan(table)
     assert set(plan.runs) == {(0, 0)}  # a dash has none
 
 
@@ -67,16 +65,15 @@ def test_every_list_belongs_to_a_figure_and_composes_with_batches_that_fit():
     used = {one.name for figure in figures().values() for one in figure.tables if one.is_list}
     assert used == set(lists.names())
     wrong = []
-    with Composer() as composer:
-        for name in lists.names():
-            table = Selection(name=name, is_list=True).load()
-            for scale in SCALES:
-                if scale == "laptop" and table.laptop is None:
-                    continue
-                for one in make_plan(table, composer, scale).distinct:
-                    size = published_size(one.run)
-                    if not 1 <= expected_batch_size(one.run.optim, size) <= size:
-                        wrong.append((name, scale, one.words))
+    for name in lists.names():
+        table = Selection(name=name, is_list=True).load()
+        for scale in SCALES:
+            if scale == "laptop" and table.laptop is None:
+                continue
+            for one in make_plan(table, scale).distinct:
+                size = published_size(one.run)
+                if not 1 <= expected_batch_size(one.run.optim, size) <= size:
+                    wrong.append((name, scale, one.words))
     assert not wrong
 
 
@@ -94,8 +91,7 @@ def test_noise_of_runs_that_stop_early_is_that_of_the_whole_run():
 
 
 def test_a_point_of_a_table_is_the_table_s_run():
-    with Composer() as composer:
-        table = make_plan(load("he2022", "4"), composer)
+    table = make_plan(load("he2022", "4"))
     (i,) = [
         i
         for i, row in enumerate(table.rows)

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 from dpft.reproduce.papers import read
-from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.plan import make_plan
 from tests.report.pages.example import record as whole
 
@@ -19,8 +18,7 @@ def table():
 
 @functools.cache
 def plan(scale="paper", seeds=None, extra=()):
-    with Composer() as composer:
-        return make_plan(table(), composer, scale, seeds, extra)
+    return make_plan(table(), scale, seeds, extra)
 
 
 def run_of(the_plan, method, epsilon=3, column="bleu"):

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from dpft.reproduce.tables.cells import fill
-from dpft.reproduce.tables.composition import Composer
-from dpft.reproduce.tables.found import make_index
 from dpft.reproduce.tables.marks import Mark, marks_of
 from dpft.reproduce.tables.plan import make_plan
-from dpft.reproduce.tables.shown import footnotes
+from dpft.reproduce.tables.record_index import make_index
+from dpft.reproduce.tables.text_table import footnotes
 from dpft.reproduce.tables.verdicts import (
     Verdict,
     bounded,
@@ -206,8 +205,7 @@ def test_at_laptop_scale_nothing_matches_and_a_stand_in_is_marked(tmp_path):
 
 def test_at_laptop_scale_the_record_of_its_own_model_counts(tmp_path):
     whole = replace(table().laptop, setting=("task=e2e", "clip=bk", "optim.batch_size=500"))
-    with Composer() as composer:
-        the_plan = make_plan(replace(table(), laptop=whole), composer, "laptop")
+    the_plan = make_plan(replace(table(), laptop=whole), "laptop")
     planned = run_of(the_plan, "full")
     write_record(tmp_path / "a", planned, 0, {"BLEU": 0.4}, model={"base_model": "gpt2"})
     write_record(tmp_path / "b", planned, 0, {"BLEU": 0.6})

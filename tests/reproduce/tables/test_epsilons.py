@@ -2,7 +2,6 @@
 
 import pytest
 
-from dpft.reproduce.tables.composition import Composer
 from dpft.reproduce.tables.epsilons import EpsilonCell, epsilons
 from tests.reproduce.tables.example import table
 
@@ -16,8 +15,7 @@ def test_reproduced_is_within_three_hundredths(printed, ours, within):
 
 
 def test_epsilons_follow_from_the_papers_settings():
-    with Composer() as composer:
-        rows = epsilons(table(), table().rows, composer)
+    rows = epsilons(table(), table().rows)
     assert [len(row) for row in rows] == [2, 0, 0, 0, 0]
     by_name = {cell.accountant: cell for cell in rows[0]}
     # E2E, batches of 1024, ten epochs, epsilon 3: docs/reference/accounting.md, and Li et al.

@@ -4,8 +4,8 @@ import shlex
 
 from dpft.config.compose import compose
 from dpft.config.schema import parse
-from dpft.reproduce.tables.found import make_index
 from dpft.reproduce.tables.missing import missing, sweep_list
+from dpft.reproduce.tables.record_index import make_index
 from dpft.runs.identity import config_hash
 from tests.reproduce.tables.example import plan, run_of, write_record
 

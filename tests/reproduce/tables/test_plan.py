@@ -10,12 +10,11 @@ from dpft.config.schema import parse
 from dpft.reproduce import papers
 from dpft.reproduce.papers import PaperError
 from dpft.reproduce.tables.cells import fill
-from dpft.reproduce.tables.composition import Composer
-from dpft.reproduce.tables.found import Index, make_index
 from dpft.reproduce.tables.marks import Mark
 from dpft.reproduce.tables.missing import missing
 from dpft.reproduce.tables.plan import SCALES, key_of, make_plan, merged, planned
-from dpft.reproduce.tables.shown import footnotes
+from dpft.reproduce.tables.record_index import Index, make_index
+from dpft.reproduce.tables.text_table import footnotes
 from dpft.reproduce.tables.verdicts import Verdict
 from dpft.runs.identity import config_hash
 from tests.reproduce.tables.example import plan, run_of, table, write_record
@@ -74,8 +73,7 @@ def test_laptop_replaces_setting_swaps_words_and_skips():
 def test_all_layers_as_one_group_are_run_for_the_finer_groups_to_be_compared_with(
     number, first, scale, model, cells
 ):
-    with Composer() as composer:
-        the_plan = make_plan(papers.load("bu2023", number), composer, scale)
+    the_plan = make_plan(papers.load("bu2023", number), scale)
     name = f"{first}, all-layer (AUTO), 1, 3"
     (i,) = [i for i, row in enumerate(the_plan.rows) if row.name == name]
     run = the_plan.runs[i, 0].run
@@ -88,8 +86,7 @@ def test_all_layers_as_one_group_are_run_for_the_finer_groups_to_be_compared_wit
 
 def test_a_copied_number_is_never_matched_by_the_run_beside_it(tmp_path):
     copied = replace(table().rows[0], taken_from="Somebody 2019")
-    with Composer() as composer:
-        the_plan = make_plan(replace(table(), rows=(copied, *table().rows[1:])), composer)
+    the_plan = make_plan(replace(table(), rows=(copied, *table().rows[1:])))
     for number, one in enumerate((plan(), the_plan)):
         write_record(tmp_path / str(number), one.runs[0, 0], 0, {"BLEU": 0.60})
         cell = fill(one, make_index([tmp_path / str(number)])).rows[0].cells[0]
@@ -107,14 +104,13 @@ def test_hash_of_a_seed_is_that_of_composing_with_it(seed):
 def test_overrides_of_the_user_come_last_and_some_are_refused():
     extra = plan(extra=("optim.lr=5e-3", "device=cpu"))
     assert run_of(extra, "LoRA").run.optim.lr == 5e-3
-    with Composer() as composer:
-        for word in ("seed=3", "name=x", "force=true"):
-            with pytest.raises(ConfigError, match="which a table decides"):
-                make_plan(table(), composer, extra=[word])
-        with pytest.raises(ConfigError, match="scale is 'huge'"):
-            make_plan(table(), composer, "huge")
-        with pytest.raises(ConfigError, match=r"decode\.split is dev; expected test"):
-            planned(["task=e2e", "decode.split=dev"], "test", composer)
+    for word in ("seed=3", "name=x", "force=true"):
+        with pytest.raises(ConfigError, match="which a table decides"):
+            make_plan(table(), extra=[word])
+    with pytest.raises(ConfigError, match="scale is 'huge'"):
+        make_plan(table(), "huge")
+    with pytest.raises(ConfigError, match=r"decode\.split is dev; expected test"):
+        planned(["task=e2e", "decode.split=dev"], "test")
 
 
 def test_filling_blanks_trains_a_head_of_its_own():
@@ -139,8 +135,7 @@ def test_filling_blanks_trains_a_head_of_its_own():
     ],
 )
 def test_what_tells_cells_apart_is_not_free_though_it_is_not_printed(name, word, altered):
-    with Composer() as composer:
-        the_plan = make_plan(papers.load(*name.split("/")), composer, extra=[word])
+    the_plan = make_plan(papers.load(*name.split("/")), extra=[word])
     assert {run.altered for run in the_plan.runs.values()} == altered
     words = [run.words for run in the_plan.distinct]
     assert len(words) == len(set(words))
@@ -150,8 +145,7 @@ def test_what_tells_cells_apart_is_not_free_though_it_is_not_printed(name, word,
 
 def test_two_rows_of_uneven_groups_are_two_experiments_at_the_laptop():
     """Three blocks: two uniform groups are the first two and the last."""
-    with Composer() as composer:
-        runs = make_plan(papers.load("bu2023", "4"), composer, "laptop").distinct
+    runs = make_plan(papers.load("bu2023", "4"), "laptop").distinct
     boundaries = {one.run.clip.boundary for one in runs} - {None}
     assert boundaries == {1}
 
@@ -163,23 +157,22 @@ def test_every_shipped_row_composes_at_both_scales():
 
     wrong = []
     tasks = {}
-    with Composer() as composer:
-        for name in papers.names():
-            shipped = papers.load(*name.split("/"))
-            for scale in SCALES:
-                if scale == "laptop" and shipped.laptop is None:
-                    continue
-                try:
-                    runs = make_plan(shipped, composer, scale).distinct
-                except PaperError as error:
-                    wrong.append(str(error))
-                    continue
-                for one in runs:
-                    size = published_size(one.run)
-                    batch = expected_batch_size(one.run.optim, size)
-                    if not 1 <= batch <= size:
-                        wrong.append(f"{name}, {scale}: batches of {batch} of {size}: {one.words}")
-                    tasks[str(one.run.task)] = one.run.task
+    for name in papers.names():
+        shipped = papers.load(*name.split("/"))
+        for scale in SCALES:
+            if scale == "laptop" and shipped.laptop is None:
+                continue
+            try:
+                runs = make_plan(shipped, scale).distinct
+            except PaperError as error:
+                wrong.append(str(error))
+                continue
+            for one in runs:
+                size = published_size(one.run)
+                batch = expected_batch_size(one.run.optim, size)
+                if not 1 <= batch <= size:
+                    wrong.append(f"{name}, {scale}: batches of {batch} of {size}: {one.words}")
+                tasks[str(one.run.task)] = one.run.task
     for task in tasks.values():
         load_task(task)
     assert not wrong, "\n".join(wrong)

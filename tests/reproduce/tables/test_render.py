@@ -11,10 +11,10 @@ from rich.console import Console
 
 from dpft.reproduce.tables.cells import fill
 from dpft.reproduce.tables.epsilons import EpsilonCell
-from dpft.reproduce.tables.found import make_index
+from dpft.reproduce.tables.record_index import make_index
 from dpft.reproduce.tables.render import FORMATS, show
 from dpft.reproduce.tables.render.latex import escaped
-from dpft.reproduce.tables.shown import as_text_table
+from dpft.reproduce.tables.text_table import as_text_table
 from dpft.reproduce.tables.verdicts import Verdict
 from tests.reproduce.tables.example import plan, run_of, write_record
 

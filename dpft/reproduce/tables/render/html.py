@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpft.report.pages.frame import Html, page, table, text
 from dpft.reproduce.tables.cells import Filled
-from dpft.reproduce.tables.shown import TextCell, as_text_table
+from dpft.reproduce.tables.text_table import TextCell, as_text_table
 
 _STYLE = """
 td span { display: block; white-space: nowrap; } td .short span { display: inline; }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpft.reproduce.tables.cells import Filled
-from dpft.reproduce.tables.shown import TextCell, as_text_table
+from dpft.reproduce.tables.text_table import TextCell, as_text_table
 
 _ESCAPES = {
     **{character: rf"\{character}" for character in "&%$#_{}"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpft.report.markdown import escape, table
 from dpft.reproduce.tables.cells import Filled
-from dpft.reproduce.tables.shown import as_text_table
+from dpft.reproduce.tables.text_table import as_text_table
 
 
 def as_markdown(filled: Filled) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dpft.report.console import Console
 from dpft.reproduce.tables.cells import Filled
-from dpft.reproduce.tables.shown import TextCell, as_text_table
+from dpft.reproduce.tables.text_table import TextCell, as_text_table
 
 WIDTH = 140
 # What the box and its padding take beside each column's text; once more at the right end.

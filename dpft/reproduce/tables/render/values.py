@@ -9,7 +9,7 @@ from typing import Any
 from dpft.reproduce.papers.schema import Column, Row, show_label
 from dpft.reproduce.tables.cells import Cell, Filled
 from dpft.reproduce.tables.epsilons import EpsilonCell
-from dpft.reproduce.tables.shown import shown_extra, shown_path
+from dpft.reproduce.tables.text_table import shown_extra, shown_path
 
 
 def as_csv(filled: Filled) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.tables.found import Index, make_index
+from dpft.reproduce.tables.record_index import Index, make_index
 from tests.reproduce.tables.example import plan, run_of, table, write_record
 
 ROOT = Path(__file__).resolve().parents[3]
