@@ -35,8 +35,8 @@ class Cell:
         marks: in the order of `Mark`.
         paths: run directories behind ours, by seed.
         hashes: their configs' hashes.
-        sampling: the standard error that the number of scored records leaves to ours, see
-            `dpft.reproduce.tables.record_index.sampling_error`; more seeds on them do not lessen it.
+        sampling: the standard error that the number of scored records leaves to ours, which more
+            seeds on them do not lessen: see `sampling_error`.
     """
 
     printed: float | None
