@@ -8,83 +8,89 @@ the training records without noise, out of ``private/metrics.jsonl``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dpft.config.errors import DpftError
 from dpft.privacy.rounding import number
-from dpft.report.pages.frame import Html, folded, joined, paragraph, table
+from dpft.report.pages.charts import Chart, Line, chart
 from dpft.report.pages.gather import Gathered, Options
-from dpft.report.pages.svg import MOST_LINES, Line, chart
 
 # Of so many groups each has a curve; of more, as many that are spread over all of them.
 _MOST_GROUPS = 16
 _MOST_RUNS = 12
 
 
-def released(run: Gathered, options: Options) -> Html:
+def released(run: Gathered, options: Options) -> dict[str, Any] | None:
     """Curves that may be published: epsilon, thresholds that adapt, the learning rate."""
-    parts = []
-    if (spent := epsilon(run)) is not None:
-        note = "computed for Poisson sampling" if _shuffled(run) else "by Renyi accounting"
-        parts.append(chart("Epsilon spent", [spent], zero=True, note=note, points=options.points))
-    parts.append(thresholds(run, options))
-    parts.append(_rates([run], options))
-    return joined(parts)
+    spent, rate = epsilon(run), learning_rate(run)
+    note = "by Renyi accounting"
+    if (run.mechanism or {}).get("sampling") == "shuffle":
+        note = "computed for Poisson sampling"
+    elif run.guarantee is not None and run.guarantee.accountant == "pld":
+        note += ", which bounds more loosely than the stated epsilon"
+    rates = {value for _, value in rate.points} if rate else set()
+    constant = len(rates) == 1
+    curves = {
+        "epsilon": spent
+        and chart("Epsilon spent", [spent], zero=True, note=note, points=options.points),
+        "thresholds": thresholds(run, options),
+        "rates": chart("Learning rate", [rate], zero=True, points=options.points)
+        if rate and not constant
+        else None,
+        "constant_rate": rates.pop() if constant else None,
+    }
+    return curves if any(value is not None for value in curves.values()) else None
 
 
-def noiseless(run: Gathered, options: Options) -> Html:
-    """Curves that no guarantee covers; nothing where the metrics were not read."""
-    points = options.points
-    loss = [Line("loss", _points(run, "loss"))]
-    drawn = [chart("Mean loss of the batch", loss, points=points)]
-    for key, title, log in (
-        ("clipped", "Clipped fraction of the batch", False),
-        ("norm_mean", "Mean gradient norm of the batch", True),
-    ):
+def noiseless(run: Gathered, options: Options) -> list[Chart]:
+    """Curves that no guarantee covers; none where the metrics were not read."""
+
+    def by_batch(title: str, key: str, **style: Any) -> Chart | None:
+        line = Line(key, _points(run, key))
+        return chart(title, [line], points=options.points, **style)
+
+    def by_group(title: str, key: str, **style: Any) -> Chart | None:
         lines, note = _some(_by_group(run, key))
-        drawn.append(
-            chart(
-                title,
-                lines,
-                log=log,
-                zero=not log,
-                ordered=len(lines) > 1,
-                note=note,
-                points=points,
-            )
-        )
-    records = [Line("records", _points(run, "records"))]
-    drawn.append(chart("Records in the batch", records, zero=True, points=points))
-    return joined(drawn)
+        ordered = len(lines) > 1
+        return chart(title, lines, ordered=ordered, note=note, points=options.points, **style)
+
+    return _filled(
+        by_batch("Mean loss of the batch", "loss"),
+        by_group("Clipped fraction of the batch", "clipped", zero=True),
+        by_group("Mean gradient norm of the batch", "norm_mean", log=True),
+        by_batch("Records in the batch", "records", zero=True),
+    )
 
 
-def overlaid(runs: Sequence[Gathered], options: Options) -> Html:
+def overlaid(runs: Sequence[Gathered], options: Options) -> list[Chart]:
     """The same curves of several runs in one chart each; of many runs, of the first."""
-    shown = list(runs[:_MOST_RUNS])
-    note = "" if len(shown) == len(runs) else f"the first {len(shown)} of {len(runs)} runs"
-    points = options.points
-    spent = [_named(run, epsilon(run), place) for place, run in enumerate(shown)]
-    parts = [chart("Epsilon spent", _present(spent), zero=True, note=note, points=points)]
-    parts.append(_rates(shown, options, note))
-    if options.private:
-        loss = [_named(r, Line("", _points(r, "loss")), place) for place, r in enumerate(shown)]
-        parts.append(chart("Mean loss of the batch", _present(loss), note=note, points=points))
-        clipped = [
-            _named(run, _mean_line(_by_group(run, "clipped")), place)
-            for place, run in enumerate(shown)
+    drawn = runs[:_MOST_RUNS]
+    note = "" if len(drawn) == len(runs) else f"the first {len(drawn)} of {len(runs)} runs"
+
+    def together(title: str, make: Callable[[Gathered], Line | None], **style: Any) -> Chart | None:
+        lines = [
+            Line(run.name, line.points, place)
+            for place, run in enumerate(drawn)
+            if (line := make(run)) is not None and line.points
         ]
+        return chart(title, lines, points=options.points, **{"note": note, **style})
+
+    charts = [together("Epsilon spent", epsilon, zero=True)]
+    if any(len(rate.points) > 2 for rate in map(learning_rate, drawn) if rate):  # not all constant
+        charts.append(together("Learning rate", learning_rate, zero=True))
+    if options.private:
         over = "mean over groups" + (f"; {note}" if note else "")
-        parts.append(
-            chart(
+        charts += [
+            together("Mean loss of the batch", lambda run: Line("", _points(run, "loss"))),
+            together(
                 "Clipped fraction of the batch",
-                _present(clipped),
+                lambda run: _mean_line(_by_group(run, "clipped")),
                 zero=True,
                 note=over,
-                points=points,
-            )
-        )
-    return joined(parts)
+            ),
+        ]
+    return _filled(*charts)
 
 
 def epsilon(run: Gathered) -> Line | None:
@@ -94,25 +100,17 @@ def epsilon(run: Gathered) -> Line | None:
     return Line("epsilon", ((0, 0.0), *points)) if points else None
 
 
-def thresholds(run: Gathered, options: Options, listing: bool = True) -> Html:
-    """The thresholds of each step, by group; nothing where they are fixed.
+def thresholds(run: Gathered, options: Options) -> dict[str, Any] | None:
+    """The thresholds of each step, by group; None where they are fixed.
 
     Args:
         run: whose ledger has them. They are noisy releases, and counted in epsilon.
         options: where private metrics may be shown, those serve if the ledger has none.
-        listing: whether a table of all groups follows.
     """
-    mechanism = run.mechanism or {}
-    if not mechanism.get("quantiles"):
-        return Html("")
+    if not (run.mechanism or {}).get("quantiles"):
+        return None
     entries = run.ledger.entries if run.ledger is not None else []
     lines = _lines(run, entries, "thresholds") or _by_group(run, "clip_thresholds")
-    if not lines:
-        return paragraph(
-            "The thresholds of each step are not in this run's ledger: it was trained elsewhere "
-            "than on a CPU. They are noisy releases all the same; --private shows them, out of "
-            "the private metrics."
-        )
     kept, note = _some(lines)
     drawn = chart(
         "Clipping thresholds" + (" by group" if len(lines) > 1 else ""),
@@ -122,11 +120,8 @@ def thresholds(run: Gathered, options: Options, listing: bool = True) -> Html:
         note="; ".join(filter(None, ["they follow from noisy counts, which epsilon covers", note])),
         points=options.points,
     )
-    if not listing or len(lines) == 1:
-        return drawn
     rows = [(line.name, *map(number, _summary(line))) for line in lines]
-    head = ("group", "first step", "last step", "least", "largest")
-    return joined([drawn, folded(f"Thresholds of all {len(lines)} groups", table(head, rows))])
+    return {"chart": drawn, "rows": rows if len(rows) > 1 else []}
 
 
 def learning_rate(run: Gathered) -> Line | None:
@@ -152,25 +147,10 @@ def learning_rate(run: Gathered) -> Line | None:
     )
 
 
-def _rates(runs: Sequence[Gathered], options: Options, note: str = "") -> Html:
-    """A chart where a rate changes; for one run with a constant rate, a sentence."""
-    lines = _present([_named(run, learning_rate(run), k) for k, run in enumerate(runs)])
-    values = {value for line in lines for _, value in line.points}
-    if len(runs) == 1 and len(values) == 1:
-        return paragraph(f"The learning rate is {values.pop():g} at every step.")
-    if all(len(line.points) == 2 for line in lines):
-        return Html("")
-    return chart("Learning rate", lines, zero=True, note=note, points=options.points)
-
-
 def _planned_steps(run: Gathered) -> int:
     training = (run.record or {}).get("training") or {}
     header = (run.ledger.header.get("mechanism") if run.ledger is not None else None) or {}
     return int(training.get("steps") or header.get("steps") or 0)
-
-
-def _shuffled(run: Gathered) -> bool:
-    return (run.mechanism or {}).get("sampling") == "shuffle"
 
 
 def _points(run: Gathered, key: str) -> tuple[tuple[float, float | None], ...]:
@@ -228,12 +208,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known else None
 
 
-def _named(run: Gathered, line: Line | None, place: int) -> Line | None:
-    return None if line is None else Line(run.name, line.points, place)
-
-
-def _present(lines: Sequence[Line | None]) -> list[Line]:
-    return [line for line in lines if line is not None and line.points][:MOST_LINES]
+def _filled(*charts: Chart | None) -> list[Chart]:
+    return [drawn for drawn in charts if drawn is not None]
 
 
 def _finite(value: Any) -> float | None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dpft.config.errors import DpftError
 from dpft.privacy.guarantee import Guarantee
-from dpft.report.pages.generations import Generations, parsed, read_generations
+from dpft.report.pages.generations import Generations, parsed, read_generations, section
 from dpft.report.pages.target import Target
 from dpft.runs.finished import damages
 from dpft.runs.ledger import LedgerContents, read_ledger
@@ -118,146 +118,121 @@ def gather(target: Target, options: Options, usual_samples: int) -> Gathered:
     Args:
         target: where it lies.
         options: decides whether ``private/`` is opened.
-        usual_samples: shown unless the options say otherwise.
+        usual_samples: of each run, unless the options say otherwise.
     """
-    reader = _Reader(target)
-    path = target.path
-    record = reader.of("record.json", lambda: read_record(path))
-    ledger = reader.of("ledger.jsonl", lambda: read_ledger(path / "ledger.jsonl"))
-    identity = reader.of("identity.json", lambda: _mapping(path / "identity.json"))
-    config: Any = (record or identity or {}).get("config")
-    config = config if isinstance(config, Mapping) else {}
-    reader.compare(record, ledger, identity)
-    reader.look_for_damage()
+    path, reader = target.path, _Reader(target.path)
+    record = reader.read("record.json", lambda: read_record(path))
+    ledger = reader.read("ledger.jsonl", lambda: read_ledger(path / "ledger.jsonl"))
+    identity = reader.read("identity.json", lambda: _mapping(path / "identity.json"))
+    config = section(record or identity or {}, "config")
+    for problem in (*_disagreements(record, ledger, identity), *_damages(path)):
+        reader.report(problem)
+    generations = reader.read(
+        ".",
+        lambda: read_generations(
+            path, record, config, options.private, options.samples, usual_samples
+        ),
+    )
+    for problem in generations.problems if generations is not None else ():
+        reader.report(problem)
+    digests = {name: reader.digest(name) for name in ("record.json", "ledger.jsonl")}
     return Gathered(
-        target.name,
-        record,
-        ledger,
-        config,
-        reader.generations(record, config, options, usual_samples),
-        reader.metrics() if options.private else (),
-        reader.digests(),
-        tuple(reader.problems),
-        target.label,
-        target.state,
-        target.error if options.private else None,
+        name=target.name,
+        record=record,
+        ledger=ledger,
+        config=config,
+        generations=generations,
+        metrics=reader.metrics() if options.private else (),
+        digests={name: digest for name, digest in digests.items() if digest is not None},
+        problems=tuple(reader.problems),
+        label=target.label,
+        state=target.state,
+        error=target.error if options.private else None,
     )
 
 
 class _Reader:
-    def __init__(self, target: Target) -> None:
-        self.path = target.path
+    """Reads the files of a run, and keeps what is wrong with them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.problems: list[str] = []
 
-    def of(self, name: str, read: Callable[[], T]) -> T | None:
-        """What ``read`` returns; None if the file is not there or is damaged."""
+    def read(self, name: str, make: Callable[[], T]) -> T | None:
+        """What ``make`` returns; None if there is no file of that name, or if it is damaged."""
         if not (self.path / name).exists():
             return None
         try:
-            return read()
+            return make()
         except (DpftError, OSError, ValueError) as error:
-            self.problems.append(self._told(error))
+            self.report(error)
             return None
 
-    def compare(
-        self,
-        record: Mapping[str, Any] | None,
-        ledger: LedgerContents | None,
-        identity: Mapping[str, Any] | None,
-    ) -> None:
-        """Files of one run must say the same."""
-        if record is None:
-            return
-        if identity is not None and identity.get("config_hash") != record.get("config_hash"):
-            self.problems.append(
-                f"record.json is of configuration {record.get('config_hash')}, identity.json of "
-                f"{identity.get('config_hash')}: one of them is of another run"
-            )
-        privacy = record["privacy"]
-        if ledger is None:
-            return
-        if ledger.steps_spent != privacy["steps_taken"]:
-            self.problems.append(
-                f"ledger.jsonl has {ledger.steps_spent} steps, record.json "
-                f"{privacy['steps_taken']}: do not rely on the guarantee before you know why"
-            )
-            return
-        stated = (privacy["epsilon"] or {}).get("rdp")
-        spent = ledger.entries[-1].get("epsilon_rdp") if ledger.entries else None
-        if not (isinstance(stated, float | int) and isinstance(spent, float | int)):
-            return
-        if not math.isclose(stated, spent, rel_tol=1e-6):
-            self.problems.append(
-                f"ledger.jsonl ends at epsilon {spent}, record.json states {stated}: do not rely "
-                "on the guarantee before you know why"
-            )
-
-    def look_for_damage(self) -> None:
-        """What of a finished run is not what it was."""
-        for damage in damages(self.path, thorough=False):
-            self.problems.append(
-                f"{damage}, though the run was finished: do not rely on it before you know why; "
-                "dpft train resume=RUN makes again what can be made again"
-            )
-
-    def generations(
-        self,
-        record: Mapping[str, Any] | None,
-        config: Mapping[str, Any],
-        options: Options,
-        usual: int,
-    ) -> Generations | None:
-        try:
-            found, problems = read_generations(
-                self.path, record, config, options.private, options.samples, usual
-            )
-        except (OSError, ValueError) as error:
-            self.problems.append(f"generations: {self._told(error)}")
-            return None
-        self.problems += map(self._told, problems)
-        return found
+    def digest(self, name: str) -> str | None:
+        """SHA-256 of a file."""
+        return self.read(name, lambda: hashlib.sha256((self.path / name).read_bytes()).hexdigest())
 
     def metrics(self) -> tuple[Mapping[str, Any], ...]:
         """The lines of ``private/metrics.jsonl``; one that a kill has torn is no problem."""
         name = "private/metrics.jsonl"
-        if not (self.path / name).exists():
-            return ()
-        try:
-            data = (self.path / name).read_bytes()
-        except OSError as error:
-            self.problems.append(self._told(error))
-            return ()
-        found, bad = [], []
-        for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), 1):
-            value = parsed(line)
-            if value is not None and isinstance(value.get("step"), int):
-                found.append(value)
-            else:
-                bad.append(number)
-        if bad:
-            self.problems.append(
-                f"{name}: {len(bad)} lines are no metrics of a step (the first is line {bad[0]}); "
-                "they are left out"
+        data = self.read(name, lambda: (self.path / name).read_bytes()) or b""
+        lines = [parsed(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+        steps = [line for line in lines if line and isinstance(line.get("step"), int)]
+        if len(steps) < len(lines):
+            self.report(
+                f"{name}: {len(lines) - len(steps)} lines are no metrics of a step and left out"
             )
-        return tuple(found)
+        return tuple(steps)
 
-    def digests(self) -> dict[str, str]:
-        found = {}
-        for name in ("record.json", "ledger.jsonl"):
-            file = self.path / name
-            if file.is_file():
-                try:
-                    found[name] = hashlib.sha256(file.read_bytes()).hexdigest()
-                except OSError as error:
-                    self.problems.append(self._told(error))
-        return found
-
-    def _told(self, error: Exception | str) -> str:
-        """The message without the folders of this machine."""
-        said = str(error)
+    def report(self, problem: Exception | str) -> None:
+        """Keep a message, without the folders of this machine."""
+        text = str(problem)
         for folder in (self.path, self.path.absolute(), self.path.resolve()):
-            said = said.replace(f"{folder}/", "").replace(str(folder), "this run")
-        return said
+            text = text.replace(f"{folder}/", "").replace(str(folder), "this run")
+        self.problems.append(text)
+
+
+def _disagreements(
+    record: Mapping[str, Any] | None,
+    ledger: LedgerContents | None,
+    identity: Mapping[str, Any] | None,
+) -> Iterator[str]:
+    """Where the files of one run do not say the same."""
+    if record is None:
+        return
+    if identity is not None and identity.get("config_hash") != record.get("config_hash"):
+        yield (
+            f"record.json is of configuration {record.get('config_hash')}, identity.json of "
+            f"{identity.get('config_hash')}: one of them is of another run"
+        )
+    if ledger is None:
+        return
+    taken, stated = record["privacy"]["steps_taken"], section(record["privacy"], "epsilon")
+    spent = ledger.entries[-1].get("epsilon_rdp") if ledger.entries else None
+    rdp = stated.get("rdp")
+    if ledger.steps_spent != taken:
+        yield (
+            f"ledger.jsonl has {ledger.steps_spent} steps, record.json {taken}: do not rely on the "
+            "guarantee before you know why"
+        )
+    elif (
+        isinstance(rdp, float | int)
+        and isinstance(spent, float | int)
+        and not math.isclose(rdp, spent, rel_tol=1e-6)
+    ):
+        yield (
+            f"ledger.jsonl ends at epsilon {spent}, record.json states {rdp}: do not rely on the "
+            "guarantee before you know why"
+        )
+
+
+def _damages(path: Path) -> Iterator[str]:
+    """What of a finished run is not what it was."""
+    for damage in damages(path, thorough=False):
+        yield (
+            f"{damage}, though the run was finished: do not rely on it before you know why; "
+            "dpft train resume=RUN makes again what can be made again"
+        )
 
 
 def _mapping(file: Path) -> dict[str, Any]:

@@ -25,12 +25,16 @@ class Sample:
 
 @dataclass(frozen=True)
 class Generations:
-    """Of the split that was decoded: some samples of ``total``, or why there are none."""
+    """Of the split that was decoded: some samples of ``total``, or why there are none.
+
+    ``problems`` has a line for each sample that is damaged.
+    """
 
     split: str
     total: int = 0
     samples: tuple[Sample, ...] = ()
     left_out: str | None = None
+    problems: tuple[str, ...] = ()
 
 
 def read_generations(
@@ -40,7 +44,7 @@ def read_generations(
     private: bool,
     asked: int | None,
     usual: int,
-) -> tuple[Generations | None, list[str]]:
+) -> Generations | None:
     """Samples that are spread evenly over the generations of the split that was decoded.
 
     Args:
@@ -52,35 +56,39 @@ def read_generations(
         usual: how many to show where none were.
 
     Returns:
-        None if there are no generations; and a line for each sample that is damaged.
+        None if there are no generations.
 
     Raises:
-        OSError, ValueError: the file cannot be read.
+        RecordError: the record names a file that is none of the run's, or it is no text.
+        OSError: the file cannot be read.
     """
     split = str(section(config, "decode").get("split", "test"))
     name = str(section(record or {}, "generations").get(split, f"generations/{split}.jsonl"))
-    try:
-        file = generations_file(path, name)
-    except RecordError as error:
-        return None, [str(error)]
+    file = generations_file(path, name)
     if not file.is_file():
-        return None, []
+        return None
     reason = None if private else withheld(record, config, asked)
     if reason is not None:
-        return Generations(split, left_out=reason), []
-    # Not splitlines: texts may hold other line separators, unescaped in JSON.
-    lines = file.read_text(encoding="utf-8").split("\n")
+        return Generations(split, left_out=reason)
+    try:
+        # Not splitlines: texts may hold other line separators, unescaped in JSON.
+        lines = file.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{name} is not UTF-8: {error}") from error
     filled = [number for number, line in enumerate(lines, 1) if line]
     count = min(usual if asked is None else asked, len(filled))
     chosen = [filled[place * len(filled) // count] for place in range(count)]
-    samples, problems = [], []
-    for number in chosen:
-        sample = _sample(lines[number - 1])
-        if sample is None:
-            problems.append(f"{name}, line {number}: no prediction with its references")
-        else:
-            samples.append(sample)
-    return Generations(split, len(filled), tuple(samples)), problems
+    samples = {number: _sample(lines[number - 1]) for number in chosen}
+    return Generations(
+        split,
+        len(filled),
+        tuple(sample for sample in samples.values() if sample is not None),
+        problems=tuple(
+            f"{name}, line {number}: no prediction with its references"
+            for number, sample in samples.items()
+            if sample is None
+        ),
+    )
 
 
 def withheld(
@@ -130,5 +138,5 @@ def _sample(line: str) -> Sample | None:
     prediction, references = value.get("prediction"), value.get("references")
     if not isinstance(prediction, str) or not isinstance(references, Sequence):
         return None
-    told = (references,) if isinstance(references, str) else tuple(map(str, references))
-    return Sample(str(value.get("source", "")), prediction, told)
+    texts = (references,) if isinstance(references, str) else tuple(map(str, references))
+    return Sample(str(value.get("source", "")), prediction, texts)

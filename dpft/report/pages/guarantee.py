@@ -1,14 +1,14 @@
-"""What a run guarantees, in words for people who have never read a paper on privacy."""
+"""The guarantee of a run as the section of its page, and in one sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from dpft.privacy.guarantee import NONE, warnings
+from dpft.privacy.guarantee import NONE, Guarantee, warnings
 from dpft.privacy.rounding import delta, up
-from dpft.report.guarantee import audit_rows, mechanism_rows
-from dpft.report.pages.frame import Html, facts, folded, joined, listed, marked, paragraph
+from dpft.report.guarantee import Rows, audit_rows, mechanism_rows
 from dpft.report.pages.gather import Gathered
 
 UNKNOWN = (
@@ -17,26 +17,47 @@ UNKNOWN = (
 )
 
 
-def guarantee(run: Gathered) -> Html:
+@dataclass(frozen=True)
+class GuaranteeSection:
+    """The section in the order of the page, most important first.
+
+    Attributes:
+        warnings: on what voids the guarantee.
+        headline: epsilon, delta and how strong they are; empty where no figure says anything.
+        paragraphs: the meaning in words, then the formal statement.
+        caveats: what this run's guarantee leaves open.
+        rows: all figures, with sampling, noise and clipping.
+        not_covered: what every guarantee leaves out, as Markdown.
+    """
+
+    paragraphs: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    headline: str = ""
+    caveats: tuple[str, ...] = ()
+    rows: Rows | None = None
+    not_covered: tuple[str, ...] = ()
+
+
+def guarantee(run: Gathered) -> GuaranteeSection:
     """The section; for an unfinished run, of the steps that its ledger counts so far."""
     given = run.guarantee
-    if given is None:
-        return _so_far(run, run.mechanism or {}) if run.private else paragraph(brief(run))
-    if not given.private or run.record is None:
-        return paragraph(brief(run))
-    parts: list[str] = [paragraph(text, "banner") for text in given.warnings]
-    parts.append(paragraph(given.sentence))
-    if given.meaning:
-        parts.append(paragraph(given.meaning))
+    if run.record is None and run.private:
+        return _so_far(run, run.mechanism or {})
+    if run.record is None or given is None or not given.private:
+        return GuaranteeSection((brief(run),))
+    rows = None
     if given.steps_taken:
-        config, seed = run.config, run.record["seeds"].get("noise")
-        rows = [*given.figures(), *audit_rows(run.record)]
-        parts.append(facts([*rows, *mechanism_rows(run.mechanism or {}, config, seed)]))
-    if given.caveats:
-        parts += [paragraph("Mind:"), listed(given.caveats)]
-    covered = [marked(line) for line in given.not_covered]
-    parts.append(folded("What is not covered", listed(covered)))
-    return joined(parts)
+        seed = run.record["seeds"].get("noise")
+        mechanism = mechanism_rows(run.mechanism or {}, run.config, seed)
+        rows = [*given.figures(), *audit_rows(run.record), *mechanism]
+    return GuaranteeSection(
+        tuple(filter(None, (given.meaning, given.sentence))),
+        given.warnings,
+        _headline(given),
+        given.caveats,
+        rows,
+        given.not_covered,
+    )
 
 
 def brief(run: Gathered) -> str:
@@ -50,24 +71,30 @@ def brief(run: Gathered) -> str:
     return f"So far {len(entries)} steps have spent epsilon {up(spent)} by Renyi accounting."
 
 
-def _so_far(run: Gathered, mechanism: Mapping[str, Any]) -> Html:
-    unit = run.ledger.header.get("unit") if run.ledger else None
+def _headline(given: Guarantee) -> str:
+    if given.strength == "none" or given.stated is None or given.delta is None:
+        return ""
+    return (
+        f"Epsilon is at most {up(given.stated)} at delta {delta(given.delta)} for each "
+        f"{given.noun}: a {given.strength} guarantee."
+    )
+
+
+def _so_far(run: Gathered, mechanism: Mapping[str, Any]) -> GuaranteeSection:
+    header = run.ledger.header if run.ledger else {}
     of = f" of {mechanism['steps']:,}" if "steps" in mechanism else ""
-    steps = run.ledger.steps_spent if run.ledger else 0
-    rows: list[tuple[object, object]] = [("Steps in the ledger", f"{steps:,}{of}")]
+    rows = [("Steps in the ledger", f"{run.ledger.steps_spent if run.ledger else 0:,}{of}")]
     if "delta" in mechanism:
         rows.append(("Delta", delta(mechanism["delta"])))
     if mechanism.get("target_epsilon") is not None:
         rows.append(("Epsilon in the end, at most", up(mechanism["target_epsilon"])))
-    if unit:
-        rows.append(("Unit of privacy", unit))
+    if header.get("unit"):
+        rows.append(("Unit of privacy", header["unit"]))
     text = (
         f"{brief(run)} The run is not finished: this is what releasing its weights as they are now "
         "would cost."
     )
     privacy = run.config.get("privacy")
     seed = privacy.get("noise_seed") if isinstance(privacy, Mapping) else None
-    warned = warnings(mechanism.get("sampling"), seed).values()
-    return joined(
-        [*(paragraph(warning, "banner") for warning in warned), paragraph(text), facts(rows)]
-    )
+    warned = tuple(warnings(mechanism.get("sampling"), seed).values())
+    return GuaranteeSection((text,), warned, rows=rows)

@@ -1,177 +1,171 @@
-"""Sections of one run: what it is, its scores, samples, cost, and where it came from."""
+"""Sections of one run as data: what it is, its scores, samples, cost, and where it came from.
+
+``templates/sections.html`` has a macro for each kind of section.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dpft.report.card import HELD_OUT
-from dpft.report.pages.frame import Html, facts, folded, joined, marked, paragraph, table, text
 from dpft.report.pages.gather import Gathered
-from dpft.report.pages.generations import Sample, withheld
-from dpft.report.pages.settings import choices, told
+from dpft.report.pages.generations import withheld
+from dpft.report.pages.settings import choices, without_folders
 from dpft.report.terminal import clock
 from dpft.runs.lineage import base_model
 
-CHOSEN = "evenly spread over it and not chosen by their quality."
-COVERED = (
-    "What a model trained with privacy wrote is covered by its guarantee, since it follows from "
-    "the model and the prompts. Prompts and references are not: they stand here as they are in the "
-    "data."
-)
-_LONGEST = 1200
-_MOST_REFERENCES = 3
+# Names and values; a value of None has no row.
+Rows = list[tuple[str, Any]]
 
 
-def summary(run: Gathered) -> Html:
+@dataclass(frozen=True)
+class Section:
+    """A part of a page.
+
+    Attributes:
+        kind: the macro that writes it.
+        data: the macro's argument; nothing in it: there is no such section.
+        damage: why there is no data.
+        name: its heading, where it has one.
+    """
+
+    kind: str
+    data: Any = None
+    damage: str = ""
+    name: str = ""
+
+    @property
+    def filled(self) -> bool:
+        """Whether it has anything to say."""
+        return bool(self.data or self.damage)
+
+
+def section(kind: str, make: Callable[[], Any], name: str = "") -> Section:
+    """A section of what ``make`` returns; if the record lacks what it needs, of that."""
+    try:
+        return Section(kind, make(), name=name)
+    except (AttributeError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        return Section(kind, damage=f"{type(error).__name__}: {error}"[:200], name=name)
+
+
+def summary(run: Gathered) -> Rows:
     """What was trained on what, and every label that must stand beside its figures."""
     record = run.record or {}
-    rows: list[tuple[object, object]] = [("State", run.stage)]
-    if run.label is not None:
-        rows.append(("Point of the sweep", told(run.label)))
-    if run.config:
-        rows.append(("Choices", " ".join(map(told, choices(run.config)))))
     model = record.get("model") or {}
-    if model.get("base_model"):
-        rows.append(("Model", base_model(str(model["base_model"]))))
+    parameters = None
     if "trainable_parameters" in model:
         of = f" of {model['parameters']:,}" if "parameters" in model else ""
-        rows.append(("Trained parameters", f"{model['trainable_parameters']:,}{of}"))
-    if record:
-        rows.append(("Data", _data(record)))
-    if record.get("labels"):
-        rows.append(("Mind", "; ".join(map(str, record["labels"]))))
-    if run.error:
-        rows.append(("Error", told(run.error)))
-    return facts(rows)
+        parameters = f"{model['trainable_parameters']:,}{of}"
+    chosen = " ".join(map(without_folders, choices(run.config)))
+    base = model.get("base_model")
+    return [
+        ("State", run.stage),
+        ("Point of the sweep", None if run.label is None else without_folders(run.label)),
+        ("Choices", chosen or None),
+        ("Model", base_model(str(base)) if base else None),
+        ("Trained parameters", parameters),
+        ("Data", _data(record) if record else None),
+        ("Mind", "; ".join(map(str, record.get("labels") or ())) or None),
+        ("Error", without_folders(run.error) if run.error else None),
+    ]
 
 
-def scores(run: Gathered) -> Html:
+def scores(run: Gathered) -> dict[str, Any]:
     """Every score, with the number of examples and the metric's signature."""
-    sections = (run.record or {}).get("scores") or {}
+    record = run.record or {}
+    sections = record.get("scores") or {}
     rows = [
-        (split, metric, _score(value), f"{section.get('examples', 0):,}")
-        for split, section in sections.items()
-        for metric, value in section["metrics"].items()
+        (
+            split,
+            metric,
+            "not computed" if value is None else f"{value:.4f}",
+            f"{scored.get('examples', 0):,}",
+        )
+        for split, scored in sections.items()
+        for metric, value in scored["metrics"].items()
     ]
-    if not rows:
-        return paragraph("Not scored yet.")
-    parts = [table(("split", "metric", "score", "examples"), rows, labels=2)]
-    if any("held out" in str(label) for label in (run.record or {}).get("labels") or ()):
-        parts.insert(0, paragraph(marked(HELD_OUT), "banner"))
-    signatures = [
-        (split, Html(f"<code>{text(section.get('signature', '-'))}</code>"))
-        for split, section in sections.items()
-    ]
-    parts.append(folded("Signatures of the metrics", facts(signatures)))
-    return joined(parts)
+    held_out = any("held out" in str(label) for label in record.get("labels") or ())
+    return {
+        "rows": rows,
+        "warning": HELD_OUT if held_out else None,
+        "signatures": [(split, s.get("signature", "-")) for split, s in sections.items()],
+    }
 
 
-def samples(run: Gathered, explained: bool = True) -> Html:
+def samples(run: Gathered, explained: bool = True) -> dict[str, Any]:
     """Generations beside what was asked and the references.
 
     Args:
         run: whose they are.
-        explained: whether it is said how they were chosen and what covers them.
+        explained: whether the page says here how they were chosen and what covers them.
     """
-    found = run.generations
-    if found is None:
-        return paragraph("No generations are here.")
-    if found.left_out is not None:
-        return paragraph(found.left_out)
-    if not found.samples:
-        return paragraph(f"{found.total:,} generations, of which none is shown.")
-    rows = [
-        (_long(sample.source), _long(sample.prediction), _references(sample))
-        for sample in found.samples
-    ]
-    listing = Html(
-        f"<div class='samples'>{table(('asked', 'written', 'references'), rows, 3)}</div>"
-    )
-    if not explained:
-        return listing
-    count = len(found.samples)
-    return joined(
-        [
-            paragraph(
-                f"{count} of {found.total:,} generations of the {found.split} split, {CHOSEN} "
-                + (COVERED if run.private else "No guarantee covers what the model wrote.")
-            ),
-            listing,
-        ]
-    )
+    return {"generations": run.generations, "private": run.private, "explained": explained}
 
 
-def cost(run: Gathered) -> Html:
+def cost(run: Gathered) -> dict[str, Any]:
     """Time, memory and hardware."""
     if run.record is None:
-        return paragraph("Told when the run is trained.")
+        return {"rows": None}
     training, machine = run.record["training"], run.record.get("environment") or {}
     seconds, steps = float(training["seconds"]), int(training["steps"])
-    rows: list[tuple[object, object]] = [
+    peak, ram = training.get("peak_memory_bytes"), machine.get("ram_bytes")
+    rows: Rows = [
         ("Training time (h:mm:ss)", clock(seconds)),
         ("Steps", f"{steps:,}"),
+        ("Seconds per step", f"{seconds / steps:.3g}" if steps else None),
+        ("Peak memory", None if peak is None else f"{peak / 2**30:.2f} GiB"),
+        ("Device", training.get("device", "not recorded")),
+        ("GPU", machine.get("gpu")),
+        ("CPU", machine.get("cpu")),
+        ("Cores", machine.get("cores")),
+        ("Threads", machine.get("threads")),
+        ("Main memory", f"{ram / 2**30:.0f} GiB" if ram else None),
     ]
-    if steps:
-        rows.append(("Seconds per step", f"{seconds / steps:.3g}"))
-    if (peak := training.get("peak_memory_bytes")) is not None:
-        rows.append(("Peak memory", f"{peak / 2**30:.2f} GiB"))
-    rows.append(("Device", training.get("device", "not recorded")))
-    for key, name in (("gpu", "GPU"), ("cpu", "CPU"), ("cores", "Cores"), ("threads", "Threads")):
-        if machine.get(key) is not None:
-            rows.append((name, machine[key]))
-    if machine.get("ram_bytes"):
-        rows.append(("Main memory", f"{machine['ram_bytes'] / 2**30:.0f} GiB"))
-    note = (
-        "Time and memory depend a little on how many records each batch drew, which the guarantee "
-        "does not cover."
-        if run.private
-        else ""
-    )
-    return joined([facts(rows), paragraph(note, "quiet") if note else ""])
+    return {"rows": rows, "private": run.private}
 
 
 def brief_cost(record: Mapping[str, Any]) -> str:
-    """Time, memory and device in half a sentence."""
-    training = record["training"]
-    said = [f"{training['steps']:,} steps in {clock(float(training['seconds']))}"]
+    """Time, memory and device in one sentence."""
+    training, machine = record["training"], record.get("environment") or {}
+    parts = [f"{training['steps']:,} steps in {clock(float(training['seconds']))}"]
     if (peak := training.get("peak_memory_bytes")) is not None:
-        said.append(f"{peak / 2**30:.2f} GiB")
-    machine = record.get("environment") or {}
+        parts.append(f"{peak / 2**30:.2f} GiB")
     device = machine.get("gpu") if training.get("device") != "cpu" else machine.get("cpu")
-    return ", ".join([*said, str(device or training.get("device", "device not recorded"))])
+    parts.append(str(device or training.get("device", "device not recorded")))
+    return f"{', '.join(parts)}."
 
 
-def provenance(run: Gathered) -> Html:
+def provenance(run: Gathered) -> dict[str, Any]:
     """Code, packages, hashes, data and seeds: what somebody needs who wants to check or repeat."""
-    parts, rows = [], _origin(run)
-    if run.ledger is not None:
-        header = run.ledger.header
-        rows.append(("Ledger", f"{run.ledger.steps_spent:,} steps"))
-        if header.get("key"):
-            rows.append(("Fingerprint of the noise key", header["key"]))
-        if isinstance(header.get("compute"), Mapping):
-            rows.append(
-                ("Ledger's device", ", ".join(f"{k} {v}" for k, v in header["compute"].items()))
-            )
-    for name, digest in run.digests.items():
-        rows.append((f"SHA-256 of {name}", Html(f"<code>{text(digest)}</code>")))
-    parts.append(facts(rows))
+    header = {} if run.ledger is None else run.ledger.header
+    compute = header.get("compute")
+    ledger: Rows = [
+        ("Ledger", None if run.ledger is None else f"{run.ledger.steps_spent:,} steps"),
+        ("Fingerprint of the noise key", header.get("key") or None),
+        (
+            "Ledger's device",
+            ", ".join(f"{name} {value}" for name, value in compute.items())
+            if isinstance(compute, Mapping)
+            else None,
+        ),
+    ]
+    digests: Rows = [(f"SHA-256 of {name}", digest) for name, digest in run.digests.items()]
     packages = ((run.record or {}).get("environment") or {}).get("packages") or {}
-    if packages:
-        parts.append(folded("Versions of packages", facts(packages.items())))
-    return joined(parts)
+    return {"rows": [*_origin(run), *ledger, *digests], "packages": list(packages.items())}
 
 
-def _origin(run: Gathered) -> list[tuple[object, object]]:
+def _origin(run: Gathered) -> Rows:
     if run.record is None:
         return []
     record = run.record
-    code, machine = record.get("dpft") or {}, record.get("environment") or {}
-    changed = ", with changes that are in no commit" if code.get("dirty") else ""
-    commit = f", commit {code['commit']}" if code.get("commit") else ""
-    rows: list[tuple[object, object]] = [
-        ("dpft", f"{code.get('version', 'not recorded')}{commit}{changed}"),
+    changed = (
+        ", with changes that are in no commit" if (record.get("dpft") or {}).get("dirty") else ""
+    )
+    machine = record.get("environment") or {}
+    rows: Rows = [
+        ("dpft", f"{_version(record)}{changed}"),
         ("Python", machine.get("python", "not recorded")),
         ("Platform", machine.get("platform", "not recorded")),
         ("Hash of the configuration", record.get("config_hash", "not recorded")),
@@ -180,13 +174,25 @@ def _origin(run: Gathered) -> list[tuple[object, object]]:
     ]
     seeds = record.get("seeds") or {}
     rows += [(f"Seed ({name})", _seed(name, value)) for name, value in seeds.items()]
-    # Older records have the digest of any references: a plain hash, so it is shown of those alone
-    # that may be shown themselves.
-    public = withheld(record, run.config, None) is None
-    for split, section in (record.get("scores") or {}).items():
-        if public and section.get("references"):
-            rows.append((f"Digest of the {split} references", section["references"]))
+    # The digest of any references is a plain hash, so that of private ones is left out.
+    if withheld(record, run.config, None) is None:
+        scored = (record.get("scores") or {}).items()
+        rows += [
+            (f"Digest of the {split} references", part.get("references") or None)
+            for split, part in scored
+        ]
     return rows
+
+
+def brief_provenance(record: Mapping[str, Any]) -> str:
+    """Hash of the settings and version of the code, in one sentence."""
+    return f"Configuration {record.get('config_hash')}, dpft {_version(record)}."
+
+
+def _version(record: Mapping[str, Any]) -> str:
+    code = record.get("dpft") or {}
+    commit = f", commit {code['commit']}" if code.get("commit") else ""
+    return f"{code.get('version', 'not recorded')}{commit}"
 
 
 def _seed(name: str, value: Any) -> str:
@@ -199,22 +205,3 @@ def _data(record: Mapping[str, Any]) -> str:
     dataset = record["dataset"]
     counts = ", ".join(f"{split} {count:,}" for split, count in dataset["counts"].items())
     return f"{dataset['task']} ({dataset['source']}): {counts}"
-
-
-def _score(value: float | None) -> str:
-    return "not computed" if value is None else f"{value:.4f}"
-
-
-def _references(sample: Sample) -> Html:
-    parts = [
-        f"<div dir='auto'>{text(_long(reference))}</div>"
-        for reference in sample.references[:_MOST_REFERENCES]
-    ]
-    more = len(sample.references) - len(parts)
-    if more:
-        parts.append(f"<div class='quiet'>and {more} more</div>")
-    return Html("".join(parts))  # line breaks between them would be shown
-
-
-def _long(words: str) -> str:
-    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]} …"

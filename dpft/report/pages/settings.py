@@ -10,10 +10,9 @@ from typing import Any
 from dpft.config.checks import Effect, names_with
 from dpft.config.compose import shipped
 from dpft.config.schema import SHORTHANDS, Run
-from dpft.report.pages.frame import Html, facts, folded, joined, paragraph, table, text
 from dpft.report.pages.gather import Gathered
 
-# Groups whose file is told by a setting of theirs; of the others the default choice is taken.
+# Groups whose file a setting of theirs names; of the others the default choice is taken.
 _CHOICES = {"task": "name", "model": "name", "adapt": "name", "clip": "style", "optim": "name"}
 _ABSENT = object()
 _SEPARATOR = re.compile(r"[/\\]")
@@ -27,27 +26,16 @@ _PATH = re.compile(
 )
 
 
-def configuration(run: Gathered) -> Html:
-    """What differs from the shipped choices first, then everything."""
-    if not run.config:
-        return paragraph("The settings are not here: neither record.json nor identity.json.")
-    said = [paragraph(Html(f"<code>{text(' '.join(map(told, choices(run.config))))}</code>"))]
-    changed = changes(run.config)
-    if changed:
-        rows = [(key, shown(value), shown(usual)) for key, value, usual in changed]
-        said.append(table(("differs from what is shipped", "here", "shipped"), rows, labels=3))
-    else:
-        said.append(paragraph("Nothing else differs from what is shipped."))
-    everything = [(key, shown(value)) for key, value in flat(run.config).items()]
-    said.append(folded("All settings", facts(everything)))
-    said.append(
-        paragraph(
-            "“Shipped” is what the dpft that made this page ships. Of folders only the last "
-            "part is shown.",
-            "quiet",
-        )
-    )
-    return joined(said)
+def configuration(run: Gathered) -> dict[str, Any]:
+    """The choices, what differs from their shipped files, and all settings."""
+    return {
+        "choices": " ".join(map(without_folders, choices(run.config))),
+        "changes": [
+            (key, value_text(value), value_text(usual))
+            for key, value, usual in (changes(run.config) if run.config else ())
+        ],
+        "all": [(key, value_text(value)) for key, value in flat(run.config).items()],
+    }
 
 
 def choices(config: Mapping[str, Any]) -> list[str]:
@@ -84,7 +72,7 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     for key in dict.fromkeys(key for settings in each for key in settings):
         asked = [s for s in each if s] if not key.startswith("privacy.") else _with_privacy(each)
         if len({_json(settings.get(key)) for settings in asked}) > 1:
-            found[key] = [shown(settings.get(key, _ABSENT)) for settings in each]
+            found[key] = [value_text(settings.get(key, _ABSENT)) for settings in each]
     return found
 
 
@@ -110,25 +98,27 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A setting's value as text, without the folders of a machine."""
     if value is _ABSENT:
         return "–"
     if isinstance(value, str):
         # All of it is one path, commas and quotation marks included.
-        return f"…/{_SEPARATOR.split(value)[-1]}" if _ROOTED.match(value) else told(value)
+        return (
+            f"…/{_SEPARATOR.split(value)[-1]}" if _ROOTED.match(value) else without_folders(value)
+        )
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(shown, value))}]"
+        return f"[{', '.join(map(value_text, value))}]"
     return json.dumps(value, ensure_ascii=False)
 
 
-def told(words: str) -> str:
+def without_folders(text: str) -> str:
     """Text in which of every absolute path only the last part is left.
 
     Where it cannot be told whether a blank belongs to a path or ends it, it belongs to it as long
     as a later part follows: too much is left out rather than too little.
     """
-    return _PATH.sub(r"…/\1", words)
+    return _PATH.sub(r"…/\1", text)
 
 
 def _is_private(config: Mapping[str, Any]) -> bool:

@@ -8,14 +8,19 @@ from typing import Any, NamedTuple
 from dpft.config.errors import DpftError
 from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import up
+from dpft.report.html import render
 from dpft.report.pages.curves import overlaid, thresholds
-from dpft.report.pages.frame import Html, joined, listed, page, paragraph, table, text
 from dpft.report.pages.gather import Gathered, Options
 from dpft.report.pages.guarantee import brief
-from dpft.report.pages.one import STYLE, banners, problems, shown
-from dpft.report.pages.sections import CHOSEN, COVERED, brief_cost, samples, summary
-from dpft.report.pages.settings import changes, differing, told
-from dpft.report.pages.settings import shown as value_shown
+from dpft.report.pages.sections import (
+    Section,
+    brief_cost,
+    brief_provenance,
+    samples,
+    section,
+    summary,
+)
+from dpft.report.pages.settings import configuration, differing
 from dpft.report.pages.target import Found
 from dpft.report.terminal import clock
 from dpft.tasks.scores import lower_is_better, score
@@ -42,20 +47,22 @@ def several_page(runs: Sequence[Gathered], found: Found, options: Options) -> st
         options: what may be shown.
     """
     ordered = by_score(runs, found.metric)
-    parts: list[str] = [Html(f"<h1>{text(found.title)}</h1>"), *banners(ordered, options)]
-    parts.append(problems(found.problems))
-    parts += [Html("<h2>Runs</h2>"), shown(lambda: _overview(ordered, found))]
-    remarks = shown(lambda: _together(ordered, found))
-    if remarks:
-        parts += [Html("<h2>What they cost together</h2>"), remarks]
-    curves = shown(lambda: overlaid(ordered, options))
-    if curves:
-        parts += [Html("<h2>Curves</h2>"), curves]
-    parts.append(Html("<h2>Each run</h2>"))
-    parts.append(paragraph(f"Samples are of the split that was decoded, {CHOSEN} {COVERED}"))
-    for place, run in enumerate(ordered):
-        parts.append(_short(run, place, options))
-    return page(f"{found.title} – dpft report", joined(parts), STYLE)
+    headed = [
+        section("overview", lambda: overview(ordered, found.metric), "Runs"),
+        section("together", lambda: together(ordered, found.searched), "What they cost together"),
+        section("charts", lambda: overlaid(ordered, options), "Curves"),
+    ]
+    return render(
+        "several.html",
+        found=found,
+        title=found.title,
+        runs=ordered,
+        without=[run for run in ordered if not run.private],
+        brief=brief(ordered[0]),
+        options=options,
+        sections=[part for part in headed if part.filled],
+        each=[(run, _short(run, options)) for run in ordered],
+    )
 
 
 def by_score(runs: Sequence[Gathered], metric: str | None) -> list[Gathered]:
@@ -97,52 +104,45 @@ def _score(run: Gathered, metric: str | None) -> tuple[str | None, float | None]
         return None, None
 
 
-def _overview(runs: Sequence[Gathered], found: Found) -> Html:
+def overview(runs: Sequence[Gathered], metric: str | None) -> dict[str, Any]:
+    """The runs as a table of their differences and scores, with how it is sorted.
+
+    Args:
+        runs: in the table's order.
+        metric: by which they are sorted; None: the first of each run's split.
+    """
     different = differing([run.config for run in runs])
     apart = len(different) > _MOST_COLUMNS
     columns = {} if apart else different
-    of_each = [_kind(run, found.metric) for run in runs]
+    of_each = [_kind(run, metric) for run in runs]
     kinds = [kind for kind in dict.fromkeys(of_each) if kind is not None]
     first = [kind.metric for kind in kinds]
-    metrics = list(dict.fromkeys([*first, *(m for run in runs for m in _metrics(run))]))
+    metrics = list(dict.fromkeys([*first, *(name for run in runs for name in _metrics(run))]))
     metrics, more = metrics[:_MOST_METRICS], metrics[_MOST_METRICS:]
-    head = ["run", "state", *columns, *metrics, "epsilon (RDP)", "steps", "time"]
     rows = [
         [
-            Html(f"<a href='#r{place}'>{text(run.name)}</a>"),
+            run.name,
             run.stage,
             *(column[place] for column in columns.values()),
-            *(_figure(_metrics(run).get(metric)) for metric in metrics),
+            *(_figure(_metrics(run).get(name)) for name in metrics),
             *_spent(run),
         ]
         for place, run in enumerate(runs)
     ]
-    parts = [_order(kinds), table(head, rows, labels=2 + len(columns))]
-    if apart:
-        listing = [(key, *values) for key, values in different.items()]
-        parts.append(Html("<h3>What differs</h3>"))
-        parts.append(table(("setting", *(run.name for run in runs)), listing, 1 + len(runs)))
-    elif not different and len(runs) > 1:
-        parts.append(paragraph("Their settings are the same, as far as they are known."))
-    if more:
-        parts.append(paragraph(f"Left out here, and shown with each run: {', '.join(more)}."))
-    return joined(parts)
-
-
-def _order(kinds: Sequence[_Kind]) -> Html:
-    if not kinds:
-        return paragraph("None is scored yet.")
-    told_ones = [
-        f"{_named(kind, kinds)}, {'lowest' if lower_is_better(kind.metric) else 'highest'} first"
-        for kind in kinds
-    ]
-    apart = ""
-    if len(kinds) > 1:
-        apart = (
-            " Runs of one task, split and metric stand together; scores of different ones cannot "
-            "be compared."
-        )
-    return paragraph(f"Sorted by {'; then '.join(told_ones)}.{apart}")
+    return {
+        "sorted_by": [
+            f"{_named(kind, kinds)}, "
+            f"{'lowest' if lower_is_better(kind.metric) else 'highest'} first"
+            for kind in kinds
+        ],
+        "head": ["run", "state", *columns, *metrics, "epsilon, at most", "steps", "time"],
+        "rows": rows,
+        "labels": 2 + len(columns),
+        "names": [run.name for run in runs],
+        "apart": [(key, *values) for key, values in different.items()] if apart else [],
+        "same": not different and len(runs) > 1,
+        "more": more,
+    }
 
 
 def _named(kind: _Kind, kinds: Sequence[_Kind]) -> str:
@@ -184,45 +184,23 @@ def _spent(run: Gathered) -> tuple[str, str, str]:
     return epsilon, f"{training.get('steps', '–')}", clock(training.get("seconds"))
 
 
-def _together(runs: Sequence[Gathered], found: Found) -> Html:
+def together(runs: Sequence[Gathered], searched: bool) -> list[str]:
     """What releasing all of the runs, or the best one, costs."""
-    records = [run.record for run in runs if run.record is not None and run.private]
-    if len(records) < 2:
-        return Html("")
     from dpft.report.cost import remarks
 
-    return joined(paragraph(remark) for remark in remarks(records, found.searched))
+    return remarks([r.record for r in runs if r.record is not None and r.private], searched)
 
 
-def _short(run: Gathered, place: int, options: Options) -> Html:
-    parts: list[str] = [Html(f"<h3 id='r{place}'>{text(run.name)}</h3>"), problems(run.problems)]
-    parts += [shown(lambda: summary(run)), shown(lambda: paragraph(brief(run)))]
-    parts.append(shown(lambda: _caveats(run)))
+def _short(run: Gathered, options: Options) -> list[Section]:
+    sections = [
+        section("summary", lambda: summary(run)),
+        section("brief", lambda: brief(run)),
+        section("notes", lambda: run.guarantee.notes if run.guarantee else ()),
+        section("brief", lambda: brief_cost(run.record) if run.record else ""),
+        section("brief_configuration", lambda: configuration(run)),
+        section("thresholds", lambda: thresholds(run, options)),
+    ]
     if run.record is not None:
-        record = run.record
-        parts.append(shown(lambda: paragraph(f"{brief_cost(record)}.")))
-    if run.config:
-        parts.append(shown(lambda: _changed(run)))
-    parts.append(shown(lambda: thresholds(run, options, listing=False)))
-    if run.record is not None:
-        parts.append(shown(lambda: samples(run, explained=False)))
-        digest, code = run.record.get("config_hash"), run.record.get("dpft") or {}
-        commit = f", commit {code['commit']}" if code.get("commit") else ""
-        parts.append(
-            paragraph(f"Configuration {digest}, dpft {code.get('version')}{commit}.", "quiet")
-        )
-    return joined(parts)
-
-
-def _caveats(run: Gathered) -> Html:
-    notes = run.guarantee.notes if run.guarantee else ()
-    return listed(notes) if notes else Html("")
-
-
-def _changed(run: Gathered) -> Html:
-    changed = [f"{key}={value_shown(value)}" for key, value, _ in changes(run.config)]
-    return paragraph(
-        Html(f"Differs from what is shipped: <code>{text(told(' '.join(changed)))}</code>")
-        if changed
-        else "Nothing differs from what is shipped but the choices."
-    )
+        sections.append(section("samples", lambda: samples(run, explained=False)))
+        sections.append(section("quiet", lambda: brief_provenance(run.record or {})))
+    return [part for part in sections if part.filled]

@@ -189,20 +189,29 @@ def write_lines(file, lines):
 
 
 class Page(html.parser.HTMLParser):
-    """What stands on a page; fails if a tag is not closed, or if it asks for anything."""
+    """What stands on a page; fails if a tag is not closed, or if it asks for anything.
 
-    def __init__(self, text):
+    Args:
+        text: HTML.
+        whole: whether it is a page and no part of one.
+    """
+
+    def __init__(self, text, whole=True):
         super().__init__()
-        self.open, self.tags, self.words = [], [], []
+        self.open, self.tags, self.words, self.policy = [], [], [], None
         self.feed(text)
         self.close()
         assert self.open == []
+        if whole:
+            assert self.policy.startswith("default-src 'none'; style-src 'unsafe-inline';")
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
         assert tag not in {"script", "link", "img", "iframe", "object"}
         if tag != "meta":
             self.open.append(tag)
+        elif dict(attrs).get("http-equiv") == "Content-Security-Policy":
+            self.policy = dict(attrs)["content"]
         for name, value in attrs:
             assert name != "src"
             assert not name.startswith("on")

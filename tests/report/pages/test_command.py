@@ -42,7 +42,7 @@ def test_a_page_of_several_lies_where_they_are(tmp_path):
     assert (folder / "report.html").exists()
 
 
-def test_what_cannot_be_is_told(tmp_path):
+def test_what_cannot_be_is_one_message(tmp_path):
     result = invoke(tmp_path / "none")
     assert result.exit_code == 2
     assert "there is no folder" in result.stderr
