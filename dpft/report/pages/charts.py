@@ -102,7 +102,7 @@ def chart(
     def y(value: float) -> float:
         return Chart.BASE - (value - low) / (high - low) * (Chart.BASE - Chart.TOP)
 
-    remarks = [note, f"every {_ordinal(every)} step is drawn" if every > 1 else ""]
+    remarks = [note, f"one step of {every} is drawn" if every > 1 else ""]
     return Chart(
         title,
         "; ".join(filter(None, remarks)),
@@ -196,9 +196,3 @@ def _path(points: Sequence[tuple[float, float | None]]) -> str:
             parts.append(f"L{x:.1f} {y:.1f}" if pen_down else f"M{x:.1f} {y:.1f}h0")
         pen_down = y is not None
     return "".join(parts)
-
-
-def _ordinal(number: int) -> str:
-    endings = {1: "st", 2: "nd", 3: "rd"}
-    teens = 10 <= number % 100 <= 20
-    return f"{number}{'th' if teens else endings.get(number % 10, 'th')}"

@@ -29,8 +29,7 @@ def released(run: Gathered, options: Options) -> dict[str, Any] | None:
         note = "computed for Poisson sampling"
     elif run.guarantee is not None and run.guarantee.accountant == "pld":
         note += ", which bounds more loosely than the stated epsilon"
-    rates = {value for _, value in rate.points} if rate else set()
-    constant = len(rates) == 1
+    constant = rate is not None and _constant(rate)
     curves = {
         "epsilon": spent
         and chart("Epsilon spent", [spent], zero=True, note=note, points=options.points),
@@ -38,7 +37,7 @@ def released(run: Gathered, options: Options) -> dict[str, Any] | None:
         "rates": chart("Learning rate", [rate], zero=True, points=options.points)
         if rate and not constant
         else None,
-        "constant_rate": rates.pop() if constant else None,
+        "constant_rate": rate.points[0][1] if rate and constant else None,
     }
     return curves if any(value is not None for value in curves.values()) else None
 
@@ -77,7 +76,7 @@ def overlaid(runs: Sequence[Gathered], options: Options) -> list[Chart]:
         return chart(title, lines, points=options.points, **{"note": note, **style})
 
     charts = [together("Epsilon spent", epsilon, zero=True)]
-    if any(len(rate.points) > 2 for rate in map(learning_rate, drawn) if rate):  # not all constant
+    if not all(_constant(rate) for rate in map(learning_rate, drawn) if rate):
         charts.append(together("Learning rate", learning_rate, zero=True))
     if options.private:
         over = "mean over groups" + (f"; {note}" if note else "")
@@ -95,8 +94,7 @@ def overlaid(runs: Sequence[Gathered], options: Options) -> list[Chart]:
 
 def epsilon(run: Gathered) -> Line | None:
     """Epsilon by Renyi accounting after each step, as the ledger has it."""
-    entries = run.ledger.entries if run.ledger is not None else []
-    points = [(e["step"] + 1, _finite(e.get("epsilon_rdp"))) for e in entries]
+    points = [(e["step"] + 1, _finite(e.get("epsilon_rdp"))) for e in run.entries]
     return Line("epsilon", ((0, 0.0), *points)) if points else None
 
 
@@ -109,8 +107,7 @@ def thresholds(run: Gathered, options: Options) -> dict[str, Any] | None:
     """
     if not (run.mechanism or {}).get("quantiles"):
         return None
-    entries = run.ledger.entries if run.ledger is not None else []
-    lines = _lines(run, entries, "thresholds") or _by_group(run, "clip_thresholds")
+    lines = _lines(run, run.entries, "thresholds") or _by_group(run, "clip_thresholds")
     kept, note = _some(lines)
     drawn = chart(
         "Clipping thresholds" + (" by group" if len(lines) > 1 else ""),
@@ -127,9 +124,11 @@ def thresholds(run: Gathered, options: Options) -> dict[str, Any] | None:
 def learning_rate(run: Gathered) -> Line | None:
     """The learning rate of each step, which follows from the settings; None if they do not say."""
     from dpft.config.checks import build
+    from dpft.config.schedule import lr_factor
     from dpft.config.schema import Optim
 
-    steps = _planned_steps(run)
+    training = (run.record or {}).get("training") or run.mechanism or {}
+    steps = int(training.get("steps") or 0)
     group = run.config.get("optim")
     if not steps or not isinstance(group, Mapping):
         return None
@@ -137,20 +136,8 @@ def learning_rate(run: Gathered) -> Line | None:
         settings = build(Optim, group, "optim")
     except (DpftError, TypeError):  # damaged
         return None
-    if settings.schedule == "constant" and not settings.warmup_steps and not settings.warmup_ratio:
-        return Line("learning rate", tuple((step, settings.lr) for step in (1, steps)))
-    from dpft.config.schedule import lr_factor
-
-    return Line(
-        "learning rate",
-        tuple((step + 1, settings.lr * lr_factor(settings, step, steps)) for step in range(steps)),
-    )
-
-
-def _planned_steps(run: Gathered) -> int:
-    training = (run.record or {}).get("training") or {}
-    header = (run.ledger.header.get("mechanism") if run.ledger is not None else None) or {}
-    return int(training.get("steps") or header.get("steps") or 0)
+    rates = (settings.lr * lr_factor(settings, step, steps) for step in range(steps))
+    return Line("learning rate", tuple(enumerate(rates, 1)))
 
 
 def _points(run: Gathered, key: str) -> tuple[tuple[float, float | None], ...]:
@@ -176,8 +163,7 @@ def _lines(run: Gathered, entries: Sequence[Mapping[str, Any]], key: str) -> lis
 
 
 def _names(run: Gathered, count: int) -> list[str]:
-    header = run.ledger.header if run.ledger is not None else {}
-    names = header.get("groups")
+    names = run.header.get("groups")
     if isinstance(names, list) and len(names) == count:
         return list(map(str, names))
     return ["all"] if count == 1 else [f"group {k + 1}" for k in range(count)]
@@ -206,6 +192,10 @@ def _mean_line(lines: Sequence[Line]) -> Line:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
+
+
+def _constant(line: Line) -> bool:
+    return len({value for _, value in line.points}) == 1
 
 
 def _filled(*charts: Chart | None) -> list[Chart]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,11 +88,9 @@ class Gathered:
     @property
     def mechanism(self) -> Mapping[str, Any] | None:
         """Of the record, or of the ledger while there is no record; None without privacy."""
-        if self.record is not None:
-            found = self.record.get("mechanism")
-        else:
-            found = None if self.ledger is None else self.ledger.header.get("mechanism")
-        return found if isinstance(found, Mapping) else None
+        source = self.header if self.record is None else self.record
+        mechanism = source.get("mechanism")
+        return mechanism if isinstance(mechanism, Mapping) else None
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -107,9 +105,14 @@ class Gathered:
         return self.mechanism is not None and bool(self.mechanism.get("private"))
 
     @property
-    def known(self) -> bool:
-        """Whether it can be told if the run is private: a run that has just begun tells nothing."""
-        return self.record is not None or self.ledger is not None
+    def header(self) -> Mapping[str, Any]:
+        """Of the ledger."""
+        return {} if self.ledger is None else self.ledger.header
+
+    @property
+    def entries(self) -> Sequence[Mapping[str, Any]]:
+        """Of the ledger, one for each step that was spent."""
+        return [] if self.ledger is None else self.ledger.entries
 
 
 def gather(target: Target, options: Options, usual_samples: int) -> Gathered:

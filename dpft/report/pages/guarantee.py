@@ -23,7 +23,7 @@ class GuaranteeSection:
 
     Attributes:
         warnings: on what voids the guarantee.
-        headline: epsilon, delta and how strong they are; empty where no figure says anything.
+        headline: epsilon and delta; empty where they say nothing, or not against everybody.
         paragraphs: the meaning in words, then the formal statement.
         caveats: what this run's guarantee leaves open.
         rows: all figures, with sampling, noise and clipping.
@@ -51,12 +51,12 @@ def guarantee(run: Gathered) -> GuaranteeSection:
         mechanism = mechanism_rows(run.mechanism or {}, run.config, seed)
         rows = [*given.figures(), *audit_rows(run.record), *mechanism]
     return GuaranteeSection(
-        tuple(filter(None, (given.meaning, given.sentence))),
-        given.warnings,
-        _headline(given),
-        given.caveats,
-        rows,
-        given.not_covered,
+        warnings=given.warnings,
+        headline=_headline(given),
+        paragraphs=tuple(filter(None, (given.meaning, given.sentence))),
+        caveats=given.caveats,
+        rows=rows,
+        not_covered=given.not_covered,
     )
 
 
@@ -64,32 +64,32 @@ def brief(run: Gathered) -> str:
     """The guarantee in one sentence."""
     if run.guarantee is not None:
         return run.guarantee.sentence
+    if run.ledger is None:
+        return UNKNOWN
     if not run.private:
-        return f"{NONE[0].upper()}{NONE[1:]}." if run.known else UNKNOWN
-    entries = run.ledger.entries if run.ledger else []
-    spent = entries[-1].get("epsilon_rdp") if entries else 0.0
-    return f"So far {len(entries)} steps have spent epsilon {up(spent)} by Renyi accounting."
+        return f"{NONE[0].upper()}{NONE[1:]}."
+    spent = run.entries[-1].get("epsilon_rdp") if run.entries else 0.0
+    return f"So far {len(run.entries)} steps have spent epsilon {up(spent)} by Renyi accounting."
 
 
 def _headline(given: Guarantee) -> str:
-    if given.strength == "none" or given.stated is None or given.delta is None:
+    if given.voided_by or given.strength == "none" or given.delta is None:
         return ""
     return (
-        f"Epsilon is at most {up(given.stated)} at delta {delta(given.delta)} for each "
-        f"{given.noun}: a {given.strength} guarantee."
+        f"Epsilon is at most {up(given.stated)}, a {given.strength} bound, at delta "
+        f"{delta(given.delta)} for each {given.noun}."
     )
 
 
 def _so_far(run: Gathered, mechanism: Mapping[str, Any]) -> GuaranteeSection:
-    header = run.ledger.header if run.ledger else {}
     of = f" of {mechanism['steps']:,}" if "steps" in mechanism else ""
-    rows = [("Steps in the ledger", f"{run.ledger.steps_spent if run.ledger else 0:,}{of}")]
+    rows = [("Steps in the ledger", f"{len(run.entries):,}{of}")]
     if "delta" in mechanism:
         rows.append(("Delta", delta(mechanism["delta"])))
     if mechanism.get("target_epsilon") is not None:
         rows.append(("Epsilon in the end, at most", up(mechanism["target_epsilon"])))
-    if header.get("unit"):
-        rows.append(("Unit of privacy", header["unit"]))
+    if run.header.get("unit"):
+        rows.append(("Unit of privacy", run.header["unit"]))
     text = (
         f"{brief(run)} The run is not finished: this is what releasing its weights as they are now "
         "would cost."

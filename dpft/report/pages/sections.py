@@ -139,11 +139,10 @@ def brief_cost(record: Mapping[str, Any]) -> str:
 
 def provenance(run: Gathered) -> dict[str, Any]:
     """Code, packages, hashes, data and seeds: what somebody needs who wants to check or repeat."""
-    header = {} if run.ledger is None else run.ledger.header
-    compute = header.get("compute")
+    compute = run.header.get("compute")
     ledger: Rows = [
         ("Ledger", None if run.ledger is None else f"{run.ledger.steps_spent:,} steps"),
-        ("Fingerprint of the noise key", header.get("key") or None),
+        ("Fingerprint of the noise key", run.header.get("key") or None),
         (
             "Ledger's device",
             ", ".join(f"{name} {value}" for name, value in compute.items())

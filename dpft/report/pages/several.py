@@ -74,34 +74,31 @@ def by_score(runs: Sequence[Gathered], metric: str | None) -> list[Gathered]:
         runs: in any order.
         metric: None: the first of each run's split.
     """
-    scored = [(run, _kind(run, metric), _score(run, metric)[1]) for run in runs]
-    kinds = list(dict.fromkeys(kind for _, kind, _ in scored if kind is not None))
+    scored = [_scored(run, metric) for run in runs]
+    kinds = list(dict.fromkeys(entry[0] for entry in scored if entry is not None))
 
-    def rank(entry: tuple[Gathered, _Kind | None, float | None]) -> tuple[int, float]:
-        _, kind, value = entry
-        if kind is None or value is None:
+    def rank(place: int) -> tuple[int, float]:
+        entry = scored[place]
+        if entry is None:
             return len(kinds), 0.0
+        kind, value = entry
         return kinds.index(kind), value if lower_is_better(kind.metric) else -value
 
-    return [run for run, _, _ in sorted(scored, key=rank)]
+    return [runs[place] for place in sorted(range(len(runs)), key=rank)]
 
 
-def _kind(run: Gathered, metric: str | None) -> _Kind | None:
-    """What a run's score may be ranked among; None without a score."""
-    name = _score(run, metric)[0]
-    if name is None:
-        return None
-    groups = [run.config.get(group) or {} for group in ("task", "decode")]
-    return _Kind(str(groups[0].get("name")), str(groups[1].get("split")), name)
-
-
-def _score(run: Gathered, metric: str | None) -> tuple[str | None, float | None]:
+def _scored(run: Gathered, metric: str | None) -> tuple[_Kind, float] | None:
+    """What a run's score is of, and the score; None without one."""
     if run.record is None:
-        return None, None
+        return None
     try:
-        return score(run.record, metric)
+        name, value = score(run.record, metric)
     except (DpftError, AttributeError, LookupError, TypeError):
-        return None, None
+        return None
+    if value is None:
+        return None
+    task, decode = (run.config.get(group) or {} for group in ("task", "decode"))
+    return _Kind(str(task.get("name")), str(decode.get("split")), name), value
 
 
 def overview(runs: Sequence[Gathered], metric: str | None) -> dict[str, Any]:
@@ -114,8 +111,8 @@ def overview(runs: Sequence[Gathered], metric: str | None) -> dict[str, Any]:
     different = differing([run.config for run in runs])
     apart = len(different) > _MOST_COLUMNS
     columns = {} if apart else different
-    of_each = [_kind(run, metric) for run in runs]
-    kinds = [kind for kind in dict.fromkeys(of_each) if kind is not None]
+    scored = (_scored(run, metric) for run in runs)
+    kinds = list(dict.fromkeys(entry[0] for entry in scored if entry is not None))
     first = [kind.metric for kind in kinds]
     metrics = list(dict.fromkeys([*first, *(name for run in runs for name in _metrics(run))]))
     metrics, more = metrics[:_MOST_METRICS], metrics[_MOST_METRICS:]
@@ -174,11 +171,10 @@ def _figure(value: Any) -> str:
 def _spent(run: Gathered) -> tuple[str, str, str]:
     """Epsilon, steps and time; of an unfinished run as far as its ledger goes."""
     if run.record is None:
-        entries = run.ledger.entries if run.ledger is not None else []
-        if not entries:
+        if not run.entries:
             return "–", "–", "–"
         total = (run.mechanism or {}).get("steps", "?")
-        return up(entries[-1].get("epsilon_rdp")), f"{len(entries)} of {total}", "–"
+        return up(run.entries[-1].get("epsilon_rdp")), f"{len(run.entries)} of {total}", "–"
     training, guarantee = run.record["training"], Guarantee.of_record(run.record)
     epsilon = up(guarantee.stated) if guarantee.private else "none"
     return epsilon, f"{training.get('steps', '–')}", clock(training.get("seconds"))

@@ -1,5 +1,7 @@
 """The guarantee on a page: what the record states, and of an unfinished run what was spent."""
 
+import pytest
+
 from dpft.report.html import render
 from dpft.report.pages.gather import Options, gather
 from dpft.report.pages.guarantee import brief, guarantee
@@ -24,16 +26,17 @@ def text_of(path):
 def test_the_section_begins_with_what_a_person_wants_to_know(tmp_path):
     text = text_of(a_run(tmp_path / "run"))
     assert text.startswith(
-        "Epsilon is at most 3.000 at delta 1e-05 for each record: a reasonable guarantee. "
+        "Epsilon is at most 3.000, a reasonable bound, at delta 1e-05 for each record. "
         "Nobody can tell. (3, 1e-05)-differential privacy by Renyi accounting. "
         "Mind: only 42 records Epsilon by RDP (upper bound) 3.000"
     )
     assert "What is not covered Hyperparameter search." in text
 
 
-def test_a_guarantee_that_says_nothing_has_no_headline(tmp_path):
+@pytest.mark.parametrize("change", [{"strength": "none"}, {"voided_by": ["known seed"]}])
+def test_a_guarantee_that_says_nothing_has_no_headline(tmp_path, change):
     whole = record()
-    whole["privacy"] |= {"strength": "none", "warnings": ["Do not release this model."]}
+    whole["privacy"] |= {"warnings": ["Do not release this model."], **change}
     html = html_of(a_run(tmp_path / "run", whole))
     assert html.strip().startswith('<p class="banner">Do not release this model.</p>')
     assert "headline" not in html

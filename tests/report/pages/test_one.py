@@ -77,7 +77,7 @@ def test_with_private_the_curves_are_there_under_a_banner(tmp_path):
 def test_everything_that_a_run_left_is_shown(tmp_path):
     text = page_of(a_run(tmp_path / "run")).text
     for said in (
-        "Epsilon is at most 3.000 at delta 1e-05",
+        "Epsilon is at most 3.000, a reasonable bound",
         "test BLEU 0.5900 630",
         "NIST not computed",
         "bundled tiny model",

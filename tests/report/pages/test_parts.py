@@ -57,7 +57,7 @@ def test_long_curves_are_thinned_and_keep_their_ends():
     points = corners(drawn.curves[0].path)
     assert len(points) == 101
     assert (points[0][0], points[-1][0]) == (drawn.LEFT, drawn.RIGHT)
-    assert drawn.remarks == "every 10th step is drawn"
+    assert drawn.remarks == "one step of 10 is drawn"
 
 
 def test_lines_can_be_told_apart_by_look_and_name():
