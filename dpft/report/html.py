@@ -26,24 +26,24 @@ def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("dpft.report"),
         autoescape=True,
-        finalize=fit,
+        finalize=_fit,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["spans"] = spans
+    environment.filters["spans"] = _spans
     return environment
 
 
-def fit(value: object) -> object:
+def _fit(value: object) -> object:
     """What an expression of a template writes. Markup comes from macros, whose texts are fit."""
     if hasattr(value, "__html__"):
         return value
     return _UNFIT.sub("\N{REPLACEMENT CHARACTER}", str(value))
 
 
-def spans(line: str) -> list[tuple[str, str]]:
+def _spans(line: str) -> list[tuple[str, str]]:
     """Element and text of the parts of a line of Markdown with ``**bold**`` and ``code``."""
     parts, end = [], 0
     for match in _MARKED.finditer(line):

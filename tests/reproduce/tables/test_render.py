@@ -121,8 +121,8 @@ def test_html_needs_nothing_else_and_closes_its_tags(filled):
     assert (page.open, page.cells) == ([], 5 * (2 + 4 + 2))
     assert "prefers-color-scheme: dark" in text
     assert "Five ways to 100% &amp; one_more" in text
-    assert re.search(r"class='matches'[^>]*>\+0.60 =<", text)
-    assert re.search(r"class='worse'[^>]*>-8.00 ↓ FD<", text)
+    assert re.search(r'class="matches"[^>]*>\+0.60 =<', text)
+    assert re.search(r'class="worse"[^>]*>-8.00 ↓ FD<', text)
 
 
 def test_terminal_explains_only_what_it_shows(filled):
