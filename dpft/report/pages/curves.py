@@ -25,7 +25,7 @@ def released(run: Gathered, options: Options) -> dict[str, Any] | None:
     """Curves that may be published: epsilon, thresholds that adapt, the learning rate."""
     spent, rate = epsilon(run), learning_rate(run)
     note = "by Renyi accounting"
-    if (run.mechanism or {}).get("sampling") == "shuffle":
+    if run.mechanism.get("sampling") == "shuffle":
         note = "computed for Poisson sampling"
     elif run.guarantee is not None and run.guarantee.accountant == "pld":
         note += ", which bounds more loosely than the stated epsilon"
@@ -105,7 +105,7 @@ def thresholds(run: Gathered, options: Options) -> dict[str, Any] | None:
         run: whose ledger has them. They are noisy releases, and counted in epsilon.
         options: where private metrics may be shown, those serve if the ledger has none.
     """
-    if not (run.mechanism or {}).get("quantiles"):
+    if not run.mechanism.get("quantiles"):
         return None
     lines = _lines(run, run.entries, "thresholds") or _by_group(run, "clip_thresholds")
     kept, note = _some(lines)
@@ -127,7 +127,7 @@ def learning_rate(run: Gathered) -> Line | None:
     from dpft.config.schedule import lr_factor
     from dpft.config.schema import Optim
 
-    training = (run.record or {}).get("training") or run.mechanism or {}
+    training = (run.record or {}).get("training") or run.mechanism
     steps = int(training.get("steps") or 0)
     group = run.config.get("optim")
     if not steps or not isinstance(group, Mapping):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,16 +60,16 @@ class Gathered:
     """
 
     name: str
-    record: Mapping[str, Any] | None = None
-    ledger: LedgerContents | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    generations: Generations | None = None
-    metrics: tuple[Mapping[str, Any], ...] = ()
-    digests: Mapping[str, str] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
-    label: str | None = None
-    state: str | None = None
-    error: str | None = None
+    record: Mapping[str, Any] | None
+    ledger: LedgerContents | None
+    config: Mapping[str, Any]
+    generations: Generations | None
+    metrics: tuple[Mapping[str, Any], ...]
+    digests: Mapping[str, str]
+    problems: tuple[str, ...]
+    label: str | None
+    state: str | None
+    error: str | None
 
     @property
     def finished(self) -> bool:
@@ -86,11 +86,9 @@ class Gathered:
         return f"unfinished: {self.state}" if self.state else "unfinished"
 
     @property
-    def mechanism(self) -> Mapping[str, Any] | None:
-        """Of the record, or of the ledger while there is no record; None without privacy."""
-        source = self.header if self.record is None else self.record
-        mechanism = source.get("mechanism")
-        return mechanism if isinstance(mechanism, Mapping) else None
+    def mechanism(self) -> Mapping[str, Any]:
+        """Of the record, or of the ledger while there is no record; empty without privacy."""
+        return section(self.header if self.record is None else self.record, "mechanism")
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -102,7 +100,7 @@ class Gathered:
         """Whether any guarantee holds, or will."""
         if self.guarantee is not None:
             return self.guarantee.private
-        return self.mechanism is not None and bool(self.mechanism.get("private"))
+        return bool(self.mechanism.get("private"))
 
     @property
     def header(self) -> Mapping[str, Any]:

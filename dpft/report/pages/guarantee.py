@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from dpft.privacy.guarantee import NONE, Guarantee, warnings
 from dpft.privacy.rounding import delta, up
 from dpft.report.guarantee import Rows, audit_rows, mechanism_rows
 from dpft.report.pages.gather import Gathered
+from dpft.report.pages.generations import section
 
 UNKNOWN = (
     "Whether this run has a privacy guarantee is not known: there is neither a record nor a ledger "
@@ -42,13 +41,13 @@ def guarantee(run: Gathered) -> GuaranteeSection:
     """The section; for an unfinished run, of the steps that its ledger counts so far."""
     given = run.guarantee
     if run.record is None and run.private:
-        return _so_far(run, run.mechanism or {})
+        return _so_far(run)
     if run.record is None or given is None or not given.private:
         return GuaranteeSection((brief(run),))
     rows = None
     if given.steps_taken:
         seed = run.record["seeds"].get("noise")
-        mechanism = mechanism_rows(run.mechanism or {}, run.config, seed)
+        mechanism = mechanism_rows(run.mechanism, run.config, seed)
         rows = [*given.figures(), *audit_rows(run.record), *mechanism]
     return GuaranteeSection(
         warnings=given.warnings,
@@ -81,7 +80,8 @@ def _headline(given: Guarantee) -> str:
     )
 
 
-def _so_far(run: Gathered, mechanism: Mapping[str, Any]) -> GuaranteeSection:
+def _so_far(run: Gathered) -> GuaranteeSection:
+    mechanism = run.mechanism
     of = f" of {mechanism['steps']:,}" if "steps" in mechanism else ""
     rows = [("Steps in the ledger", f"{len(run.entries):,}{of}")]
     if "delta" in mechanism:
@@ -94,7 +94,6 @@ def _so_far(run: Gathered, mechanism: Mapping[str, Any]) -> GuaranteeSection:
         f"{brief(run)} The run is not finished: this is what releasing its weights as they are now "
         "would cost."
     )
-    privacy = run.config.get("privacy")
-    seed = privacy.get("noise_seed") if isinstance(privacy, Mapping) else None
+    seed = section(run.config, "privacy").get("noise_seed")
     warned = tuple(warnings(mechanism.get("sampling"), seed).values())
     return GuaranteeSection((text,), warned, rows=rows)

@@ -173,7 +173,7 @@ def _spent(run: Gathered) -> tuple[str, str, str]:
     if run.record is None:
         if not run.entries:
             return "–", "–", "–"
-        total = (run.mechanism or {}).get("steps", "?")
+        total = run.mechanism.get("steps", "?")
         return up(run.entries[-1].get("epsilon_rdp")), f"{len(run.entries)} of {total}", "–"
     training, guarantee = run.record["training"], Guarantee.of_record(run.record)
     epsilon = up(guarantee.stated) if guarantee.private else "none"
