@@ -17,8 +17,8 @@ import collect_results
 from dpft.reproduce import papers
 from dpft.reproduce.tables.cells import Filled, chosen, fill
 from dpft.reproduce.tables.epsilons import epsilons
-from dpft.reproduce.tables.record_index import make_index
 from dpft.reproduce.tables.plan import Plan, make_plan
+from dpft.reproduce.tables.record_index import make_index
 from dpft.reproduce.tables.render import as_markdown
 from dpft.sweep.points import labels
 
