@@ -52,7 +52,8 @@ def whole(tmp_path_factory):
     sweep = {"words": [], "config_dir": None, "lines": [], "metric": None, "points": []}
     (base / "sweep.json").write_text(json.dumps(sweep))
     Journal(base / "journal.jsonl").add(Event(BEGUN))
-    key = {"schema_version": 1, "study": {}, "items": {}, "raters": {}, "systems": {}}
+    key = {"schema_version": 1, "mind": "", "study": "a", "sheet_sha256": "", "question": "",
+           "seed": 0, "items": {}, "raters": {}, "systems": {}}  # fmt: skip
     (base / "key.json").write_text(json.dumps(key))
     return base
 
@@ -246,7 +247,8 @@ def test_comparing_damaged_runs_is_one_message(copied, kind):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"), [("{}", "seed is not set"), ("seed: []", "name is not set")]
+    ("content", "told"),
+    [("{}", "task is not set"), ("seed: []", "seed is [] (list); expected int")],
 )
 def test_settings_of_no_run_are_one_message(tmp_path, content, told):
     """A run without the list of files of a finished one, so that nothing else can tell."""

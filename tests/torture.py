@@ -307,7 +307,7 @@ class Torture:
         raw = self._raw(kind, f"run-{number}")
         folder = Path(raw["runs_dir"], raw["name"])
         shutil.rmtree(folder, ignore_errors=True)
-        private = raw["clip"]["style"] != "none"
+        private = raw["clip"]["plan"] != "none"
         watched = Watched(folder, int(raw["optim"]["steps"]), private)
         for _ in range(draw.randint(min(3, most), most)):
             killed = self._killed(raw, draw, unbroken, result)

@@ -174,7 +174,7 @@ def test_templates_can_be_typed():
     ("settings", "message"),
     [
         ({"mode": "span"}, "task.mode is 'span'; expected one of head, infill"),
-        ({"label_words": "great"}, "task.label_words is 'great'.*expected Mapping"),
+        ({"label_words": "great"}, "task.label_words is 'great'.*expected a group of settings"),
         ({"mode": "infill", "label_words": {"negative": "bad"}}, "no word for positive"),
         ({"mode": "infill", "template": "<S1> <S2> [MASK]"}, "records of sst2 have one text"),
         ({"mode": "infill", "template": "<S1>"}, r"with 0 \[MASK\]"),

@@ -198,31 +198,6 @@ def test_a_run_does_not_go_on_from_another_base(tmp_path, quick_scores, monkeypa
         run_experiment(settings)
 
 
-@pytest.mark.parametrize("clip", ["bk", "none"])
-@pytest.mark.parametrize("done", [True, False])
-def test_a_run_of_an_earlier_version_is_continued(tmp_path, quick_scores, monkeypatch, clip, done):
-    """Its identity held shorthands, and settings of privacy where nothing was private."""
-    settings = parse(config(tmp_path, "name=one", f"clip={clip}", "privacy.noise_seed=1"))
-    if done:
-        run_experiment(settings)
-    else:
-        train_only(settings, monkeypatch)
-    raw = {k: v for k, v in settings.raw.items() if k in settings.identity()}
-    earlier = {**raw, "eps": settings.raw["eps"], "sampling": settings.raw["sampling"]}
-    digest = runs.config_hash(earlier)
-    assert digest != runs.config_hash(settings.identity())
-    file = tmp_path / "one/identity.json"
-    file.write_text(json.dumps({"config": earlier, "config_hash": digest}))
-    if done:
-        (tmp_path / "one/DONE").write_text(json.dumps({"config_hash": digest}))
-    assert run_experiment(settings).already_done is done
-    # But not where it says something else.
-    other = {**earlier, "seed": 5}
-    file.write_text(json.dumps({"config": other, "config_hash": runs.config_hash(other)}))
-    with pytest.raises(runs.RunMismatchError, match="seed: 5 -> 0"):
-        run_experiment(settings)
-
-
 def test_threads_of_one_run_are_not_those_of_the_next(tmp_path, quick_scores, monkeypatch):
     """Runs of a sweep may share a process; a later one must be what it is by itself."""
     before = torch.get_num_threads()

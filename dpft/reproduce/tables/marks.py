@@ -63,8 +63,7 @@ def marks_of(found: Iterable[IndexedRun], planned: PlannedRun, split: str) -> se
         is_papers = PurePosixPath(base).name == PurePosixPath(planned.paper_model).name
         if not is_papers or any(x.startswith(_STAND_INS) or is_trained_before(x) for x in labels):
             marks.add(Mark.MODEL)
-        private = config["clip"]["style"] != "none"
-        if private and config["privacy"].get("sampling") == "shuffle":
+        if "shuffled" in one.record["privacy"]["voided_by"]:
             marks.add(Mark.SHUFFLED)
     return marks
 

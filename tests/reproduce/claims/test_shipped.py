@@ -49,7 +49,7 @@ def test_without_records_nothing_of_ours_is_known_but_what_is_computed(results):
 
 
 def test_every_command_is_one_that_dpft_takes(results):
-    verbs = typer.main.get_command(app).commands
+    program_of = typer.main.get_command(app)
     commands = {command for result in results.values() for command in result.commands}
     commands |= {c.command for one in CLAIMS for c in one.checks if isinstance(c, BenchCheck)}
     assert len(commands) > 20
@@ -59,7 +59,8 @@ def test_every_command_is_one_that_dpft_takes(results):
         if verb == "train":
             parse(compose(words))
             continue
-        options = verbs[verb].make_context(verb, words).params
+        _, command_of, _ = program_of.resolve_command(typer.Context(program_of), [verb])
+        options = command_of.make_context(verb, words).params
         if verb == "bench":
             away = ("explain", "largest_batch")
             Settings.make(**{k: v for k, v in options.items() if k not in away})

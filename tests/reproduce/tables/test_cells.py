@@ -20,6 +20,7 @@ from dpft.reproduce.tables.verdicts import (
 )
 from dpft.tasks.cifar import LOSSY, OTHER_FILES
 from tests.reproduce.tables.example import plan, run_of, table, write_record
+from tests.runs.example import example_guarantee
 
 
 def filled(tmp_path, the_plan=None):
@@ -174,13 +175,15 @@ def test_of_two_runs_with_one_seed_the_one_on_all_data_counts(tmp_path):
 
 IN_A_FOLDER = {"settings": {"model.path": "/somewhere/gpt2"}, "model": {"base_model": "gpt2"}}
 
+VOID = {"privacy": example_guarantee(voided_by=["shuffled"])}
+
 
 @pytest.mark.parametrize(
     ("extra", "sections", "marks"),
     [
         # The rate is not printed.
         (("optim.lr=5e-3", "task.data_dir=D", "device=cpu"), {}, ()),
-        (("sampling=shuffle",), {}, (Mark.SHUFFLED,)),
+        (("sampling=shuffle",), VOID, (Mark.SHUFFLED,)),
         ((), IN_A_FOLDER, ()),
         ((), {"dataset": {"counts": {"train": 42061 - 400}}}, ()),  # less than 2%
     ],
