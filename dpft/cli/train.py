@@ -97,6 +97,8 @@ def execute(raw: dict[str, Any]) -> None:
     from dpft.report.comparison import show
 
     outcome = run_experiment(run)
+    if not outcome.record:  # another process of the run has it
+        return
     if outcome.already_done:
         warn(
             f"this configuration has already run: {outcome.path}. Type force=true to run it again "

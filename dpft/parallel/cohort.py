@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Protocol, TypeVar
 
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from dpft.config.errors import TrainingError
 from dpft.privacy.cohort import Cohort as Sums
 
 T = TypeVar("T")
@@ -28,7 +30,22 @@ _BUCKET = 1 << 24
 _TIMEOUT = timedelta(minutes=30)
 
 
-class RankError(RuntimeError):
+@contextmanager
+def _connected() -> Iterator[None]:
+    """Around a collective: what it raises where another rank is gone, in one sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise RankError(
+            f"another rank does not answer ({' '.join(str(error).split())[:200]}); it was killed, "
+            "or its machine is gone: see its messages. The same command continues from the last "
+            "checkpoint"
+        ) from error
+
+
+class RankError(TrainingError):
     """Another rank failed, or ranks disagree: no rank may go on."""
 
 
@@ -111,7 +128,8 @@ class Replicas:
         failed = 0 if trouble is None else 1 + self.rank
         # The largest of x and of -x: equal but for the sign if all ranks have one x.
         flags = torch.tensor([failed, code, -code], dtype=torch.int64, device=self._device)
-        dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group)
+        with _connected():
+            dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group)
         if trouble is not None:
             raise trouble
         failed, largest, negated = flags.tolist()
@@ -142,20 +160,23 @@ class Replicas:
         if not tensors:
             return
         if len(tensors) == 1 and tensors[0].dtype.itemsize >= 4 and tensors[0].is_contiguous():
-            dist.all_reduce(tensors[0], group=self._group)  # without a second copy of it
+            with _connected():
+                dist.all_reduce(tensors[0], group=self._group)  # without a second copy of it
             return
         kind = torch.float32
         for tensor in tensors:
             kind = torch.promote_types(kind, tensor.dtype)
         flat = torch.cat([tensor.detach().flatten().to(kind) for tensor in tensors])
-        dist.all_reduce(flat, group=self._group)
+        with _connected():
+            dist.all_reduce(flat, group=self._group)
         parts = flat.split([tensor.numel() for tensor in tensors])
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
 
     def any(self, flag: bool) -> bool:
         flags = torch.tensor([int(flag)], device=self._device)
-        dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group)
+        with _connected():
+            dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group)
         return bool(flags)
 
     def own_slice(self, whole: Tensor) -> tuple[Tensor, int]:
@@ -166,11 +187,23 @@ class Replicas:
 
     def from_first(self, value: T) -> T:
         held: list[T] = [value]
-        dist.broadcast_object_list(held, src=0, group=self._group, device=self._device)
+        with _connected():
+            dist.broadcast_object_list(held, src=0, group=self._group, device=self._device)
         return held[0]
 
     def close(self) -> None:
         dist.destroy_process_group(self._group)
+
+
+@contextmanager
+def together(cohort: Cohort, word: str = "") -> Iterator[None]:
+    """Around what a rank does alone: all go on behind it, or none does; see `Cohort.meet`."""
+    try:
+        yield
+    except Exception as trouble:
+        cohort.meet(trouble, word)
+        raise
+    cohort.meet(None, word)
 
 
 def launched() -> int:

@@ -69,12 +69,17 @@ class PrivacyRecord(TypedDict):
 
 
 class TrainingRecord(TypedDict):
-    """What training cost; no loss, no norms: those are noiseless and stay private."""
+    """What training cost; no loss, no norms: those are noiseless and stay private.
+
+    ``ranks``: how many processes trained together, where there were several; the peak is the first
+    one's.
+    """
 
     steps: int
     seconds: NonNegative
     peak_memory_bytes: int | None
     device: str
+    ranks: NotRequired[int]
 
 
 class ScoreRecord(TypedDict):

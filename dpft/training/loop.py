@@ -16,6 +16,7 @@ from dpft.config.errors import DivergedError, TrainingError
 from dpft.config.schedule import lr_factor
 from dpft.config.schema import Optim
 from dpft.models.load import Reparametrisation
+from dpft.parallel.cohort import Cohort, SingleProcess, together
 from dpft.privacy import Clipper, Mechanism, keys
 from dpft.privacy.noise import Released
 from dpft.privacy.precision import full_precision
@@ -74,6 +75,7 @@ def train(
     reparametrisation: Reparametrisation | None = None,
     audit: Auditor | None = None,
     budget: Budget | None = None,
+    cohort: Cohort | None = None,
     spend: Callable[[int, Released], None] = lambda step, released: None,
     after_step: Callable[[int, StepStatistics], None] = lambda step, statistics: None,
 ) -> None:
@@ -97,10 +99,12 @@ def train(
             moves.
         audit: canaries in slots behind the last unit, which are sampled as units are.
         budget: the microbatch size of each step, and what is done where memory runs out.
+        cohort: the processes that train together, which the clipper was made with; None: this one.
         spend: called with each step and what it released, before the weights move: the ledger.
         after_step: called with each step when it is done: metrics, progress, checkpoints.
 
     Raises:
+        RankError: if another process of the cohort failed, or has drawn another batch.
         TrainingError: without privacy, if the gradient is not finite; with it, a DivergedError if
             the weights are not. They are released, so that to stop for their sake gives nothing
             away.
@@ -117,12 +121,15 @@ def train(
     # TF32 rounds to 11 bits, in ways that depend on the batch's shape: records would be coupled.
     exact = full_precision if clipper.private else nullcontext
     budget = budget or Budget(settings.microbatch_tokens)
+    cohort = cohort or SingleProcess()
+    # Masks fall to rows: each rank has its own.
+    rank = (cohort.rank,) if cohort.size > 1 else ()
 
     def summed(step: int, pieces: Pieces) -> StepStatistics:
         """The sum of the clipped gradients; nothing is released yet, so it may be formed anew."""
         # Dropout masks fall to rows, and one more record shifts the rows. Masks that an observer
         # knew would break the sensitivity; secret ones can be thought of as each record's own.
-        torch.manual_seed(keys.seed(key, "dropout", step))
+        torch.manual_seed(keys.seed(key, "dropout", step, *rank))
         statistics = StepStatistics()
         for micro in pieces:
             batch = data.batch(micro, step).to(device)
@@ -141,12 +148,13 @@ def train(
             reparametrisation.begin(step)
         drawn = sampler.batch(step)
         real = [index for index in drawn if index < len(data)]
-        statistics = budget.attempt(
-            step,
-            cut=partial(data.microbatches, real),
-            run=partial(summed, step),
-            forget=partial(_forget, clipper),
-        )
+        with together(cohort, f"step {step}: {drawn}"):
+            statistics = budget.attempt(
+                step,
+                cut=partial(data.microbatches, cohort.share(real)),
+                run=partial(summed, step),
+                forget=partial(_forget, clipper),
+            )
         if audit is not None:
             audit.insert([index - len(data) for index in drawn if index >= len(data)])
         statistics.released = noise.privatise_(step)

@@ -11,6 +11,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.folder import choices, settings_of
 from dpft.config.schema import Optim, Run
 from dpft.privacy import Clipper, Mechanism, accounting, make_clipper
+from dpft.privacy.cohort import Cohort
 from dpft.privacy.quantiles import Quantiles
 
 
@@ -67,15 +68,20 @@ def quantiles_of(clip: Clip) -> Quantiles | None:
     return Quantiles(clip.quantile, clip.quantile_lr, clip.rescale)
 
 
-def attach_clipper(clip: Clip, model: nn.Module) -> Clipper:
+def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -> Clipper:
     """The clipper that the settings describe, attached to ``model``.
+
+    Args:
+        clip: the settings.
+        model: whose parameters are trained.
+        cohort: the processes that train it together; None: this one.
 
     Raises:
         ConfigError: if the model cannot be grouped like that, or not be clipped exactly.
     """
     try:
         if not clip.private:
-            return make_clipper(model, "none")
+            return make_clipper(model, "none", cohort=cohort)
         return make_clipper(
             model,
             "flat",  # every part of a style is given below; this one is without defaults
@@ -85,6 +91,7 @@ def attach_clipper(clip: Clip, model: nn.Module) -> Clipper:
             plan=clip.plan,
             clip_function=clip.clip_function,
             adaptive=quantiles_of(clip),
+            cohort=cohort,
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error

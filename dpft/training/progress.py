@@ -25,10 +25,14 @@ _LINE_EVERY = 15.0
 
 
 class Progress:
-    """Bars for the phases of a run, on standard error so that output can be piped."""
+    """Bars for the phases of a run, on standard error so that output can be piped.
 
-    def __init__(self) -> None:
-        self.console = Console(stderr=True)
+    Args:
+        quiet: nothing is shown.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.console = Console(stderr=True, quiet=quiet)
         self._bars = Bars(
             TextColumn("{task.description:>9}", markup=False),
             BarColumn(),

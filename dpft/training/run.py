@@ -16,6 +16,7 @@ from dpft import runs
 from dpft.config.errors import ConfigError, DpftError
 from dpft.config.schema import Run
 from dpft.models.save import save_model
+from dpft.parallel.cohort import Cohort, join, launched
 from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.guarantee import least_claim
 from dpft.report.card import write_card, write_descent
@@ -25,18 +26,24 @@ from dpft.training.predictions import predict, score_file, write_predictions
 from dpft.training.progress import Progress
 from dpft.training.recording import forget_peak, make_record
 from dpft.training.session import Session
-from dpft.training.setup import Prepared, prepare
+from dpft.training.setup import Prepared, device_of, prepare
 
 # What the process began with, unless a run says otherwise.
 _THREADS = torch.get_num_threads()
 
-# Where launchers say how many processes they started: torchrun, Open MPI, srun.
-_PROCESSES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+# Where other launchers than torchrun say how many processes they started: Open MPI, srun.
+_PROCESSES = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 @dataclass
 class Outcome:
-    """What a run left behind: its record and where it lies."""
+    """What a run left behind: its record and where it lies.
+
+    Attributes:
+        path: the run's folder.
+        record: empty on the ranks that do not hold the folder.
+        already_done: whether nothing was left to do.
+    """
 
     path: Path
     record: dict[str, Any]
@@ -46,11 +53,38 @@ class Outcome:
 def run_experiment(run: Run) -> Outcome:
     """Train, decode, score and record; or say that it was done before.
 
+    Under torchrun all ranks train, each on its share of every batch. The first one holds the run's
+    folder, decodes and scores; the others' outcome has no record.
+
     Raises:
         DpftError, RunError: with a message for the user.
     """
-    _check_alone()
+    _check_launcher(run)
     forget_peak()
+    cohort = join(device_of(run.device))
+    try:
+        return _lead(run, cohort) if cohort.rank == 0 else _follow(run, cohort)
+    finally:
+        cohort.close()
+
+
+def _follow(run: Run, cohort: Cohort) -> Outcome:
+    """Train with the first rank, which has the folder."""
+    done, threads = cohort.from_first((False, 0))
+    if done:
+        return Outcome(run_path(run), {}, already_done=True)
+    torch.set_num_threads(threads)
+    with Progress(quiet=True) as progress:
+        try:
+            prepared = prepare(run, load_task(run.task), None, progress, cohort)
+            with Session(run, prepared, None, progress) as session:
+                session.train()
+        except UnsupportedLayerError as error:
+            raise ConfigError(str(error)) from error
+    return Outcome(run_path(run), {})
+
+
+def _lead(run: Run, cohort: Cohort) -> Outcome:
     path = run_path(run)
     # Neither of these is a setting of the run: kept, `force` would start it over when resumed.
     kept = {**run.raw, "force": False, "resume": None}
@@ -61,13 +95,15 @@ def run_experiment(run: Run) -> Outcome:
             from dpft.training.remake import is_whole, others
 
             if is_whole(run, text, directory, damaged):
+                cohort.from_first((True, 0))
                 return Outcome(path, runs.read_record(path), already_done=True)
             added = others(run, damaged, path)
         # Several runs may share a process.
         torch.set_num_threads(run.threads or _THREADS)
+        cohort.from_first((False, torch.get_num_threads()))
         with Progress() as progress:
             try:
-                prepared = prepare(run, load_task(run.task), directory, progress)
+                prepared = prepare(run, load_task(run.task), directory, progress, cohort)
                 _train_stage(run, prepared, directory, progress)
             except (DpftError, UnsupportedLayerError) as error:
                 directory.discard_unused()
@@ -85,20 +121,32 @@ def run_experiment(run: Run) -> Outcome:
         return Outcome(path, record)
 
 
-def _check_alone() -> None:
-    """Refuse to be one of several processes that a launcher started for one job.
+def _check_launcher(run: Run) -> None:
+    """Refuse what several processes cannot do, and to be one of several that are no group.
 
-    All but one would stop at the run's lock, and the launcher would take that one down with them;
-    on machines without a common disk each would train and release a run of its own.
+    Started by another launcher than torchrun, all but one would stop at the run's lock, and the
+    launcher would take that one down with them; on machines without a common disk each would train
+    and release a run of its own.
     """
-    for name in _PROCESSES:
-        size = os.environ.get(name, "")
-        if size.isdecimal() and int(size) > 1:
-            raise ConfigError(
-                f"{name} is {size}: this process is one of several; expected one process for a "
-                "run, on one device: start dpft without torchrun, mpirun or srun -n (a sweep's "
-                "launcher runs several runs side by side)"
-            )
+    if launched() == 1:
+        for name in _PROCESSES:
+            size = os.environ.get(name, "")
+            if size.isdecimal() and int(size) > 1:
+                raise ConfigError(
+                    f"{name} is {size}: this process is one of several that do not know of each "
+                    "other; start them by torchrun: torchrun --nproc-per-node N -m dpft train ..."
+                )
+        return
+    several = f"{launched()} processes"
+    if run.audit.active:
+        raise ConfigError(f"audit with {several}; expected one: start dpft without torchrun")
+    if run.out_of_memory == "halve":
+        raise ConfigError(
+            f"out_of_memory=halve with {several}, of which one alone would halve its microbatches; "
+            "type out_of_memory=stop and a smaller optim.microbatch_tokens"
+        )
+    if run.adapt.name == "rgp":
+        raise ConfigError(f"adapt=rgp with {several}; expected one: start dpft without torchrun")
 
 
 def _train_stage(

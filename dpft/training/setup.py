@@ -13,6 +13,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model
+from dpft.parallel.cohort import Cohort, SingleProcess
 from dpft.privacy import Clipper, Mechanism, keys
 from dpft.privacy.noise import NOISE_VERSION
 from dpft.privacy.shapes import FixedShapes
@@ -67,6 +68,7 @@ class Prepared:
         instances: what the model is asked in the end.
         planted: secrets among the records, if any.
         auditor: canaries in slots behind the units, if any.
+        cohort: the processes that train together.
     """
 
     task: Task
@@ -80,6 +82,7 @@ class Prepared:
     instances: Sequence[Instance]
     planted: Planted | None
     auditor: Auditor | None
+    cohort: Cohort
 
     def header(self) -> dict[str, Any]:
         """What stands at the head of the ledger: the run cannot go on where any of it differs."""
@@ -98,6 +101,8 @@ class Prepared:
                 "threads": torch.get_num_threads(),
             },
         }
+        if self.cohort.size > 1:  # sums of shares are added up in another order
+            header["compute"]["ranks"] = self.cohort.size
         if self.units.shapes is not None:  # another rounding, and so another sum
             header["shapes"] = "fixed"
         if clipper.adaptive is not None:  # whose the thresholds of each step are
@@ -105,12 +110,26 @@ class Prepared:
         return header
 
 
-def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progress) -> Prepared:
+def prepare(
+    run: Run,
+    task: Task,
+    directory: runs.RunDirectory | None,
+    progress: Progress,
+    cohort: Cohort | None = None,
+) -> Prepared:
     """Read, load, encode and check; what cannot work is reported here and not an hour later.
+
+    Args:
+        run: the settings.
+        task: what it is trained on.
+        directory: the run's folder; None on the ranks that do not hold it.
+        progress: shows the phases.
+        cohort: the processes that train together; None: this one.
 
     Raises:
         DpftError, UnsupportedLayerError: with a message for the user.
     """
+    cohort = cohort or SingleProcess()
     keeping = keeping_of(run, progress.warn, progress.say)
     with progress.phase("reading", None) as advance:
         task.keep_in(keeping, advance)
@@ -130,7 +149,7 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
         check_supported(run.precision, device)
     size += run.audit.planted + run.audit.slots
     with progress.phase("loading", None, note=run.model.name):
-        parts = assemble(run, task, size, device)
+        parts = assemble(run, task, size, device, cohort)
     loaded, clipper, mechanism = parts.loaded, parts.clipper, parts.mechanism
     if audit is not None:
         audit.check_layers(clipper)
@@ -157,10 +176,11 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
     remarks = [*task.remarks(), cut_in_encoding(examples)]
     warn_of_records(remarks, mechanism.noise_multiplier > 0, progress)
     key = keys.public_key(run.seed)
-    if mechanism.private:
+    if directory is not None and mechanism.private:
         runs.check_ledger(directory.path, mechanism.steps)
-    if mechanism.noise_multiplier:
+    if directory is not None and mechanism.noise_multiplier:
         key = directory.noise_key(run.privacy.noise_seed)
+    key = cohort.from_first(key)  # a secret key lies in the folder, which is the first rank's
     trained = objective if run.precision == "float32" else Mixed(objective)
     shapes = fixed_shapes(run, parts)
     units: TrainingSet = Records(trained, examples, shapes)
@@ -190,10 +210,13 @@ def prepare(run: Run, task: Task, directory: runs.RunDirectory, progress: Progre
         instances=instances,
         planted=planted,
         auditor=auditor,
+        cohort=cohort,
     )
 
 
-def assemble(run: Run, task: Task, size: int, device: torch.device) -> Parts:
+def assemble(
+    run: Run, task: Task, size: int, device: torch.device, cohort: Cohort | None = None
+) -> Parts:
     """Load and adapt the model, attach the clipper, and calibrate the noise for its groups.
 
     Args:
@@ -201,6 +224,7 @@ def assemble(run: Run, task: Task, size: int, device: torch.device) -> Parts:
         task: says what kind of model it needs.
         size: how many units of privacy there are.
         device: where the model goes.
+        cohort: the processes that train it together; None: this one.
 
     Raises:
         DpftError: if these settings do not go together.
@@ -209,7 +233,8 @@ def assemble(run: Run, task: Task, size: int, device: torch.device) -> Parts:
     loaded = adapt(load_model(run.model, task.needs, run.seed), run.adapt, task.needs, run.seed)
     begun = loaded.digest()
     model = loaded.model.to(device).train()  # type: ignore[arg-type]
-    clipper = attach_clipper(run.clip, model)
+    several = cohort if cohort is not None and cohort.size > 1 else None
+    clipper = attach_clipper(run.clip, model, several)
     return Parts(loaded, begun, clipper, make_mechanism(run, size, clipper))
 
 
