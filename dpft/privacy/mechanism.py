@@ -14,19 +14,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dpft.privacy import accounting
-from dpft.privacy.noise import GaussianNoise, allocate
 from dpft.privacy.quantiles import Quantiles, split_noise, total_noise
-from dpft.privacy.sampling import PoissonSampler, Sampler, ShuffleSampler, fitting_batch
-from dpft.privacy.spec import ALLOCATIONS
-from dpft.privacy.thresholds import sensitivity
+from dpft.privacy.spec import ALLOCATIONS, SAMPLINGS
+from dpft.privacy.thresholds import allocate, sensitivity
 
 if TYPE_CHECKING:
     from dpft.privacy.clipping import Clipper
-
-SAMPLERS: dict[str, type[PoissonSampler] | type[ShuffleSampler]] = {
-    "poisson": PoissonSampler,
-    "shuffle": ShuffleSampler,
-}
+    from dpft.privacy.noise import GaussianNoise
+    from dpft.privacy.sampling import Sampler
 
 
 @dataclass(frozen=True)
@@ -49,7 +44,7 @@ class Mechanism:
         sampling: ``poisson``, or ``shuffle`` (accounted as Poisson, and labelled so).
         target_epsilon: the budget that ``noise_multiplier`` was calibrated to, if it was.
         accountant: which accountant calibrated it.
-        allocation: how noise is spread over the groups, see `dpft.privacy.noise.allocate`.
+        allocation: how noise is spread over the groups, see `dpft.privacy.thresholds.allocate`.
         dimensions: ``d_k``, trained parameters of each group; ``weighted`` needs it.
         quantiles: how thresholds adapt; None: they are fixed.
         count_noise: ``sigma_b``, standard deviation of the noise on each group's count.
@@ -73,6 +68,8 @@ class Mechanism:
         if self.dataset_size < 1:
             raise ValueError("the training set is empty; expected at least one record")
         if not 1 <= self.batch_size <= self.dataset_size:
+            from dpft.privacy.sampling import fitting_batch
+
             raise ValueError(
                 f"optim.batch_size is {self.batch_size} for {self.dataset_size} training records "
                 f"(or users, where those are the unit); expected between 1 and "
@@ -84,9 +81,9 @@ class Mechanism:
             raise ValueError(f"privacy.delta is {self.delta}; expected between 0 and 1")
         if self.noise_multiplier < 0 or math.isnan(self.noise_multiplier):
             raise ValueError(f"noise multiplier is {self.noise_multiplier}; expected 0 or more")
-        if self.sampling not in SAMPLERS:
+        if self.sampling not in SAMPLINGS:
             raise ValueError(
-                f"sampling is {self.sampling!r}; expected one of {', '.join(SAMPLERS)}"
+                f"sampling is {self.sampling!r}; expected one of {', '.join(SAMPLINGS)}"
             )
         if self.noise_multiplier > 0 and not self.thresholds:
             raise ValueError(
@@ -289,6 +286,8 @@ class Mechanism:
 
     def sampler(self, key: bytes) -> Sampler:
         """The sampler that this mechanism is accounted for (or labelled, for ``shuffle``)."""
+        from dpft.privacy.sampling import SAMPLERS
+
         return SAMPLERS[self.sampling](self, key)
 
     def noise(self, key: bytes, clipper: Clipper) -> GaussianNoise:
@@ -297,6 +296,8 @@ class Mechanism:
         Raises:
             ValueError: if what the clipper releases is not what this mechanism accounts for.
         """
+        from dpft.privacy.noise import GaussianNoise  # and torch, which takes a second
+
         return GaussianNoise(self, key, clipper)
 
     def to_dict(self) -> dict[str, Any]:

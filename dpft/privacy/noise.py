@@ -5,7 +5,6 @@ With adaptive thresholds, also on the counts that move them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,7 +13,6 @@ import torch
 
 from dpft.privacy import keys, normals
 from dpft.privacy.clipping.checks.single_process import check_single_process
-from dpft.privacy.thresholds import sensitivity
 
 if TYPE_CHECKING:
     from dpft.privacy.clipping import Clipper
@@ -23,46 +21,6 @@ if TYPE_CHECKING:
 NOISE_VERSION = 2
 """Of what noise and samples follow from a key; 1 was NumPy's Philox. A step that was spent under
 one version cannot be replayed under another."""
-
-
-def allocate(
-    allocation: str, sigma: float, thresholds: Sequence[float], dimensions: Sequence[int] = ()
-) -> tuple[float, ...]:
-    """Standard deviation of the noise on every coordinate of each group.
-
-    ``std_k = sigma S gamma_k`` with ``S = sqrt(sum_k C_k^2/gamma_k^2)`` (He et al. 2022, Algorithm
-    1, line 13, and Appendix E):
-
-    ============ ================ ========================================================
-    allocation   gamma_k          what it does
-    ============ ================ ========================================================
-    global       1                the same noise on every coordinate of the model
-    equal_budget C_k              each group spends the same; needs no other group's threshold
-    weighted     C_k / sqrt(d_k)  about the same signal to noise on every coordinate
-    ============ ================ ========================================================
-
-    Guarantee: ``sum_k (C_k / std_k)^2 = 1/sigma^2``: whatever the allocation, the release is one
-    Gaussian mechanism with noise multiplier ``sigma``.
-
-    Args:
-        allocation: one of `dpft.privacy.spec.ALLOCATIONS`.
-        sigma: noise multiplier on the gradients.
-        thresholds: ``C_k``.
-        dimensions: ``d_k``, the number of parameters per group; used by ``weighted`` only.
-    """
-    if not thresholds:
-        return ()
-    if sigma == 0:
-        return (0.0,) * len(thresholds)
-    if allocation == "global":
-        return (sigma * sensitivity(thresholds),) * len(thresholds)
-    if allocation == "weighted":
-        gammas = [c / math.sqrt(d) for c, d in zip(thresholds, dimensions, strict=True)]
-    else:
-        gammas = list(thresholds)
-    scaled = [c / gamma for c, gamma in zip(thresholds, gammas, strict=True)]
-    spread = math.sqrt(math.fsum(c * c for c in scaled))
-    return tuple(sigma * spread * gamma for gamma in gammas)
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,12 @@ class ShuffleSampler:
         return sorted(self._order[start : start + self._batch_size].tolist())
 
 
+SAMPLERS: dict[str, type[PoissonSampler] | type[ShuffleSampler]] = {
+    "poisson": PoissonSampler,
+    "shuffle": ShuffleSampler,
+}
+
+
 def microbatches(
     batch: Sequence[int], lengths: Sequence[int] | npt.NDArray[Any], token_budget: int
 ) -> list[list[int]]:

@@ -24,7 +24,7 @@ CLIP_FUNCTIONS: tuple[ClipFunction, ...] = get_args(ClipFunction)
 
 Allocation = Literal["global", "equal_budget", "weighted"]
 ALLOCATIONS: tuple[Allocation, ...] = get_args(Allocation)
-"""How noise is spread over groups, see `dpft.privacy.noise.allocate`."""
+"""How noise is spread over groups, see `dpft.privacy.thresholds.allocate`."""
 
 Accountant = Literal["pld", "rdp", "gdp_clt", "prv"]
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)

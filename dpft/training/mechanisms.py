@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from dpft.config.clip import Clip
 from dpft.config.errors import ConfigError
 from dpft.config.folder import choices, settings_of
 from dpft.config.schema import Optim, Run
-from dpft.privacy import Clipper, Mechanism, accounting, make_clipper
-from dpft.privacy.cohort import Cohort
+from dpft.privacy import Mechanism, accounting
 from dpft.privacy.quantiles import Quantiles
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dpft.privacy import Clipper
+    from dpft.privacy.cohort import Cohort
 
 
 def published_size(run: Run) -> int:
@@ -79,6 +82,8 @@ def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -
     Raises:
         ConfigError: if the model cannot be grouped like that, or not be clipped exactly.
     """
+    from dpft.privacy import make_clipper
+
     try:
         if not clip.private:
             return make_clipper(model, "none", cohort=cohort)

@@ -10,9 +10,10 @@ from torch import nn
 
 from dpft.privacy import Mechanism, keys, keystream, make_clipper
 from dpft.privacy.clipping.groups import Group
-from dpft.privacy.noise import Released, allocate, noisy_mean_
+from dpft.privacy.noise import Released, noisy_mean_
 from dpft.privacy.normals import normals
 from dpft.privacy.quantiles import Quantiles
+from dpft.privacy.thresholds import allocate
 
 SIZE = 40_000
 

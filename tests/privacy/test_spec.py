@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from dpft.privacy import mechanism, spec
+from dpft.privacy import sampling, spec
 from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.clipping.plans import PRIVATE_PLANS
 
@@ -11,7 +11,7 @@ from dpft.privacy.clipping.plans import PRIVATE_PLANS
 def test_each_name_has_its_code():
     assert ("none", *PRIVATE_PLANS) == spec.PLANS
     assert tuple(CLIP_FUNCTIONS) == spec.CLIP_FUNCTIONS
-    assert tuple(mechanism.SAMPLERS) == spec.SAMPLINGS
+    assert tuple(sampling.SAMPLERS) == spec.SAMPLINGS
 
 
 def test_a_style_has_the_name_of_its_parts():
