@@ -39,23 +39,18 @@ def model_card(record: Mapping[str, Any]) -> str:
         Markdown with the YAML head that model hubs read.
     """
     from huggingface_hub import ModelCardData
-    from jinja2 import ChainableUndefined, Environment, PackageLoader
+    from jinja2 import ChainableUndefined
+
+    from dpft.report.html import environment
 
     guarantee = Guarantee.of_record(record)
     model, scores = record.get("model", {}), record.get("scores", {})
     tags = ["dpft", "differential-privacy"] if guarantee.private else ["dpft"]
     head = ModelCardData(library_name="transformers", base_model=model.get("base_model"), tags=tags)
     # Markdown, not HTML: what comes from elsewhere goes through `inline`.
-    environment = Environment(
-        loader=PackageLoader("dpft.report"),
-        autoescape=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=ChainableUndefined,
-    )
-    environment.filters["inline"] = inline
-    return environment.get_template("card.md").render(
+    cards = environment(autoescape=False, undefined=ChainableUndefined)
+    cards.filters["inline"] = inline
+    return cards.get_template("card.md").render(
         {
             "config": {},
             "labels": [],

@@ -21,19 +21,22 @@ def render(template: str, **data: Any) -> str:
     return _environment().get_template(template).render(data)
 
 
-@functools.cache
-def _environment() -> Environment:
-    environment = Environment(
+def environment(**options: Any) -> Environment:
+    """Jinja's environment over ``dpft/report/templates``; also for what is no HTML."""
+    return Environment(
         loader=PackageLoader("dpft.report"),
-        autoescape=True,
-        finalize=_fit,
-        undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        **options,
     )
-    environment.filters["spans"] = _spans
-    return environment
+
+
+@functools.cache
+def _environment() -> Environment:
+    pages = environment(autoescape=True, finalize=_fit, undefined=StrictUndefined)
+    pages.filters["spans"] = _spans
+    return pages
 
 
 def _fit(value: object) -> object:

@@ -212,10 +212,7 @@ class Clipper:
                 )
             with torch.autocast(losses.device.type, enabled=False):  # the caller's, if any
                 self._clip(losses, calls, hidden, rows, real)
-        if real is not None:
-            self.norms, self.factors = self.norms[real], self.factors[real]
-        if self.adaptive is not None:
-            self._count()
+        self._keep_real(real)
         for parameter in self.parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -274,13 +271,8 @@ class Clipper:
 
     def conclude(self, batch: Batch, real: Tensor | None) -> None:
         """Take over norms and factors of a batch whose sums are in ``.grad``."""
-        self.norms, self.factors = batch.result()
-        self._forms = batch.forms
-        self._unfinished = False
-        if real is not None:
-            self.norms, self.factors = self.norms[real], self.factors[real]
-        if self.adaptive is not None:
-            self._count()
+        self._take_over(batch)
+        self._keep_real(real)
 
     def collect(self) -> None:
         """Add up over the ranks of the cohort what `backward` left in ``.grad`` and in `below`.
@@ -352,9 +344,20 @@ class Clipper:
             self._unfinished = True
             batch = self._batch(losses, structure, rows)
             PRIVATE_PLANS[self.plan](batch)
-            self.norms, self.factors = batch.result()
-            self._forms = batch.forms
-            self._unfinished = False
+            self._take_over(batch)
+
+    def _take_over(self, batch: Batch) -> None:
+        """Norms and factors of a batch whose sums are formed."""
+        self.norms, self.factors = batch.result()
+        self._forms = batch.forms
+        self._unfinished = False
+
+    def _keep_real(self, real: Tensor | None) -> None:
+        """Forget the norms of blanks, and count the others' where thresholds adapt."""
+        if real is not None:
+            self.norms, self.factors = self.norms[real], self.factors[real]
+        if self.adaptive is not None:
+            self._count()
 
     def _verified(
         self,
