@@ -78,6 +78,8 @@ class Progress:
         bar = self._bars.add_task("training", total=mechanism.steps, completed=start, note="")
 
         def show(step: int, summary: Mapping[str, Any]) -> None:
+            if self.console.quiet:  # another rank shows it: no epsilon for nobody
+                return
             note = self._note(step, summary, mechanism)
             self._bars.update(bar, completed=step + 1, note=note)
             self._line(bar, step + 1, mechanism.steps, note)
