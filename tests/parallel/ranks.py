@@ -48,4 +48,6 @@ def _rank(
     )
     cohort = Replicas()
     Path(folder, f"{rank}").write_bytes(pickle.dumps(function(cohort, *arguments)))
+    # A rank that leaves while another still connects to it would fail that one.
+    cohort.meet()
     cohort.close()
