@@ -221,6 +221,26 @@ class Decode:
 
 
 @dataclass(frozen=True)
+class Parallel:
+    """``conf/parallel``: how the processes that torchrun started share model and batch.
+
+    Attributes:
+        name: ``data``: a copy of the model each; ``fsdp``: a part of every parameter each.
+        shards: ``fsdp``: ranks that one copy of the model is spread over; None: all.
+    """
+
+    name: Literal["data", "fsdp"] = "data"
+    shards: Count | None = None
+
+    def __post_init__(self) -> None:
+        if self.name != "fsdp" and self.shards is not None:
+            raise ConfigError(
+                f"parallel.shards is {self.shards}, which has no effect on parallel={self.name}; "
+                "type parallel=fsdp"
+            )
+
+
+@dataclass(frozen=True)
 class Sweep:
     """What ``dpft sweep`` tells the jobs that it starts; no part of what a run computes.
 
@@ -261,6 +281,7 @@ class Run:
     force: Annotated[bool, Effect.EXECUTION]
     raw: Mapping[str, Any]
     sweep: Annotated[Sweep, Effect.PLACE] = Sweep()
+    parallel: Annotated[Parallel, Effect.EXECUTION] = Parallel()
     audit: Audit = dataclasses.field(default_factory=Audit)
     record_norms: Annotated[Count | None, Effect.EXECUTION] = None
     cache: Annotated[str, Effect.EXECUTION] = "auto"
@@ -325,6 +346,6 @@ def parse(raw: Mapping[str, Any]) -> Run:
         ConfigError: for the first setting that is unknown or impossible.
     """
     # Configs of runs that were made before there were such sections have none, or null.
-    absent = [key for key in ("sweep", "audit") if raw.get(key) is None]
+    absent = [key for key in ("sweep", "audit", "parallel") if raw.get(key) is None]
     given = {key: raw[key] for key in raw if key not in (*SHORTHANDS, *absent)}
     return build(Run, given, raw=raw)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Protocol, TypeVar
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,7 @@ from dpft.config.errors import TrainingError
 from dpft.privacy.cohort import Cohort as Sums
 
 T = TypeVar("T")
+Pieces = Sequence[Sequence[int]]
 
 # Numbers in one all-reduce: enough to hide its latency, few enough for a buffer beside the model.
 _BUCKET = 1 << 24
@@ -50,10 +52,44 @@ class RankError(TrainingError):
 
 
 class Cohort(Sums, Protocol):
-    """What training asks of the processes of a run, beside what the privacy core asks."""
+    """What training asks of the processes of a run, beside what the privacy core asks.
+
+    Attributes:
+        layout: how the ranks share the work, for the ledger's header: sums of another layout are
+            rounded otherwise. Empty in one process.
+    """
+
+    layout: Mapping[str, Any]
+
+    def place(self, model: nn.Module) -> None:
+        """Divide a model's parameters over the ranks, in place, if the layout does.
+
+        Before a clipper is made and before an optimizer is: parameters become others.
+        """
 
     def share(self, drawn: Sequence[T]) -> Sequence[T]:
         """This rank's part of what all ranks have drawn; the parts are disjoint and complete."""
+
+    def pieces(self, drawn: Sequence[int], cut: Callable[[Sequence[int]], Pieces]) -> Pieces:
+        """This rank's part of a batch, cut into microbatches.
+
+        Where ranks must keep in step it is filled up with microbatches of nobody
+        (`dpft.privacy.shapes.BLANK`) to the number that the busiest rank has.
+        """
+
+    def gather(self, value: T) -> list[T]:
+        """What each rank has, on every rank."""
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        """What a parameter, its gradient or its state is when its parts are put together."""
+
+    def spread(self, target: Tensor, whole: Tensor | None) -> None:
+        """Copy the first rank's tensor into the target, or into each rank's part of it.
+
+        Args:
+            target: a parameter, or a tensor that is divided like one.
+            whole: of the target's whole shape; None on the other ranks.
+        """
 
     def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
         """Wait for all ranks, and go on only if none has trouble and all have the same word.
@@ -77,6 +113,24 @@ class SingleProcess:
     """A run in one process: nothing to share, nobody to wait for."""
 
     rank, size, sharded = 0, 1, False
+    layout: Mapping[str, Any] = MappingProxyType({})
+
+    def place(self, model: nn.Module) -> None:
+        pass
+
+    def pieces(self, drawn: Sequence[int], cut: Callable[[Sequence[int]], Pieces]) -> Pieces:
+        return cut(drawn)
+
+    def gather(self, value: T) -> list[T]:
+        return [value]
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    @torch.no_grad()
+    def spread(self, target: Tensor, whole: Tensor | None) -> None:
+        assert whole is not None
+        target.copy_(whole)
 
     def share(self, drawn: Sequence[T]) -> Sequence[T]:
         return drawn
@@ -118,6 +172,29 @@ class Replicas:
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self._device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
+        self.layout: Mapping[str, Any] = MappingProxyType({"ranks": self.size})
+
+    def place(self, model: nn.Module) -> None:
+        pass
+
+    def pieces(self, drawn: Sequence[int], cut: Callable[[Sequence[int]], Pieces]) -> Pieces:
+        return cut(self.share(drawn))
+
+    def gather(self, value: T) -> list[T]:
+        held: list[Any] = [None] * self.size
+        with _connected():
+            dist.all_gather_object(held, value, group=self._group)
+        return held
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    @torch.no_grad()
+    def spread(self, target: Tensor, whole: Tensor | None) -> None:
+        if whole is not None:
+            target.copy_(whole)
+        with _connected():
+            dist.broadcast(target.detach(), src=0, group=self._group)
 
     def share(self, drawn: Sequence[T]) -> Sequence[T]:
         # Strided: a file that is sorted by length gives every rank a fair share.
@@ -206,21 +283,26 @@ def together(cohort: Cohort, word: str = "") -> Iterator[None]:
     cohort.meet(None, word)
 
 
+def own_part(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor that may be divided."""
+    local = getattr(tensor, "to_local", None)
+    return tensor if local is None else local()
+
+
 def launched() -> int:
     """How many processes torchrun started for this run; 1 where it did not."""
     size = os.environ.get("WORLD_SIZE", "1")
     return int(size) if size.isdecimal() else 1
 
 
-def join(device: torch.device) -> Cohort:
-    """The cohort of this process: all that torchrun started, or this one.
+def connect(device: torch.device) -> None:
+    """Meet the other processes that torchrun started for this run.
 
     Args:
         device: where this rank computes.
     """
-    if launched() == 1:
-        return SingleProcess()
     if not dist.is_initialized():
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=_TIMEOUT)
-    return Replicas()

@@ -9,7 +9,8 @@ used: it averages, and would come before clipping.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,13 +21,43 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from dpft.parallel.cohort import Replicas
+from dpft.parallel.cohort import Pieces, Replicas
+from dpft.privacy.shapes import BLANK
 
 
 class Shards(Replicas):
     """Ranks that each hold a part of the model, and take a share of every batch."""
 
     sharded = True
+
+    def __init__(self, mesh: DeviceMesh | None = None) -> None:
+        super().__init__()
+        self._mesh = mesh
+        shards = self.size if mesh is None else mesh.size(-1)
+        self.layout = MappingProxyType({"ranks": self.size, "layout": "fsdp", "shards": shards})
+
+    def place(self, model: nn.Module) -> None:
+        shard(model, self._mesh)
+
+    def pieces(self, drawn: Sequence[int], cut: Callable[[Sequence[int]], Pieces]) -> Pieces:
+        # Whoever runs a layer takes part in putting its parameters together: all or none.
+        shares = [cut(drawn[rank :: self.size]) for rank in range(self.size)]
+        own, most = shares[self.rank], max(map(len, shares))
+        return [*own, *[[BLANK]] * (most - len(own))]
+
+    @torch.no_grad()
+    def whole(self, tensor: Tensor) -> Tensor:
+        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+    @torch.no_grad()
+    def spread(self, target: Tensor, whole: Tensor | None) -> None:
+        if not isinstance(target, DTensor):
+            super().spread(target, whole)
+            return
+        own, first = self.own_slice(target)
+        received = torch.empty(target.shape, dtype=target.dtype, device=own.device)
+        super().spread(received, whole)
+        own.copy_(received.view(-1)[first : first + len(own)])
 
     @torch.no_grad()
     def scatter_sum(self, parameter: nn.Parameter, total: Tensor) -> None:

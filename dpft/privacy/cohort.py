@@ -32,6 +32,9 @@ class Cohort(Protocol):
     def any(self, flag: bool) -> bool:
         """Whether it is so on any rank."""
 
+    def whole(self, tensor: Tensor) -> Tensor:
+        """What a divided tensor is when its parts are put together; every rank must ask."""
+
     def own_slice(self, whole: Tensor) -> tuple[Tensor, int]:
         """Of a sharded tensor, flattened, the part that this rank holds.
 

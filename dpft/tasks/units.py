@@ -7,7 +7,7 @@ is one clipped gradient, however many records there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -100,7 +100,9 @@ class TrainingSet(Protocol):
         """
         ...
 
-    def batch(self, indices: Sequence[int], step: int) -> UnitBatch: ...
+    def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
+        """The rows of some units; of `dpft.privacy.shapes.BLANK` alone, those of nobody."""
+        ...
 
     def losses(self, model: nn.Module, batch: UnitBatch) -> Tensor:
         """One loss per unit, ``(B,)``, nothing summed across units."""
@@ -133,6 +135,8 @@ class Records:
         return self.shapes.microbatches(indices, self._shape, token_budget)
 
     def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
+        if list(indices) == [BLANK]:
+            return _nobodys(self._objective)
         weights = torch.ones(len(indices), 1, dtype=torch.float64)
         if self.shapes is None:
             return UnitBatch(self._objective.collate([self._examples[i] for i in indices]), weights)
@@ -213,6 +217,8 @@ class Users:
         return pieces
 
     def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
+        if list(indices) == [BLANK]:
+            return _nobodys(self._objective)
         widths, real = None, None
         if self.shapes is None:
             chosen = [self._chosen(i, step) for i in indices]
@@ -253,19 +259,36 @@ class Users:
 
 
 def finite_losses(
-    data: TrainingSet, model: nn.Module, batch: UnitBatch
+    data: TrainingSet,
+    model: nn.Module,
+    batch: UnitBatch,
+    agreed: Callable[[bool], bool] = bool,
 ) -> tuple[Tensor, UnitBatch]:
     """The losses of the units whose loss is finite, and their batch; the others contribute nothing.
 
     Their forward is left out of the graph altogether, since zero times NaN is NaN. What a unit
     adds still depends on that unit alone, so the guarantee stands.
+
+    Args:
+        data: the units.
+        model: whose losses they are.
+        batch: of them.
+        agreed: whether it is so on any of the ranks that must run the model together.
     """
     losses = data.losses(model, batch)
     infinite = ~torch.isfinite(losses.detach())
-    if not bool(infinite.any()):
+    if not agreed(bool(infinite.any())):
         return losses, batch
     batch = batch.without(infinite)
-    return data.losses(model, batch) if len(batch) else losses[:0], batch
+    if not len(batch):
+        batch = data.batch([BLANK], 0).to(losses.device)
+    return data.losses(model, batch), batch
+
+
+def _nobodys(objective: Losses) -> UnitBatch:
+    """A microbatch of a rank that has no unit left, while others run the model with theirs."""
+    weights = torch.ones(1, 1, dtype=torch.float64)
+    return UnitBatch(objective.collate([objective.blank()]), weights, torch.tensor([False]))
 
 
 def _widest(shapes: Iterable[Sequence[int]]) -> Shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +16,7 @@ from dpft.config.errors import DivergedError, TrainingError
 from dpft.config.schedule import lr_factor
 from dpft.config.schema import Optim
 from dpft.models.load import Reparametrisation
-from dpft.parallel.cohort import Cohort, SingleProcess, together
+from dpft.parallel.cohort import Cohort, SingleProcess, own_part, together
 from dpft.privacy import Clipper, Mechanism, keys
 from dpft.privacy.noise import Released
 from dpft.privacy.precision import full_precision
@@ -124,6 +124,8 @@ def train(
     cohort = cohort or SingleProcess()
     # Masks fall to rows: each rank has its own.
     rank = (cohort.rank,) if cohort.size > 1 else ()
+    # What ranks must do together they must agree on; copies of a model are by themselves.
+    agreed = cohort.any if cohort.sharded else bool
 
     def summed(step: int, pieces: Pieces) -> StepStatistics:
         """The sum of the clipped gradients; nothing is released yet, so it may be formed anew."""
@@ -134,7 +136,7 @@ def train(
         for micro in pieces:
             batch = data.batch(micro, step).to(device)
             with exact():
-                losses, batch = finite_losses(data, model, batch)
+                losses, batch = finite_losses(data, model, batch, agreed)
                 clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
             _observe(statistics, clipper, batch.of_units(losses), len(micro) - micro.count(BLANK))
         return statistics
@@ -151,7 +153,7 @@ def train(
         with together(cohort, f"step {step}: {drawn}"):
             statistics = budget.attempt(
                 step,
-                cut=partial(data.microbatches, cohort.share(real)),
+                cut=partial(_cut, data, cohort, real),
                 run=partial(summed, step),
                 forget=partial(_forget, clipper),
             )
@@ -161,13 +163,13 @@ def train(
         if audit is not None:
             audit.observe()
         if not mechanism.noise_multiplier:
-            _check_finite(clipper, step)
+            _check_finite(clipper, step, agreed)
         spend(step, statistics.released)
         if reparametrisation is not None:
             reparametrisation.transfer()
         optimizer.step()
         if mechanism.noise_multiplier:
-            _check_weights(optimizer, step)
+            _check_weights(optimizer, step, agreed)
         statistics.seconds = time.perf_counter() - began
         after_step(step, statistics)
 
@@ -183,6 +185,10 @@ def _observe(statistics: StepStatistics, clipper: Clipper, losses: Tensor, recor
         statistics.factors.append(clipper.factors)
 
 
+def _cut(data: TrainingSet, cohort: Cohort, drawn: Sequence[int], tokens: int) -> Pieces:
+    return cohort.pieces(drawn, partial(data.microbatches, token_budget=tokens))
+
+
 def _forget(clipper: Clipper) -> None:
     """Undo a sum that broke off."""
     clipper.reset()
@@ -190,19 +196,24 @@ def _forget(clipper: Clipper) -> None:
         parameter.grad = None
 
 
-def _check_weights(optimizer: torch.optim.Optimizer, step: int) -> None:
-    moved = [p for group in optimizer.param_groups for p in group["params"]]
+def _check_weights(
+    optimizer: torch.optim.Optimizer, step: int, agreed: Callable[[bool], bool]
+) -> None:
+    moved = [own_part(p) for group in optimizer.param_groups for p in group["params"]]
     # One answer for all: each by itself would make a GPU wait for each.
-    if not bool(torch.stack([torch.isfinite(parameter).all() for parameter in moved]).all()):
+    finite = bool(torch.stack([torch.isfinite(part).all() for part in moved]).all())
+    if agreed(not finite):
         raise DivergedError(
             f"the weights are not finite after step {step}; expected finite numbers. Type a "
             "smaller optim.lr, which is another run; what this one spent stays in its ledger"
         )
 
 
-def _check_finite(clipper: Clipper, step: int) -> None:
+def _check_finite(clipper: Clipper, step: int, agreed: Callable[[bool], bool]) -> None:
     for name, parameter in clipper.parameters.items():
-        if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
+        if parameter.grad is None:
+            continue
+        if agreed(not bool(torch.isfinite(own_part(parameter.grad)).all())):
             raise TrainingError(
                 f"the gradient of {name} is not finite at step {step}; expected finite numbers. "
                 "Type a smaller optim.lr; the last checkpoint is kept"

@@ -78,7 +78,7 @@ def make_record(
             "seconds": seconds,
             "peak_memory_bytes": peak_memory(loaded.model.device),
             "device": str(loaded.model.device),
-            **({"ranks": prepared.cohort.size} if prepared.cohort.size > 1 else {}),
+            **prepared.cohort.layout,
         },
         "labels": [
             *loaded.labels,

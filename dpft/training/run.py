@@ -15,8 +15,10 @@ from safetensors import SafetensorError
 from dpft import runs
 from dpft.config.errors import ConfigError, DpftError
 from dpft.config.schema import Run
+from dpft.models.load import LoadedModel
 from dpft.models.save import save_model
-from dpft.parallel.cohort import Cohort, join, launched
+from dpft.parallel.cohort import Cohort, launched
+from dpft.parallel.layouts import join
 from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.guarantee import least_claim
 from dpft.report.card import write_card, write_descent
@@ -61,7 +63,7 @@ def run_experiment(run: Run) -> Outcome:
     """
     _check_launcher(run)
     forget_peak()
-    cohort = join(device_of(run.device))
+    cohort = join(device_of(run.device), run.parallel)
     try:
         return _lead(run, cohort) if cohort.rank == 0 else _follow(run, cohort)
     finally:
@@ -79,6 +81,7 @@ def _follow(run: Run, cohort: Cohort) -> Outcome:
             prepared = prepare(run, load_task(run.task), None, progress, cohort)
             with Session(run, prepared, None, progress) as session:
                 session.train()
+                session.whole_model()
         except UnsupportedLayerError as error:
             raise ConfigError(str(error)) from error
     return Outcome(run_path(run), {})
@@ -104,7 +107,7 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
         with Progress() as progress:
             try:
                 prepared = prepare(run, load_task(run.task), directory, progress, cohort)
-                _train_stage(run, prepared, directory, progress)
+                loaded = _train_stage(run, prepared, directory, progress)
             except (DpftError, UnsupportedLayerError) as error:
                 directory.discard_unused()
                 if isinstance(error, UnsupportedLayerError):
@@ -112,7 +115,7 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
                 if directory.is_done:
                     raise _not_made_again(error, damaged) from error
                 raise
-            _decode_stage(run, prepared, directory, progress)
+            _decode_stage(run, prepared, loaded, directory, progress)
         if added:
             runs.update_record(directory, **added)
         record = runs.read_record(path)
@@ -136,8 +139,18 @@ def _check_launcher(run: Run) -> None:
                     f"{name} is {size}: this process is one of several that do not know of each "
                     "other; start them by torchrun: torchrun --nproc-per-node N -m dpft train ..."
                 )
+        if run.parallel.name != "data":
+            raise ConfigError(
+                f"parallel={run.parallel.name} with one process; expected several: type torchrun "
+                "--nproc-per-node N -m dpft train ..., or leave it out"
+            )
         return
     several = f"{launched()} processes"
+    if run.parallel.name == "fsdp" and run.optim.name == "lamb":
+        raise ConfigError(
+            "optim=lamb with parallel=fsdp: its norms are of whole parameters, and each process "
+            "holds a part; expected adam, adamw or sgd, or parallel=data"
+        )
     if run.audit.active:
         raise ConfigError(f"audit with {several}; expected one: start dpft without torchrun")
     if run.out_of_memory == "halve":
@@ -151,14 +164,15 @@ def _check_launcher(run: Run) -> None:
 
 def _train_stage(
     run: Run, prepared: Prepared, directory: runs.RunDirectory, progress: Progress
-) -> None:
+) -> LoadedModel:
     with Session(run, prepared, directory, progress) as session:
         directory.keep_config()
         directory.reopen()
         session.train()
         measured = _audited(run, prepared, progress)
+        loaded = session.whole_model()
     try:
-        save_model(prepared.parts.loaded, directory.model)
+        save_model(loaded, directory.model)
     except (OSError, SafetensorError) as error:
         raise runs.RunError(
             f"could not save the model in {directory.model}: "
@@ -167,7 +181,7 @@ def _train_stage(
         ) from error
     if prepared.planted is not None:
         with progress.phase("asking for secrets", None):
-            model, size = prepared.parts.loaded.model, run.decode.batch_size
+            model, size = loaded.model, run.decode.batch_size
             asked = prepared.planted.scores(prepared.objective, model, size)
         measured["scores"] = {"canaries": asked}
     record = make_record(run, prepared, directory, session.seconds, measured)
@@ -175,6 +189,7 @@ def _train_stage(
     write_descent(directory.model, record)
     runs.fsync_tree(directory.model)  # before anything says that the model is there
     runs.write_record(directory, record)
+    return loaded
 
 
 def _not_made_again(error: DpftError, damaged: Sequence[runs.Damage]) -> runs.RunError:
@@ -200,11 +215,14 @@ def _audited(run: Run, prepared: Prepared, progress: Progress) -> dict[str, Any]
 
 
 def _decode_stage(
-    run: Run, prepared: Prepared, directory: runs.RunDirectory, progress: Progress
+    run: Run,
+    prepared: Prepared,
+    loaded: LoadedModel,
+    directory: runs.RunDirectory,
+    progress: Progress,
 ) -> None:
     split, task = run.decode.split, prepared.task
-    file = directory.generations(split)
-    loaded, instances = prepared.parts.loaded, prepared.instances
+    file, instances = directory.generations(split), prepared.instances
     halve = run.out_of_memory == "halve"
     found = predict(task, loaded, instances, run.decode, run.seed, progress, halve=halve)
     write_predictions(file, found)

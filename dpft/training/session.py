@@ -6,7 +6,6 @@ import hashlib
 from array import array
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,15 +13,16 @@ import torch
 from dpft import runs
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
-from dpft.parallel.cohort import together
-from dpft.privacy import Clipper
+from dpft.models.load import LoadedModel
+from dpft.parallel.cohort import own_part, together
+from dpft.parallel.optimizer_state import spread_state, whole_state
 from dpft.privacy.noise import Released
 from dpft.runs.closing import Closing
 from dpft.training.loop import StepStatistics, train
 from dpft.training.optim import make_optimizer
 from dpft.training.out_of_memory import Budget, explained
 from dpft.training.progress import Progress
-from dpft.training.setup import Prepared
+from dpft.training.setup import Prepared, whole_again
 
 _AUDIT = "audit"  # the folder under private/
 _MICROBATCHES = "microbatches.json"  # under private/
@@ -65,9 +65,11 @@ class Session(Closing):
         )
         self._optimizer = make_optimizer(run.optim, iter(self._moved.values()))
         self.seconds = 0.0
+        saved = None
         with together(self._cohort, f"{prepared.data} {prepared.model}"):
-            self._start = 0 if directory is None else self._resume(directory)
-        self._start = self._share_start()
+            if directory is not None:
+                saved = self._resume(directory)
+        self._start = self._take_over(saved)
 
     def train(self) -> None:
         """Run the steps that are left; each is in the ledger before the weights move."""
@@ -131,21 +133,49 @@ class Session(Closing):
         if self._ledger is not None:
             self._ledger.close()
 
-    def _share_start(self) -> int:
-        """The first rank's step to begin with, and with it its weights, optimizer and estimates."""
-        start = self._cohort.from_first(self._start)
-        if start and self._cohort.size > 1:
-            tensors = {n: p.detach().cpu() for n, p in self._moved.items()}
-            held = (tensors, self._optimizer.state_dict(), self._clipper.estimates)
-            tensors, optimizer, estimates = self._cohort.from_first(held)
-            if self._directory is None:
-                saved = runs.Checkpoint(start, tensors, {"estimates": estimates}, Path())
-                _restore(self._clipper, self._moved, saved)
-                self._optimizer.load_state_dict(optimizer)
-        return start
+    def whole_model(self) -> LoadedModel:
+        """The trained model in one piece, on every rank; all must ask."""
+        trained = self._whole(self._clipper.parameters) if self._cohort.sharded else {}
+        return whole_again(
+            self._run, self._prepared.task, self._prepared.parts, self._cohort, trained
+        )
 
-    def _resume(self, directory: runs.RunDirectory) -> int:
-        """The step to begin with; weights, optimizer and thresholds are those of a checkpoint."""
+    def _whole(self, parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, torch.Tensor]:
+        """Whole parameters, on the first rank; nothing on the others, which take part."""
+        if not self._cohort.sharded:
+            return dict(parameters) if self._cohort.rank == 0 else {}
+        kept = {}
+        for name, parameter in parameters.items():
+            whole = self._cohort.whole(parameter.detach())
+            if self._cohort.rank == 0:
+                kept[name] = whole.cpu()
+        return kept
+
+    def _take_over(self, saved: runs.Checkpoint | None) -> int:
+        """Set every rank's weights, optimizer and estimates to the first one's checkpoint.
+
+        Args:
+            saved: the checkpoint; None on the other ranks, and where there is none.
+
+        Returns:
+            The step to begin with.
+        """
+        held = None if saved is None else (saved.step, saved.state.get("estimates"))
+        held = self._cohort.from_first(held)
+        if held is None:
+            return 0
+        step, estimates = held
+        for name, parameter in self._moved.items():
+            self._cohort.spread(parameter, None if saved is None else saved.tensors[name])
+        spread_state(
+            self._optimizer, None if saved is None else saved.state["optimizer"], self._cohort
+        )
+        if self._clipper.adaptive is not None:
+            self._clipper.move(estimates)
+        return step
+
+    def _resume(self, directory: runs.RunDirectory) -> runs.Checkpoint | None:
+        """The checkpoint to go on from, once it is known to be of this run."""
         ledger, auditor = self._ledger, self._prepared.auditor
         saved = runs.checkpoint.load_latest(directory, ledger.steps_spent if ledger else None)
         if saved is None:
@@ -154,11 +184,15 @@ class Session(Closing):
                     f"{directory.path} has no checkpoint: the {ledger.steps_spent} steps of "
                     "its ledger are repeated from the first on"
                 )
-            return 0
+            return None
         for warning in saved.warnings:
             self._progress.warn(warning)
-        _restore(self._clipper, self._moved, saved)
-        self._optimizer.load_state_dict(saved.state["optimizer"])
+        if set(self._moved) != set(saved.tensors):
+            raise ConfigError(
+                f"the checkpoint holds {len(saved.tensors)} parameters, the model trains "
+                f"{len(self._moved)}; expected the same ones: was the model replaced on disk? Type "
+                "force=true to start over"
+            )
         if saved.state["data"] != self._prepared.data:
             raise ConfigError(
                 f"the training data is not what {directory.path} began with; expected the "
@@ -175,7 +209,7 @@ class Session(Closing):
         self._progress.say(
             f"continuing {directory.path} at step {saved.step} of {self._mechanism.steps}"
         )
-        return saved.step
+        return saved
 
     def _spend(self, step: int, released: Released) -> None:
         if not self._mechanism.private:
@@ -183,7 +217,11 @@ class Session(Closing):
         entry: dict[str, Any] = {"epsilon_rdp": self._mechanism.rdp_after(step + 1)}
         if self._prepared.parts.loaded.model.device.type == "cpu":
             # Elsewhere a replay may round differently.
-            entry["update"] = release_digest(self._clipper.parameters, released)
+            digest = release_digest(self._clipper.parameters, released)
+            if self._cohort.sharded:
+                parts = "".join(self._cohort.gather(digest))
+                digest = hashlib.sha256(parts.encode()).hexdigest()[:16]
+            entry["update"] = digest
             if released.thresholds:  # from the noisy counts of earlier steps: public
                 entry["thresholds"] = [float(f"{c:.6g}") for c in released.thresholds]
         # What was released is one release only if it is the same on every rank.
@@ -192,10 +230,22 @@ class Session(Closing):
                 self._ledger.spend(step, **entry)
 
     def _save(self, step: int) -> None:
-        if self._directory is None:
-            return
+        """Write a checkpoint, the same whatever the layout; every rank takes part."""
+        tensors = self._whole(self._moved)
+        optimizer = whole_state(self._optimizer, self._cohort)
+        with together(self._cohort, f"checkpoint {step}"):
+            if self._directory is not None:
+                self._write(self._directory, step, tensors, optimizer)
+
+    def _write(
+        self,
+        directory: runs.RunDirectory,
+        step: int,
+        tensors: Mapping[str, torch.Tensor],
+        optimizer: Mapping[str, Any],
+    ) -> None:
         state = {
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": optimizer,
             "seconds": self.seconds,
             "data": self._prepared.data,
             "model": self._prepared.model,
@@ -205,24 +255,8 @@ class Session(Closing):
         if self._prepared.auditor is not None:
             # Not in the checkpoint, which the guarantee covers: the scores are noiseless.
             audited = self._prepared.auditor.state()
-            runs.save_private_state(self._directory, _AUDIT, step, audited)
-        runs.checkpoint.save(self._directory, step, self._moved, state)
-
-
-@torch.no_grad()
-def _restore(
-    clipper: Clipper, parameters: Mapping[str, torch.nn.Parameter], saved: runs.Checkpoint
-) -> None:
-    tensors = saved.tensors
-    if set(parameters) != set(tensors):
-        raise ConfigError(
-            f"the checkpoint holds {len(tensors)} parameters, the model trains {len(parameters)}; "
-            "expected the same ones: was the model replaced on disk? Type force=true to start over"
-        )
-    for name, parameter in parameters.items():
-        parameter.copy_(tensors[name])
-    if clipper.adaptive is not None:
-        clipper.move(saved.state["estimates"])
+            runs.save_private_state(directory, _AUDIT, step, audited)
+        runs.checkpoint.save(directory, step, tensors, state)
 
 
 def release_digest(parameters: Mapping[str, torch.nn.Parameter], released: Released) -> str:
@@ -230,10 +264,11 @@ def release_digest(parameters: Mapping[str, torch.nn.Parameter], released: Relea
 
     These are releases already, so it gives nothing away. A replayed step must have the same, or
     other code or another machine would release a second version of the step under the same noise.
+    Of this rank's parts, where gradients are divided over ranks.
     """
     digest = hashlib.sha256()
     for parameter in parameters.values():
         if parameter.grad is not None:
-            digest.update(parameter.grad.contiguous().numpy().data)
+            digest.update(own_part(parameter.grad).contiguous().numpy().data)
     digest.update(array("d", released.fractions).tobytes())
     return digest.hexdigest()[:16]

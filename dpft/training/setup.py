@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -101,8 +102,7 @@ class Prepared:
                 "threads": torch.get_num_threads(),
             },
         }
-        if self.cohort.size > 1:  # sums of shares are added up in another order
-            header["compute"]["ranks"] = self.cohort.size
+        header["compute"] |= self.cohort.layout  # sums of shares are added up in another order
         if self.units.shapes is not None:  # another rounding, and so another sum
             header["shapes"] = "fixed"
         if clipper.adaptive is not None:  # whose the thresholds of each step are
@@ -234,8 +234,33 @@ def assemble(
     begun = loaded.digest()
     model = loaded.model.to(device).train()  # type: ignore[arg-type]
     several = cohort if cohort is not None and cohort.size > 1 else None
+    if several is not None:
+        several.place(model)
     clipper = attach_clipper(run.clip, model, several)
     return Parts(loaded, begun, clipper, make_mechanism(run, size, clipper))
+
+
+def whole_again(
+    run: Run, task: Task, parts: Parts, cohort: Cohort, trained: Mapping[str, torch.Tensor]
+) -> LoadedModel:
+    """The model in one piece on every rank, once training is over, to be saved and asked.
+
+    Args:
+        run: the settings.
+        task: says what kind of model it needs.
+        parts: what was trained.
+        cohort: the ranks.
+        trained: on the first rank, whole parameters by name; nothing on the others.
+    """
+    if not cohort.sharded:
+        return parts.loaded
+    device = parts.loaded.model.device
+    loaded = adapt(load_model(run.model, task.needs, run.seed), run.adapt, task.needs, run.seed)
+    loaded.model.to(device).train()  # type: ignore[arg-type]
+    parameters = dict(loaded.model.named_parameters())
+    for name in parts.clipper.parameters:
+        cohort.spread(parameters[name], trained.get(name))
+    return loaded
 
 
 def fixed_shapes(run: Run, parts: Parts) -> FixedShapes | None:
@@ -270,7 +295,9 @@ def device_of(name: str) -> torch.device:
         ConfigError: if it is not there.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(f"device is {name!r}, but there is no GPU here; type device=cpu")
+    if name == "cuda" and "LOCAL_RANK" in os.environ:  # each process of torchrun has its own
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
     return torch.device(name)

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from dpft.parallel.cohort import RankError, SingleProcess, join, launched
+from dpft.config.schema import Parallel
+from dpft.parallel.cohort import RankError, SingleProcess, launched
+from dpft.parallel.layouts import join
 from tests.parallel.ranks import together
 
 SIZES = (2, 3)
@@ -79,7 +81,7 @@ def test_all_have_what_the_first_has():
 
 def test_one_process_needs_no_group(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    alone = join(torch.device("cpu"))
+    alone = join(torch.device("cpu"), Parallel())
     assert isinstance(alone, SingleProcess)
     tensor = torch.ones(3)
     alone.add_up([tensor])

@@ -298,6 +298,15 @@ class Clipper:
             return self.cohort.own_slice(grad)
         return grad.view(-1), 0
 
+    def whole(self, grad: Tensor) -> Tensor:
+        """A gradient whose parts are put together, where each rank holds one; all must ask."""
+        return grad if self.cohort is None else self.cohort.whole(grad)
+
+    @property
+    def repeats(self) -> int:
+        """How often a batch counts that every rank goes through alike."""
+        return self.cohort.size if self.cohort is not None and self._sharded else 1
+
     def check_rows(self, rows: int) -> None:
         """Refuse now what `backward` would refuse of ``rows`` rows for each record.
 

@@ -146,17 +146,16 @@ def _sums_differ(
             sums[name], parameter.grad = parameter.grad, None
         return sums
 
-    together, apart = pair
+    together, singly = pair
     try:
-        one, other = summed([together]), summed(apart)
+        one, other = summed([together]), summed(singly)
     finally:
         for parameter in clipper.parameters.values():
             parameter.grad = None
         clipper.reset()
     for group, threshold in zip(clipper.groups, clipper.thresholds, strict=True):
-        difference = math.hypot(
-            *(float((one[name] - other[name]).norm()) for name in group.parameters)
-        )
-        if not difference <= share * threshold:
+        apart = (clipper.whole(one[name] - other[name]) for name in group.parameters)
+        difference = math.hypot(*(float(tensor.norm()) for tensor in apart))
+        if not difference <= share * threshold * clipper.repeats:
             return True
     return False
