@@ -262,7 +262,7 @@ def finite_losses(
     data: TrainingSet,
     model: nn.Module,
     batch: UnitBatch,
-    agreed: Callable[[bool], bool] = bool,
+    agreed: Callable[[bool], bool] | None = None,
 ) -> tuple[Tensor, UnitBatch]:
     """The losses of the units whose loss is finite, and their batch; the others contribute nothing.
 
@@ -273,13 +273,16 @@ def finite_losses(
         data: the units.
         model: whose losses they are.
         batch: of them.
-        agreed: whether it is so on any of the ranks that must run the model together.
+        agreed: whether it is so on any of the ranks that must run the model together; None: the
+            model runs here alone.
     """
     losses = data.losses(model, batch)
     infinite = ~torch.isfinite(losses.detach())
-    if not agreed(bool(infinite.any())):
+    if not (agreed or bool)(bool(infinite.any())):
         return losses, batch
     batch = batch.without(infinite)
+    if not len(batch) and agreed is None:
+        return losses[:0], batch
     if not len(batch):
         batch = data.batch([BLANK], 0).to(losses.device)
     return data.losses(model, batch), batch

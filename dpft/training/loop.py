@@ -125,7 +125,7 @@ def train(
     # Masks fall to rows: each rank has its own.
     rank = (cohort.rank,) if cohort.size > 1 else ()
     # What ranks must do together they must agree on; copies of a model are by themselves.
-    agreed = cohort.any if cohort.sharded else bool
+    agreed = cohort.any if cohort.sharded else None
 
     def summed(step: int, pieces: Pieces) -> StepStatistics:
         """The sum of the clipped gradients; nothing is released yet, so it may be formed anew."""
@@ -197,23 +197,24 @@ def _forget(clipper: Clipper) -> None:
 
 
 def _check_weights(
-    optimizer: torch.optim.Optimizer, step: int, agreed: Callable[[bool], bool]
+    optimizer: torch.optim.Optimizer, step: int, agreed: Callable[[bool], bool] | None
 ) -> None:
     moved = [own_part(p) for group in optimizer.param_groups for p in group["params"]]
     # One answer for all: each by itself would make a GPU wait for each.
     finite = bool(torch.stack([torch.isfinite(part).all() for part in moved]).all())
-    if agreed(not finite):
+    if (agreed or bool)(not finite):
         raise DivergedError(
             f"the weights are not finite after step {step}; expected finite numbers. Type a "
             "smaller optim.lr, which is another run; what this one spent stays in its ledger"
         )
 
 
-def _check_finite(clipper: Clipper, step: int, agreed: Callable[[bool], bool]) -> None:
+def _check_finite(clipper: Clipper, step: int, agreed: Callable[[bool], bool] | None) -> None:
     for name, parameter in clipper.parameters.items():
         if parameter.grad is None:
             continue
-        if agreed(not bool(torch.isfinite(own_part(parameter.grad)).all())):
+        finite = bool(torch.isfinite(own_part(parameter.grad)).all())
+        if (agreed or bool)(not finite):
             raise TrainingError(
                 f"the gradient of {name} is not finite at step {step}; expected finite numbers. "
                 "Type a smaller optim.lr; the last checkpoint is kept"
