@@ -24,6 +24,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
+from dpft.models.empty import without_weights
 from dpft.models.files import Files
 from dpft.models.head import draw_head, in_head, is_tied, of_classes, settle_bias, untie
 from dpft.models.needs import Needs
@@ -167,7 +168,9 @@ class LoadedModel:
         return (repr(sorted(tokenizer.get_vocab().items())) + rules).encode()
 
 
-def load_model(settings: Model, needs: Needs, seed: int, *, own: bool = False) -> LoadedModel:
+def load_model(
+    settings: Model, needs: Needs, seed: int, *, own: bool = False, weights: bool = True
+) -> LoadedModel:
     """Load or build the model of ``conf/model``.
 
     Args:
@@ -178,6 +181,8 @@ def load_model(settings: Model, needs: Needs, seed: int, *, own: bool = False) -
         needs: what the task's objective works with.
         seed: for drawn weights, a new head's among them.
         own: whether this is what the run itself has saved, rather than the base of another.
+        weights: whether it is to have its own; else, where that can be, it has room for those that
+            another process sends.
 
     Raises:
         ModelError: if the model cannot be had, is of another kind, lacks weights that are not a
@@ -204,10 +209,11 @@ def load_model(settings: Model, needs: Needs, seed: int, *, own: bool = False) -
         _refuse_prefix(origin)
         labels += [x for x in ancestry(origin.file(ANCESTRY)) if x not in labels]
     torch.manual_seed(seed)
-    if drawn:
-        model: PreTrainedModel = auto.from_config(
-            config, dtype=torch.float32, trust_remote_code=False
-        )
+    empty = None if weights else without_weights(auto, config)
+    if empty is not None:
+        model = empty
+    elif drawn:
+        model = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
     else:
         model, missing = origin.pretrained(auto, config, new_head=bool(needs.classes))
         _check_missing(model, missing, settings, needs)

@@ -62,9 +62,10 @@ class Cohort(Sums, Protocol):
     layout: Mapping[str, Any]
 
     def place(self, model: nn.Module) -> None:
-        """Divide a model's parameters over the ranks, in place, if the layout does.
+        """Divide the first rank's parameters over the ranks, in place, if the layout does.
 
-        Before a clipper is made and before an optimizer is: parameters become others.
+        Before a clipper is made and before an optimizer is: parameters become others. Values that
+        the other ranks' models have are not used.
         """
 
     def share(self, drawn: Sequence[T]) -> Sequence[T]:

@@ -37,7 +37,11 @@ class Shards(Replicas):
         self.layout = MappingProxyType({"ranks": self.size, "layout": "fsdp", "shards": shards})
 
     def place(self, model: nn.Module) -> None:
+        named = [*model.named_parameters(), *model.named_buffers()]
+        whole = {name: tensor.detach() for name, tensor in named} if self.rank == 0 else {}
         shard(model, self._mesh)
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            self.spread(tensor, whole.pop(name, None))
 
     def pieces(self, drawn: Sequence[int], cut: Callable[[Sequence[int]], Pieces]) -> Pieces:
         # Whoever runs a layer takes part in putting its parameters together: all or none.

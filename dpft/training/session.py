@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -160,7 +160,9 @@ class Session(Closing):
         Returns:
             The step to begin with.
         """
-        held = None if saved is None else (saved.step, saved.state.get("estimates"))
+        held: tuple[int, Sequence[float]] | None = None
+        if saved is not None:
+            held = saved.step, saved.state.get("estimates", ())
         held = self._cohort.from_first(held)
         if held is None:
             return 0

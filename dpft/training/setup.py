@@ -230,12 +230,15 @@ def assemble(
         DpftError: if these settings do not go together.
     """
     make_mechanism(run, size)  # an impossible budget is reported before a model is loaded
-    loaded = adapt(load_model(run.model, task.needs, run.seed), run.adapt, task.needs, run.seed)
-    begun = loaded.digest()
-    model = loaded.model.to(device).train()  # type: ignore[arg-type]
-    several = cohort if cohort is not None and cohort.size > 1 else None
-    if several is not None:
-        several.place(model)
+    cohort = cohort or SingleProcess()
+    loaded = _load(run, task, cohort)
+    # Copies are compared, since each has read its own; parts are of what the first has read.
+    begun = loaded.digest() if cohort.rank == 0 or not cohort.sharded else b""
+    begun = cohort.from_first(begun) if cohort.sharded else begun
+    # Divided before it goes to the device, where the whole may have no room.
+    cohort.place(loaded.model.train())
+    model = loaded.model.to(device)  # type: ignore[arg-type]
+    several = cohort if cohort.size > 1 else None
     clipper = attach_clipper(run.clip, model, several)
     return Parts(loaded, begun, clipper, make_mechanism(run, size, clipper))
 
@@ -255,12 +258,21 @@ def whole_again(
     if not cohort.sharded:
         return parts.loaded
     device = parts.loaded.model.device
-    loaded = adapt(load_model(run.model, task.needs, run.seed), run.adapt, task.needs, run.seed)
+    loaded = _load(run, task, cohort)
     loaded.model.to(device).train()  # type: ignore[arg-type]
-    parameters = dict(loaded.model.named_parameters())
-    for name in parts.clipper.parameters:
-        cohort.spread(parameters[name], trained.get(name))
+    first = cohort.rank == 0
+    for name, parameter in loaded.model.named_parameters():
+        cohort.spread(parameter, trained.get(name, parameter) if first else None)
+    for buffer in loaded.model.buffers():
+        cohort.spread(buffer, buffer if first else None)
     return loaded
+
+
+def _load(run: Run, task: Task, cohort: Cohort) -> LoadedModel:
+    """The adapted model; where each rank will hold a part, weights are read by the first alone."""
+    weights = cohort.rank == 0 or not cohort.sharded
+    loaded = load_model(run.model, task.needs, run.seed, weights=weights)
+    return adapt(loaded, run.adapt, task.needs, run.seed)
 
 
 def fixed_shapes(run: Run, parts: Parts) -> FixedShapes | None:
