@@ -158,6 +158,9 @@ def _check_launcher(run: Run) -> None:
             f"out_of_memory=halve with {several}, of which one alone would halve its microbatches; "
             "type out_of_memory=stop and a smaller optim.microbatch_tokens"
         )
+    if run.parallel.name == "fsdp" and run.adapt.name == "prefix":
+        # Its keys and values reach a layer in an object that FSDP's hooks do not look into.
+        raise ConfigError("adapt=prefix with parallel=fsdp; expected parallel=data")
     if run.adapt.name == "rgp":
         raise ConfigError(f"adapt=rgp with {several}; expected one: start dpft without torchrun")
 
