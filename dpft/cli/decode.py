@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
@@ -21,7 +22,10 @@ def main(
         list[str] | None, typer.Argument(help="Settings of decode, such as decode.beams=1.")
     ] = None,
 ) -> None:
-    """Decode again with other settings, without training: dpft decode RUN decode.beams=1"""
+    """Decode again with other settings, without training: dpft decode RUN decode.beams=1
+
+    Under torchrun every process writes some of the texts.
+    """
     from dpft import runs
     from dpft.training.trained import loaded_run
 
@@ -40,16 +44,25 @@ def main(
     from dpft.config.offline import stay_offline_if_unreachable
 
     stay_offline_if_unreachable()  # what needs neither the hub nor torch is checked
+    from dpft.parallel.cohort import join, together
     from dpft.training.predictions import predict, spelled, write_predictions
     from dpft.training.progress import Progress
 
-    with (
-        runs.RunDirectory.open(path, run.identity(), trained.text) as directory,
-        Progress() as progress,
-    ):
+    cohort = join(trained.device)
+    with ExitStack() as stack:
+        stack.callback(cohort.close)
+        directory = None
+        with together(cohort):
+            if cohort.rank == 0:
+                opened = runs.RunDirectory.open(path, run.identity(), trained.text)
+                directory = stack.enter_context(opened)
+            task, loaded = trained.task, trained.loaded
+            instances = task.instances(settings.split)
+        progress = stack.enter_context(Progress(quiet=cohort.rank > 0))
+        predictions = predict(task, loaded, instances, settings, run.seed, progress, cohort=cohort)
+        if directory is None:  # the first rank writes
+            return
         file = directory.generations(name)
-        instances = trained.task.instances(settings.split)
-        predictions = predict(trained.task, trained.loaded, instances, settings, run.seed, progress)
         with runs.replacing(directory.path, file, spelled(predictions)):
             write_predictions(file, predictions)
         relative = str(file.relative_to(directory.path))

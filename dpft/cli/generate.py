@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpft.cli.guard import alone
 from dpft.cli.options import RunFolder
 from dpft.cli.output import warn
 from dpft.config.checks import COUNT, SEED, build
@@ -68,6 +69,7 @@ def main(
     the model writes for a source (all tasks but language_modeling), sources are copied as they are
     and are NOT covered: give public ones. Those of the training records are refused.
     """
+    alone("generate")
     from dpft.training.trained import loaded_run
 
     plain, decoding = _split(overrides or ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -43,6 +44,21 @@ def guarded(verb: Callable[..., None], *, hub: bool, resumes: bool) -> Callable[
         _run(verb, options, after)
 
     return run
+
+
+def alone(verb: str) -> None:
+    """Refuse to be one of several processes that torchrun started, each of which would do it all.
+
+    Raises:
+        ConfigError: if this process is one of several.
+    """
+    size = os.environ.get("WORLD_SIZE", "1")
+    if size.isdecimal() and int(size) > 1:
+        from dpft.config.errors import ConfigError
+
+        raise ConfigError(
+            f"dpft {verb} with {size} processes; expected one: start it without torchrun"
+        )
 
 
 def _run(verb: Callable[..., None], options: dict[str, Any], after: str) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class StepStatistics:
-    """What one step saw. Noiseless figures of private records: never to be published."""
+    """What this process saw of one step. Noiseless figures of private records: never published."""
 
     records: int = 0
     dropped: int = 0
@@ -41,25 +41,55 @@ class StepStatistics:
     released: Released = field(default_factory=Released)
     seconds: float = 0.0
 
-    def summary(self) -> dict[str, Any]:
-        """Plain numbers for the private metrics log; None where the batch was empty."""
-        losses = torch.cat(self.losses) if self.losses else torch.empty(0)
+    def summary(self, cohort: Cohort | None = None) -> dict[str, Any]:
+        """Plain numbers for the private metrics log; None where the batch was empty.
+
+        Args:
+            cohort: ranks that each saw a share of the batch; all must ask, and get the numbers of
+                the whole batch, to rounding. Three numbers a group travel. None: this process.
+        """
+        shares = (cohort or SingleProcess()).gather(self._sums())
+        counts = zip(*(numbers for numbers, _ in shares), strict=True)
+        records, dropped, microbatches, seen, losses = map(sum, counts)
         out: dict[str, Any] = {
-            "records": self.records,
-            "dropped": self.dropped,
-            "microbatches": self.microbatches,
-            "loss": losses.mean().item() if len(losses) else None,
+            "records": records,
+            "dropped": dropped,
+            "microbatches": microbatches,
+            "loss": losses / seen if seen else None,
             "seconds": self.seconds,
         }
-        if self.norms:
-            norms, factors = torch.cat(self.norms), torch.cat(self.factors)
-            if len(norms):
-                out["norm_mean"] = norms.mean(0).tolist()
-                out["norm_max"] = norms.amax(0).tolist()
-                out["clipped"] = (factors < 1).float().mean(0).tolist()
+        if groups := [numbers for _, numbers in shares if numbers]:
+            norms, clipped, largest = torch.tensor(groups, dtype=torch.float64).unbind(1)
+            out["norm_mean"] = (norms.sum(0) / seen).tolist()
+            out["norm_max"] = largest.amax(0).tolist()
+            out["clipped"] = (clipped.sum(0) / seen).tolist()
         if self.released.thresholds:
             out["clip_thresholds"] = list(self.released.thresholds)
         return out
+
+    def norms_of_all(self, cohort: Cohort) -> list[Tensor]:
+        """Norms ``(b, K)`` of the records of every rank that has any; all must ask."""
+        mine = torch.cat(self.norms).tolist() if self.norms else []
+        return [torch.tensor(rows, dtype=torch.float64) for rows in cohort.gather(mine) if rows]
+
+    def _sums(self) -> tuple[list[float], list[list[float]]]:
+        """Numbers that ranks can add up.
+
+        Returns:
+            Records, dropped ones, microbatches, losses, their sum; and for each group the sum of
+            norms, how many were clipped, and the largest norm, ``(3, K)``, or nothing if there is
+            no norm.
+        """
+        seen, total = 0, 0.0
+        if self.losses:
+            losses = torch.cat(self.losses)
+            seen, total = len(losses), float(losses.sum())
+        groups: list[list[float]] = []
+        if self.norms and seen:
+            norms, factors = torch.cat(self.norms), torch.cat(self.factors)
+            clipped = (factors < 1).sum(0).to(norms.dtype)
+            groups = torch.stack([norms.sum(0), clipped, norms.amax(0)]).tolist()
+        return [self.records, self.dropped, self.microbatches, seen, total], groups
 
 
 def train(

@@ -55,8 +55,8 @@ def in_smaller_batches(size: int, halve: bool, run: Callable[[int], T]) -> T:
                 raise
             if size == 1 or not halve:
                 advice = (
-                    "run the same command again with out_of_memory=halve (dpft decode: with "
-                    f"decode.batch_size={size // 2}); what was trained is kept"
+                    f"type dpft decode RUN decode.batch_size={size // 2}, or, for a run of one "
+                    "process, the same command with out_of_memory=halve; what was trained is kept"
                     if size > 1
                     else "type fewer decode.beams or decode.max_new_tokens, or take a machine with "
                     "more"

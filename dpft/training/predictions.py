@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 from dpft.config.errors import DataError
 from dpft.config.schema import Decode
 from dpft.models.load import LoadedModel
+from dpft.parallel.cohort import Cohort, SingleProcess, together
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import disk_report
 from dpft.tasks.base import Task
@@ -53,18 +54,33 @@ def predict(
     progress: Progress,
     *,
     halve: bool = False,
+    cohort: Cohort | None = None,
 ) -> list[Prediction]:
     """Answer every instance, of ``settings.split``, with live progress.
 
     With a warning if prompts were cut, or if texts were stopped before they ended: they are scored
-    as they are. With ``halve`` it begins again in smaller batches where memory runs out.
+    as they are.
+
+    Args:
+        task: of the instances.
+        loaded: the whole model, the same on all ranks.
+        instances: all of them, on all ranks.
+        settings: how to decode.
+        seed: for sampling.
+        progress: counts what all ranks have done.
+        halve: whether to begin again in smaller batches where memory runs out.
+        cohort: ranks that each answer some batches, and all return all answers; None: this one.
+
+    Raises:
+        RankError: if another rank failed, or has other instances.
     """
-    objective = task.objective(loaded)
+    several = cohort or SingleProcess()
 
     def attempt(size: int) -> list[Prediction]:
         sized = replace(settings, batch_size=size)
-        with progress.phase("predicting", len(instances)) as advance:
-            return objective.predict(loaded.model, instances, sized, seed, advance)
+        with progress.phase("predicting", len(instances)) as advance, together(several):
+            objective = task.objective(loaded)
+            return objective.predict(loaded.model, instances, sized, seed, advance, several)
 
     predictions = in_smaller_batches(settings.batch_size, halve, attempt)
     stopped = sum(prediction.finished is False for prediction in predictions)

@@ -24,6 +24,7 @@ from dpft.privacy.guarantee import least_claim
 from dpft.report.card import write_card, write_descent
 from dpft.runs.paths import run_path
 from dpft.tasks import load_task
+from dpft.tasks.objectives.base import Prediction
 from dpft.training.predictions import predict, score_file, write_predictions
 from dpft.training.progress import Progress
 from dpft.training.recording import forget_peak, make_record
@@ -55,8 +56,8 @@ class Outcome:
 def run_experiment(run: Run) -> Outcome:
     """Train, decode, score and record; or say that it was done before.
 
-    Under torchrun all ranks train, each on its share of every batch. The first one holds the run's
-    folder, decodes and scores; the others' outcome has no record.
+    Under torchrun all ranks train, each on its share of every batch, and decode. The first one
+    holds the run's folder, and scores; the others' outcome has no record.
 
     Raises:
         DpftError, RunError: with a message for the user.
@@ -71,7 +72,7 @@ def run_experiment(run: Run) -> Outcome:
 
 
 def _follow(run: Run, cohort: Cohort) -> Outcome:
-    """Train with the first rank, which has the folder."""
+    """Train and decode with the first rank, which has the folder."""
     done, threads = cohort.from_first((False, 0))
     if done:
         return Outcome(run_path(run), {}, already_done=True)
@@ -81,7 +82,8 @@ def _follow(run: Run, cohort: Cohort) -> Outcome:
             prepared = prepare(run, load_task(run.task), None, progress, cohort)
             with Session(run, prepared, None, progress) as session:
                 session.train()
-                session.whole_model()
+                loaded = session.whole_model()
+            _answers(run, prepared, loaded, progress)
         except UnsupportedLayerError as error:
             raise ConfigError(str(error)) from error
     return Outcome(run_path(run), {})
@@ -225,10 +227,8 @@ def _decode_stage(
     progress: Progress,
 ) -> None:
     split, task = run.decode.split, prepared.task
-    file, instances = directory.generations(split), prepared.instances
-    halve = run.out_of_memory == "halve"
-    found = predict(task, loaded, instances, run.decode, run.seed, progress, halve=halve)
-    write_predictions(file, found)
+    file = directory.generations(split)
+    write_predictions(file, _answers(run, prepared, loaded, progress))
     with progress.phase("scoring", None):
         scores = score_file(task, file)
     runs.update_record(
@@ -236,4 +236,20 @@ def _decode_stage(
         stage="scored",
         scores={split: scores},
         generations={split: str(file.relative_to(directory.path))},
+    )
+
+
+def _answers(
+    run: Run, prepared: Prepared, loaded: LoadedModel, progress: Progress
+) -> list[Prediction]:
+    """What the model answers; every rank asks it, and has all answers."""
+    return predict(
+        prepared.task,
+        loaded,
+        prepared.instances,
+        run.decode,
+        run.seed,
+        progress,
+        halve=run.out_of_memory == "halve",
+        cohort=prepared.cohort,
     )

@@ -98,11 +98,13 @@ class Session(Closing):
 
             def after_step(step: int, statistics: StepStatistics) -> None:
                 self.seconds += statistics.seconds
-                summary = statistics.summary()
+                summary = statistics.summary(self._cohort)
+                due = run.record_norms is not None and step % run.record_norms == 0
+                recorded = statistics.norms_of_all(self._cohort) if due else []
                 if metrics is not None and norms is not None:
                     rate = self._optimizer.param_groups[0]["lr"]
                     metrics.append(step, lr=rate, **summary)
-                    norms.append(step, statistics.norms)
+                    norms.append(step, recorded)
                 show(step, summary)
                 done = step + 1
                 if done % run.checkpoint_every == 0 and done < self._mechanism.steps:

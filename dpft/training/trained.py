@@ -20,6 +20,8 @@ from dpft.tasks import load_task
 from dpft.tasks.base import Task
 
 if TYPE_CHECKING:
+    import torch
+
     from dpft.models.load import LoadedModel
 
 
@@ -45,7 +47,7 @@ class TrainedRun:
 
     @cached_property
     def loaded(self) -> LoadedModel:
-        """The trained model, on the GPU if there is one and the run did not ask for the CPU.
+        """The trained model, on `device`.
 
         Raises:
             ConfigError: if the run has no weights any more.
@@ -58,14 +60,18 @@ class TrainedRun:
                 "the last checkpoint has the weights"
             )
         runs.check_whole(self.path, ("model/",))
-        import torch
-
         from dpft.models.save import load_saved
 
         loaded = load_saved(self.run.model, self.task.needs, self.run.seed, folder)
-        if torch.cuda.is_available() and self.run.device != "cpu":
-            loaded.model.to("cuda")  # type: ignore[arg-type]
+        loaded.model.to(self.device)  # type: ignore[arg-type]
         return loaded
+
+    @cached_property
+    def device(self) -> torch.device:
+        """This process's GPU if there is one and the run did not ask for the CPU."""
+        from dpft.training.setup import device_of
+
+        return device_of("cpu" if self.run.device == "cpu" else "auto")
 
 
 def loaded_run(path: Path) -> TrainedRun:

@@ -254,7 +254,7 @@ def test_a_prompt_to_answer_leaves_room_for_a_reply_not_for_all_that_decoding_ma
     long = PersonaChat().record(Reply(0, ("i am x.",), ("h" * 200,), "ok"))
     prompts = []
 
-    def fake(model, tokenizer, given, settings, seed, advance):
+    def fake(model, tokenizer, given, settings, seed, advance, cohort):
         prompts.extend(given)
         return [Written("", finished=True)] * len(given)
 

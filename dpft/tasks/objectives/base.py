@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # tasks import this module, and their settings are checked be
     import torch
     from torch import Tensor, nn
 
+    from dpft.parallel.cohort import Cohort
+
 
 class Example(Protocol):
     """An encoded record."""
@@ -129,6 +131,7 @@ class Objective(Losses, Protocol):
         settings: Decode,
         seed: int,
         advance: Callable[[int], None],
+        cohort: Cohort | None = None,
     ) -> list[Prediction]:
         """Answer every instance, in order.
 
@@ -138,6 +141,8 @@ class Objective(Losses, Protocol):
             settings: ``conf/decode``.
             seed: for sampling.
             advance: called with the number of instances that are done.
+            cohort: the processes that answer together, each some of the batches
+                (`dpft.tasks.objectives.dealing`); all return all answers. None: this one.
         """
         ...
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +17,14 @@ from transformers import PreTrainedTokenizerBase
 from dpft.config.schema import Decode
 from dpft.privacy.shapes import padded
 from dpft.tasks.objectives.base import Batch, Instance, Prediction
+from dpft.tasks.objectives.dealing import answered
 from dpft.tasks.objectives.decode import decode
 from dpft.tasks.objectives.evaluation import evaluating, longest_first
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.objectives.tokens import token_ids
+
+if TYPE_CHECKING:
+    from dpft.parallel.cohort import Cohort
 
 
 @dataclass(frozen=True)
@@ -153,13 +157,14 @@ class Causal:
         settings: Decode,
         seed: int,
         advance: Callable[[int], None],
+        cohort: Cohort | None = None,
     ) -> list[Prediction]:
         prompts = self.prompts([instance.record for instance in instances], settings)
         ids = [prompt for prompt, _ in prompts]
-        texts = decode(model, self.tokenizer, ids, settings, seed, advance)
+        texts = decode(model, self.tokenizer, ids, settings, seed, advance, cohort)
         likelihoods: list[tuple[float | None, int | None]] = [(None, None)] * len(instances)
         if self.perplexity:
-            likelihoods = [*self.likelihoods(model, instances, settings.batch_size)]
+            likelihoods = [*self.likelihoods(model, instances, settings.batch_size, cohort)]
         return [
             Prediction(
                 instance.record.source,
@@ -178,17 +183,26 @@ class Causal:
 
     @torch.no_grad()
     def likelihoods(
-        self, model: nn.Module, instances: Sequence[Instance], batch_size: int
+        self,
+        model: nn.Module,
+        instances: Sequence[Instance],
+        batch_size: int,
+        cohort: Cohort | None = None,
     ) -> list[tuple[float, int]]:
         """Negative log-likelihood of each first reference, and its number of tokens."""
         device = next(model.parameters()).device
         records = [TextRecord(i.record.segments, i.references[0]) for i in instances]
         examples = self.encode_all(records)
         out: list[tuple[float, int]] = [(math.nan, 0)] * len(examples)
+
+        def answer(chosen: list[int]) -> list[float]:
+            batch = self.collate([examples[i] for i in chosen]).to(device)
+            sums: list[float] = token_nll(model, batch).double().sum(1).tolist()
+            return sums
+
         with evaluating(model):
-            for chosen in longest_first(examples, batch_size):
-                batch = self.collate([examples[i] for i in chosen]).to(device)
-                sums = token_nll(model, batch).double().sum(1).tolist()
+            batches = list(longest_first(examples, batch_size))
+            for chosen, sums in answered(batches, answer, cohort):
                 for i, nll in zip(chosen, sums, strict=True):
                     out[i] = nll, len(examples[i].target)
         return out

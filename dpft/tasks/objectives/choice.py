@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,11 @@ from torch import Tensor, nn
 
 from dpft.config.schema import Decode
 from dpft.tasks.objectives.base import Batch, Instance, Objective, Prediction
+from dpft.tasks.objectives.dealing import answered
 from dpft.tasks.objectives.evaluation import evaluating, longest_first
+
+if TYPE_CHECKING:
+    from dpft.parallel.cohort import Cohort
 
 
 class Choice(Objective):
@@ -41,6 +45,7 @@ class Choice(Objective):
         settings: Decode,
         seed: int,
         advance: Callable[[int], None],
+        cohort: Cohort | None = None,
     ) -> list[Prediction]:
         """The most likely class of each instance, in order; of equal ones the first.
 
@@ -50,13 +55,17 @@ class Choice(Objective):
         device = next(model.parameters()).device
         examples = [self.encode(instance.record) for instance in instances]
         found: list[tuple[str, float]] = [("", math.nan)] * len(examples)
+
+        def answer(chosen: list[int]) -> list[tuple[int, float]]:
+            batch = self.collate([examples[i] for i in chosen]).to(device)
+            logits = self.scores(model, batch).double()
+            nll = F.cross_entropy(logits, batch.tensors["labels"], reduction="none")
+            return list(zip(logits.argmax(1).tolist(), nll.tolist(), strict=True))
+
         with evaluating(model):
-            for chosen in longest_first(examples, settings.batch_size):
-                batch = self.collate([examples[i] for i in chosen]).to(device)
-                logits = self.scores(model, batch).double()
-                nll = F.cross_entropy(logits, batch.tensors["labels"], reduction="none")
-                best = logits.argmax(1)
-                for i, index, value in zip(chosen, best.tolist(), nll.tolist(), strict=True):
+            batches = list(longest_first(examples, settings.batch_size))
+            for chosen, answers in answered(batches, answer, cohort):
+                for i, (index, value) in zip(chosen, answers, strict=True):
                     found[i] = self.classes[index], value
                 advance(len(chosen))
         return [

@@ -7,15 +7,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any
+from itertools import count, groupby
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from dpft.config.schema import Decode
+from dpft.privacy import keys
+from dpft.tasks.objectives.dealing import answered
 from dpft.tasks.objectives.evaluation import evaluating
+
+if TYPE_CHECKING:
+    from dpft.parallel.cohort import Cohort
 
 # Prompts end in the end token, which is the padding token too; where a batch needs no padding,
 # transformers takes that for a forgotten attention mask. The mask is always passed.
@@ -32,6 +37,15 @@ class Written:
     finished: bool
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """Prompts that are decoded together, which may write ``new`` tokens each."""
+
+    number: int
+    new: int
+    prompts: list[tuple[int, ...]]
+
+
 @torch.no_grad()
 def decode(
     model: PreTrainedModel,
@@ -40,51 +54,58 @@ def decode(
     settings: Decode,
     seed: int,
     advance: Callable[[int], None] = lambda count: None,
+    cohort: Cohort | None = None,
 ) -> list[Written]:
     """One generated text for each prompt, in the prompts' order.
 
     Equal prompts are decoded once. Longest first, so that a batch that does not fit in memory
     fails at once and not after an hour. Unless texts are sampled, how many prompts share a batch
-    does not matter: those of one batch may all write equally much. What the model's own files say
-    about decoding is not read. The model is left in training mode if it was.
+    does not matter: those of one batch may all write equally much. Each batch is sampled from a
+    seed of its own, and so the same by whichever process of ``cohort``. What the model's own files
+    say about decoding is not read. The model is left in training mode if it was.
     """
     times = Counter(prompts)
     texts: dict[tuple[int, ...], Written] = {}
-    torch.manual_seed(seed)
-    end = tokenizer.eos_token_id
+    key, end = keys.public_key(seed), tokenizer.eos_token_id
+
+    def write(batch: _Batch) -> list[tuple[str, bool]]:
+        torch.manual_seed(keys.seed(key, "texts of a batch", batch.number))
+        width = len(batch.prompts[0])
+        ids = torch.full((len(batch.prompts), width), end, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(batch.prompts):
+            ids[row, width - len(prompt) :] = torch.tensor(prompt)
+            mask[row, width - len(prompt) :] = 1
+        output = model.generate(  # type: ignore[operator]
+            input_ids=ids.to(model.device),
+            attention_mask=mask.to(model.device),
+            num_beams=settings.beams,
+            do_sample=settings.sample,
+            top_p=settings.top_p if settings.sample else None,
+            top_k=0 if settings.sample else None,
+            length_penalty=settings.length_penalty if settings.beams > 1 else None,
+            max_new_tokens=batch.new,
+            eos_token_id=end,
+            pad_token_id=end,
+        )[:, width:]
+        # What is short is padded with end tokens too: a row without any is one that had none.
+        finished = (output == end).any(1).tolist()
+        replies = tokenizer.batch_decode(output, skip_special_tokens=True)
+        return list(zip(map(str.strip, replies), finished, strict=True))
+
     with evaluating(model), _own_settings(model, end):
-        for new, batch in _batches(model, list(times), settings):
-            width = len(batch[0])
-            ids = torch.full((len(batch), width), end, dtype=torch.long)
-            mask = torch.zeros_like(ids)
-            for row, prompt in enumerate(batch):
-                ids[row, width - len(prompt) :] = torch.tensor(prompt)
-                mask[row, width - len(prompt) :] = 1
-            output = model.generate(  # type: ignore[operator]
-                input_ids=ids.to(model.device),
-                attention_mask=mask.to(model.device),
-                num_beams=settings.beams,
-                do_sample=settings.sample,
-                top_p=settings.top_p if settings.sample else None,
-                top_k=0 if settings.sample else None,
-                length_penalty=settings.length_penalty if settings.beams > 1 else None,
-                max_new_tokens=new,
-                eos_token_id=end,
-                pad_token_id=end,
-            )[:, width:]
-            # What is short is padded with end tokens too: a row without any is one that had none.
-            finished = (output == end).any(1).tolist()
-            replies = tokenizer.batch_decode(output, skip_special_tokens=True)
-            for prompt, reply, done in zip(batch, replies, finished, strict=True):
-                texts[prompt] = Written(reply.strip(), done)
-            advance(sum(times[prompt] for prompt in batch))
+        batches = list(_batches(model, list(times), settings))
+        for batch, replies in answered(batches, write, cohort):
+            for prompt, reply in zip(batch.prompts, replies, strict=True):
+                texts[prompt] = Written(*reply)
+            advance(sum(times[prompt] for prompt in batch.prompts))
     return [texts[prompt] for prompt in prompts]
 
 
 def _batches(
     model: PreTrainedModel, prompts: Sequence[tuple[int, ...]], settings: Decode
-) -> Iterator[tuple[int, list[tuple[int, ...]]]]:
-    """How many tokens may be written, and the prompts for which that is so, the longest first.
+) -> Iterator[_Batch]:
+    """Prompts for which equally many tokens may be written, the longest first.
 
     The longest prompt of a batch decides for all: one that leaves the model little room would
     else stop the texts beside it.
@@ -98,10 +119,11 @@ def _batches(
         return max(1, min(settings.max_new_tokens, left))
 
     ordered = sorted(prompts, key=lambda prompt: (-len(prompt), prompt))
+    number = count()
     for new, group in groupby(ordered, room):
         alike = list(group)
         for start in range(0, len(alike), settings.batch_size):
-            yield new, alike[start : start + settings.batch_size]
+            yield _Batch(next(number), new, alike[start : start + settings.batch_size])
 
 
 @contextmanager

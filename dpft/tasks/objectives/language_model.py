@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpft.config.schema import Decode
 from dpft.tasks.objectives.base import Instance, Prediction
 from dpft.tasks.objectives.causal import Causal, CausalExample
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.objectives.tokens import token_ids
+
+if TYPE_CHECKING:
+    from dpft.parallel.cohort import Cohort
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,9 @@ class LanguageModel(Causal):
         settings: Decode,
         seed: int,
         advance: Callable[[int], None],
+        cohort: Cohort | None = None,
     ) -> list[Prediction]:
-        likelihoods = self.likelihoods(model, instances, settings.batch_size)
+        likelihoods = self.likelihoods(model, instances, settings.batch_size, cohort)
         advance(len(instances))
         return [
             Prediction("", "", instance.references, instance.subset, nll, tokens)
