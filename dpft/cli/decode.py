@@ -12,7 +12,7 @@ import typer
 from dpft.cli.options import RunFolder
 from dpft.config.checks import build
 from dpft.config.errors import ConfigError
-from dpft.config.schema import Decode
+from dpft.config.schema import Decode, Parallel
 from dpft.report.terminal import echo
 
 
@@ -44,11 +44,12 @@ def main(
     from dpft.config.offline import stay_offline_if_unreachable
 
     stay_offline_if_unreachable()  # what needs neither the hub nor torch is checked
-    from dpft.parallel.cohort import join, together
+    from dpft.parallel.cohort import together
+    from dpft.parallel.layouts import join
     from dpft.training.predictions import predict, spelled, write_predictions
     from dpft.training.progress import Progress
 
-    cohort = join(trained.device)
+    cohort = join(trained.device, Parallel())  # a whole model each, however it was trained
     with ExitStack() as stack:
         stack.callback(cohort.close)
         directory = None

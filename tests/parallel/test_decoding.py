@@ -287,7 +287,8 @@ def test_logs_and_texts_of_a_run_are_those_of_one_process(tmp_path):
 
 
 def test_a_run_that_is_killed_while_it_decodes_goes_on_with_that(tmp_path):
-    settings = ("clip=bk", "task.limit_eval=30", "decode.batch_size=1", "decode.max_new_tokens=50")
+    settings = ("clip=bk", "parallel=fsdp", "task.limit_eval=30")
+    settings += ("decode.batch_size=1", "decode.max_new_tokens=50")
     first, second = ranks(2, tmp_path, *settings, "name=killed")
     run = tmp_path / "runs/killed"
     first.wait_for(lambda: (run / "record.json").exists())
