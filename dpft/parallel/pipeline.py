@@ -7,61 +7,101 @@ at once; norms, factors and sums may wait until the schedule has time for them: 
 zero-bubble schedules call B and W (Qi et al. 2024).
 
 Per device, each stage clips its own part of a record's gradient to its own threshold, and no norm
-leaves it. Flat clipping needs the norm of the whole gradient: once all microbatches are through,
-squared norms are added up over the stages, 8 bytes for each record, and the sums are formed then.
+leaves it. Flat clipping needs the norm of the whole gradient: once a round's microbatches are
+through, squared norms are added up over the stages, one number for each record, and the sums are
+formed then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
+from dpft.parallel.stages import Share
 from dpft.privacy.clipping.clipper import Captured, Clipper, Started
 from dpft.privacy.clipping.plans.batch import Book, Entry
 from dpft.privacy.clipping.plans.bookkeeping import cheapest_forms
 from dpft.privacy.clipping.rules import Use
+from dpft.privacy.precision import full_precision
+
+if TYPE_CHECKING:
+    from dpft.tasks.units import UnitBatch
+
+Losses = Callable[[nn.Module, "UnitBatch"], Tensor]
+"""One loss per unit, ``(b,)``: `dpft.tasks.units.TrainingSet.losses`."""
 
 
 class ClippedStage(PipelineStage):
     """One stage, whose backward leaves clipped sums in ``.grad``.
 
     Args:
-        stage: arguments of `torch.distributed.pipelining.PipelineStage`.
-        clipper: made on the stage's module alone, with one group.
-        real: of a microbatch's number, which of its rows are of records; None: all are.
-        flat: the ranks whose squared norms are added up; None: clipped per device.
+        share: of the model, as the whole is called.
+        stage: further arguments of `torch.distributed.pipelining.PipelineStage`; shapes among them,
+            since it would find them out by a forward that the clipper takes for one of records.
+        clipper: made on the stage's module alone.
+        waits: whether sums wait for `settle`: one group spans the stages.
 
     Attributes:
-        norms: of each microbatch, ``(b, 1)``: of this stage's part, or of the whole if flat.
+        losses: of each microbatch of records, ``(b,)``, on the last stage.
+        norms: of each, ``(b, K)`` with the ``K`` groups of this stage; of the whole if flat.
+        factors: likewise.
     """
 
+    submod: Share
+
     def __init__(
-        self,
-        *stage: Any,
-        clipper: Clipper,
-        real: Callable[[int], Tensor] | None = None,
-        flat: dist.ProcessGroup | None = None,
-        **named: Any,
+        self, share: Share, *stage: Any, clipper: Clipper, waits: bool = False, **named: Any
     ) -> None:
-        super().__init__(*stage, **named)
+        super().__init__(share, *stage, **named)
         self.clipper = clipper
+        self.losses: dict[int, Tensor] = {}
         self.norms: dict[int, Tensor] = {}
-        self._real = real
-        self._flat = flat
+        self.factors: dict[int, Tensor] = {}
+        self.waiting: dict[int, Started] = {}
+        self._waits = waits
+        self._of: Losses = _nothing
+        self._batches: Sequence[UnitBatch | None] = ()
         self._captured: dict[int, Captured] = {}
-        self._waiting: dict[int, Started] = {}
         self._chunk = 0
+
+    def load(self, losses: Losses, batches: Sequence[UnitBatch | None]) -> None:
+        """Set what the next run of the schedule goes through.
+
+        Args:
+            losses: of a microbatch.
+            batches: all of one shape; None: nobody's, which is passed on and not computed.
+        """
+        self._of, self._batches = losses, batches
+        for held in (self.losses, self.norms, self.factors, self.waiting, self._captured):
+            held.clear()
 
     def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
         """As of the base; what the clipper has captured is kept until the chunk comes back."""
+        self._chunk = fwd_chunk_id
         self.clipper.take()
         output = super().forward_one_chunk(fwd_chunk_id, *arguments, **named)
         self._captured[fwd_chunk_id] = self.clipper.take()
+        return output
+
+    def forward_maybe_with_nosync(self, *received: Tensor, **_: Any) -> Tensor:
+        """The forward of a chunk; called by the base."""
+        (expected,) = self._stage_meta.outputs or ()
+        batch = self._batches[self._chunk]
+        if batch is None:
+            return torch.zeros(expected.shape, dtype=expected.dtype, device=self.device)
+        output = self.submod.run(partial(_called, self._of, batch), received)
+        same = output.shape == expected.shape and output.dtype == expected.dtype
+        if not (same or self.is_last):
+            raise RuntimeError(
+                f"stage {self.stage_index} gives {tuple(output.shape)} in {output.dtype}; expected "
+                f"{tuple(expected.shape)} in {expected.dtype}, for which the next one waits"
+            )
         return output
 
     def backward_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **named: Any) -> None:
@@ -78,10 +118,14 @@ class ClippedStage(PipelineStage):
         self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False
     ) -> tuple[tuple[Tensor | None, ...], Any]:
         """The backward of a chunk, or one of its halves; called by the base."""
+        batch = self._batches[self._chunk]
+        if batch is None:
+            return tuple(map(torch.zeros_like, bwd_kwargs.get("input_values", ()))), None
         if backward_type == "weight":
             self._finish(self._chunk, bwd_kwargs["param_groups"])
             return (), None
         gradients, started = self._start(
+            batch,
             self._chunk,
             bwd_kwargs["stage_output"],
             bwd_kwargs["output_grads"],
@@ -94,40 +138,52 @@ class ClippedStage(PipelineStage):
 
     def _start(
         self,
+        batch: UnitBatch,
         chunk: int,
         outputs: Tensor | Sequence[Tensor],
         gradients: Sequence[Tensor | None] | None,
-        inputs: Sequence[Any],
+        inputs: Sequence[Tensor],
     ) -> tuple[tuple[Tensor | None, ...], Started]:
-        listed = [outputs] if isinstance(outputs, Tensor) else list(outputs)
-        losses = listed[0] if gradients is None else inner_products(listed, gradients)
-        real = None if self._real is None else self._real(chunk)
-        wanted = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
-        found, started = self.clipper.start(losses, self._captured.pop(chunk), wanted, real)
-        by_input = {id(x): gradient for x, gradient in zip(wanted, found, strict=True)}
-        return tuple(by_input.get(id(x)) for x in inputs), started
+        (output,) = [outputs] if isinstance(outputs, Tensor) else outputs
+        if gradients is None:
+            losses = output
+            self.losses[chunk] = batch.of_units(losses.detach())
+        else:
+            losses = inner_products(output, gradients[0], batch.rows_per_unit)
+        found, started = self.clipper.start(
+            losses, self._captured.pop(chunk), inputs, batch.rows_per_unit, batch.real
+        )
+        return tuple(found), started
 
     def _finish(self, chunk: int, started: Started) -> None:
-        if self._flat is not None:
-            self._waiting[chunk] = started
+        if self._waits:
+            self.waiting[chunk] = started
             return
         self.clipper.finish(started)
-        self.norms[chunk] = self.clipper.norms
+        self.observe(chunk)
 
-    @torch.no_grad()
-    def settle(self) -> int:
-        """With flat clipping, form the sums once the schedule has run; on every rank.
+    def observe(self, chunk: int) -> None:
+        """Keep the norms and factors of the batch that the clipper has just finished."""
+        self.norms[chunk], self.factors[chunk] = self.clipper.norms, self.clipper.factors
 
-        Returns:
-            Bytes that this rank gave to the reduction of norms.
-        """
-        if self._flat is None:
-            return 0
-        clipper, own = self.clipper, []
-        batches = {chunk: clipper.batch_of(s) for chunk, s in sorted(self._waiting.items())}
-        books: dict[int, Book] = {}
-        for chunk, batch in batches.items():
-            book = books[chunk] = {}
+
+@torch.no_grad()
+def settle(stages: Sequence[ClippedStage], group: dist.ProcessGroup | None) -> int:
+    """With flat clipping, form the sums of the microbatches that wait; on every rank.
+
+    Args:
+        stages: of this rank.
+        group: of the pipeline.
+
+    Returns:
+        Bytes that this rank gave to the reduction of norms.
+    """
+    held: list[tuple[ClippedStage, int, Any, Book]] = []
+    squares: dict[int, Tensor] = {}
+    for stage in stages:
+        for chunk, started in sorted(stage.waiting.items()):
+            batch, book = stage.clipper.batch_of(started), Book()
+            held.append((stage, chunk, batch, book))
 
             def complete(name: str, uses: list[Use], book: Book = book, batch: Any = batch) -> None:
                 uses = cheapest_forms(uses, batch.size, transient=False)
@@ -136,27 +192,43 @@ class ClippedStage(PipelineStage):
             batch.backward(complete)
             squared, dropped = batch.squared_group_norm(0, book)
             # A record that is dropped on one stage is dropped on all: infinity stays infinite.
-            own.append(squared if dropped is None else squared.masked_fill(dropped, torch.inf))
-        joint = torch.stack(own)
-        dist.all_reduce(joint, group=self._flat)
-        for squared, (chunk, batch) in zip(joint, batches.items(), strict=True):
+            squared = squared if dropped is None else squared.masked_fill(dropped, torch.inf)
+            squares[chunk] = squared if chunk not in squares else squares[chunk] + squared
+    if not squares:
+        return 0
+    joint = torch.stack([squares[chunk] for chunk in sorted(squares)])
+    dist.all_reduce(joint, group=group)
+    row_of = {chunk: row for row, chunk in enumerate(sorted(squares))}
+    with full_precision():
+        for stage, chunk, batch, book in held:
+            squared = joint[row_of[chunk]]
             lost = ~torch.isfinite(squared)
             dropped = lost if bool(lost.any()) else None
-            factors = batch.factors_of(0, squared, dropped)
-            batch.add_sums(0, books[chunk], factors)
-            clipper.conclude(batch, self._waiting.pop(chunk).real)
-            self.norms[chunk] = clipper.norms
-        return joint.numel() * joint.element_size()
+            batch.add_sums(0, book, batch.factors_of(0, squared, dropped))
+            stage.clipper.conclude(batch, stage.waiting.pop(chunk).real)
+            stage.observe(chunk)
+    return joint.numel() * joint.element_size()
 
 
-def inner_products(outputs: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
-    """For each record the inner product of a stage's outputs with what came back, ``(b,)``.
+def inner_products(output: Tensor, gradient: Tensor | None, rows: int = 1) -> Tensor:
+    """For each record the inner product of a stage's output with what came back, ``(b,)``.
 
-    Its gradient with respect to the outputs is what came back, exactly: in float64 the products of
+    Its gradient with respect to the output is what came back, exactly: in float64 the products of
     float32 numbers are exact, and their sum matters to nobody.
+
+    Args:
+        output: ``(b * rows, T, d)``.
+        gradient: likewise.
+        rows: of one record, next to each other.
     """
-    total = torch.zeros((), dtype=torch.float64, device=outputs[0].device)
-    for output, gradient in zip(outputs, gradients, strict=True):
-        if gradient is not None and output.requires_grad:
-            total = total + (output.double() * gradient.double()).flatten(1).sum(1)
-    return total
+    if gradient is None:
+        raise RuntimeError("no gradient came back to a stage; expected one from the next")
+    return (output.double() * gradient.double()).view(len(output) // rows, -1).sum(1)
+
+
+def _called(losses: Losses, batch: UnitBatch, model: nn.Module) -> Tensor:
+    return losses(model, batch)
+
+
+def _nothing(model: nn.Module, batch: UnitBatch) -> Tensor:
+    raise AssertionError("nothing was loaded")

@@ -19,8 +19,7 @@ from dpft.privacy.spec import ALLOCATIONS, SAMPLINGS
 from dpft.privacy.thresholds import allocate, sensitivity
 
 if TYPE_CHECKING:
-    from dpft.privacy.clipping import Clipper
-    from dpft.privacy.noise import GaussianNoise
+    from dpft.privacy.noise import ClippedSums, GaussianNoise
     from dpft.privacy.sampling import Sampler
 
 
@@ -290,7 +289,7 @@ class Mechanism:
 
         return SAMPLERS[self.sampling](self, key)
 
-    def noise(self, key: bytes, clipper: Clipper) -> GaussianNoise:
+    def noise(self, key: bytes, clipper: ClippedSums) -> GaussianNoise:
         """The noise for ``clipper``'s sums and counts.
 
         Raises:

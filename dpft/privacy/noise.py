@@ -5,9 +5,9 @@ With adaptive thresholds, also on the counts that move them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -15,8 +15,12 @@ from dpft.privacy import keys, normals
 from dpft.privacy.clipping.checks.single_process import check_single_process
 
 if TYPE_CHECKING:
-    from dpft.privacy.clipping import Clipper
+    from torch import Tensor, nn
+
+    from dpft.privacy.clipping.groups import Group
+    from dpft.privacy.cohort import Cohort
     from dpft.privacy.mechanism import Mechanism
+    from dpft.privacy.quantiles import Quantiles
 
 NOISE_VERSION = 2
 """Of what noise and samples follow from a key; 1 was NumPy's Philox. A step that was spent under
@@ -37,6 +41,50 @@ class Released:
     thresholds: tuple[float, ...] = ()
 
 
+class ClippedSums(Protocol):
+    """What noise asks of whoever leaves clipped sums in ``.grad``; see `Clipper`.
+
+    A process may hold a part of the model: then it has the parameters of that part, and all else is
+    of the whole model, the same in every process.
+    """
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """Those whose sums are in this process."""
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """How many numbers each trained parameter of the model has, by name."""
+
+    @property
+    def groups(self) -> Sequence[Group]: ...
+
+    @property
+    def adaptive(self) -> Quantiles | None: ...
+
+    @property
+    def cohort(self) -> Cohort | None: ...
+
+    @property
+    def estimates(self) -> tuple[float, ...]: ...
+
+    @property
+    def thresholds(self) -> tuple[float, ...]: ...
+
+    @property
+    def below(self) -> Tensor:
+        """Of all records in all processes once `collect` was called."""
+
+    @property
+    def unfinished(self) -> bool: ...
+
+    def collect(self) -> None: ...
+
+    def move(self, estimates: Sequence[float]) -> None: ...
+
+    def own_slice(self, grad: Tensor) -> tuple[Tensor, int]: ...
+
+
 class GaussianNoise:
     """Turns sums of clipped gradients into the noisy mean that an optimizer may see.
 
@@ -54,7 +102,7 @@ class GaussianNoise:
         UnsupportedLayerError: in one of several processes that are no cohort.
     """
 
-    def __init__(self, mechanism: Mechanism, key: bytes, clipper: Clipper) -> None:
+    def __init__(self, mechanism: Mechanism, key: bytes, clipper: ClippedSums) -> None:
         _check(mechanism, clipper)
         self._mechanism = mechanism
         self._key = key
@@ -150,7 +198,7 @@ def noisy_mean_(
         piece.copy_(z)
 
 
-def _check(mechanism: Mechanism, clipper: Clipper) -> None:
+def _check(mechanism: Mechanism, clipper: ClippedSums) -> None:
     if clipper.groups:
         check_single_process(cohort=clipper.cohort)
     # A resumed clipper's thresholds have moved on: where they began must be what was stated.
@@ -171,16 +219,13 @@ def _check(mechanism: Mechanism, clipper: Clipper) -> None:
             "expected fixed thresholds to stay"
         )
     names = [name for group in clipper.groups for name in group.parameters]
-    if clipper.groups and sorted(names) != sorted(clipper.parameters):
-        odd = ", ".join(sorted(set(names) ^ set(clipper.parameters))) or "some are in several"
+    if clipper.groups and sorted(names) != sorted(clipper.sizes):
+        odd = ", ".join(sorted(set(names) ^ set(clipper.sizes))) or "some are in several"
         raise ValueError(
             f"the clipper's groups do not partition its parameters ({odd}); expected each in "
             "exactly one group, since its noise is scaled to that group's threshold"
         )
-    sizes = tuple(
-        sum(clipper.parameters[name].numel() for name in group.parameters)
-        for group in clipper.groups
-    )
+    sizes = tuple(sum(clipper.sizes[n] for n in group.parameters) for group in clipper.groups)
     if mechanism.dimensions and mechanism.dimensions != sizes:
         raise ValueError(
             f"the clipper's groups have {_brief(sizes)} parameters, the mechanism's "

@@ -1,181 +1,374 @@
 """Pipelines: each stage's sums are those of one process; norms travel in flat clipping only."""
 
+from collections import Counter
+from types import SimpleNamespace
+
 import numpy as np
+import peft
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed.pipelining as pipelining
-import torch.nn.functional as F
-from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from dpft.config.errors import ConfigError
+from dpft.parallel import cohort as replicas
+from dpft.parallel.mesh import Pipelines
 from dpft.parallel.pipeline import ClippedStage
-from dpft.privacy import make_clipper
+from dpft.parallel.pipelined_sums import SCHEDULES, pipelined, stages
+from dpft.privacy import Mechanism, make_clipper
+from dpft.privacy.quantiles import Quantiles
+from dpft.privacy.shapes import FixedShapes
+from dpft.privacy.spec import Partition
+from dpft.tasks.objectives.causal import Causal, CausalExample
+from dpft.tasks.units import Records, Users
 from tests.parallel.ranks import together
 
-VOCAB, LENGTH, WIDTH, LAYERS = 19, 6, 12, 4
-BATCH, CHUNKS = 12, 6
-THRESHOLD = 3.0
-
-# Schedule, stages on each rank, and whether a rank has the first and the last of them.
-SCHEDULES = {
-    "gpipe": (pipelining.ScheduleGPipe, 1, False),
-    "1f1b": (pipelining.Schedule1F1B, 1, False),
-    "interleaved": (pipelining.ScheduleInterleaved1F1B, 2, False),
-    "zero bubble": (pipelining.ScheduleInterleavedZeroBubble, 2, False),
-    "zbv": (pipelining.ScheduleZBVZeroBubble, 2, True),
-}
+VOCAB, LONGEST, RECORDS, LAYERS, WIDTH = 23, 24, 12, 6, 12
+KEY = bytes(range(32))
+TOKENS = 96  # microbatches of three rows or fewer
+SHARED = {
+    "attn_implementation": "sdpa", "bos_token_id": 0, "eos_token_id": 0,
+    "tie_word_embeddings": False,
+}  # fmt: skip
 
 
-class Part(nn.Module):
-    """Blocks ``first`` to ``last - 1`` of GPT-2, with embeddings and head at its ends."""
-
-    def __init__(self, model, first, last):
-        super().__init__()
-        body = model.transformer
-        self.h = nn.ModuleDict({str(i): body.h[i] for i in range(first, last)})
-        if first == 0:
-            self.wte, self.wpe = body.wte, body.wpe
-        if last == LAYERS:
-            self.ln_f, self.lm_head = body.ln_f, model.lm_head
-        mask = torch.full((LENGTH, LENGTH), float("-inf"), dtype=torch.float64).triu(1)
-        self.register_buffer("mask", mask[None, None], persistent=False)
-
-    def forward(self, x):
-        if hasattr(self, "wte"):
-            x = self.wte(x) + self.wpe(torch.arange(LENGTH)[None].expand(len(x), LENGTH))
-        for block in self.h.values():
-            x = block(x, attention_mask=self.mask)
-            x = x[0] if isinstance(x, tuple) else x
-        return self.lm_head(self.ln_f(x)) if hasattr(self, "lm_head") else x
-
-
-def gpt2():
+def gpt2(layers=LAYERS, tied=False):
     torch.manual_seed(0)
     config = GPT2Config(
-        vocab_size=VOCAB, n_positions=LENGTH, n_embd=WIDTH, n_layer=LAYERS, n_head=3,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, tie_word_embeddings=False,
-        attn_implementation="eager", bos_token_id=0, eos_token_id=0,
+        vocab_size=VOCAB, n_positions=LONGEST, n_embd=WIDTH, n_layer=layers, n_head=3,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **SHARED | {"tie_word_embeddings": tied},
     )  # fmt: skip
     return GPT2LMHeadModel(config).double().train()
 
 
-def texts():
-    return torch.randint(VOCAB, (BATCH, LENGTH), generator=torch.Generator().manual_seed(1))
+def llama():
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCAB, hidden_size=WIDTH, intermediate_size=16, num_hidden_layers=LAYERS,
+        num_attention_heads=2, num_key_value_heads=1, **SHARED,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).double().train()
 
 
-def losses_of(logits, ids):
-    each = F.cross_entropy(logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none").mean(1)
-    return each * (0.3 + (ids[:, 0] % 5).double())
+def gpt2_lora():
+    config = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    model = peft.get_peft_model(gpt2(tied=True), config).double()
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:  # zero at first, and so would be half of the gradients
+            torch.nn.init.normal_(parameter, std=0.2)
+    return model
 
 
-def names_of(count):
-    """For each stage, patterns of the parameters that it holds."""
-    cuts = [LAYERS * k // count for k in range(count + 1)]
-    patterns = []
-    for k in range(count):
-        mine = [f"h.{i}.*" for i in range(cuts[k], cuts[k + 1])]
-        mine += ["wte.*", "wpe.*"] * (k == 0) + ["ln_f.*", "lm_head.*"] * (k == count - 1)
-        patterns.append(tuple(mine))
-    return cuts, tuple(patterns)
+THRESHOLDS = {"gpt2": 3.2, "llama": 1.6, "gpt2 lora": 0.11}
+MODELS = {"gpt2": gpt2, "llama": llama, "gpt2 lora": gpt2_lora}
 
 
-def reference(count, flat, records):
-    """Sums, norms and the share of clipped records of one process."""
-    model, ids = Part(gpt2(), 0, LAYERS), texts()[:records]
-    style, options = "bk", {}
-    if not flat:
-        style, options = "per_device", {"patterns": names_of(count)[1]}
-    clipper = make_clipper(model, style, threshold=THRESHOLD, **options)
-    clipper.backward(losses_of(model(ids), ids))
-    sums = {name: p.grad.numpy() for name, p in clipper.parameters.items()}
-    clipper.close()
-    return sums, clipper.norms.numpy(), float((clipper.factors < 1).double().mean())
+def data(batch_size=8, users=False):
+    """Records of two shapes."""
+    drawn = np.random.default_rng(3)
+    examples = []
+    for record in range(RECORDS):
+        length = int(drawn.integers(4, 15)) + 9 * (record % 3 == 0)
+        ids = tuple(int(i) for i in drawn.integers(1, VOCAB, length))
+        examples.append(CausalExample(ids[:2], ids[2:]))
+    objective = Causal(SimpleNamespace(eos_token_id=0), LONGEST)  # type: ignore[arg-type]
+    shapes = FixedShapes(16 * batch_size)  # cut by the number of tokens alone
+    if users:
+        owners = [f"user {record // 2}" for record in range(RECORDS)]
+        return Users(objective, examples, owners, 2, KEY, shapes)
+    return Records(objective, examples, shapes)
 
 
-class Alone:
-    """What the clipper of a stage needs to know: sums of stages are not added up."""
-
-    sharded = False
-
-    def __init__(self, cohort):
-        self.rank, self.size = cohort.rank, cohort.size
+def batches(units, drawn, step=0):
+    return [units.batch(piece, step) for piece in units.microbatches(drawn, TOKENS)]
 
 
-def staged(cohort, schedule, flat, records):
-    """Sums and norms of the stages of this rank, and what it gave to collectives, in bytes."""
-    sent = []
-    reduce = dist.all_reduce
-
-    def counted(tensor, *arguments, **named):
-        sent.append(tensor.numel() * tensor.element_size())
-        return reduce(tensor, *arguments, **named)
-
-    for name in ("broadcast", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"):
-        setattr(dist, name, None)  # nothing of that kind may be called
-    kind, each, both_ends = SCHEDULES[schedule]
-    count = each * cohort.size
-    cuts, _ = names_of(count)
-    places = [cohort.rank + cohort.size * j for j in range(each)]
-    if both_ends:
-        places = [cohort.rank, count - 1 - cohort.rank]
-    model, ids, size = gpt2(), texts(), BATCH // CHUNKS
-    hidden = torch.empty(size, LENGTH, WIDTH, dtype=torch.float64, requires_grad=True)
-    first = torch.zeros(size, LENGTH, dtype=torch.long)
-    logits = torch.empty(size, LENGTH, VOCAB, dtype=torch.float64, requires_grad=True)
-    stages = []
-    for place in places:
-        part = Part(model, cuts[place], cuts[place + 1])
-        own = THRESHOLD if flat else THRESHOLD / count**0.5
-        stages.append(
-            ClippedStage(
-                *(part, place, count, torch.device("cpu")),
-                input_args=(first if place == 0 else hidden,),
-                output_args=(logits if place == count - 1 else hidden,),
-                clipper=make_clipper(part, "bk", threshold=own, cohort=Alone(cohort)),
-                real=None if records == BATCH else real_rows(size, records),
-                flat=dist.group.WORLD if flat else None,
-            )
-        )
-    runner = kind(
-        stages if each > 1 else stages[0],
-        n_microbatches=CHUNKS,
-        loss_fn=losses_of,
-        scale_grads=False,
-    )
-    dist.all_reduce = counted
-    runner.step(*([ids] if 0 in places else []), target=ids if count - 1 in places else None)
-    told = sum(stage.settle() for stage in stages)
-    results = []
-    for place, stage in zip(places, stages, strict=True):
-        sums = {n: p.grad.numpy() for n, p in stage.clipper.parameters.items()}
-        norms = torch.cat([stage.norms[k].flatten() for k in sorted(stage.norms)]).numpy()
-        results.append((place, sums, norms))
-        stage.clipper.close()
-    return results, sum(sent), told
+def one_process(name, style, drawn, **options):
+    """Sums, norms of each microbatch, and the share of clipped records."""
+    model, units = MODELS[name](), data(users=options.pop("users", False))
+    clipper = make_clipper(model, style, **options)
+    norms, factors = [], []
+    for batch in batches(units, drawn):
+        losses = units.losses(model, batch)
+        clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
+        norms.append(clipper.norms.numpy())
+        factors.append(clipper.factors.numpy())
+    sums = {n: p.grad.numpy() for n, p in clipper.parameters.items()}
+    assert np.isfinite(np.concatenate(norms)).all()
+    return sums, np.concatenate(norms), float((np.concatenate(factors) < 1).mean())
 
 
-def real_rows(size, records):
-    return lambda chunk: torch.arange(BATCH).view(-1, size)[chunk] < records
+class Counted:
+    """Bytes that this rank gives to every kind of collective, and to messages."""
+
+    def __init__(self):
+        self.bytes = Counter()
+        for name in dir(dist):
+            if name.startswith(("all_", "reduce", "broadcast", "gather", "scatter")):
+                setattr(dist, name, self.counting(name, getattr(dist, name)))
+        for name in ("get_fwd_send_ops", "get_bwd_send_ops"):
+            setattr(ClippedStage, name, self.sending(getattr(ClippedStage, name)))
+
+    def counting(self, name, function):
+        def counted(*arguments, **named):
+            tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
+            self.bytes[name] += sum(x.numel() * x.element_size() for x in tensors)
+            return function(*arguments, **named)
+
+        return counted
+
+    def sending(self, function):
+        def counted(stage, chunk):
+            ops = function(stage, chunk)
+            self.bytes["sent"] += sum(x.tensor.numel() * x.tensor.element_size() for x in ops)
+            return ops
+
+        return counted
 
 
-@pytest.mark.parametrize("records", [BATCH, 7])
+def several_ranks(cohort, name, style, drawn, schedule, length, options):
+    """Sums and norms of this rank's stages, and what it sent."""
+    ranks = Pipelines(length)
+    model, units = MODELS[name](), data(users=options.pop("users", False))
+    count = stages(schedule, length)
+    whole = make_clipper(model, style, cohort=ranks, **options)
+    how = Partition("per_device", count)
+    clippers, sums = pipelined(model, whole, how, ranks, schedule=schedule, microbatches=2 * count)
+    counted = Counted()
+    observed = sums.add(units.losses, batches(units, ranks.share(drawn)))
+    sent = dict(counted.bytes)
+    clippers.collect()
+    found = {n: p.grad.numpy() for n, p in clippers.parameters.items()}
+    groups = [clippers.groups[k].name for own in clippers._own.values() for k in own]
+    norms = [each.norms.numpy() for each in observed]
+    clippers.close()
+    return found, groups, np.concatenate(norms) if norms else None, sent
+
+
+def hidden_bytes(drawn, schedule, length):
+    """What non-private training sends: hidden states between stages, and their gradients."""
+    count = stages(schedule, length)
+    shapes = Counter(batch.batch.tensors["input_ids"].shape for batch in batches(data(), drawn))
+    rounds = {shape: -(-number // (2 * count)) for shape, number in shapes.items()}
+    numbers = sum(n * 2 * count * shape.numel() * WIDTH for shape, n in rounds.items())
+    # Where a rank has two neighbouring stages they hand on by themselves.
+    between = count - 1 - SCHEDULES[schedule].turns
+    return 2 * between * numbers * 8
+
+
 @pytest.mark.parametrize(
-    ("schedule", "flat"), [*((s, False) for s in SCHEDULES), ("gpipe", True), ("1f1b", True)]
+    ("name", "schedule"),
+    [*(("gpt2", schedule) for schedule in SCHEDULES), ("llama", "1f1b"), ("gpt2 lora", "1f1b")],
 )
-def test_sums_are_those_of_one_process(schedule, flat, records):
-    ranks = together(staged, 2, schedule, flat, records)
-    count = 2 * SCHEDULES[schedule][1]
-    sums, norms, clipped = reference(count, flat, records)
-    assert clipped > 0.5
-    seen = set()
-    for results, sent, told in ranks:
-        # Squared norms in float64, once; and nothing at all where each stage clips by itself.
-        assert sent == told == (8 * BATCH if flat else 0)
-        for place, got, got_norms in results:
-            for name, total in got.items():
-                np.testing.assert_allclose(total, sums[name], rtol=1e-10, atol=1e-12)
-            seen |= got.keys()
-            column = norms[:, 0 if flat else place]
-            np.testing.assert_allclose(got_norms[:records], column, rtol=1e-10)
-    assert seen == sums.keys()
+def test_sums_are_those_of_one_process(name, schedule):
+    drawn, count = list(range(11)), stages(schedule, 2)
+    options = {"threshold": THRESHOLDS[name], "count": count}
+    ranks = together(several_ranks, 2, name, "per_device", drawn, schedule, 2, options)
+    sums, norms, clipped = one_process(name, "per_device", drawn, **options)
+    assert 0.2 < clipped < 1
+    seen, sent = {}, Counter()
+    for found, groups, own_norms, by_kind in ranks:
+        seen |= found
+        sent.update(by_kind)
+        columns = [int(group.removeprefix("device ")) for group in groups]
+        np.testing.assert_allclose(own_norms, norms[:, columns], rtol=1e-10)
+    same(seen, sums)
+    # No norm travels: nothing is reduced, and what is sent is what any pipeline sends.
+    assert sent == {"sent": hidden_bytes(drawn, schedule, 2)}
+
+
+def same(found, expected, rtol=1e-10, atol=1e-12):
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], rtol=rtol, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "zbv"])
+def test_flat_clipping_adds_up_one_number_for_each_record(schedule):
+    drawn, options = list(range(11)), {"threshold": 3.2}
+    ranks = together(several_ranks, 2, "gpt2", "bk", drawn, schedule, 2, options)
+    sums, norms, clipped = one_process("gpt2", "bk", drawn, **options)
+    assert 0.2 < clipped < 1
+    same({n: total for found, *_ in ranks for n, total in found.items()}, sums)
+    rows = sum(len(batch) for batch in batches(data(), drawn))
+    for _, _, own_norms, sent in ranks:
+        np.testing.assert_allclose(own_norms, norms, rtol=1e-10)
+        assert sent["all_reduce"] == 8 * rows
+        assert set(sent) == {"sent", "all_reduce"}
+
+
+@pytest.mark.parametrize("style", ["per_layer", "per_param"])
+def test_groups_within_a_stage_are_clipped_there(style):
+    drawn, options = list(range(11)), {"threshold": 3.2}
+    ranks = together(several_ranks, 2, "gpt2", style, drawn, "1f1b", 2, options)
+    sums, _, clipped = one_process("gpt2", style, drawn, **options)
+    assert clipped > 0.2
+    same({n: total for found, *_ in ranks for n, total in found.items()}, sums)
+    assert all(set(sent) == {"sent"} for *_, sent in ranks)
+
+
+def test_users_with_several_records_are_units():
+    drawn, options = list(range(6)), {"threshold": 2.0, "count": 2, "users": True}
+    ranks = together(several_ranks, 2, "gpt2", "per_device", drawn, "1f1b", 2, options)
+    sums, _, clipped = one_process("gpt2", "per_device", drawn, **options)
+    assert clipped > 0.2
+    same({n: total for found, *_ in ranks for n, total in found.items()}, sums)
+
+
+# --- training ---
+
+# The second batch is empty, the third smaller than a microbatch.
+DRAWS = ([0, 1, 2, 3, 4, 5, 7, 8, 11], [], [9], [0, 2, 3, 6, 7, 9, 10, 11])
+
+
+def mechanism_of(clipper, allocation):
+    sizes = tuple(sum(clipper.sizes[n] for n in g.parameters) for g in clipper.groups)
+    return Mechanism(RECORDS, 8, len(DRAWS), 0.7, (1.0,), 1e-3).over(
+        tuple(group.threshold for group in clipper.groups),
+        allocation=allocation,
+        dimensions=sizes,
+        quantiles=clipper.adaptive,
+        count_noise=None if clipper.adaptive is None else 3.0,
+    )
+
+
+def steps(clipper, allocation, add):
+    """Weights, thresholds and released counts of a few noisy steps; ``add`` forms a sum."""
+    noise = mechanism_of(clipper, allocation).noise(KEY, clipper)
+    optimizer = torch.optim.AdamW(clipper.parameters.values(), lr=1e-2)
+    released = []
+    for step, drawn in enumerate(DRAWS):
+        optimizer.zero_grad()
+        add(drawn, step)
+        released.append(noise.privatise_(step))
+        optimizer.step()
+    weights = {n: p.detach().numpy() for n, p in clipper.parameters.items()}
+    return weights, clipper.thresholds, released
+
+
+ADAPTIVE = {"adaptive": Quantiles(0.5, 0.3, rescale=3.2)}
+TRAININGS = [
+    ("gpt2", 2, 2, "1f1b", "global", {}),
+    ("gpt2", 2, 2, "zbv", "weighted", ADAPTIVE),
+    ("gpt2 lora", 2, 2, "gpipe", "equal_budget", {}),
+    ("llama", 3, 3, "1f1b", "global", ADAPTIVE),
+    ("gpt2", 4, 2, "1f1b", "global", ADAPTIVE),  # two pipelines of two ranks
+]
+
+
+def trained(cohort, name, length, schedule, allocation, options):
+    ranks = Pipelines(length)
+    model, units = MODELS[name](), data()
+    how = Partition("per_device", stages(schedule, length))
+    whole = make_clipper(model, "per_device", groups=how, cohort=ranks, **options)
+    clippers, sums = pipelined(model, whole, how, ranks, schedule=schedule)
+
+    def add(drawn, step):
+        sums.add(units.losses, batches(units, ranks.share(drawn), step))
+
+    counted = Counted()
+    weights, thresholds, released = steps(clippers, allocation, add)
+    sent = dict(counted.bytes)
+    # The whole model is on every rank; the first one gets what the others have trained.
+    place_of, held = sums.cut.stage_of, dict(model.named_parameters())
+    if SCHEDULES[schedule].each == 1:
+        ranks.bring_to_first({name: held[name] for name in place_of}, place_of)
+    gathered = {name: held[name].detach().numpy() for name in place_of}
+    return weights, thresholds, released, sent, gathered
+
+
+@pytest.mark.parametrize(("name", "size", "length", "schedule", "allocation", "options"), TRAININGS)
+def test_training_is_that_of_one_process(name, size, length, schedule, allocation, options):
+    options = {"threshold": THRESHOLDS[name], **options}
+    count = stages(schedule, length)
+    ranks = together(trained, size, name, length, schedule, allocation, options)
+    model, units = MODELS[name](), data()
+    clipper = make_clipper(model, "per_device", count=count, **options)
+
+    def add(drawn, step):
+        for batch in batches(units, drawn, step):
+            losses = units.losses(model, batch)
+            clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
+
+    weights, thresholds, released = steps(clipper, allocation, add)
+    seen = {}
+    for own, own_thresholds, own_released, sent, _ in ranks:
+        assert own_thresholds == pytest.approx(thresholds, rel=1e-9)
+        assert own_thresholds == ranks[0][1]
+        assert own_released == ranks[0][2]
+        for parameter in own.keys() & seen.keys():  # of two pipelines: the same bits
+            np.testing.assert_array_equal(own[parameter], seen[parameter])
+        seen |= own
+        kinds = {"sent"} | ({"all_reduce"} if clipper.adaptive or size > length else set())
+        assert set(sent) == kinds
+        if size == length and clipper.adaptive:
+            assert sent["all_reduce"] == 8 * count * len(DRAWS)  # counts that are released
+    same(seen, weights, rtol=1e-9, atol=1e-9)
+    for one, other in zip(ranks[0][2], released, strict=True):
+        assert one.fractions == pytest.approx(other.fractions, rel=1e-9)
+    if SCHEDULES[schedule].each == 1:
+        same(ranks[0][4], weights, rtol=1e-9, atol=1e-9)
+
+
+# --- what goes wrong ---
+
+
+def broken_off(cohort):
+    """One stage fails in the middle of a round."""
+    ranks = Pipelines()
+    model, units = gpt2(), data()
+    how = Partition("per_device", 2)
+    whole = make_clipper(model, "per_device", threshold=0.5, groups=how, cohort=ranks)
+    clippers, sums = pipelined(model, whole, how, ranks)
+    noise = mechanism_of(clippers, "global").noise(KEY, clippers)
+    calls = []
+
+    def losses(model, batch):
+        calls.append(batch)
+        if cohort.rank == 1 and len(calls) == 2:
+            raise ZeroDivisionError("of a test")
+        return units.losses(model, batch)
+
+    said = []
+    try:
+        with replicas.together(ranks, "step 0"):
+            sums.add(losses, batches(units, range(11)))
+    except Exception as error:
+        said.append(f"{type(error).__name__}: {error}")
+        if cohort.rank == 1:
+            dist.destroy_process_group()  # as at the end of the process
+    with pytest.raises(RuntimeError, match="broke off"):
+        noise.privatise_(0)
+    cohort.meet = cohort.close = lambda: None  # of the test's own: there is no group any more
+    return said
+
+
+def test_a_stage_that_fails_ends_all_at_once():
+    first, second = together(broken_off, 2)
+    assert second == ["ZeroDivisionError: of a test"]
+    assert first[0].startswith("RankError: another rank of the pipeline does not answer")
+
+
+def refused(cohort, options, settings):
+    ranks = Pipelines()
+    model = gpt2()
+    style = options.pop("style", "per_device")
+    whole = make_clipper(model, style, threshold=0.5, cohort=ranks, **options)
+    how = Partition("per_device", settings.pop("count", 2))
+    with pytest.raises(ConfigError) as raised:
+        pipelined(model, whole, how, ranks, **settings)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "message"),
+    [
+        ({"style": "by_type"}, {}, "lies on the stages [0, 1] of the pipeline"),
+        ({"style": "ghost"}, {}, "plan 'ghost' in a pipeline; expected bk"),
+        ({"count": 2}, {"count": 3}, "3 devices of clip=per_device for 2 stages"),
+        ({"count": 2}, {"microbatches": 3}, "expected a multiple of 2, 2 or more"),
+    ],
+)
+def test_what_a_pipeline_cannot_do_is_refused(options, settings, message):
+    for said in together(refused, 2, options, settings):
+        assert message in said

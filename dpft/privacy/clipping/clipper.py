@@ -50,12 +50,14 @@ class Started(NamedTuple):
         losses: detached, ``(B,)``.
         structure: of their graph, which is freed.
         arrived: calls with their output gradients, in the order of the backward.
+        rows: rows of the model's batch that belong to one record.
         real: which losses are of records; None: all.
     """
 
     losses: Tensor
     structure: Structure
     arrived: Sequence[tuple[Call, Tensor]]
+    rows: int
     real: Tensor | None
 
 
@@ -104,6 +106,7 @@ class Clipper:
         self.norms = torch.empty(0, len(self.groups))
         self.factors = torch.empty(0, len(self.groups))
         self._clip_function = clip_function
+        self._rules = rules
         self._schedule = Schedule()
         self._unfinished = False
         self._forms: dict[str, str] = {}
@@ -122,6 +125,11 @@ class Clipper:
         return sensitivity(self.thresholds) if self.private else float("inf")
 
     @property
+    def sizes(self) -> Mapping[str, int]:
+        """How many numbers each trained parameter of the model has, by name."""
+        return {name: parameter.numel() for name, parameter in self.parameters.items()}
+
+    @property
     def unfinished(self) -> bool:
         """Whether the last `backward` broke off: ``.grad`` may hold part of a batch."""
         return self._unfinished or self._guard.received_gradient
@@ -135,10 +143,34 @@ class Clipper:
         self._capture.take()
         self._unfinished = self._guard.received_gradient = False
         self._schedule = Schedule()
-        self._set(self.estimates)
+        self._set(self.estimates, self.thresholds)
 
-    def move(self, estimates: Sequence[float]) -> None:
+    def for_part(self, part: nn.Module, groups: Sequence[Group]) -> Clipper:
+        """A clipper of the same kind for a part of the model, whose names are the model's.
+
+        Args:
+            part: without hooks of this clipper: close it first.
+            groups: of the part's trained parameters.
+        """
+        parameters = {name: p for name, p in part.named_parameters() if p.requires_grad}
+        return Clipper(
+            part,
+            self.plan,
+            parameters,
+            groups,
+            self._clip_function,
+            self._rules,
+            self.adaptive,
+            self.cohort,
+        )
+
+    def move(self, estimates: Sequence[float], thresholds: Sequence[float] | None = None) -> None:
         """Set the estimates, and with them the thresholds, from the next `backward` on.
+
+        Args:
+            estimates: of each group.
+            thresholds: what follows from them; None: what follows by `adaptive`. Of a part of a
+                model they may follow from the estimates of other parts too.
 
         Raises:
             ValueError: if thresholds are fixed: noise is scaled to them. If one is out of range.
@@ -148,15 +180,14 @@ class Clipper:
                 "the thresholds of this clipper are fixed; expected an adaptive style, such as "
                 "per_layer_adaptive, for thresholds that move"
             )
-        self._set(estimates)
+        self._set(estimates, thresholds)
 
-    def _set(self, estimates: Sequence[float]) -> None:
-        thresholds = (
-            tuple(estimates) if self.adaptive is None else self.adaptive.rescaled(estimates)
-        )
+    def _set(self, estimates: Sequence[float], thresholds: Sequence[float] | None = None) -> None:
+        if thresholds is None:
+            thresholds = estimates if self.adaptive is None else self.adaptive.rescaled(estimates)
         for group, threshold in zip(self.groups, thresholds, strict=True):
             check_threshold(f"group {group.name!r}", threshold)
-        self.estimates, self.thresholds = tuple(estimates), thresholds
+        self.estimates, self.thresholds = tuple(estimates), tuple(thresholds)
         self.below = torch.zeros(len(self.groups), dtype=torch.float64)
 
     def backward(self, losses: Tensor, rows: int = 1, real: Tensor | None = None) -> None:
@@ -226,6 +257,7 @@ class Clipper:
         losses: Tensor,
         captured: Captured,
         inputs: Sequence[Tensor] = (),
+        rows: int = 1,
         real: Tensor | None = None,
     ) -> tuple[Sequence[Tensor | None], Started]:
         """The first half of `backward`: output gradients of every layer, and no sum yet.
@@ -238,6 +270,7 @@ class Clipper:
                 gradient is what came back from the next part.
             captured: of the forward that these losses come from.
             inputs: of the part, whose gradients are wanted.
+            rows: see `backward`.
             real: see `backward`.
 
         Returns:
@@ -247,7 +280,7 @@ class Clipper:
             losses = torch.where(real.to(losses.device), losses, losses.new_zeros(()))
         arrived: list[tuple[Call, Tensor]] = []
         with torch.autocast(losses.device.type, enabled=False), self._guard.on():
-            structure = self._verified(losses, captured.calls, captured.hidden, 1, real)
+            structure = self._verified(losses, captured.calls, captured.hidden, rows, real)
             gradients = self._capture.backward(
                 losses,
                 structure.reached,
@@ -255,11 +288,11 @@ class Clipper:
                 has_nonparameter_leaves=structure.has_nonparameter_leaves,
                 inputs=inputs,
             )
-        return gradients, Started(losses.detach(), structure, arrived, real)
+        return gradients, Started(losses.detach(), structure, arrived, rows, real)
 
     def batch_of(self, started: Started) -> Batch:
         """The second half, for whoever wants its norms before its sums: see `plans`."""
-        return self._batch(started.losses, started.structure, 1, started.arrived)
+        return self._batch(started.losses, started.structure, started.rows, started.arrived)
 
     def finish(self, started: Started) -> None:
         """The second half of `backward`: norms, factors, and the sums added to ``.grad``."""

@@ -86,7 +86,7 @@ def partition(model: nn.Module, parameters: Mapping[str, nn.Parameter], how: Par
         case "by_type":
             labels = [_type(model.get_submodule(_owner(name))) for name in parameters]
         case "per_device":
-            labels = _by_device(parameters, how.count or 0)
+            labels = _by_device(model, parameters, how.count or 0)
         case _:
             labels = _by_blocks(model, parameters, how)
     return _gather(zip(parameters, labels, strict=True))
@@ -161,10 +161,9 @@ def _multiplying(module: nn.Module) -> int:
 
 
 def _by_blocks(model: nn.Module, names: Iterable[str], how: Partition) -> list[str]:
-    """Labels by block; what is not in a block joins the one registered before it, or the first."""
-    found = list(find_blocks(model))
-    block_of = {name: next((b for b in found if name.startswith(f"{b}.")), None) for name in names}
-    blocks = [block for block in found if block in set(block_of.values())]  # that are trained
+    """Labels by block."""
+    block_of = _blocks_of(model, names)
+    blocks = list(dict.fromkeys(block_of))  # that are trained
     n = len(blocks)
     if n == 0:
         raise ValueError(
@@ -187,34 +186,54 @@ def _by_blocks(model: nn.Module, names: Iterable[str], how: Partition) -> list[s
         ends = itertools.accumulate(sizes)
         spans = [(end - size, end - 1) for size, end in zip(sizes, ends, strict=True)]
         titles = [f"blocks {i} to {j}" for i, j in spans for _ in range(i, j + 1)]
-    label, labels = titles[0], []
-    for block in block_of.values():
-        label = label if block is None else titles[blocks.index(block)]
-        labels.append(label)
-    return labels
+    title_of = dict(zip(blocks, titles, strict=True))
+    return [title_of[block] for block in block_of]
 
 
-def _by_device(parameters: Mapping[str, nn.Parameter], count: int) -> list[str]:
-    """Labels by chunk of consecutive layers: the cut with the least sum of squared chunk sizes."""
-    layers = list(dict.fromkeys(_owner(name) for name in parameters))
-    if count > len(layers):
+def _blocks_of(model: nn.Module, names: Iterable[str]) -> list[str]:
+    """The block of each parameter; empty where none lies in a block.
+
+    What is in no block joins the one registered before it, or the first.
+    """
+    found = list(find_blocks(model))
+    own = [next((b for b in found if name.startswith(f"{b}.")), None) for name in names]
+    last = next(filter(None, own), None)
+    joined = []
+    for block in own:
+        last = block or last
+        if last is not None:
+            joined.append(last)
+    return joined
+
+
+def _by_device(model: nn.Module, parameters: Mapping[str, nn.Parameter], count: int) -> list[str]:
+    """Labels by run of consecutive blocks: the cut with the least sum of squared sizes.
+
+    What a pipeline's stages are made of: a model with fewer blocks than that is cut between layers,
+    where no stage can begin.
+    """
+    pieces = _blocks_of(model, parameters)
+    if len(set(pieces)) < count:
+        pieces = [_owner(name) for name in parameters]
+    size_of: Counter[str] = Counter()
+    for piece, parameter in zip(pieces, parameters.values(), strict=True):
+        size_of[piece] += parameter.numel()
+    if count > len(size_of):
         raise ValueError(
-            f"count is {count} devices; expected 1 to {len(layers)}, for the model has "
-            f"{len(layers)} layers with trainable parameters: count={len(layers)}"
+            f"count is {count} devices; expected 1 to {len(size_of)}, for the model has "
+            f"{len(size_of)} layers with trainable parameters: count={len(size_of)}"
         )
-    upto = [0]
-    for layer in layers:
-        upto.append(upto[-1] + sum(p.numel() for n, p in parameters.items() if _owner(n) == layer))
-    # best[j]: the least cost of cutting the first j layers into k chunks, and where it cuts.
+    upto = [0, *itertools.accumulate(size_of.values())]
+    # best[j]: the least cost of cutting the first j pieces into k chunks, and where it cuts.
     best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
     for _ in range(count):
         best = {
             j: min((best[i][0] + (upto[j] - upto[i]) ** 2, (*best[i][1], i)) for i in best if i < j)
-            for j in range(min(best) + 1, len(layers) + 1)
+            for j in range(min(best) + 1, len(size_of) + 1)
         }
-    starts = best[len(layers)][1]
-    device = {layer: sum(i >= s for s in starts) - 1 for i, layer in enumerate(layers)}
-    return [f"device {device[_owner(name)]}" for name in parameters]
+    starts = best[len(size_of)][1]
+    device = {piece: sum(i >= s for s in starts) - 1 for i, piece in enumerate(size_of)}
+    return [f"device {device[piece]}" for piece in pieces]
 
 
 def _by_patterns(

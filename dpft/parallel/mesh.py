@@ -1,0 +1,82 @@
+"""Ranks in pipelines: some hold the stages of one copy of the model, others those of another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+
+from dpft.config.errors import ConfigError
+from dpft.parallel.cohort import Replicas
+
+T = TypeVar("T")
+
+
+class Pipelines(Replicas):
+    """All processes of a run: pipelines of ``length`` ranks each, which share every batch.
+
+    Neighbouring ranks are one pipeline, since they send the most.
+
+    Args:
+        length: ranks of a pipeline; None: all are one.
+
+    Attributes:
+        place: of this rank in its pipeline, from 0.
+        length: as above.
+        pipeline: the ranks of this one's pipeline.
+        copies: the ranks with the same stages in other pipelines; None: there is one pipeline.
+        broken: whether this rank stopped between others that wait for it. Set it before an error
+            is raised inside a round: no agreement can be reached then, and the others notice that
+            this rank is gone.
+
+    Raises:
+        ConfigError: if the ranks do not make whole pipelines.
+    """
+
+    def __init__(self, length: int | None = None) -> None:
+        super().__init__()
+        self.length = self.size if length is None else length
+        if self.length < 2 or self.size % self.length:
+            raise ConfigError(
+                f"{self.size} processes in pipelines of {self.length}; expected pipelines of two "
+                "or more, and a multiple of that: start another number of processes"
+            )
+        shape = (self.size // self.length, self.length)
+        mesh = init_device_mesh(self._device.type, shape, mesh_dim_names=("data", "pipeline"))
+        self.place = self.rank % self.length
+        self.pipeline = mesh.get_group("pipeline")
+        self.copies = Replicas(mesh.get_group("data")) if shape[0] > 1 else None
+        self.broken = False
+
+    def share(self, drawn: Sequence[T]) -> Sequence[T]:
+        # All stages of a pipeline go through the same records.
+        return drawn if self.copies is None else self.copies.share(drawn)
+
+    def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
+        if self.broken and trouble is not None:
+            raise trouble
+        super().meet(trouble, word)
+
+    @torch.no_grad()
+    def bring_to_first(self, tensors: Mapping[str, Tensor], place_of: Mapping[str, int]) -> None:
+        """Replace the first rank's tensors by those of the ranks that hold them; on every rank.
+
+        Args:
+            tensors: the same names and shapes on every rank.
+            place_of: in the first pipeline, of the rank that holds each.
+        """
+        for name, tensor in tensors.items():
+            source = place_of[name]
+            if source == 0 or self.rank not in (0, source):
+                continue
+            buffer = tensor.detach().to(self._device).contiguous()
+            if self.rank == source:
+                dist.send(buffer, 0)
+            else:
+                buffer = torch.empty_like(buffer)
+                dist.recv(buffer, source)
+                tensor.copy_(buffer)

@@ -1,0 +1,285 @@
+"""Clipped sums of logical batches, formed by a pipeline.
+
+A schedule sends a fixed number of microbatches of one shape through the stages: a round. A logical
+batch takes as many rounds as it needs, and what is missing in the last one of a shape is sent
+without being computed. Every process holds the records and cuts the batch alike, so that nothing
+but hidden states and their gradients is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.distributed.pipelining as schedules
+from torch import Tensor, nn
+
+from dpft.config.errors import ConfigError
+from dpft.parallel.cohort import RankError
+from dpft.parallel.mesh import Pipelines
+from dpft.parallel.pipeline import ClippedStage, Losses, settle
+from dpft.parallel.stage_clippers import StageClippers
+from dpft.parallel.stages import Cut, Share, cut, part_of
+from dpft.privacy.clipping import Clipper
+from dpft.privacy.spec import Partition
+
+if TYPE_CHECKING:
+    from dpft.tasks.units import UnitBatch
+
+
+class Kind(NamedTuple):
+    """How a schedule places stages.
+
+    Attributes:
+        runner: a class of torch.distributed.pipelining.
+        each: stages of each rank.
+        turns: whether a rank has the first and the last stage, the next rank those within.
+    """
+
+    runner: Any
+    each: int
+    turns: bool = False
+
+
+SCHEDULES: Mapping[str, Kind] = MappingProxyType(
+    {
+        "gpipe": Kind(schedules.ScheduleGPipe, 1),
+        "1f1b": Kind(schedules.Schedule1F1B, 1),
+        "interleaved": Kind(schedules.ScheduleInterleaved1F1B, 2),
+        "zero_bubble": Kind(schedules.ScheduleInterleavedZeroBubble, 2),
+        "zbv": Kind(schedules.ScheduleZBVZeroBubble, 2, turns=True),
+    }
+)
+"""GPipe (Huang et al. 2019), 1F1B and interleaved (Narayanan et al. 2021), zero bubble (Qi et al.
+2024)."""
+
+
+def stages(schedule: str, ranks: int) -> int:
+    """How many stages a pipeline of so many ranks has."""
+    return SCHEDULES[schedule].each * ranks
+
+
+def places(schedule: str, rank: int, ranks: int) -> tuple[int, ...]:
+    """The stages that a rank of a pipeline holds."""
+    kind = SCHEDULES[schedule]
+    if kind.turns:
+        return rank, kind.each * ranks - 1 - rank
+    return tuple(rank + ranks * turn for turn in range(kind.each))
+
+
+class Observed(NamedTuple):
+    """What one microbatch has shown to this process: noiseless figures of private records.
+
+    Attributes:
+        losses: of its units, where the last stage is here; else None.
+        norms: ``(b, K)`` of the groups of the stages here, in their order.
+        factors: likewise.
+    """
+
+    losses: Tensor | None
+    norms: Tensor
+    factors: Tensor
+
+
+class PipelinedSums:
+    """Runs logical batches through the stages of a model.
+
+    Args:
+        parts: of the model, by number of stage: what `places` says of this rank, on its device.
+        clippers: made on them.
+        cut: of the model.
+        ranks: of this pipeline and of others.
+        schedule: one of `SCHEDULES`.
+        microbatches: of a round, a multiple of the number of ranks and no fewer than stages.
+
+    Attributes:
+        cut: as above.
+
+    Raises:
+        ConfigError: for a number of microbatches that the schedule cannot run.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[int, nn.Module],
+        clippers: StageClippers,
+        cut: Cut,
+        ranks: Pipelines,
+        *,
+        schedule: str,
+        microbatches: int,
+    ) -> None:
+        count = cut.count
+        if microbatches < count or microbatches % ranks.length:
+            raise ConfigError(
+                f"{microbatches} microbatches in a round through {count} stages on {ranks.length} "
+                f"ranks; expected a multiple of {ranks.length}, {count} or more: type "
+                f"parallel.microbatches={count}"
+            )
+        self._shares = {
+            stage: Share(part, first=stage == 0, last=stage == count - 1)
+            for stage, part in sorted(parts.items())
+        }
+        self._clippers = clippers
+        self.cut = cut
+        self._kind = SCHEDULES[schedule]
+        self._microbatches = microbatches
+        self._ranks = ranks
+        self._device = next(p for part in parts.values() for p in part.parameters()).device
+        self._shape: tuple[int, ...] = ()
+        self._runner: Any = None
+        self._stages: list[ClippedStage] = []
+
+    def add(self, losses: Losses, batches: Iterable[UnitBatch]) -> list[Observed]:
+        """Add the clipped sums of a logical batch to ``.grad``, on every rank of the pipeline.
+
+        Args:
+            losses: of a microbatch, by a model that it calls once.
+            batches: the same on every rank; those of one shape are next to each other.
+
+        Returns:
+            Of each microbatch, in their order.
+        """
+        found: list[Observed] = []
+        for shape, run in groupby(batches, _shape):
+            alike = list(run)
+            for first in range(0, len(alike), self._microbatches):
+                found += self._round(losses, shape, alike[first : first + self._microbatches])
+        return found
+
+    def _round(
+        self, losses: Losses, shape: tuple[int, ...], batches: Sequence[UnitBatch]
+    ) -> list[Observed]:
+        self._prepare(shape)
+        filled = [batch.to(self._device) for batch in batches]
+        rest = [None] * (self._microbatches - len(filled))
+        for stage in self._stages:
+            stage.load(losses, [*filled, *rest])
+        last = any(stage.is_last for stage in self._stages)
+        # What the last stage returns are its losses already; a schedule wants something to split.
+        target = torch.empty(self._microbatches, device=self._device) if last else None
+        with self._clippers.running(), self._alone_in_trouble():
+            self._runner.step(target=target, return_outputs=False)
+            if self._clippers.flat:
+                settle(self._stages, self._ranks.pipeline)
+        return [self._observed(chunk) for chunk in range(len(filled))]
+
+    @contextmanager
+    def _alone_in_trouble(self) -> Iterator[None]:
+        """Around a round: whoever stops inside it leaves others waiting, who cannot be asked."""
+        try:
+            yield
+        except Exception as error:
+            self._ranks.broken = True
+            if isinstance(error, RuntimeError) and error.__cause__ is not None:
+                raise error.__cause__ from None  # of a forward, which the base wraps
+            if isinstance(error, dist.DistError) or "gloo" in str(error):
+                raise RankError(
+                    f"another rank of the pipeline does not answer ({str(error)[:200]}); it "
+                    "stopped, or its machine is gone: see its messages. The same command "
+                    "continues from the last checkpoint"
+                ) from error
+            raise
+
+    def _observed(self, chunk: int) -> Observed:
+        held = [stage.losses[chunk] for stage in self._stages if stage.is_last]
+        stages = self._stages[:1] if self._clippers.flat else self._stages
+        return Observed(
+            held[0] if held else None,
+            torch.cat([stage.norms[chunk] for stage in stages], 1),
+            torch.cat([stage.factors[chunk] for stage in stages], 1),
+        )
+
+    def _prepare(self, shape: tuple[int, ...]) -> None:
+        """Make a schedule for microbatches of a shape, unless the last one was."""
+        if shape == self._shape:
+            return
+        units, rows, positions = shape
+        cut = self.cut
+        hidden = torch.empty(rows, positions, cut.width, dtype=cut.dtype, device="meta")
+        hidden.requires_grad_()
+        ends = torch.empty(units, device="meta")
+        self._stages = [
+            ClippedStage(
+                share,
+                stage,
+                cut.count,
+                self._device,
+                input_args=ends if stage == 0 else hidden,
+                output_args=ends if stage == cut.count - 1 else hidden,
+                group=self._ranks.pipeline,
+                clipper=self._clippers.clippers[stage],
+                waits=self._clippers.flat,
+            )
+            for stage, share in self._shares.items()
+        ]
+        self._runner = self._kind.runner(
+            self._stages if self._kind.each > 1 else self._stages[0],
+            n_microbatches=self._microbatches,
+            loss_fn=_as_they_are,
+            scale_grads=False,
+        )
+        self._shape = shape
+
+
+def _shape(batch: UnitBatch) -> tuple[int, int, int]:
+    """Units, rows of the model's batch, and positions."""
+    rows, positions = batch.batch.tensors["input_ids"].shape
+    return len(batch), rows, positions
+
+
+def _as_they_are(losses: Tensor, target: Tensor) -> Tensor:
+    return losses
+
+
+def pipelined(
+    model: nn.Module,
+    whole: Clipper,
+    how: Partition,
+    ranks: Pipelines,
+    *,
+    schedule: str = "1f1b",
+    microbatches: int | None = None,
+    device: torch.device | None = None,
+) -> tuple[StageClippers, PipelinedSums]:
+    """Divide a model over the ranks of a pipeline; the model keeps its tensors and loses its hooks.
+
+    Args:
+        model: the same on every rank, on the CPU where it is too large for one device.
+        whole: a clipper made on it, with the groups of the whole run; closed here.
+        how: where to cut: ``per_device``, with as many devices as `stages` says.
+        ranks: all processes.
+        schedule: one of `SCHEDULES`.
+        microbatches: of a round; None: four for each rank.
+        device: where this rank's stages go; None: they stay where they are.
+
+    Raises:
+        ConfigError: for what cannot be cut, or not be clipped stage by stage.
+        ValueError: if the partition does not fit the model.
+    """
+    whole.close()
+    where = cut(model, how)
+    expected = stages(schedule, ranks.length)
+    if where.count != expected:
+        raise ConfigError(
+            f"{where.count} devices of clip=per_device for {expected} stages (schedule {schedule} "
+            f"on {ranks.length} ranks); expected as many: type clip.count={expected}"
+        )
+    parts = {k: part_of(model, where, k) for k in places(schedule, ranks.place, ranks.length)}
+    for part in parts.values():
+        part.to(device)
+    clippers = StageClippers(whole, parts, where, ranks, ranks.copies)
+    sums = PipelinedSums(
+        parts,
+        clippers,
+        where,
+        ranks,
+        schedule=schedule,
+        microbatches=microbatches or 4 * ranks.length,
+    )
+    return clippers, sums

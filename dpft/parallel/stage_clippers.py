@@ -1,0 +1,186 @@
+"""The clippers of a pipeline's stages, as one that knows the groups of the whole model.
+
+Noise is scaled by the thresholds of all groups, and the counts that move them are released
+together. So every process knows all groups and thresholds, clips its own, and adds up the counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+
+from dpft.config.errors import ConfigError
+from dpft.parallel.stages import Cut
+from dpft.privacy.clipping.clipper import Clipper
+from dpft.privacy.clipping.groups import Group
+from dpft.privacy.cohort import Cohort
+from dpft.privacy.spec import TWO_BACKWARDS
+from dpft.privacy.thresholds import sensitivity
+
+
+class StageClippers:
+    """What noise, mechanism and ledger see where the model lies on several processes.
+
+    Args:
+        whole: made on the whole model, with all groups; closed.
+        parts: of the stages that this process holds, by number.
+        cut: of the model.
+        cohort: all processes of the run.
+        copies: of these, whoever holds the same stages and another share of each batch; None: no
+            other process does.
+
+    Attributes:
+        clippers: of each stage here.
+        flat: whether one group spans the stages, so that norms have to be added up over them.
+        parameters: of the stages here, by the whole model's names.
+        sizes: of the whole model's trained parameters.
+        groups, adaptive, estimates, thresholds, below: of the whole model, as of `Clipper`.
+
+    Guarantee: every trained parameter of the model is in one stage and in one group, and one record
+    changes the sums of all stages together by at most `sensitivity`.
+
+    Raises:
+        ConfigError: for what cannot be clipped stage by stage.
+    """
+
+    def __init__(
+        self,
+        whole: Clipper,
+        parts: Mapping[int, nn.Module],
+        cut: Cut,
+        cohort: Cohort,
+        copies: Cohort | None = None,
+    ) -> None:
+        self.groups = whole.groups
+        self.adaptive = whole.adaptive
+        self.cohort = cohort
+        self.sizes = MappingProxyType(dict(whole.sizes))
+        self.estimates, self.thresholds = whole.estimates, whole.thresholds
+        self.below = torch.zeros(len(self.groups), dtype=torch.float64)
+        self.flat = len(self.groups) == 1
+        self._copies = copies
+        self._running = False
+        if whole.plan in TWO_BACKWARDS or not whole.private:
+            raise ConfigError(
+                f"plan {whole.plan!r} in a pipeline; expected bk, fused or materialised, which "
+                "take one backward: type clip=per_device_adaptive, or clip=bk for the same sums"
+            )
+        if sorted(cut.stage_of) != sorted(self.sizes):
+            raise AssertionError("the model was cut and clipped with other trained parameters")
+        owners = [{cut.stage_of[name] for name in group.parameters} for group in self.groups]
+        self._check_groups(owners)
+        self._own: dict[int, tuple[int, ...]] = {}
+        self.clippers: dict[int, Clipper] = {}
+        for stage, part in sorted(parts.items()):
+            own = tuple(k for k, stages in enumerate(owners) if stage in stages)
+            groups = [_within(self.groups[k], cut, stage) for k in own]
+            self.clippers[stage], self._own[stage] = whole.for_part(part, groups), own
+        held = {n: p for clipper in self.clippers.values() for n, p in clipper.parameters.items()}
+        self.parameters = MappingProxyType({n: held[n] for n in self.sizes if n in held})
+        self._spread()
+
+    def _check_groups(self, owners: Sequence[set[int]]) -> None:
+        for group, stages in zip(self.groups, owners, strict=True):
+            if len(stages) > 1 and not self.flat:
+                raise ConfigError(
+                    f"clipping group {group.name!r} lies on the stages {sorted(stages)} of the "
+                    "pipeline, so that its norm would have to travel; expected groups within a "
+                    "stage: type clip=per_device (or per_layer, block_wise), or clip=bk for one "
+                    "group with norms added up over the stages"
+                )
+
+    @property
+    def private(self) -> bool:
+        return True
+
+    @property
+    def sensitivity(self) -> float:
+        """As of `Clipper`: of the sums of all stages together."""
+        return sensitivity(self.thresholds)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a logical batch broke off: ``.grad`` may hold a part of it."""
+        return self._running or any(clipper.unfinished for clipper in self.clippers.values())
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Around a part of a logical batch; one that breaks off leaves it `unfinished`.
+
+        Raises:
+            RuntimeError: if one did before.
+        """
+        if self.unfinished:
+            raise RuntimeError(
+                "the last pass through the pipeline broke off and may have left sums in .grad; "
+                "expected a fresh start: set .grad to None, call reset(), and begin the logical "
+                "batch again"
+            )
+        self._running = True
+        yield
+        self._running = False
+
+    def reset(self) -> None:
+        """As of `Clipper`, on every process."""
+        for clipper in self.clippers.values():
+            clipper.reset()
+        self._running = False
+        self._spread()
+
+    def collect(self) -> None:
+        """Add up counts over the stages, and sums over whoever holds the same ones."""
+        for parameter in self.parameters.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        if self._copies is not None:
+            self._copies.add_up([p.grad for p in self.parameters.values() if p.grad is not None])
+        if self.adaptive is None:
+            return
+        total = torch.zeros(len(self.groups), dtype=torch.float64)
+        for stage, clipper in self.clippers.items():
+            if not self.flat or stage == 0:  # flat, all stages have counted the same norms
+                total[list(self._own[stage])] += clipper.below.cpu()
+        device = next(iter(self.parameters.values())).device
+        total = total.to(device)
+        self.cohort.add_up([total])
+        self.below = total.cpu()
+
+    def move(self, estimates: Sequence[float]) -> None:
+        """As of `Clipper`: the estimates of all groups, from which all thresholds follow."""
+        if self.adaptive is None:
+            raise ValueError("the thresholds of these clippers are fixed")
+        self.estimates = tuple(estimates)
+        self.thresholds = self.adaptive.rescaled(estimates)
+        self._spread()
+
+    def _spread(self) -> None:
+        """Give each clipper its own estimates and thresholds, and begin to count anew."""
+        self.below = torch.zeros(len(self.groups), dtype=torch.float64)
+        for stage, clipper in self.clippers.items():
+            own = self._own[stage]
+            if self.adaptive is not None:
+                clipper.move([self.estimates[k] for k in own], [self.thresholds[k] for k in own])
+
+    def own_slice(self, grad: Tensor) -> tuple[Tensor, int]:
+        """As of `Clipper`: a stage holds whole parameters."""
+        return grad.view(-1), 0
+
+    def check_rows(self, rows: int) -> None:
+        """As of `Clipper`."""
+        for clipper in self.clippers.values():
+            clipper.check_rows(rows)
+
+    def close(self) -> None:
+        """Remove all hooks."""
+        for clipper in self.clippers.values():
+            clipper.close()
+
+
+def _within(group: Group, cut: Cut, stage: int) -> Group:
+    """What of a group lies in a stage; its threshold is the group's."""
+    names = tuple(name for name in group.parameters if cut.stage_of[name] == stage)
+    return Group(group.name, names, group.threshold)

@@ -1,0 +1,192 @@
+"""Stages of a model: cut at blocks, under the names of the whole, and refused where unknown."""
+
+import re
+
+import peft
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    GemmaConfig,
+    GemmaForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from dpft.config.errors import ConfigError
+from dpft.parallel.stages import Share, cut, part_of
+from dpft.privacy.clipping.groups import partition
+from dpft.privacy.spec import Partition
+
+LAYERS, VOCAB = 5, 17
+LLAMA_LIKE = {
+    "vocab_size": VOCAB, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": LAYERS,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "bos_token_id": 0,
+    "eos_token_id": 0, "pad_token_id": 0, "tie_word_embeddings": False,
+    "max_position_embeddings": 16,
+}  # fmt: skip
+
+
+def gpt2(tied=False):
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=VOCAB, n_positions=16, n_embd=8, n_layer=LAYERS, n_head=2, bos_token_id=0,
+            eos_token_id=0, tie_word_embeddings=tied,
+        )
+    )  # fmt: skip
+
+
+def mistral():
+    return MistralForCausalLM(MistralConfig(**LLAMA_LIKE, sliding_window=3))
+
+
+def qwen2():
+    config = Qwen2Config(
+        **LLAMA_LIKE, use_sliding_window=True, sliding_window=3, max_window_layers=2
+    )
+    assert len(set(config.layer_types)) == 2
+    return Qwen2ForCausalLM(config)
+
+
+def lora(model=None):
+    targets = ["c_attn"] if model is None else ["q_proj", "v_proj"]
+    config = peft.LoraConfig(
+        r=2, target_modules=targets, fan_in_fan_out=model is None, init_lora_weights=False
+    )
+    return peft.get_peft_model(model or gpt2(tied=True), config)
+
+
+MODELS = {
+    "gpt2": gpt2,
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**LLAMA_LIKE)),
+    "mistral": mistral,
+    "qwen2": qwen2,
+    "gpt2 lora": lora,
+    "llama lora": lambda: lora(LlamaForCausalLM(LlamaConfig(**LLAMA_LIKE))),
+}
+
+
+def made(name):
+    torch.manual_seed(0)
+    return MODELS[name]().eval()
+
+
+def devices(count):
+    return Partition("per_device", count)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("count", [2, 5])
+def test_stages_after_each_other_are_the_model(name, count):
+    model = made(name)
+    where = cut(model, devices(count))
+    batch = {
+        "input_ids": torch.randint(1, VOCAB, (3, 7)),
+        "attention_mask": torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1] * 7, [0, 1, 1, 1, 1, 1, 1]]),
+    }
+    batch["position_ids"] = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
+
+    def logits(model):
+        return model(**batch, use_cache=False, logits_to_keep=3).logits
+
+    passed = ()
+    for stage in range(count):
+        share = Share(part_of(model, where, stage), stage == 0, stage == count - 1)
+        passed = (share.run(logits, passed),)
+        assert passed[0].shape == ((3, 7, where.width) if stage < count - 1 else (3, 3, VOCAB))
+        assert passed[0].dtype == where.dtype
+    torch.testing.assert_close(passed[0], logits(model), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_keep_names_and_tensors_and_are_in_one_stage(name):
+    model = made(name)
+    where = cut(model, devices(3))
+    whole = dict(model.named_parameters())
+    seen = {}
+    for stage in range(3):
+        for parameter, tensor in part_of(model, where, stage).named_parameters():
+            if tensor.requires_grad:  # a frozen table may be in two stages, under two names
+                assert tensor is whole[parameter]
+                assert parameter not in seen
+                seen[parameter] = stage
+    assert seen == dict(where.stage_of)
+    assert dict(model.named_parameters()).keys() == whole.keys()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_stages_are_the_groups_of_per_device(name):
+    model = made(name)
+    parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    groups = partition(model, parameters, devices(3))
+    where = cut(model, devices(3))
+    for k, (_, own) in enumerate(groups):
+        assert own == tuple(n for n, stage in where.stage_of.items() if stage == k)
+
+
+def test_patterns_may_say_where_to_cut():
+    how = Partition(
+        "per_device", patterns=(("*wte*", "*wpe*", "*h.[0-3].*"), ("*h.4*", "*ln_f*", "lm*"))
+    )
+    assert cut(made("gpt2"), how).starts == (0, 4)
+
+
+def test_blocks_without_a_trained_parameter_stay_with_the_ones_before_them():
+    model = made("gpt2")
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    for number in (1, 3):
+        model.transformer.h[number].requires_grad_(True)
+    assert cut(model, devices(2)).starts == (0, 3)
+
+
+def gemma():
+    return GemmaForCausalLM(GemmaConfig(**LLAMA_LIKE))
+
+
+def scorer():
+    model = made("gpt2")
+    model.scorer = nn.Linear(8, 1)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "how", "message"),
+    [
+        (lambda: gpt2(tied=True), devices(2), "transformer.wte.weight is input embedding"),
+        (gemma, devices(2), "where GemmaForCausalLM can be cut"),
+        (lambda: nn.Linear(2, 2), devices(1), "does not know where Linear can be cut"),
+        (scorer, devices(2), "which stage scorer.weight of GPT2LMHeadModel belongs to"),
+        (gpt2, devices(1), "1 pipeline stages of 5 blocks; expected two stages or more"),
+        (gpt2, devices(7), "7 pipeline stages of 5 blocks"),
+        (gpt2, Partition("per_device", patterns=(("*attn*",), ("*[!n].*",))), "in several groups"),
+        (
+            gpt2,
+            Partition("per_device", patterns=(("*attn*",), ("*ln*", "*w[tp]e*", "*mlp*", "lm*"))),
+            "block 0 of transformer.h lies on devices [0, 1]; expected one of [0]: each device",
+        ),
+        (
+            gpt2,
+            Partition(
+                "per_device",
+                patterns=(("*h.[3-4].*", "*ln_f*", "lm*"), ("*h.[0-2].*", "*w[tp]e*")),
+            ),
+            "block 0 of transformer.h lies on devices [1]; expected one of [0]",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_cut_is_refused(model, how, message):
+    with pytest.raises((ConfigError, ValueError), match=re.escape(message)):
+        cut(model(), how)
+
+
+def test_prefixes_are_refused():
+    config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    with pytest.raises(ConfigError, match="which stage prompt_encoder"):
+        cut(peft.get_peft_model(gpt2(), config), devices(1))
