@@ -225,19 +225,35 @@ class Parallel:
     """``conf/parallel``: how the processes that torchrun started share model and batch.
 
     Attributes:
-        name: ``data``: a copy of the model each; ``fsdp``: a part of every parameter each.
+        name: ``data``: a copy of the model each; ``fsdp``: a part of every parameter each;
+            ``pipeline``: some of its blocks each.
         shards: ``fsdp``: ranks that one copy of the model is spread over; None: all.
+        ranks: ``pipeline``: how many make one; None: all.
+        schedule: ``pipeline``: in which order the stages take microbatches; None: ``1f1b``.
+        microbatches: ``pipeline``: how many a schedule sends at a time; None: four for each rank.
     """
 
-    name: Literal["data", "fsdp"] = "data"
+    name: Literal["data", "fsdp", "pipeline"] = "data"
     shards: Count | None = None
+    ranks: Count | None = None
+    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zbv"] | None = None
+    microbatches: Count | None = None
 
     def __post_init__(self) -> None:
-        if self.name != "fsdp" and self.shards is not None:
-            raise ConfigError(
-                f"parallel.shards is {self.shards}, which has no effect on parallel={self.name}; "
-                "type parallel=fsdp"
-            )
+        for key, of in _OF_LAYOUT.items():
+            if self.name != of and (value := getattr(self, key)) is not None:
+                raise ConfigError(
+                    f"parallel.{key} is {value}, which has no effect on parallel={self.name}; "
+                    f"type parallel={of}"
+                )
+
+
+_OF_LAYOUT = {
+    "shards": "fsdp",
+    "ranks": "pipeline",
+    "schedule": "pipeline",
+    "microbatches": "pipeline",
+}
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,14 @@ class Cohort(Sums, Protocol):
     Attributes:
         layout: how the ranks share the work, for the ledger's header: sums of another layout are
             rounded otherwise. Empty in one process.
+        divided: whether no rank holds all that is trained.
+        owners: by the name of a trained parameter, the first rank that holds it whole, where ranks
+            hold different ones; else empty.
     """
 
     layout: Mapping[str, Any]
+    divided: bool
+    owners: Mapping[str, int]
 
     def place(self, model: nn.Module) -> None:
         """Divide the first rank's parameters over the ranks, in place, if the layout does.
@@ -81,8 +86,14 @@ class Cohort(Sums, Protocol):
     def gather(self, value: T) -> list[T]:
         """What each rank has, on every rank."""
 
-    def whole(self, tensor: Tensor) -> Tensor:
-        """What a parameter, its gradient or its state is when its parts are put together."""
+    def whole(self, tensor: Tensor, name: str = "") -> Tensor:
+        """What a parameter, its gradient or its state is when its parts are put together.
+
+        Args:
+            tensor: this rank's.
+            name: of the parameter. Where ranks hold different ones the first rank gets its owner's,
+                and the others keep their own.
+        """
 
     def spread(self, target: Tensor, whole: Tensor | None) -> None:
         """Copy the first rank's tensor into the target, or into each rank's part of it.
@@ -113,8 +124,9 @@ class Cohort(Sums, Protocol):
 class SingleProcess:
     """A run in one process: nothing to share, nobody to wait for."""
 
-    rank, size, sharded = 0, 1, False
+    rank, size, sharded, divided = 0, 1, False, False
     layout: Mapping[str, Any] = MappingProxyType({})
+    owners: Mapping[str, int] = MappingProxyType({})
 
     def place(self, model: nn.Module) -> None:
         pass
@@ -125,7 +137,7 @@ class SingleProcess:
     def gather(self, value: T) -> list[T]:
         return [value]
 
-    def whole(self, tensor: Tensor) -> Tensor:
+    def whole(self, tensor: Tensor, name: str = "") -> Tensor:
         return tensor
 
     @torch.no_grad()
@@ -166,7 +178,8 @@ class Replicas:
         group: the ranks; None: all processes of the default group.
     """
 
-    sharded = False
+    sharded = divided = False
+    owners: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = group
@@ -187,7 +200,7 @@ class Replicas:
             dist.all_gather_object(held, value, group=self._group)
         return held
 
-    def whole(self, tensor: Tensor) -> Tensor:
+    def whole(self, tensor: Tensor, name: str = "") -> Tensor:
         return tensor
 
     @torch.no_grad()

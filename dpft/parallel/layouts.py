@@ -25,6 +25,11 @@ def join(device: torch.device, parallel: Parallel) -> Cohort:
     if parallel.name == "data":
         connect(device)
         return Replicas()
+    if parallel.name == "pipeline":
+        connect(device)
+        from dpft.parallel.mesh import Pipelines
+
+        return Pipelines(parallel.ranks, parallel.schedule or "1f1b")
     shards = parallel.shards or size
     if size % shards:
         raise ConfigError(

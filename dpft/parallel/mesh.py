@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 import torch
@@ -23,11 +24,13 @@ class Pipelines(Replicas):
 
     Args:
         length: ranks of a pipeline; None: all are one.
+        schedule: for `layout`.
 
     Attributes:
-        place: of this rank in its pipeline, from 0.
+        position: of this rank in its pipeline, from 0.
         length: as above.
         pipeline: the ranks of this one's pipeline.
+        owners: set once the model is divided.
         copies: the ranks with the same stages in other pipelines; None: there is one pipeline.
         broken: whether this rank stopped between others that wait for it. Set it before an error
             is raised inside a round: no agreement can be reached then, and the others notice that
@@ -37,7 +40,9 @@ class Pipelines(Replicas):
         ConfigError: if the ranks do not make whole pipelines.
     """
 
-    def __init__(self, length: int | None = None) -> None:
+    divided = True
+
+    def __init__(self, length: int | None = None, schedule: str = "1f1b") -> None:
         super().__init__()
         self.length = self.size if length is None else length
         if self.length < 2 or self.size % self.length:
@@ -47,10 +52,18 @@ class Pipelines(Replicas):
             )
         shape = (self.size // self.length, self.length)
         mesh = init_device_mesh(self._device.type, shape, mesh_dim_names=("data", "pipeline"))
-        self.place = self.rank % self.length
+        self.position = self.rank % self.length
         self.pipeline = mesh.get_group("pipeline")
         self.copies = Replicas(mesh.get_group("data")) if shape[0] > 1 else None
         self.broken = False
+        self.layout = MappingProxyType(
+            {
+                "ranks": self.size,
+                "layout": "pipeline",
+                "pipeline": self.length,
+                "schedule": schedule,
+            }
+        )
 
     def share(self, drawn: Sequence[T]) -> Sequence[T]:
         # All stages of a pipeline go through the same records.
@@ -62,21 +75,14 @@ class Pipelines(Replicas):
         super().meet(trouble, word)
 
     @torch.no_grad()
-    def bring_to_first(self, tensors: Mapping[str, Tensor], place_of: Mapping[str, int]) -> None:
-        """Replace the first rank's tensors by those of the ranks that hold them; on every rank.
-
-        Args:
-            tensors: the same names and shapes on every rank.
-            place_of: in the first pipeline, of the rank that holds each.
-        """
-        for name, tensor in tensors.items():
-            source = place_of[name]
-            if source == 0 or self.rank not in (0, source):
-                continue
-            buffer = tensor.detach().to(self._device).contiguous()
-            if self.rank == source:
-                dist.send(buffer, 0)
-            else:
-                buffer = torch.empty_like(buffer)
-                dist.recv(buffer, source)
-                tensor.copy_(buffer)
+    def whole(self, tensor: Tensor, name: str = "") -> Tensor:
+        source = self.owners.get(name, 0)
+        if source == 0 or self.rank not in (0, source):
+            return tensor
+        buffer = tensor.detach().to(self._device).contiguous()
+        if self.rank == source:
+            dist.send(buffer, 0)
+            return tensor
+        buffer = torch.empty_like(buffer)
+        dist.recv(buffer, source)
+        return buffer

@@ -5,7 +5,7 @@ A checkpoint is the same file whatever the layout that wrote it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,14 +21,49 @@ class _Sent(NamedTuple):
     dtype: torch.dtype
 
 
-def whole_state(optimizer: torch.optim.Optimizer, cohort: Cohort) -> dict[str, Any]:
-    """``state_dict`` with whole tensors; every rank must ask."""
+def whole_state(
+    optimizer: torch.optim.Optimizer, cohort: Cohort, names: Sequence[str]
+) -> dict[str, Any]:
+    """``state_dict`` with whole tensors, of all parameters; every rank must ask.
+
+    Args:
+        optimizer: over the same parameters on every rank, of which it has moved those that it has.
+        cohort: the ranks.
+        names: of the parameters, in the optimizer's order.
+    """
     state = optimizer.state_dict()
+    if cohort.owners:
+        return {**state, "state": _of_owners(state["state"], cohort, names)}
     kept = {
         index: {k: cohort.whole(v) if isinstance(v, Tensor) else v for k, v in held.items()}
         for index, held in state["state"].items()
     }
     return {**state, "state": kept}
+
+
+def _of_owners(
+    own: Mapping[int, Mapping[str, Any]], cohort: Cohort, names: Sequence[str]
+) -> dict[int, dict[str, Any]]:
+    """The states of the ranks that hold each parameter, on the first."""
+    described = {
+        index: {
+            name: _Sent(value.shape, value.dtype)
+            if isinstance(value, Tensor) and value.dim()
+            else value
+            for name, value in values.items()
+        }
+        for index, values in own.items()
+    }
+    kept: dict[int, dict[str, Any]] = {}
+    for of_rank in cohort.gather(described):
+        kept |= of_rank
+    for index, values in sorted(kept.items()):
+        for name, value in values.items():
+            if isinstance(value, _Sent):
+                held = own.get(index, {}).get(name)
+                held = torch.empty(value.shape, dtype=value.dtype) if held is None else held
+                values[name] = cohort.whole(held, names[index])
+    return kept
 
 
 def spread_state(

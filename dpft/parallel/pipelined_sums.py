@@ -72,6 +72,12 @@ def places(schedule: str, rank: int, ranks: int) -> tuple[int, ...]:
     return tuple(rank + ranks * turn for turn in range(kind.each))
 
 
+def owners(cut: Cut, schedule: str, ranks: int) -> Mapping[str, int]:
+    """The rank of the first pipeline that holds each trained parameter, by name."""
+    rank_of = {k: rank for rank in range(ranks) for k in places(schedule, rank, ranks)}
+    return MappingProxyType({name: rank_of[stage] for name, stage in cut.stage_of.items()})
+
+
 class Observed(NamedTuple):
     """What one microbatch has shown to this process: noiseless figures of private records.
 
@@ -98,7 +104,7 @@ class PipelinedSums:
         microbatches: of a round, a multiple of the number of ranks and no fewer than stages.
 
     Attributes:
-        cut: as above.
+        cut, clippers: as above.
 
     Raises:
         ConfigError: for a number of microbatches that the schedule cannot run.
@@ -125,10 +131,12 @@ class PipelinedSums:
             stage: Share(part, first=stage == 0, last=stage == count - 1)
             for stage, part in sorted(parts.items())
         }
-        self._clippers = clippers
+        self.clippers = clippers
         self.cut = cut
         self._kind = SCHEDULES[schedule]
         self._microbatches = microbatches
+        holders = range(ranks.length)
+        self._last = next(r for r in holders if count - 1 in places(schedule, r, ranks.length))
         self._ranks = ranks
         self._device = next(p for part in parts.values() for p in part.parameters()).device
         self._shape: tuple[int, ...] = ()
@@ -152,6 +160,17 @@ class PipelinedSums:
                 found += self._round(losses, shape, alike[first : first + self._microbatches])
         return found
 
+    def losses(self, observed: Sequence[Observed]) -> list[Tensor]:
+        """Of each microbatch, on every rank of the pipeline: the last stage tells the others."""
+        sizes = [len(each.norms) for each in observed]
+        if not sizes:
+            return []
+        held = [each.losses for each in observed if each.losses is not None]
+        flat = torch.cat(held).float() if held else torch.empty(sum(sizes), device=self._device)
+        source = dist.get_global_rank(self._ranks.pipeline, self._last)
+        dist.broadcast(flat, source, group=self._ranks.pipeline)
+        return list(flat.split(sizes))
+
     def _round(
         self, losses: Losses, shape: tuple[int, ...], batches: Sequence[UnitBatch]
     ) -> list[Observed]:
@@ -163,9 +182,9 @@ class PipelinedSums:
         last = any(stage.is_last for stage in self._stages)
         # What the last stage returns are its losses already; a schedule wants something to split.
         target = torch.empty(self._microbatches, device=self._device) if last else None
-        with self._clippers.running(), self._alone_in_trouble():
+        with self.clippers.running(), self._alone_in_trouble():
             self._runner.step(target=target, return_outputs=False)
-            if self._clippers.flat:
+            if self.clippers.flat:
                 settle(self._stages, self._ranks.pipeline)
         return [self._observed(chunk) for chunk in range(len(filled))]
 
@@ -188,7 +207,7 @@ class PipelinedSums:
 
     def _observed(self, chunk: int) -> Observed:
         held = [stage.losses[chunk] for stage in self._stages if stage.is_last]
-        stages = self._stages[:1] if self._clippers.flat else self._stages
+        stages = self._stages[:1] if self.clippers.flat else self._stages
         return Observed(
             held[0] if held else None,
             torch.cat([stage.norms[chunk] for stage in stages], 1),
@@ -213,8 +232,8 @@ class PipelinedSums:
                 input_args=ends if stage == 0 else hidden,
                 output_args=ends if stage == cut.count - 1 else hidden,
                 group=self._ranks.pipeline,
-                clipper=self._clippers.clippers[stage],
-                waits=self._clippers.flat,
+                clipper=self.clippers.clippers[stage],
+                waits=self.clippers.flat,
             )
             for stage, share in self._shares.items()
         ]
@@ -270,9 +289,10 @@ def pipelined(
             f"{where.count} devices of clip=per_device for {expected} stages (schedule {schedule} "
             f"on {ranks.length} ranks); expected as many: type clip.count={expected}"
         )
-    parts = {k: part_of(model, where, k) for k in places(schedule, ranks.place, ranks.length)}
+    parts = {k: part_of(model, where, k) for k in places(schedule, ranks.position, ranks.length)}
     for part in parts.values():
         part.to(device)
+    ranks.owners = owners(where, schedule, ranks.length)
     clippers = StageClippers(whole, parts, where, ranks, ranks.copies)
     sums = PipelinedSums(
         parts,

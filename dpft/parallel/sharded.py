@@ -28,7 +28,7 @@ from dpft.privacy.shapes import BLANK
 class Shards(Replicas):
     """Ranks that each hold a part of the model, and take a share of every batch."""
 
-    sharded = True
+    sharded = divided = True
 
     def __init__(self, mesh: DeviceMesh | None = None) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Shards(Replicas):
         return [*own, *[[BLANK]] * (most - len(own))]
 
     @torch.no_grad()
-    def whole(self, tensor: Tensor) -> Tensor:
+    def whole(self, tensor: Tensor, name: str = "") -> Tensor:
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
     @torch.no_grad()

@@ -169,6 +169,13 @@ class StageClippers:
         """As of `Clipper`: a stage holds whole parameters."""
         return grad.view(-1), 0
 
+    @property
+    def own_groups(self) -> tuple[str, ...]:
+        """Names of the groups whose norms this process sees, in their order."""
+        return tuple(
+            self.groups[k].name for k in sorted({k for own in self._own.values() for k in own})
+        )
+
     def check_rows(self, rows: int) -> None:
         """As of `Clipper`."""
         for clipper in self.clippers.values():

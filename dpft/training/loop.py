@@ -26,6 +26,7 @@ from dpft.training.out_of_memory import Budget, Pieces
 
 if TYPE_CHECKING:
     from dpft.audit.auditor import Auditor
+    from dpft.parallel.pipelined_sums import PipelinedSums
 
 
 @dataclass
@@ -106,6 +107,7 @@ def train(
     audit: Auditor | None = None,
     budget: Budget | None = None,
     cohort: Cohort | None = None,
+    pipeline: PipelinedSums | None = None,
     spend: Callable[[int, Released], None] = lambda step, released: None,
     after_step: Callable[[int, StepStatistics], None] = lambda step, statistics: None,
 ) -> None:
@@ -130,6 +132,7 @@ def train(
         audit: canaries in slots behind the last unit, which are sampled as units are.
         budget: the microbatch size of each step, and what is done where memory runs out.
         cohort: the processes that train together, which the clipper was made with; None: this one.
+        pipeline: what forms sums where ranks hold stages of the model; None: the clipper does.
         spend: called with each step and what it released, before the weights move: the ledger.
         after_step: called with each step when it is done: metrics, progress, checkpoints.
 
@@ -155,7 +158,7 @@ def train(
     # Masks fall to rows: each rank has its own.
     rank = (cohort.rank,) if cohort.size > 1 else ()
     # What ranks must do together they must agree on; copies of a model are by themselves.
-    agreed = cohort.any if cohort.sharded else None
+    agreed = cohort.any if cohort.divided else None
 
     def summed(step: int, pieces: Pieces) -> StepStatistics:
         """The sum of the clipped gradients; nothing is released yet, so it may be formed anew."""
@@ -163,12 +166,19 @@ def train(
         # knew would break the sensitivity; secret ones can be thought of as each record's own.
         torch.manual_seed(keys.seed(key, "dropout", step, *rank))
         statistics = StepStatistics()
+        if pipeline is not None:
+            with exact():
+                found = pipeline.add(data.losses, (data.batch(micro, step) for micro in pieces))
+            for one, losses in zip(found, pipeline.losses(found), strict=True):
+                _observe(statistics, losses, one.norms, one.factors, len(losses))
+            return statistics
         for micro in pieces:
             batch = data.batch(micro, step).to(device)
             with exact():
                 losses, batch = finite_losses(data, model, batch, agreed)
                 clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
-            _observe(statistics, clipper, batch.of_units(losses), len(micro) - micro.count(BLANK))
+            losses, records = batch.of_units(losses), len(micro) - micro.count(BLANK)
+            _observe(statistics, losses, clipper.norms, clipper.factors, records)
         return statistics
 
     for step in range(start, mechanism.steps):
@@ -204,15 +214,17 @@ def train(
         after_step(step, statistics)
 
 
-def _observe(statistics: StepStatistics, clipper: Clipper, losses: Tensor, records: int) -> None:
+def _observe(
+    statistics: StepStatistics, losses: Tensor, norms: Tensor, factors: Tensor, records: int
+) -> None:
     statistics.records += records
     statistics.microbatches += 1
     statistics.losses.append(losses.detach())
     statistics.dropped += records - len(losses)
-    if clipper.private:
-        statistics.dropped += int((clipper.factors == 0).any(1).sum())
-        statistics.norms.append(clipper.norms)
-        statistics.factors.append(clipper.factors)
+    if norms.shape[1]:  # there are clipping groups
+        statistics.dropped += int((factors == 0).any(1).sum())
+        statistics.norms.append(norms)
+        statistics.factors.append(factors)
 
 
 def _cut(data: TrainingSet, cohort: Cohort, drawn: Sequence[int], tokens: int) -> Pieces:
@@ -240,12 +252,12 @@ def _check_weights(
 
 
 def _check_finite(clipper: Clipper, step: int, agreed: Callable[[bool], bool] | None) -> None:
-    for name, parameter in clipper.parameters.items():
-        if parameter.grad is None:
-            continue
-        finite = bool(torch.isfinite(own_part(parameter.grad)).all())
-        if (agreed or bool)(not finite):
-            raise TrainingError(
-                f"the gradient of {name} is not finite at step {step}; expected finite numbers. "
-                "Type a smaller optim.lr; the last checkpoint is kept"
-            )
+    grads = {n: p.grad for n, p in clipper.parameters.items() if p.grad is not None}
+    finite = (n for n, grad in grads.items() if not bool(torch.isfinite(own_part(grad)).all()))
+    found = next(finite, None)
+    # Once for all: ranks may hold different parameters.
+    if (agreed or bool)(found is not None):
+        raise TrainingError(
+            f"the gradient of {found or 'a parameter elsewhere'} is not finite at step {step}; "
+            "expected finite numbers. Type a smaller optim.lr; the last checkpoint is kept"
+        )

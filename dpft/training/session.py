@@ -59,10 +59,7 @@ class Session(Closing):
         self._cohort = prepared.cohort
         if directory is not None and self._mechanism.private:
             self._ledger = runs.Ledger(directory.ledger, prepared.header())
-        reparametrisation = prepared.parts.loaded.reparametrisation
-        self._moved = (
-            self._clipper.parameters if reparametrisation is None else reparametrisation.moved()
-        )
+        self._moved = prepared.parts.moved()
         self._optimizer = make_optimizer(run.optim, iter(self._moved.values()))
         self.seconds = 0.0
         saved = None
@@ -74,7 +71,7 @@ class Session(Closing):
     def train(self) -> None:
         """Run the steps that are left; each is in the ledger before the weights move."""
         run, prepared, directory = self._run, self._prepared, self._directory
-        names = [group.name for group in self._clipper.groups]
+        names = prepared.parts.observed_groups()
         start = self._start
         budget = Budget(
             run.optim.microbatch_tokens,
@@ -123,6 +120,7 @@ class Session(Closing):
                 audit=prepared.auditor,
                 budget=budget,
                 cohort=self._cohort,
+                pipeline=prepared.parts.pipeline,
                 spend=self._spend,
                 after_step=after_step,
             )
@@ -137,18 +135,18 @@ class Session(Closing):
 
     def whole_model(self) -> LoadedModel:
         """The trained model in one piece, on every rank; all must ask."""
-        trained = self._whole(self._clipper.parameters) if self._cohort.sharded else {}
+        trained = self._whole(self._moved) if self._cohort.divided else {}
         return whole_again(
             self._run, self._prepared.task, self._prepared.parts, self._cohort, trained
         )
 
     def _whole(self, parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, torch.Tensor]:
         """Whole parameters, on the first rank; nothing on the others, which take part."""
-        if not self._cohort.sharded:
+        if not self._cohort.divided:
             return dict(parameters) if self._cohort.rank == 0 else {}
         kept = {}
         for name, parameter in parameters.items():
-            whole = self._cohort.whole(parameter.detach())
+            whole = self._cohort.whole(parameter.detach(), name)
             if self._cohort.rank == 0:
                 kept[name] = whole.cpu()
         return kept
@@ -174,6 +172,9 @@ class Session(Closing):
         spread_state(
             self._optimizer, None if saved is None else saved.state["optimizer"], self._cohort
         )
+        if self._cohort.owners:
+            for name in self._moved.keys() - self._clipper.parameters.keys():
+                self._optimizer.state.pop(self._moved[name], None)
         if self._clipper.adaptive is not None:
             self._clipper.move(estimates)
         return step
@@ -219,10 +220,10 @@ class Session(Closing):
         if not self._mechanism.private:
             return
         entry: dict[str, Any] = {"epsilon_rdp": self._mechanism.rdp_after(step + 1)}
-        if self._prepared.parts.loaded.model.device.type == "cpu":
+        if all(p.device.type == "cpu" for p in self._clipper.parameters.values()):
             # Elsewhere a replay may round differently.
             digest = release_digest(self._clipper.parameters, released)
-            if self._cohort.sharded:
+            if self._cohort.divided:
                 parts = "".join(self._cohort.gather(digest))
                 digest = hashlib.sha256(parts.encode()).hexdigest()[:16]
             entry["update"] = digest
@@ -236,7 +237,7 @@ class Session(Closing):
     def _save(self, step: int) -> None:
         """Write a checkpoint, the same whatever the layout; every rank takes part."""
         tensors = self._whole(self._moved)
-        optimizer = whole_state(self._optimizer, self._cohort)
+        optimizer = whole_state(self._optimizer, self._cohort, list(self._moved))
         with together(self._cohort, f"checkpoint {step}"):
             if self._directory is not None:
                 self._write(self._directory, step, tensors, optimizer)

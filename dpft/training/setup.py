@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -15,9 +15,11 @@ from dpft.config.schema import Run
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model
 from dpft.parallel.cohort import Cohort, SingleProcess
+from dpft.parallel.mesh import Pipelines
 from dpft.privacy import Clipper, Mechanism, keys
 from dpft.privacy.noise import NOISE_VERSION
 from dpft.privacy.shapes import FixedShapes
+from dpft.privacy.spec import Partition
 from dpft.tasks.base import Task, fingerprint
 from dpft.tasks.keeping import keeping_of
 from dpft.tasks.objectives.base import Instance, Objective, cut_in_encoding
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from dpft.audit.auditor import Auditor
     from dpft.audit.exposure import Planted
     from dpft.audit.stage import Stage
+    from dpft.parallel.pipelined_sums import PipelinedSums
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,29 @@ class Parts:
         digest: of its weights and tokenizer as they were loaded, see `LoadedModel.digest`.
         clipper: attached to it.
         mechanism: what is guaranteed.
+        pipeline: what forms sums where ranks hold stages of the model; None: the clipper by itself.
     """
 
     loaded: LoadedModel
     digest: bytes
     clipper: Clipper
     mechanism: Mechanism
+    pipeline: PipelinedSums | None = None
+
+    def moved(self) -> Mapping[str, torch.nn.Parameter]:
+        """What a checkpoint holds, by name: also what other ranks of a pipeline move."""
+        if self.loaded.reparametrisation is not None:
+            return self.loaded.reparametrisation.moved()
+        if self.pipeline is None:
+            return self.clipper.parameters
+        named = self.loaded.model.named_parameters()
+        return {name: parameter for name, parameter in named if parameter.requires_grad}
+
+    def observed_groups(self) -> list[str]:
+        """Names of the groups whose norms this process sees."""
+        if self.pipeline is not None:
+            return list(self.pipeline.clippers.own_groups)
+        return [group.name for group in self.clipper.groups]
 
 
 @dataclass(frozen=True)
@@ -189,6 +209,7 @@ def prepare(
     if mechanism.private:
         budget = None if shapes is None else run.optim.microbatch_tokens
         check_independence(units, loaded.model, clipper, budget)
+    parts = in_stages(run, parts, cohort, device)
     auditor = (
         None
         if audit is None
@@ -237,10 +258,37 @@ def assemble(
     begun = cohort.from_first(begun) if cohort.sharded else begun
     # Divided before it goes to the device, where the whole may have no room.
     cohort.place(loaded.model.train())
-    model = loaded.model.to(device)  # type: ignore[arg-type]
+    home = torch.device("cpu") if isinstance(cohort, Pipelines) else device  # see `in_stages`
+    model = loaded.model.to(home)  # type: ignore[arg-type]
     several = cohort if cohort.size > 1 else None
     clipper = attach_clipper(run.clip, model, several)
     return Parts(loaded, begun, clipper, make_mechanism(run, size, clipper))
+
+
+def in_stages(run: Run, parts: Parts, cohort: Cohort, device: torch.device) -> Parts:
+    """The parts with the model divided over the ranks of a pipeline, where ``parallel`` says so."""
+    if not isinstance(cohort, Pipelines):
+        return parts
+    from dpft.parallel.pipelined_sums import pipelined, stages
+
+    schedule = run.parallel.schedule or "1f1b"
+    how = Partition("per_device", stages(schedule, cohort.length))
+    if run.clip.groups == "per_device":
+        how = run.clip.partition
+    try:
+        clippers, sums = pipelined(
+            parts.loaded.model,
+            parts.clipper,
+            how,
+            cohort,
+            schedule=schedule,
+            microbatches=run.parallel.microbatches,
+            device=device,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    # It has what noise, session and loop ask of a clipper, and no backward of its own.
+    return replace(parts, clipper=cast(Clipper, clippers), pipeline=sums)
 
 
 def whole_again(
@@ -255,12 +303,18 @@ def whole_again(
         cohort: the ranks.
         trained: on the first rank, whole parameters by name; nothing on the others.
     """
-    if not cohort.sharded:
+    if not cohort.divided:
+        return parts.loaded
+    first = cohort.rank == 0
+    if cohort.owners:  # the model is in one piece, and lacks what other ranks have trained
+        home = next(iter(parts.clipper.parameters.values())).device
+        parts.loaded.model.to(home)  # type: ignore[arg-type]
+        for name, parameter in parts.moved().items():
+            cohort.spread(parameter, trained.get(name, parameter) if first else None)
         return parts.loaded
     device = parts.loaded.model.device
     loaded = _load(run, task, cohort)
     loaded.model.to(device).train()  # type: ignore[arg-type]
-    first = cohort.rank == 0
     for name, parameter in loaded.model.named_parameters():
         cohort.spread(parameter, trained.get(name, parameter) if first else None)
     for buffer in loaded.model.buffers():
@@ -279,7 +333,8 @@ def fixed_shapes(run: Run, parts: Parts) -> FixedShapes | None:
     """What cuts microbatches where rounding would otherwise make records depend on each other."""
     mechanism = parts.mechanism
     exact = all(p.dtype.itemsize >= 4 for p in parts.loaded.model.parameters())
-    if not mechanism.private or (run.precision == "float32" and exact):
+    free = run.precision == "float32" and exact and run.parallel.name != "pipeline"
+    if not mechanism.private or free:
         return None
     return FixedShapes(mechanism.batch_size)
 

@@ -269,11 +269,9 @@ def trained(cohort, name, length, schedule, allocation, options):
     counted = Counted()
     weights, thresholds, released = steps(clippers, allocation, add)
     sent = dict(counted.bytes)
-    # The whole model is on every rank; the first one gets what the others have trained.
-    place_of, held = sums.cut.stage_of, dict(model.named_parameters())
-    if SCHEDULES[schedule].each == 1:
-        ranks.bring_to_first({name: held[name] for name in place_of}, place_of)
-    gathered = {name: held[name].detach().numpy() for name in place_of}
+    # The model is on every rank; the first one gets what the others have trained of it.
+    held = dict(model.named_parameters())
+    gathered = {name: ranks.whole(held[name].detach(), name).numpy() for name in ranks.owners}
     return weights, thresholds, released, sent, gathered
 
 
@@ -306,8 +304,7 @@ def test_training_is_that_of_one_process(name, size, length, schedule, allocatio
     same(seen, weights, rtol=1e-9, atol=1e-9)
     for one, other in zip(ranks[0][2], released, strict=True):
         assert one.fractions == pytest.approx(other.fractions, rel=1e-9)
-    if SCHEDULES[schedule].each == 1:
-        same(ranks[0][4], weights, rtol=1e-9, atol=1e-9)
+    same(ranks[0][4], weights, rtol=1e-9, atol=1e-9)
 
 
 # --- what goes wrong ---
