@@ -29,7 +29,7 @@ def join(device: torch.device, parallel: Parallel) -> Cohort:
         connect(device)
         from dpft.parallel.mesh import Pipelines
 
-        return Pipelines(parallel.ranks, parallel.schedule or "1f1b")
+        return Pipelines(parallel.ranks, parallel.schedule or "1f1b", parallel.microbatches)
     shards = parallel.shards or size
     if size % shards:
         raise ConfigError(

@@ -24,11 +24,12 @@ class Pipelines(Replicas):
 
     Args:
         length: ranks of a pipeline; None: all are one.
-        schedule: for `layout`.
+        schedule: one of `dpft.parallel.pipelined_sums.SCHEDULES`.
+        microbatches: that a schedule sends at a time; None: four for each rank.
 
     Attributes:
         position: of this rank in its pipeline, from 0.
-        length: as above.
+        length, schedule, microbatches: as above.
         pipeline: the ranks of this one's pipeline.
         owners: set once the model is divided.
         copies: the ranks with the same stages in other pipelines; None: there is one pipeline.
@@ -42,7 +43,9 @@ class Pipelines(Replicas):
 
     divided = True
 
-    def __init__(self, length: int | None = None, schedule: str = "1f1b") -> None:
+    def __init__(
+        self, length: int | None = None, schedule: str = "1f1b", microbatches: int | None = None
+    ) -> None:
         super().__init__()
         self.length = self.size if length is None else length
         if self.length < 2 or self.size % self.length:
@@ -56,12 +59,15 @@ class Pipelines(Replicas):
         self.pipeline = mesh.get_group("pipeline")
         self.copies = Replicas(mesh.get_group("data")) if shape[0] > 1 else None
         self.broken = False
+        self.schedule = schedule
+        self.microbatches = microbatches or 4 * self.length
         self.layout = MappingProxyType(
             {
                 "ranks": self.size,
                 "layout": "pipeline",
                 "pipeline": self.length,
                 "schedule": schedule,
+                "microbatches": self.microbatches,
             }
         )
 
@@ -73,6 +79,13 @@ class Pipelines(Replicas):
         if self.broken and trouble is not None:
             raise trouble
         super().meet(trouble, word)
+
+    @torch.no_grad()
+    def spread(self, target: Tensor, whole: Tensor | None) -> None:
+        # What another rank holds is in main memory here.
+        buffer = torch.empty(target.shape, dtype=target.dtype, device=self._device)
+        super().spread(buffer, whole)
+        target.copy_(buffer)
 
     @torch.no_grad()
     def whole(self, tensor: Tensor, name: str = "") -> Tensor:

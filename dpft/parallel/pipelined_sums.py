@@ -99,9 +99,7 @@ class PipelinedSums:
         parts: of the model, by number of stage: what `places` says of this rank, on its device.
         clippers: made on them.
         cut: of the model.
-        ranks: of this pipeline and of others.
-        schedule: one of `SCHEDULES`.
-        microbatches: of a round, a multiple of the number of ranks and no fewer than stages.
+        ranks: of this pipeline and of others, with schedule and number of microbatches.
 
     Attributes:
         cut, clippers: as above.
@@ -116,11 +114,8 @@ class PipelinedSums:
         clippers: StageClippers,
         cut: Cut,
         ranks: Pipelines,
-        *,
-        schedule: str,
-        microbatches: int,
     ) -> None:
-        count = cut.count
+        count, microbatches = cut.count, ranks.microbatches
         if microbatches < count or microbatches % ranks.length:
             raise ConfigError(
                 f"{microbatches} microbatches in a round through {count} stages on {ranks.length} "
@@ -133,10 +128,12 @@ class PipelinedSums:
         }
         self.clippers = clippers
         self.cut = cut
-        self._kind = SCHEDULES[schedule]
+        self._kind = SCHEDULES[ranks.schedule]
         self._microbatches = microbatches
         holders = range(ranks.length)
-        self._last = next(r for r in holders if count - 1 in places(schedule, r, ranks.length))
+        self._last = next(
+            r for r in holders if count - 1 in places(ranks.schedule, r, ranks.length)
+        )
         self._ranks = ranks
         self._device = next(p for part in parts.values() for p in part.parameters()).device
         self._shape: tuple[int, ...] = ()
@@ -261,9 +258,6 @@ def pipelined(
     whole: Clipper,
     how: Partition,
     ranks: Pipelines,
-    *,
-    schedule: str = "1f1b",
-    microbatches: int | None = None,
     device: torch.device | None = None,
 ) -> tuple[StageClippers, PipelinedSums]:
     """Divide a model over the ranks of a pipeline; the model keeps its tensors and loses its hooks.
@@ -273,8 +267,6 @@ def pipelined(
         whole: a clipper made on it, with the groups of the whole run; closed here.
         how: where to cut: ``per_device``, with as many devices as `stages` says.
         ranks: all processes.
-        schedule: one of `SCHEDULES`.
-        microbatches: of a round; None: four for each rank.
         device: where this rank's stages go; None: they stay where they are.
 
     Raises:
@@ -282,7 +274,7 @@ def pipelined(
         ValueError: if the partition does not fit the model.
     """
     whole.close()
-    where = cut(model, how)
+    where, schedule = cut(model, how), ranks.schedule
     expected = stages(schedule, ranks.length)
     if where.count != expected:
         raise ConfigError(
@@ -294,12 +286,4 @@ def pipelined(
         part.to(device)
     ranks.owners = owners(where, schedule, ranks.length)
     clippers = StageClippers(whole, parts, where, ranks, ranks.copies)
-    sums = PipelinedSums(
-        parts,
-        clippers,
-        where,
-        ranks,
-        schedule=schedule,
-        microbatches=microbatches or 4 * ranks.length,
-    )
-    return clippers, sums
+    return clippers, PipelinedSums(parts, clippers, where, ranks)

@@ -271,20 +271,11 @@ def in_stages(run: Run, parts: Parts, cohort: Cohort, device: torch.device) -> P
         return parts
     from dpft.parallel.pipelined_sums import pipelined, stages
 
-    schedule = run.parallel.schedule or "1f1b"
-    how = Partition("per_device", stages(schedule, cohort.length))
+    how = Partition("per_device", stages(cohort.schedule, cohort.length))
     if run.clip.groups == "per_device":
         how = run.clip.partition
     try:
-        clippers, sums = pipelined(
-            parts.loaded.model,
-            parts.clipper,
-            how,
-            cohort,
-            schedule=schedule,
-            microbatches=run.parallel.microbatches,
-            device=device,
-        )
+        clippers, sums = pipelined(parts.loaded.model, parts.clipper, how, cohort, device)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     # It has what noise, session and loop ask of a clipper, and no backward of its own.

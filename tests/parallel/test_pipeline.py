@@ -128,12 +128,12 @@ class Counted:
 
 def several_ranks(cohort, name, style, drawn, schedule, length, options):
     """Sums and norms of this rank's stages, and what it sent."""
-    ranks = Pipelines(length)
-    model, units = MODELS[name](), data(users=options.pop("users", False))
     count = stages(schedule, length)
+    ranks = Pipelines(length, schedule, 2 * count)
+    model, units = MODELS[name](), data(users=options.pop("users", False))
     whole = make_clipper(model, style, cohort=ranks, **options)
     how = Partition("per_device", count)
-    clippers, sums = pipelined(model, whole, how, ranks, schedule=schedule, microbatches=2 * count)
+    clippers, sums = pipelined(model, whole, how, ranks)
     counted = Counted()
     observed = sums.add(units.losses, batches(units, ranks.share(drawn)))
     sent = dict(counted.bytes)
@@ -257,11 +257,11 @@ TRAININGS = [
 
 
 def trained(cohort, name, length, schedule, allocation, options):
-    ranks = Pipelines(length)
+    ranks = Pipelines(length, schedule)
     model, units = MODELS[name](), data()
     how = Partition("per_device", stages(schedule, length))
     whole = make_clipper(model, "per_device", groups=how, cohort=ranks, **options)
-    clippers, sums = pipelined(model, whole, how, ranks, schedule=schedule)
+    clippers, sums = pipelined(model, whole, how, ranks)
 
     def add(drawn, step):
         sums.add(units.losses, batches(units, ranks.share(drawn), step))
@@ -347,13 +347,13 @@ def test_a_stage_that_fails_ends_all_at_once():
 
 
 def refused(cohort, options, settings):
-    ranks = Pipelines()
+    ranks = Pipelines(microbatches=settings.get("microbatches"))
     model = gpt2()
     style = options.pop("style", "per_device")
     whole = make_clipper(model, style, threshold=0.5, cohort=ranks, **options)
-    how = Partition("per_device", settings.pop("count", 2))
+    how = Partition("per_device", settings.get("count", 2))
     with pytest.raises(ConfigError) as raised:
-        pipelined(model, whole, how, ranks, **settings)
+        pipelined(model, whole, how, ranks)
     return str(raised.value)
 
 
