@@ -101,7 +101,7 @@ class Capture:
         calls: Sequence[Call],
         listener: Listener,
         *,
-        has_nonparameter_leaves: bool = False,
+        other_leaves: Sequence[Tensor] = (),
         retain_graph: bool = False,
         gate: Gate | None = None,
         inputs: Sequence[Tensor] = (),
@@ -114,8 +114,8 @@ class Capture:
             losses: per-example losses, ``(B,)``.
             calls: calls of this forward.
             listener: called with a call and its ``g``, in the order of the backward.
-            has_nonparameter_leaves: of the graph (see `Structure`): every call is asked for rather
-                than the roots, from which the rest follows.
+            other_leaves: of the graph (see `Structure`): what lies above them is reached by a
+                backward to them. To name every call instead would keep every ``g`` alive.
             retain_graph: whether another backward is to come.
             gate: where the backward starts; at the losses by default.
             inputs: of the model, whose gradients are wanted too.
@@ -123,9 +123,7 @@ class Capture:
         Returns:
             The gradients of ``inputs``; None where the losses do not depend on one.
         """
-        targets: list[Any] = [call.output for call in calls if call.root or has_nonparameter_leaves]
-        if not targets:
-            targets = [call.output for call in calls]
+        targets: list[Any] = [*(call.output for call in calls if call.root), *other_leaves]
         starts, gradients = ([losses.sum()], None) if gate is None else ([gate.edge], [gate.g])
         with self.listening(listener):
             found = torch.autograd.grad(

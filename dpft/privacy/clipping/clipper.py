@@ -285,7 +285,7 @@ class Clipper:
                 losses,
                 structure.reached,
                 lambda call, g: arrived.append((call, g)),
-                has_nonparameter_leaves=structure.has_nonparameter_leaves,
+                other_leaves=structure.other_leaves,
                 inputs=inputs,
             )
         return gradients, Started(losses.detach(), structure, arrived, rows, real)

@@ -590,6 +590,26 @@ def test_a_batch_that_is_checked_holds_few_output_gradients(monkeypatch):
     assert max(most) <= 3
 
 
+def test_a_leaf_below_the_layers_keeps_no_output_gradients_alive(monkeypatch):
+    """Such as the output of frozen embeddings under activation checkpointing."""
+    torch.manual_seed(0)
+    layers = [part for _ in range(12) for part in (nn.Linear(8, 8), nn.Tanh())]
+    model, x = nn.Sequential(*layers), torch.randn(4, 50, 8, requires_grad=True)
+    clipper = make_clipper(model, "per_layer", threshold=1.0)
+    seen, most = [], []
+
+    def spy(call, g, *rest):
+        seen.append(TensorWeakRef(g))
+        most.append(sum(one() is not None for one in seen))
+        return uses_of(call, g, *rest)
+
+    monkeypatch.setattr("dpft.privacy.clipping.plans.batch.uses_of", spy)
+    clipper.backward(model(x).square().mean((1, 2)))
+    assert len(most) == 12
+    assert max(most) <= 3
+    assert x.grad is None
+
+
 def test_fixed_thresholds_do_not_move():
     clipper = make_clipper(nn.Linear(3, 2), "per_layer", threshold=1.0)
     with pytest.raises(ValueError, match="are fixed"):

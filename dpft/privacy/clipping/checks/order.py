@@ -47,7 +47,7 @@ def check_order(
             weighted,
             structure.reached,
             listener,
-            has_nonparameter_leaves=structure.has_nonparameter_leaves,
+            other_leaves=structure.other_leaves,
             retain_graph=True,
         )
 

@@ -20,8 +20,8 @@ class Structure(NamedTuple):
 
     Attributes:
         reached: the calls that the losses depend on, in order.
-        has_nonparameter_leaves: whether the graph ends in other leaves than parameters (inputs that
-            require gradients): a layer above them is not reached by a backward to the roots alone.
+        other_leaves: where the graph ends in something else than parameters (inputs that require
+            gradients): a layer above is not reached by a backward to the roots alone.
         halved: whether anything on the way to the losses is in half precision: frozen layers, what
             lies between layers and the losses themselves round gradients as much as a trained
             layer does, though its own ``a`` and ``g`` may be in float32.
@@ -29,7 +29,7 @@ class Structure(NamedTuple):
     """
 
     reached: list[Call]
-    has_nonparameter_leaves: bool
+    other_leaves: list[Tensor]
     halved: bool
     row_permuting_nodes: list[Node]
 
@@ -56,7 +56,7 @@ def verify_uses(
         UnsupportedLayerError: naming a parameter with a use that was not captured, or ``hidden``
             layers that a function of the graph may run again.
     """
-    uses, nodes, has_nonparameter_leaves = _walk(losses, parameters)
+    uses, nodes, other_leaves = _walk(losses, parameters)
     if hidden:
         _check_hidden(hidden, nodes)
     reached = [call for call in calls if call.output.node in nodes]
@@ -75,7 +75,7 @@ def verify_uses(
             )
     halved = any(map(_halved, nodes))
     permuting = row_permuting_nodes(losses, [call.output for call in reached])
-    return Structure(reached, has_nonparameter_leaves, halved, permuting)
+    return Structure(reached, other_leaves, halved, permuting)
 
 
 def _halved(node: Node) -> bool:
@@ -122,15 +122,15 @@ def dominates(call: Call, losses: Tensor, others: Sequence[Call]) -> bool:
 
 def _walk(
     losses: Tensor, parameters: Mapping[str, Tensor]
-) -> tuple[dict[str, int], set[Node], bool]:
+) -> tuple[dict[str, int], set[Node], list[Tensor]]:
     """How often each parameter enters the computation of ``losses``: edges into its leaf node.
 
-    An alias of a parameter counts as the parameter. Also the nodes of the graph, and whether any
-    leaf is no parameter.
+    An alias of a parameter counts as the parameter. Also the nodes of the graph, and its leaves
+    that are no parameters.
     """
     names = {id(parameter): name for name, parameter in parameters.items()}
     counts = dict.fromkeys(parameters, 0)
-    other_leaves = False
+    other_leaves: dict[Node, Tensor] = {}
     root = losses.grad_fn
     pending: list[Node] = [] if root is None else [root]
     seen: set[Node] = set(pending)
@@ -149,8 +149,8 @@ def _walk(
                     "given to make_clipper, and frozen or not before that call"
                 )
             elif isinstance(leaf, Tensor):
-                other_leaves = True
+                other_leaves[node] = leaf
             elif node not in seen:
                 seen.add(node)
                 pending.append(node)
-    return counts, seen, other_leaves
+    return counts, seen, list(other_leaves.values())

@@ -88,7 +88,7 @@ def check_rules(
         losses,
         structure.reached,
         listen,
-        has_nonparameter_leaves=structure.has_nonparameter_leaves,
+        other_leaves=structure.other_leaves,
         retain_graph=True,
     )
     with capture.silent_backward(), full_precision():

@@ -163,7 +163,7 @@ class Batch:
                 self.losses,
                 calls,
                 receive,
-                has_nonparameter_leaves=self.structure.has_nonparameter_leaves,
+                other_leaves=self.structure.other_leaves,
                 retain_graph=keep_graph,
                 gate=gate,
             )
