@@ -158,10 +158,18 @@ class SingleProcess:
     def any(self, flag: bool) -> bool:
         return flag
 
+    def agree(self, flags: Sequence[bool], word: str) -> list[bool]:
+        return list(flags)
+
     def own_slice(self, whole: Tensor) -> tuple[Tensor, int]:
         return whole.view(-1), 0
 
-    def scatter_sum(self, parameter: nn.Parameter, total: Tensor) -> None:
+    def prepare(
+        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], by_autograd: bool
+    ) -> None:
+        raise AssertionError("one process holds whole parameters")
+
+    def scatter_sums(self, sums: Sequence[tuple[nn.Parameter, Tensor]]) -> None:
         raise AssertionError("one process holds whole parameters")
 
     def from_first(self, value: T) -> T:
@@ -215,21 +223,28 @@ class Replicas:
         return drawn[self.rank :: self.size]
 
     def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
-        code = int.from_bytes(hashlib.sha256(word.encode()).digest()[:7], "big")
-        failed = 0 if trouble is None else 1 + self.rank
-        # The largest of x and of -x: equal but for the sign if all ranks have one x.
-        flags = torch.tensor([failed, code, -code], dtype=torch.int64, device=self._device)
-        with _connected():
-            dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group)
+        (failed,), alike = self._largest([0 if trouble is None else 1 + self.rank], word)
         if trouble is not None:
             raise trouble
-        failed, largest, negated = flags.tolist()
         if failed:
             raise RankError(
                 f"rank {failed - 1} of {self.size} stopped at an error, so that this rank stops "
                 "too: see the message of that rank"
             )
-        if largest != -negated:
+        self._check(alike)
+
+    def _largest(self, numbers: Sequence[int], word: str) -> tuple[list[int], bool]:
+        """The largest of each number on any rank, and whether all ranks have the same word."""
+        code = int.from_bytes(hashlib.sha256(word.encode()).digest()[:7], "big")
+        # The largest of x and of -x: equal but for the sign if all ranks have one x.
+        sent = torch.tensor([*numbers, code, -code], dtype=torch.int64, device=self._device)
+        with _connected():
+            dist.all_reduce(sent, op=dist.ReduceOp.MAX, group=self._group)
+        *largest, code, negated = sent.tolist()
+        return largest, code == -negated
+
+    def _check(self, alike: bool) -> None:
+        if not alike:
             raise RankError(
                 f"rank {self.rank} of {self.size} has computed something else than another rank; "
                 "expected the same on all: are code, settings, data and packages the same "
@@ -265,15 +280,22 @@ class Replicas:
             tensor.copy_(part.view_as(tensor))
 
     def any(self, flag: bool) -> bool:
-        flags = torch.tensor([int(flag)], device=self._device)
-        with _connected():
-            dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group)
-        return bool(flags)
+        return self.agree([flag], "")[0]
+
+    def agree(self, flags: Sequence[bool], word: str) -> list[bool]:
+        largest, alike = self._largest([int(flag) for flag in flags], word)
+        self._check(alike)
+        return [flag > 0 for flag in largest]
 
     def own_slice(self, whole: Tensor) -> tuple[Tensor, int]:
         return whole.view(-1), 0
 
-    def scatter_sum(self, parameter: nn.Parameter, total: Tensor) -> None:
+    def prepare(
+        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], by_autograd: bool
+    ) -> None:
+        raise AssertionError("each rank holds whole parameters")
+
+    def scatter_sums(self, sums: Sequence[tuple[nn.Parameter, Tensor]]) -> None:
         raise AssertionError("each rank holds whole parameters")
 
     def from_first(self, value: T) -> T:

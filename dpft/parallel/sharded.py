@@ -1,15 +1,16 @@
 """Fully sharded data parallel (FSDP2): each rank holds a part of every parameter and its state.
 
 ``fully_shard`` puts a unit's whole parameters together for its forward and again for its backward.
-The clipper forms the sum of one parameter at a time, over this rank's records; it is reduced and
-scattered at once, so that no rank ever holds all sums. FSDP's own reduction of gradients is not
-used: it averages, and would come before clipping.
+The clipper forms the sum of one parameter at a time, over this rank's records; a few of them are
+reduced and scattered together, so that no rank ever holds all sums. FSDP's own reduction of
+gradients would come before clipping; training without clipping uses it, and has it add up instead
+of averaging.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -17,12 +18,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Partial
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from dpft.parallel.cohort import Pieces, Replicas
+from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.shapes import BLANK
+
+# Renamed in torch 2.13.
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class Shards(Replicas):
@@ -30,8 +34,10 @@ class Shards(Replicas):
 
     sharded = divided = True
 
-    def __init__(self, mesh: DeviceMesh | None = None) -> None:
-        super().__init__()
+    def __init__(
+        self, mesh: DeviceMesh | None = None, group: dist.ProcessGroup | None = None
+    ) -> None:
+        super().__init__(group)
         self._mesh = mesh
         shards = self.size if mesh is None else mesh.size(-1)
         self.layout = MappingProxyType({"ranks": self.size, "layout": "fsdp", "shards": shards})
@@ -63,34 +69,110 @@ class Shards(Replicas):
         super().spread(received, whole)
         own.copy_(received.view(-1)[first : first + len(own)])
 
+    def prepare(
+        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], by_autograd: bool
+    ) -> None:
+        ranks = sorted(dist.get_process_group_ranks(self._group))
+        for name, parameter in parameters.items():
+            if not isinstance(parameter, DTensor):
+                if by_autograd:
+                    raise UnsupportedLayerError(
+                        f"parameter {name!r} is in no unit of FSDP, which would leave each rank "
+                        "with a gradient of its own; expected every trained one in a unit: call "
+                        "fully_shard on the whole model, without ignored_params"
+                    )
+                continue
+            over = sorted(parameter.device_mesh.mesh.flatten().tolist())
+            if over != ranks:
+                raise UnsupportedLayerError(
+                    f"parameter {name!r} is sharded over ranks {over} of {ranks}: the others' "
+                    "records would be missing in its sum; expected a mesh of all of them, of two "
+                    "dimensions for copies of shards: init_device_mesh(device, (copies, shards))"
+                )
+            shards = [p for p in parameter.placements if type(p) is not Replicate]
+            if shards != [Shard(0)]:
+                raise UnsupportedLayerError(
+                    f"parameter {name!r} has placements {parameter.placements}; expected copies "
+                    "and shards of the first dimension: no shard_placement_fn, and no tensor "
+                    "parallelism"
+                )
+        if by_autograd:
+            # Each setting is of one unit alone, and not of those within it.
+            for unit in model.modules():
+                if isinstance(unit, FSDPModule):
+                    unit.set_gradient_divide_factor(1.0)
+                    unit.set_force_sum_reduction_for_comms(True)
+
     @torch.no_grad()
-    def scatter_sum(self, parameter: nn.Parameter, total: Tensor) -> None:
-        if not isinstance(parameter, DTensor):  # too small to be worth sharding, or left out
-            dist.all_reduce(total, group=self._group)
-            part: Tensor = total
-        else:
-            mesh = parameter.device_mesh
-            whole = DTensor.from_local(total, mesh, [Partial()] * mesh.ndim, run_check=False)
-            part = whole.redistribute(placements=parameter.placements)
-        if parameter.grad is None:
-            parameter.grad = part
-        else:
-            parameter.grad.add_(part)
+    def scatter_sums(self, sums: Sequence[tuple[nn.Parameter, Tensor]]) -> None:
+        whole: list[tuple[nn.Parameter, Tensor]] = []  # in no unit: each rank has all of it
+        buckets: dict[Any, list[tuple[DTensor, Tensor]]] = {}
+        for parameter, total in sums:
+            if isinstance(parameter, DTensor):
+                layout = parameter.device_mesh, parameter.placements, total.dtype
+                buckets.setdefault(layout, []).append((parameter, total))
+            else:
+                whole.append((parameter, total))
+        for bucket in buckets.values():
+            _scatter(bucket)
+        self.add_up([total for _, total in whole])
+        for parameter, total in whole:
+            _add(parameter, total)
 
     def own_slice(self, whole: Tensor) -> tuple[Tensor, int]:
         if not isinstance(whole, DTensor):
             return whole.view(-1), 0
-        own = whole.to_local()
-        _, offset = compute_local_shape_and_global_offset(
-            whole.shape, whole.device_mesh, whole.placements
+        # Along the first dimension alone, see `prepare`, a part is one stretch of the whole.
+        dim, size = _shards(whole)
+        first = first_row(len(whole), whole.device_mesh.get_local_rank(dim), size)
+        return whole.to_local().view(-1), first * math.prod(whole.shape[1:])
+
+
+def first_row(rows: int, rank: int, size: int) -> int:
+    """Where a rank's rows begin, as FSDP cuts a parameter.
+
+    Each rank has as many, rounded up, but for the last ones, which have fewer, or none.
+    """
+    return min(rank * -(-rows // size), rows)
+
+
+def _shards(tensor: DTensor) -> tuple[int, int]:
+    """Which dimension of its mesh a tensor is sharded over, and among how many ranks."""
+    (dim,) = [d for d, placement in enumerate(tensor.placements) if placement == Shard(0)]
+    return dim, tensor.device_mesh.size(dim)
+
+
+def _scatter(sums: Sequence[tuple[DTensor, Tensor]]) -> None:
+    """One reduce-scatter over the shards for several parameters, and a sum over copies, if any."""
+    first, mesh = sums[0][0], sums[0][0].device_mesh
+    dim, size = _shards(first)
+    widths = [first_row(len(total), 1, size) * total[0].numel() for _, total in sums]
+    whole = sums[0][1].new_zeros(size, sum(widths))
+    for (_, total), columns in zip(sums, whole.split(widths, 1), strict=True):
+        for row, chunk in zip(columns, total.chunk(size), strict=False):
+            row[: chunk.numel()] = chunk.flatten()
+    own = whole.new_empty(sum(widths))
+    _reduce_scatter(own, whole.view(-1), group=mesh.get_group(dim))
+    for other in set(range(mesh.ndim)) - {dim}:
+        dist.all_reduce(own, group=mesh.get_group(other))
+    for (parameter, total), part in zip(sums, own.split(widths), strict=True):
+        local = parameter.to_local().shape
+        summed = DTensor.from_local(
+            part[: local.numel()].view(local),
+            mesh,
+            parameter.placements,
+            run_check=False,
+            shape=total.shape,
+            stride=parameter.stride(),
         )
-        # Along the first dimension alone a part is one stretch of the flattened whole.
-        if any(offset[1:]) or own.shape[1:] != whole.shape[1:]:
-            raise ValueError(
-                f"placements {whole.placements}; expected shards of the first dimension"
-            )
-        first = offset[0] * math.prod(whole.shape[1:]) if offset else 0
-        return own.view(-1), first
+        _add(parameter, summed)
+
+
+def _add(parameter: Tensor, part: Tensor) -> None:
+    if parameter.grad is None:
+        parameter.grad = part
+    else:
+        parameter.grad.add_(part)
 
 
 def shard(model: nn.Module, mesh: DeviceMesh | None = None, **options: Any) -> nn.Module:

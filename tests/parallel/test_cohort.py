@@ -2,24 +2,23 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dpft.config.schema import Parallel
-from dpft.parallel.cohort import RankError, SingleProcess, launched
+from dpft.parallel.cohort import RankError, Replicas, SingleProcess, launched
 from dpft.parallel.layouts import join
 from tests.parallel.ranks import together
 
-SIZES = (2, 3)
 
-
-def shares(cohort, drawn):
-    return list(cohort.share(drawn))
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("drawn", [[], [7], list(range(13))])
-def test_shares_are_disjoint_and_complete(size, drawn):
-    parts = together(shares, size, drawn)
-    assert sorted(unit for part in parts for unit in part) == drawn
+@given(drawn=st.lists(st.integers()), size=st.integers(1, 9))
+def test_shares_are_disjoint_and_complete(drawn, size):
+    parts = []
+    for rank in range(size):
+        ranks = object.__new__(Replicas)
+        ranks.rank, ranks.size = rank, size
+        parts.append(list(ranks.share(drawn)))
+    assert sorted(unit for part in parts for unit in part) == sorted(drawn)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
@@ -36,9 +35,29 @@ def sums(cohort):
     return mine, tensors
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_sums_are_those_of_all_ranks_and_the_same_bits_on_each(size):
-    results = together(sums, size)
+def met(cohort, case):
+    trouble = ValueError("rows change places") if case == "error" and cohort.rank == 1 else None
+    word = f"drawn {cohort.rank == 1}" if case == "unlike" else "drawn"
+    try:
+        cohort.meet(trouble, word)
+    except (RankError, ValueError) as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+def said(cohort):
+    meetings = {case: met(cohort, case) for case in ("well", "error", "unlike")}
+    return sums(cohort), meetings, cohort.from_first({"key": bytes([cohort.rank])})
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def ranks(request):
+    """What each of so many ranks returned from every collective."""
+    return together(said, request.param)
+
+
+def test_sums_are_those_of_all_ranks_and_the_same_bits_on_each(ranks):
+    results = [result for result, *_ in ranks]
     for place, (expected, tolerance) in enumerate(
         [*((torch.float64, 1e-14) for _ in range(8)), (torch.float32, 1e-6), (torch.float32, 1e-2)]
     ):
@@ -50,33 +69,20 @@ def test_sums_are_those_of_all_ranks_and_the_same_bits_on_each(size):
             )
 
 
-def met(cohort, case):
-    trouble = ValueError("rows change places") if case == "error" and cohort.rank == 1 else None
-    word = f"drawn {cohort.rank == 1}" if case == "unlike" else "drawn"
-    try:
-        cohort.meet(trouble, word)
-    except (RankError, ValueError) as error:
-        return type(error).__name__, str(error)
-    return None
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_ranks_go_on_together_or_not_at_all(size):
-    assert together(met, size, "well") == [None] * size
-    for rank, (name, text) in enumerate(together(met, size, "error")):
+def test_ranks_go_on_together_or_not_at_all(ranks):
+    for rank, (_, meetings, _) in enumerate(ranks):
+        assert meetings["well"] is None
+        name, text = meetings["error"]
         assert name == ("ValueError" if rank == 1 else "RankError")
-        assert ("rows change places" if rank == 1 else f"rank 1 of {size} stopped") in text
-    for name, text in together(met, size, "unlike"):
+        stopped = f"rank 1 of {len(ranks)} stopped"
+        assert ("rows change places" if rank == 1 else stopped) in text
+        name, text = meetings["unlike"]
         assert name == "RankError"
         assert "something else than another rank" in text
 
 
-def firsts(cohort):
-    return cohort.from_first({"key": bytes([cohort.rank])})
-
-
-def test_all_have_what_the_first_has():
-    assert together(firsts, 3) == [{"key": b"\0"}] * 3
+def test_all_have_what_the_first_has(ranks):
+    assert [first for *_, first in ranks] == [{"key": b"\0"}] * len(ranks)
 
 
 def test_one_process_needs_no_group(monkeypatch):

@@ -110,6 +110,8 @@ class Clipper:
         self._schedule = Schedule()
         self._unfinished = False
         self._forms: dict[str, str] = {}
+        if cohort is not None and cohort.sharded:
+            cohort.prepare(model, self.parameters, by_autograd=plan == "none")
         sites = {} if plan == "none" else find_sites(model, self.parameters, rules)
         self._capture = Capture(model, sites, self._sharded)
         self._guard = Guard(self.parameters if self.private else {})
@@ -421,12 +423,17 @@ class Clipper:
                 "of this forward, neither detached nor constant"
             )
         due = self._schedule.due(losses, structure.reached, rows, self._capture.hooks())
-        if self._on_any(due):
+        permuting = bool(structure.row_permuting_nodes)
+        if self.cohort is not None and self._sharded:
+            # Ranks go through a backward together, or not at all, and form the same sums in it.
+            calls_of_all = " ".join(call.site.name for call in structure.reached)
+            due, permuting = self.cohort.agree([due, permuting], calls_of_all)
+        if due:
             verified = check_rules(
                 self._capture, losses, structure, leaves, self.groups, rows, real
             )
             self._schedule.checked(*verified)
-        if self._on_any(bool(structure.row_permuting_nodes)):
+        if permuting:
             check_order(self._capture, losses, structure, rows, self._schedule.batches)
         return structure
 
@@ -453,10 +460,6 @@ class Clipper:
     @property
     def _sharded(self) -> bool:
         return self.cohort is not None and self.cohort.sharded
-
-    def _on_any(self, flag: bool) -> bool:
-        """Whether a check is due on any rank that must go through the backward with this one."""
-        return self.cohort.any(flag) if self.cohort is not None and self._sharded else flag
 
     def _factors_of(self, k: int, norms: Tensor) -> Tensor:
         return self._clip_function(norms, self.thresholds[k])

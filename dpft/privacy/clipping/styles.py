@@ -79,6 +79,8 @@ def make_clipper(
     if not parameters:
         raise ValueError("the model has no trainable parameter; expected at least one")
     if plan == "none":
+        if cohort is not None:
+            check_single_process(model, cohort)
         functions = CLIP_FUNCTIONS[clip_function]
         return Clipper(model, plan, parameters, (), functions, {}, cohort=cohort)
     check_single_process(model, cohort)

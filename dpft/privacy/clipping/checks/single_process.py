@@ -34,10 +34,29 @@ def check_single_process(model: nn.Module | None = None, cohort: Cohort | None =
             )
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
+        if model is not None and (cohort is None or not cohort.sharded):
+            _check_whole(model)
         size = distributed.get_world_size()
         if size > 1 and cohort is None:
             raise UnsupportedLayerError(
                 f"this process is one of {size} (torch.distributed); expected a single one, or a "
                 "cohort given to make_clipper: each would clip its own share and release it under "
                 "the same noise as the others"
+            )
+
+
+def _check_whole(model: nn.Module) -> None:
+    """Refuse a sharded model where no cohort of shards is told what to add up.
+
+    Raises:
+        UnsupportedLayerError: naming a parameter.
+    """
+    from torch.distributed.tensor import DTensor  # takes long to import, and few need it
+
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and isinstance(parameter, DTensor):
+            raise UnsupportedLayerError(
+                f"parameter {name!r} is sharded over several processes; expected "
+                "make_clipper(..., cohort=dpft.parallel.sharded.Shards()), which adds up sums of "
+                "parts, or a model that is not sharded"
             )

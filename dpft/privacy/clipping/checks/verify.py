@@ -183,6 +183,7 @@ class RuleSums:
             del self._sums[name]
             for use in self._held.pop(name, []):
                 self._add_to(ours, use)
+            theirs = None if theirs is None else theirs.to(ours.dtype)
             norms[name] = 0.0 if theirs is None else float(theirs.norm())
             apart[name] = float((ours if theirs is None else ours.sub_(theirs)).norm())
 
@@ -224,7 +225,10 @@ class RuleSums:
 
     def _sum(self, name: str) -> Tensor:
         if name not in self._sums:
-            self._sums[name] = torch.zeros_like(self._parameters[name])
+            # Whoever shards may put a parameter together in half precision; its uses are not.
+            like = self._parameters[name]
+            kind = torch.promote_types(like.dtype, torch.float32)
+            self._sums[name] = torch.zeros_like(like, dtype=kind)
         return self._sums[name]
 
     def _add_to(self, total: Tensor, use: Use) -> None:

@@ -32,6 +32,10 @@ from dpft.privacy.clipping.rules import (
 from dpft.privacy.cohort import Cohort
 from dpft.privacy.precision import full_precision
 
+# Numbers of sharded parameters' sums that are formed before they are scattered: enough to hide the
+# latency of a collective, fewer than a layer of a model that needs sharding has.
+_AT_ONCE = 1 << 23
+
 
 class Entry(NamedTuple):
     """What is kept of a complete parameter: its norms, and what its sum will be formed from."""
@@ -110,6 +114,7 @@ class Batch:
         self._grams = GramCache()
         self._norms: dict[int, Tensor] = {}
         self._factors: dict[int, Tensor] = {}
+        self._formed: list[tuple[nn.Parameter, Tensor]] = []
 
     def backward(
         self,
@@ -228,10 +233,18 @@ class Batch:
                 total = use.last_sum(factors.values)
             else:
                 use.add_weighted_sum(factors.values, total)
-        if self._cohort is None:
+        if not self.sharded:
             parameter.grad = total
         elif total is not None:
-            self._cohort.scatter_sum(parameter, total)
+            self._formed.append((parameter, total))
+            if sum(one.numel() for _, one in self._formed) >= _AT_ONCE:
+                self._scatter()
+
+    def _scatter(self) -> None:
+        """Hand over to the cohort what was formed since the last time."""
+        if self._cohort is not None and self._formed:
+            self._cohort.scatter_sums(self._formed)
+            self._formed = []
 
     @property
     def sharded(self) -> bool:
@@ -240,7 +253,8 @@ class Batch:
 
     @torch.no_grad()
     def result(self) -> tuple[Tensor, Tensor]:
-        """Norms and clip factors of all groups, ``(B, K)`` each."""
+        """Norms and clip factors of all groups, ``(B, K)`` each, once all sums were formed."""
+        self._scatter()
         for k in range(len(self.groups)):
             if k not in self._norms:
                 self.clip_factors(k, {})

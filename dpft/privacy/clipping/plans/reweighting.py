@@ -24,7 +24,9 @@ class TwoBackwards:
 
     Where the losses depend on everything before the last layer's output through that output alone,
     both start there: what lies above (a softmax over the vocabulary) is differentiated once, and
-    for the second only the rows of its gradient are reweighted.
+    for the second only the rows of its gradient are reweighted. Not where parameters are sharded:
+    they are put together for a backward that comes through the model's output, and taken away at
+    its end.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -32,7 +34,7 @@ class TwoBackwards:
         self._linear = Reweighted()
         self._gate: Gate | None = None
         *others, last = batch.structure.reached
-        if dominates(last, batch.losses, others):
+        if not batch.sharded and dominates(last, batch.losses, others):
             self._gate = batch.capture.open_gate(batch.losses, last)
 
     def first(self, complete: Callable[[str, list[Use]], None]) -> None:
