@@ -371,3 +371,23 @@ def test_offloaded_indices_are_looked_at_with_care():
 
 def test_every_plan_is_tested_here():
     assert {STYLES[s].plan for s in ("flat", "lee_kifer", "ghost", "bk", "per_layer")} == set(PLANS)
+
+
+class RegisterPostBackwardFunction(torch.autograd.Function):
+    """By its name alone FSDP's, whose inputs pass as they are."""
+
+    @staticmethod
+    def forward(ctx, group, h):
+        return h.flip(0)
+
+    @staticmethod
+    def backward(ctx, g):
+        return None, g.flip(0)
+
+
+def test_a_function_is_not_trusted_for_its_name():
+    layer = nn.Linear(3, 3)
+    h = layer(torch.randn(4, 3))
+    losses = RegisterPostBackwardFunction.apply(None, h).sum(1)
+    found = row_permuting_nodes(losses, [torch.autograd.graph.get_gradient_edge(h)])
+    assert [node.name() for node in found] == ["RegisterPostBackwardFunctionBackward"]

@@ -48,7 +48,7 @@ def carried(
     """
     name = _function(node.name())
     rule = RULES.get(name)
-    if given == result and (rule is _aligned or name in _RESHAPES):
+    if given == result and (rule is _aligned or name in _RESHAPES or _passes_on(node, name)):
         return outer
     if name in _RESHAPES:
         return outer if math.prod(given) == math.prod(result) else None
@@ -63,6 +63,17 @@ def _function(name: str) -> str:
     """``Add`` of ``AddBackward0``."""
     found = _NAME.fullmatch(name)
     return found[1] if found else name
+
+
+def _passes_on(node: Node, name: str) -> bool:
+    """Whether it is FSDP2's function that gives its inputs as they are, each in its place.
+
+    Anybody may write a function of that name: this one is known by where it was written.
+    """
+    if name != "RegisterPostBackwardFunctionBackward":
+        return False
+    function: Any = getattr(type(node), "_forward_cls", None)
+    return getattr(function, "__module__", "").startswith("torch.distributed.fsdp.")
 
 
 def _moved(outer: int, batch: int, given: Shape, axes: Axes, result: Shape) -> int | None:
