@@ -6,7 +6,10 @@ but for line 11: nothing is freed before the end. `groupwise` frees.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+from torch import Tensor, nn
 
 from dpft.privacy.clipping.plans.batch import Batch, Book, Entry
 from dpft.privacy.clipping.plans.norms import formed
@@ -19,7 +22,10 @@ def bookkeeping(batch: Batch) -> None:
     book: Book = {}
 
     def complete(name: str, uses: list[Use]) -> None:
-        uses = cheapest_forms(uses, batch.size, transient=False)
+        # One record's gradient, once formed, becomes .grad where it lies. Where sums are scattered
+        # it does not, and whole ones of all layers would be held beside each other.
+        if not (batch.sharded and batch.size == 1 and _smaller(uses, batch.parameters[name])):
+            uses = cheapest_forms(uses, batch.size, transient=False)
         book[name] = Entry(batch.squared_norm(name, uses), uses)  # line 5
 
     batch.backward(complete)  # lines 3 and 4
@@ -27,6 +33,12 @@ def bookkeeping(batch: Batch) -> None:
         for k in range(len(batch.groups)):
             factors = batch.clip_factors(k, book)  # lines 7 and 8
             batch.add_sums(k, book, factors)  # lines 9 to 11
+
+
+def _smaller(uses: Sequence[Use], parameter: nn.Parameter) -> bool:
+    """Whether what the uses hold is less than the gradient of one record."""
+    held = [x for use in uses for x in vars(use).values() if isinstance(x, Tensor)]
+    return sum(x.numel() for x in held) < parameter.numel()
 
 
 def cheapest_forms(uses: list[Use], batch: int, *, transient: bool) -> list[Use]:
