@@ -28,6 +28,7 @@ from dpft.models.empty import without_weights
 from dpft.models.files import Files
 from dpft.models.head import draw_head, in_head, is_tied, of_classes, settle_bias, untie
 from dpft.models.needs import Needs
+from dpft.models.sizes import refuse
 from dpft.runs.finished import check_whole
 from dpft.runs.hidden import check_no_trial
 from dpft.runs.lineage import FILE as ANCESTRY
@@ -44,7 +45,7 @@ ADAPTER = "adapter"  # the folder of an adapter, in that of its model
 ADAPTER_CONFIG = "adapter_config.json"
 BUNDLED = Path(__file__).resolve().parent
 END = "<|endoftext|>"
-_DROPOUTS = (
+DROPOUTS = (
     "resid_pdrop",
     "embd_pdrop",
     "attn_pdrop",
@@ -200,7 +201,7 @@ def load_model(
         config.num_labels = len(needs.classes)
         config.id2label = dict(enumerate(needs.classes))
         config.label2id = {name: i for i, name in enumerate(needs.classes)}
-    for name in _DROPOUTS:
+    for name in DROPOUTS:
         if settings.dropout is not None and hasattr(config, name):
             setattr(config, name, settings.dropout)
     labels = [*origin.labels]
@@ -268,6 +269,8 @@ def find(settings: Model) -> Files | StandIn:
             from dpft.models import standins
 
             return standins.find(name)
+        case ["sizes", _]:
+            raise refuse(path)
         case ["bundled", name]:
             return _bundled(settings, name)
         case _:

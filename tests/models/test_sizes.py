@@ -24,6 +24,7 @@ from transformers import (
 from dpft.config.schema import Model
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
+from dpft.models.sizes import SIZES
 from dpft.models.standins import FAMILIES
 
 DOCS = Path(__file__).parents[2] / "docs/reference/models.md"
@@ -79,6 +80,8 @@ PUBLISHED = {
     "gpt2-medium": gpt2(1024, 24, 16),
     "gpt2-large": gpt2(1280, 36, 20),
     "gpt2-xl": gpt2(1600, 48, 25),
+    "llama-3-8b": (LlamaForCausalLM, SIZES["meta-llama/Meta-Llama-3-8B"]()),
+    "gpt3-175b": (GPT2LMHeadModel, SIZES["sizes:gpt3-175b"]()),
     "dialogpt-medium": gpt2(1024, 24, 16),
     "openai-gpt": (OpenAIGPTLMHeadModel, OpenAIGPTConfig(vocab_size=40478 + 1)),
     "smollm2-135m": (LlamaForCausalLM, SMOLLM2),

@@ -74,12 +74,17 @@ class GramCache:
     def gram(self, a: Tensor) -> Tensor:
         """``a a^T`` of each record: ``(B, T, d)`` to ``(B, T, T)``."""
         for kept, version, gram in self._kept:
-            same_place = kept.data_ptr() == a.data_ptr() and version == a._version
+            same_place = _place(kept) == _place(a) and version == a._version
             if same_place and kept.shape == a.shape and kept.stride() == a.stride():
                 return gram
         gram = batched_gram(a)
         self._kept = [*self._kept, (a, a._version, gram)][-self._entries :]
         return gram
+
+
+def _place(x: Tensor) -> tuple[int, int]:
+    """Where a tensor begins in memory, also of one without data."""
+    return x.untyped_storage()._cdata, x.storage_offset()
 
 
 # Above this many multiplications one product per record is faster on a CPU than a batched one,

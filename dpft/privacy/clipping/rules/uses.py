@@ -270,7 +270,9 @@ def _untouched_zeros(like: Tensor, shape: tuple[int, int]) -> Tensor:
     A batch touches few rows of a large table. torch's zeros write all of them, to memory that the
     system has just zeroed.
     """
-    if like.device.type != "cpu" or like.dtype not in (torch.float32, torch.float64):
+    # A subclass (one without data, say) has zeros of its own kind.
+    plain = type(like) is Tensor and like.device.type == "cpu"
+    if not plain or like.dtype not in (torch.float32, torch.float64):
         return like.new_zeros(shape)
     return torch.from_numpy(
         np.zeros(shape, "float32" if like.dtype == torch.float32 else "float64")

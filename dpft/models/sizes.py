@@ -1,0 +1,57 @@
+"""Architectures by their published sizes: what `dpft plan` needs of a model, without a download."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from dpft.config.errors import ModelError, suggestion
+
+PREFIX = "sizes:"
+
+
+def _gpt2(width: int, layers: int, heads: int, positions: int = 1024) -> Callable[[], Any]:
+    def config() -> Any:
+        from transformers import GPT2Config
+
+        return GPT2Config(n_embd=width, n_layer=layers, n_head=heads, n_positions=positions)
+
+    return config
+
+
+def _llama_3_8b() -> Any:
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=128_256, hidden_size=4096, intermediate_size=14_336, num_hidden_layers=32,
+        num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=8192,
+        rms_norm_eps=1e-5, tie_word_embeddings=False, bos_token_id=128_000, eos_token_id=128_001,
+    )  # fmt: skip
+
+
+SIZES: Mapping[str, Callable[[], Any]] = MappingProxyType(
+    {
+        # Radford et al. 2019, table 2; heads have a width of 64.
+        "openai-community/gpt2": _gpt2(768, 12, 12),
+        "openai-community/gpt2-medium": _gpt2(1024, 24, 16),
+        "openai-community/gpt2-large": _gpt2(1280, 36, 20),
+        "openai-community/gpt2-xl": _gpt2(1600, 48, 25),
+        # Grattafiori et al. 2024 ("The Llama 3 Herd of Models"), table 3. It has 128 thousand
+        # tokens and 256 special ones, and in this size no tied head.
+        "meta-llama/Meta-Llama-3-8B": _llama_3_8b,
+        # Brown et al. 2020, table 2.1; the vocabulary and the blocks of GPT-2. Its weights were
+        # never published. Attention is dense here, and every other layer's was sparse.
+        f"{PREFIX}gpt3-175b": _gpt2(12_288, 96, 96, positions=2048),
+    }
+)
+"""By ``model.path``: each makes a configuration of transformers."""
+
+
+def refuse(path: str) -> ModelError:
+    """The error for a path that names sizes where weights are needed."""
+    return ModelError(
+        f"model.path is {path!r}, which has sizes and no weights"
+        f"{suggestion(path, [known for known in SIZES if known.startswith(PREFIX)])}; expected a "
+        "model that can be loaded. dpft plan says what training it would take"
+    )
