@@ -3,10 +3,13 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor import DTensor
 from transformers import GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
@@ -15,7 +18,9 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, ModelError
 from dpft.config.schema import parse
 from dpft.models.load import find
+from dpft.parallel.sharded import Shards, shard
 from dpft.parallel.simulate import Answers, Meter, Training, sent, simulated, steps
+from dpft.privacy import make_clipper
 from dpft.training.plan import Shape, plan, training_of
 from tests.parallel.ranks import together
 
@@ -105,6 +110,31 @@ def test_one_record_on_shards_holds_no_whole_gradients_beside_each_other():
         return simulated(replace(chosen, build=narrow)).peaks["backward"]
 
     assert backward("bk") <= backward("none")
+
+
+def sums_of_one_record_each(cohort):
+    """What book-keeping leaves where each rank has one of two records; None: one process both."""
+    torch.manual_seed(0)
+    model = narrow().double()
+    rows = torch.randint(64, (2, 32))
+    if cohort is not None:
+        rows = rows[cohort.rank :][:1]
+        shard(model)
+    clipper = make_clipper(model, "bk", threshold=0.1, cohort=cohort and Shards())
+    logits = model(input_ids=rows, use_cache=False).logits.transpose(1, 2)
+    clipper.backward(F.cross_entropy(logits, rows, reduction="none").mean(1))
+    return {name: whole_of(p.grad) for name, p in clipper.parameters.items()}
+
+
+def whole_of(grad):
+    return (grad.full_tensor() if isinstance(grad, DTensor) else grad).numpy()
+
+
+def test_one_record_on_each_shard_has_the_sums_of_one_process():
+    expected = sums_of_one_record_each(None)
+    for got in together(sums_of_one_record_each, 2):
+        for name, total in expected.items():
+            np.testing.assert_allclose(got[name], total, rtol=1e-10, atol=1e-14, err_msg=name)
 
 
 def test_a_storage_counts_until_nobody_refers_to_it_and_as_large_as_it_is_now():
