@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from dpft.cli.interrupts import STATUS, heed_by_exception
+from dpft.cli.interrupts import Stopped, heed_by_exception, speaks
 from dpft.report.terminal import secho
 
 # A disk that is full or may not be written to, which any verb may meet anywhere.
@@ -82,9 +82,10 @@ def _run(verb: Callable[..., None], options: dict[str, Any], after: str) -> None
             f"out of memory ({' '.join(str(error).split()) or 'of the machine'}); free some, or "
             "take a machine with more, and type the same command again"
         )
-    except KeyboardInterrupt:
-        secho(f"dpft: stopped; {after}", err=True)
-        sys.exit(STATUS)
+    except KeyboardInterrupt as error:
+        if speaks():
+            secho(f"dpft: stopped; {after}", err=True)
+        sys.exit(error.status if isinstance(error, Stopped) else 130)
 
 
 def _refuse(said: str) -> NoReturn:

@@ -1,25 +1,64 @@
-"""Ctrl-C before a verb has begun: a sentence and status 130, while Python is still importing."""
+"""Ctrl-C and SIGTERM: a sentence and the status that shells expect, at whatever moment they come.
+
+SIGTERM is what a scheduler sends that takes a machine back, and what torchrun passes on to its
+ranks; of several ranks the first one speaks.
+"""
 
 import os
 import signal
-from types import FrameType
+from types import FrameType, MappingProxyType
+from typing import NoReturn
 
 _SAID = b"dpft: stopped; nothing had begun, the same command begins anew\n"
-STATUS = 130  # what shells expect of a program that Ctrl-C ended
+# Each signal with what Python does about it by itself.
+_HEEDED = MappingProxyType(
+    {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+)
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal came that asks to end.
+
+    Args:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.status = _status(number)
 
 
 def heed_at_once() -> None:
-    """From now on Ctrl-C ends the process on the spot; where it is ignored, it still is."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _stop)
+    """From now on a signal ends the process on the spot; where it is ignored, it still is."""
+    for number, usual in _HEEDED.items():
+        if signal.getsignal(number) is usual:
+            signal.signal(number, _stop)
 
 
 def heed_by_exception() -> None:
-    """From now on Ctrl-C is a KeyboardInterrupt again: there may be something to finish."""
-    if signal.getsignal(signal.SIGINT) is _stop:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """From now on a signal is a KeyboardInterrupt: there may be something to finish."""
+    for number in _HEEDED:
+        if signal.getsignal(number) is _stop:
+            signal.signal(number, _raise)
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    os.write(2, _SAID)
-    os._exit(STATUS)
+def speaks() -> bool:
+    """Whether this process says what all that were started with it would say."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    if speaks():
+        os.write(2, _SAID)
+    os._exit(_status(number))
+
+
+def _raise(number: int, frame: FrameType | None) -> NoReturn:
+    if number == signal.SIGTERM:
+        # A scheduler tells every process, and torchrun tells its ranks again: once is enough.
+        signal.signal(number, signal.SIG_IGN)
+    raise Stopped(number)
+
+
+def _status(number: int) -> int:
+    """What shells report of a program that the signal ended."""
+    return 128 + number

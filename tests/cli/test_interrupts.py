@@ -1,20 +1,22 @@
-"""Ctrl-C before anything has begun: a sentence and status 130, at whichever import it comes."""
+"""A signal before anything has begun: a sentence and its status, at whichever import it comes."""
 
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
-# Where the process is interrupted: at the first import of that name, by the signal of Ctrl-C.
+# Where the process is interrupted: at the first import of that name, by that signal.
 CODE = """
 import os, signal, sys
-signal.signal(signal.SIGINT, signal.{handler})
+signal.signal({number}, signal.{handler})
 
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == {module!r}:
             sys.meta_path.remove(self)
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), {number})
 
 sys.meta_path.insert(0, Interrupting())
 sys.argv = ["dpft", "ls", "task"]
@@ -23,9 +25,10 @@ main()
 """
 
 
-def interrupted(module, handler="default_int_handler"):
-    code = CODE.format(module=module, handler=handler)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+def interrupted(module, handler="default_int_handler", number=signal.SIGINT, **environment):
+    code = CODE.format(module=module, handler=handler, number=int(number))
+    told = {**os.environ, **environment}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=told)
 
 
 @pytest.mark.parametrize("module", ["dpft.cli.app", "typer", "dpft.cli.ls"])
@@ -39,3 +42,10 @@ def test_where_it_is_ignored_it_still_is():
     done = interrupted("typer", "SIG_IGN")
     assert done.returncode == 0
     assert "e2e" in done.stdout
+
+
+def test_sigterm_is_a_sentence_too_and_of_several_ranks_the_first_says_it():
+    done = interrupted("typer", "SIG_DFL", signal.SIGTERM)
+    assert (done.returncode, done.stderr.count("dpft: stopped")) == (143, 1)
+    done = interrupted("typer", "SIG_DFL", signal.SIGTERM, RANK="1")
+    assert (done.returncode, done.stderr) == (143, "")
