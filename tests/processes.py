@@ -93,7 +93,7 @@ class Forked:
 
 def command(arguments: Sequence[str], cwd: Path) -> Forked:
     """``dpft ARGUMENTS``, running in that folder."""
-    return Forked(_dpft, list(arguments), cwd)
+    return Forked(dpft_in, list(arguments), cwd)
 
 
 def dpft(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
@@ -119,7 +119,8 @@ def _call(
     function(*arguments, **named)
 
 
-def _dpft(arguments: list[str], cwd: Path) -> None:
+def dpft_in(arguments: list[str], cwd: Path) -> None:
+    """``dpft ARGUMENTS`` in that folder, by this process."""
     os.chdir(cwd)
     sys.argv = ["dpft", *arguments]
     from dpft.cli.app import main

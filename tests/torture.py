@@ -125,11 +125,11 @@ def live(raw: dict[str, Any], operations: int | None) -> None:
     java.java_version = lambda: "none"  # type: ignore
     # The secret keys of all runs are the same, and so are their noise and their batches.
     os.urandom = lambda count: bytes(range(count))
-    _Operations(Path(raw["runs_dir"], raw["name"]), operations).watch()
+    Operations(Path(raw["runs_dir"], raw["name"]), operations).watch()
     run_experiment(parse(raw))
 
 
-class _Operations:
+class Operations:
     """Counts what a process does to the files of a run, and kills it amid the last one."""
 
     _EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
@@ -382,14 +382,14 @@ def _nothing() -> None:
 
 def _counted(raw: dict[str, Any]) -> None:
     """A whole life that tells how many operations it had."""
-    counts: list[_Operations] = []
-    watch = _Operations.watch
+    counts: list[Operations] = []
+    watch = Operations.watch
 
-    def noted(self: _Operations) -> None:
+    def noted(self: Operations) -> None:
         counts.append(self)
         watch(self)
 
-    _Operations.watch = noted  # type: ignore[method-assign]
+    Operations.watch = noted  # type: ignore[method-assign]
     live(raw, None)
     print(counts[0].count)
 

@@ -29,7 +29,7 @@ Pieces = Sequence[Sequence[int]]
 _BUCKET = 1 << 24
 # How long a rank waits for the others. A step of a large model with many microbatches takes
 # minutes; a rank that died is noticed at once, by its connections.
-_TIMEOUT = timedelta(minutes=30)
+TIMEOUT = timedelta(minutes=30)
 
 
 @contextmanager
@@ -40,15 +40,26 @@ def _connected() -> Iterator[None]:
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        raise RankError(
-            f"another rank does not answer ({' '.join(str(error).split())[:200]}); it was killed, "
-            "or its machine is gone: see its messages. The same command continues from the last "
-            "checkpoint"
-        ) from error
+        raise UnansweredError(error) from error
 
 
 class RankError(TrainingError):
     """Another rank failed, or ranks disagree: no rank may go on."""
+
+
+class UnansweredError(RankError):
+    """Another rank is gone.
+
+    Args:
+        error: what a collective raised.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(
+            f"another rank does not answer ({' '.join(str(error).split())[:200]}); it was killed, "
+            "or its machine is gone: see its messages. The same command continues from the last "
+            "checkpoint"
+        )
 
 
 class Cohort(Sums, Protocol):
@@ -117,9 +128,6 @@ class Cohort(Sums, Protocol):
     def from_first(self, value: T) -> T:
         """What rank 0 has."""
 
-    def close(self) -> None:
-        """Leave the group."""
-
 
 class SingleProcess:
     """A run in one process: nothing to share, nobody to wait for."""
@@ -175,9 +183,6 @@ class SingleProcess:
     def from_first(self, value: T) -> T:
         return value
 
-    def close(self) -> None:
-        pass
-
 
 class Replicas:
     """Ranks that each hold a whole copy of the model (data parallel).
@@ -223,7 +228,12 @@ class Replicas:
         return drawn[self.rank :: self.size]
 
     def meet(self, trouble: BaseException | None = None, word: str = "") -> None:
-        (failed,), alike = self._largest([0 if trouble is None else 1 + self.rank], word)
+        failed, alike = 0, True
+        try:
+            (failed,), alike = self._largest([0 if trouble is None else 1 + self.rank], word)
+        except UnansweredError:
+            if trouble is None:
+                raise
         if trouble is not None:
             raise trouble
         if failed:
@@ -304,9 +314,6 @@ class Replicas:
             dist.broadcast_object_list(held, src=0, group=self._group, device=self._device)
         return held[0]
 
-    def close(self) -> None:
-        dist.destroy_process_group(self._group)
-
 
 @contextmanager
 def together(cohort: Cohort, word: str = "") -> Iterator[None]:
@@ -314,7 +321,9 @@ def together(cohort: Cohort, word: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as trouble:
-        cohort.meet(trouble, word)
+        # The others may be amid a collective of a sharded layer: they find that this one left.
+        if not cohort.sharded:
+            cohort.meet(trouble, word)
         raise
     cohort.meet(None, word)
 
@@ -331,14 +340,6 @@ def launched() -> int:
     return int(size) if size.isdecimal() else 1
 
 
-def connect(device: torch.device) -> None:
-    """Meet the other processes that torchrun started for this run.
-
-    Args:
-        device: where this rank computes.
-    """
-    if not dist.is_initialized():
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=_TIMEOUT)
+def restarted() -> bool:
+    """Whether torchrun began these processes again, in the place of others that ended."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")

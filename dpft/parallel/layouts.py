@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Parallel
-from dpft.parallel.cohort import Cohort, Replicas, SingleProcess, connect, launched
+from dpft.parallel.cohort import Cohort, Replicas, SingleProcess, launched
+from dpft.parallel.joining import connected
 
 
-def join(device: torch.device, parallel: Parallel) -> Cohort:
+@contextmanager
+def joined(device: torch.device, parallel: Parallel) -> Iterator[Cohort]:
     """The cohort of this process: all that torchrun started, in their layout, or this one.
 
     Args:
@@ -18,25 +23,29 @@ def join(device: torch.device, parallel: Parallel) -> Cohort:
 
     Raises:
         ConfigError: if so many ranks cannot be laid out like that.
+        RankError: if they do not find each other, or another one leaves.
     """
     size = launched()
-    if size == 1:
-        return SingleProcess()
-    if parallel.name == "data":
-        connect(device)
-        return Replicas()
-    if parallel.name == "pipeline":
-        connect(device)
-        from dpft.parallel.mesh import Pipelines
-
-        return Pipelines(parallel.ranks, parallel.schedule or "1f1b", parallel.microbatches)
     shards = parallel.shards or size
     if size % shards:
         raise ConfigError(
             f"parallel.shards is {shards} with {size} processes; expected a number that divides "
             "them: each copy of the model is spread over as many"
         )
-    connect(device)
+    if size == 1:
+        yield SingleProcess()
+        return
+    with connected(device):
+        match parallel.name:
+            case "data":
+                yield Replicas()
+            case "fsdp":
+                yield _sharded(device, size, shards)
+            case "pipeline":
+                yield _pipelines(parallel)
+
+
+def _sharded(device: torch.device, size: int, shards: int) -> Cohort:
     from torch.distributed.device_mesh import init_device_mesh
 
     from dpft.parallel.sharded import Shards
@@ -46,3 +55,9 @@ def join(device: torch.device, parallel: Parallel) -> Cohort:
     return Shards(
         init_device_mesh(device.type, (size // shards, shards), mesh_dim_names=("copy", "shard"))
     )
+
+
+def _pipelines(parallel: Parallel) -> Cohort:
+    from dpft.parallel.mesh import Pipelines
+
+    return Pipelines(parallel.ranks, parallel.schedule or "1f1b", parallel.microbatches)

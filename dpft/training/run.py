@@ -17,8 +17,8 @@ from dpft.config.errors import ConfigError, DpftError
 from dpft.config.schema import Run
 from dpft.models.load import LoadedModel
 from dpft.models.save import save_model
-from dpft.parallel.cohort import Cohort, launched
-from dpft.parallel.layouts import join
+from dpft.parallel.cohort import Cohort, launched, restarted
+from dpft.parallel.layouts import joined
 from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.guarantee import least_claim
 from dpft.report.card import write_card, write_descent
@@ -64,11 +64,8 @@ def run_experiment(run: Run) -> Outcome:
     """
     _check_launcher(run)
     forget_peak()
-    cohort = join(device_of(run.device), run.parallel)
-    try:
+    with joined(device_of(run.device), run.parallel) as cohort:
         return _lead(run, cohort) if cohort.rank == 0 else _follow(run, cohort)
-    finally:
-        cohort.close()
 
 
 def _follow(run: Run, cohort: Cohort) -> Outcome:
@@ -94,7 +91,9 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
     # Neither of these is a setting of the run: kept, `force` would start it over when resumed.
     kept = {**run.raw, "force": False, "resume": None}
     text = OmegaConf.to_yaml(OmegaConf.create(kept))
-    with runs.RunDirectory.open(path, run.identity(), text, force=run.force) as directory:
+    # Begun again by torchrun, the same words mean to go on with what they began.
+    force = run.force and not restarted()
+    with runs.RunDirectory.open(path, run.identity(), text, force=force) as directory:
         damaged, added = directory.damages(), {}
         if directory.is_done:
             from dpft.training.remake import is_whole, others

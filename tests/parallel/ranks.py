@@ -50,4 +50,4 @@ def _rank(
     Path(folder, f"{rank}").write_bytes(pickle.dumps(function(cohort, *arguments)))
     # A rank that leaves while another still connects to it would fail that one.
     cohort.meet()
-    cohort.close()
+    dist.destroy_process_group()

@@ -5,9 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpft.config.schema import Parallel
-from dpft.parallel.cohort import RankError, Replicas, SingleProcess, launched
-from dpft.parallel.layouts import join
+from dpft.parallel.cohort import RankError, Replicas, launched
 from tests.parallel.ranks import together
 
 
@@ -83,18 +81,6 @@ def test_ranks_go_on_together_or_not_at_all(ranks):
 
 def test_all_have_what_the_first_has(ranks):
     assert [first for *_, first in ranks] == [{"key": b"\0"}] * len(ranks)
-
-
-def test_one_process_needs_no_group(monkeypatch):
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    alone = join(torch.device("cpu"), Parallel())
-    assert isinstance(alone, SingleProcess)
-    tensor = torch.ones(3)
-    alone.add_up([tensor])
-    alone.meet(word="x")
-    assert (list(alone.share([3, 1])), alone.from_first(5), tensor.tolist()) == ([3, 1], 5, [1] * 3)
-    with pytest.raises(ValueError, match="why"):
-        alone.meet(ValueError("why"))
 
 
 @pytest.mark.parametrize(("text", "size"), [("4", 4), ("1", 1), ("", 1), ("many", 1)])

@@ -1,8 +1,6 @@
 """Whole runs of several ranks, as torchrun starts them: what one process would have done."""
 
 import json
-import os
-import socket
 import time
 
 import pytest
@@ -10,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from dpft.runs import read_ledger, read_record
+from tests.parallel import launched
 from tests.processes import command
 
 SETTINGS = (
@@ -39,19 +38,8 @@ def alone(folder, *settings):
 
 def ranks(size, folder, *settings):
     """Processes with the environment that torchrun gives them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes = []
-    for rank in range(size):
-        told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
-        told = {name: str(value) for name, value in told.items()} | {"MASTER_ADDR": "127.0.0.1"}
-        os.environ.update(told)
-        try:
-            processes.append(alone(folder, *settings))
-        finally:
-            for name in told:
-                del os.environ[name]
+    processes = launched.ranks([*SETTINGS, *settings], *[folder] * size)
+    _STARTED.extend(processes)
     return processes
 
 

@@ -238,14 +238,6 @@ def _put(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
     return [None if axis in touched else axis for axis in range(len(given))]
 
 
-def _handed_on(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
-    """FSDP2's mark of where a unit's backward ends, which gives its input as it is."""
-    found: Any = node
-    known = found._forward_cls.__module__.startswith("torch.distributed.fsdp.")
-    single = len(node.next_functions) == 1
-    return range(len(given)) if known and single and given == result else None
-
-
 def _some(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
     return [index for index in indices if index is not None]
 
@@ -314,7 +306,6 @@ def _table() -> dict[str, Rule]:
         _product([0, None], [None, 1]): "Mm Addmm",
         _product([0, 1, None], [0, None, 2]): "Bmm Baddbmm",
         _t: "T",
-        _handed_on: "RegisterPostBackwardFunctionBackward",
     }
     return {name: rule for rule, names in named.items() for name in names.split()}
 

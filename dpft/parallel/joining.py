@@ -1,0 +1,139 @@
+"""How the processes of a run find each other, and how they part.
+
+They meet in a store that torchrun holds for as long as it lives: what processes of an earlier life
+wrote there (`--max-restarts`) is still there when others come in their place, and torch reads it: a
+rank that takes a dead process's address for another rank's waits until its timeout, in silence.
+So the ranks first agree on who they are, and then use a part of the store that none but them knows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store, _set_pg_timeout
+from torch.distributed.rendezvous import rendezvous
+
+from dpft.config.errors import DpftError
+from dpft.parallel.cohort import TIMEOUT, RankError, UnansweredError
+
+# How far apart ranks may begin: they import the same, from disks that may be slow.
+_JOINING = timedelta(minutes=5)
+_LEFT = "left"  # in the store: why the first rank that left did
+
+
+@contextmanager
+def connected(device: torch.device) -> Iterator[None]:
+    """Among the processes that torchrun started for this run.
+
+    A rank that leaves by an exception tells the others why; they end with that reason.
+
+    Args:
+        device: where this rank computes.
+
+    Raises:
+        RankError: if the ranks do not find each other, or another one left.
+    """
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    store = _connect("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield
+    except UnansweredError as error:
+        raise RankError(_told(store) or str(error)) from error
+    except RankError:
+        raise
+    except BaseException as error:
+        if _of_connection(error):
+            raise RankError(_told(store) or str(UnansweredError(error))) from error
+        _tell(store, f"rank {dist.get_rank()} of {dist.get_world_size()} {_reason(error)}")
+        raise
+    finally:
+        dist.destroy_process_group()
+
+
+def agreed(store: Store, rank: int, size: int, within: timedelta = _JOINING) -> Store:
+    """The part of a store that these processes alone use, whatever others have left in it.
+
+    Each process writes down who it is, and then a digest of all names as it finds them. They go on
+    when all digests are equal: no process of an earlier life can have known the names of now.
+
+    Args:
+        store: where they meet.
+        rank: of this process.
+        size: how many there are.
+        within: how long to wait for the others.
+
+    Raises:
+        RankError: not all came.
+    """
+    names = [f"dpft/name/{number}" for number in range(size)]
+    found = [f"dpft/found/{number}" for number in range(size)]
+    store.set(names[rank], f"{socket.gethostname()} {os.getpid()} {time.time_ns()}")
+    deadline = time.monotonic() + within.total_seconds()
+    while time.monotonic() < deadline:
+        if store.check(names):
+            digest = hashlib.sha256(b"\n".join(store.multi_get(names))).hexdigest()
+            store.set(found[rank], digest)
+            if store.check(found) and set(store.multi_get(found)) == {digest.encode()}:
+                return PrefixStore(f"dpft/{digest}", store)
+        # Signals are heard in between. One server answers all ranks: many ask less often.
+        time.sleep(min(1.0, 0.02 * size))
+    there = [number for number, name in enumerate(names) if store.check([name])]
+    raise RankError(
+        f"rank {rank} waited {within} for the other ranks to begin; expected all of {size}, and "
+        f"{f'found {there}' if len(there) < size else 'some ended again'}: see their messages. "
+        "The same command begins again"
+    )
+
+
+def _connect(backend: str) -> Store:
+    """Make the group of all ranks, and give the store that is theirs."""
+    try:
+        shared, rank, size = next(rendezvous("env://", timeout=_JOINING))
+        store = agreed(shared, rank, size)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_JOINING)
+        # All are there now: what cannot be reached within minutes never will; a step may take long.
+        _set_pg_timeout(TIMEOUT)
+    except (RuntimeError, ValueError) as error:
+        raise RankError(
+            f"the ranks did not find each other ({' '.join(str(error).split())[:200]}); expected "
+            f"all to reach the first one's machine, {os.environ.get('MASTER_ADDR')} at port "
+            f"{os.environ.get('MASTER_PORT')}: torchrun gives both, and has messages of the others"
+        ) from error
+    return store
+
+
+def _of_connection(error: BaseException) -> bool:
+    """Whether a collective raised it that is not one of `Cohort`, but of a sharded layer."""
+    return isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError) and "gloo/transport" in str(error)
+    )
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, DpftError):
+        return f"stopped: {error}"
+    if isinstance(error, KeyboardInterrupt):
+        return "was told to stop; the same command continues from the last checkpoint"
+    return f"stopped at an error ({type(error).__name__}: {error}); see its messages"
+
+
+def _tell(store: Store, why: str) -> None:
+    """For those who are left behind; what the first one says counts."""
+    with suppress(RuntimeError):  # the store was a rank's, which is gone
+        store.compare_set(_LEFT, "", why)
+
+
+def _told(store: Store) -> str:
+    with suppress(RuntimeError):
+        if store.check([_LEFT]):
+            return store.get(_LEFT).decode(errors="replace")
+    return ""

@@ -1,0 +1,142 @@
+"""Ranks find each other, whatever an earlier life has left, and tell why they part."""
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from dpft.config.errors import DataError
+from dpft.config.schema import Parallel
+from dpft.parallel.cohort import RankError, SingleProcess, together
+from dpft.parallel.joining import agreed
+from dpft.parallel.layouts import joined
+from tests.parallel.launched import environment
+from tests.processes import Forked
+
+
+def life(store, size, late=0.0):
+    """The stores that so many ranks agree on; the last one comes later than the others."""
+    found = {}
+
+    def begin(rank):
+        time.sleep(late if rank == size - 1 else 0.0)
+        found[rank] = agreed(store, rank, size, timedelta(seconds=20))
+
+    threads = [threading.Thread(target=begin, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[rank] for rank in range(size)]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_agree_on_a_place_that_no_earlier_life_knows(size):
+    store = dist.HashStore()
+    for number in range(3):
+        places = life(store, size, late=0.3)
+        assert not places[0].check(["key"])
+        places[0].set("key", f"{number}")
+        assert [place.get("key") for place in places] == [f"{number}".encode()] * size
+
+
+def test_a_rank_that_dies_before_all_are_there_is_replaced_by_its_successor():
+    store = dist.HashStore()
+    with pytest.raises(RankError, match=r"found \[1\]"):
+        agreed(store, 1, 2, timedelta(seconds=0.1))  # dies
+    assert len(life(store, 2, late=0.2)) == 2
+
+
+def test_one_process_needs_no_group(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with joined(torch.device("cpu"), Parallel()) as cohort:
+        assert isinstance(cohort, SingleProcess)
+        tensor = torch.ones(3)
+        cohort.add_up([tensor])
+        cohort.meet(word="x")
+        assert (list(cohort.share([3, 1])), cohort.from_first(5)) == ([3, 1], 5)
+        assert tensor.tolist() == [1] * 3
+        with pytest.raises(ValueError, match="why"):
+            cohort.meet(ValueError("why"))
+
+
+def join_and(what, late):
+    """A rank; it says what it has come to."""
+    time.sleep(late)
+    try:
+        layout = Parallel("fsdp" if what == "fail amid" else "data")
+        with joined(torch.device("cpu"), layout) as cohort:
+            cohort.meet(word="here")
+            print("joined", flush=True)
+            if what == "wait":
+                time.sleep(60)
+            if what == "fail" and cohort.rank == 1:
+                raise DataError("there is no train.csv")
+            if what == "fail amid":
+                with together(cohort):
+                    if cohort.rank == 1:
+                        raise DataError("there is no train.csv")
+                    cohort.gather([0] * 1000)
+            if what == "stop" and cohort.rank == 1:
+                raise KeyboardInterrupt
+            cohort.meet()
+    except (RankError, DataError, KeyboardInterrupt) as error:
+        print(error, flush=True)
+
+
+@pytest.fixture
+def server():
+    """The store of torchrun, which outlives its ranks."""
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def begin(server, what, late=(0.0, 0.0)):
+    processes = []
+    for rank in range(2):
+        with environment(
+            RANK=rank,
+            WORLD_SIZE=2,
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=server.port,
+            TORCHELASTIC_USE_AGENT_STORE=True,
+            OMP_NUM_THREADS=1,
+        ):
+            processes.append(Forked(join_and, what, late[rank]))
+    return processes
+
+
+def said(processes):
+    results = [process.finish(60) for process in processes]
+    assert [result.returncode for result in results] == [0, 0], results
+    for process in processes:
+        process.__exit__()
+    return [result.stdout for result in results]
+
+
+@pytest.mark.parametrize("late", [(0.0, 0.7), (0.7, 0.0)])
+def test_ranks_that_are_begun_again_do_not_wait_for_the_dead(server, late):
+    """Of torch's own, the rank that comes first connects to the dead one's address and waits."""
+    processes = begin(server, "wait")
+    for process in processes:
+        process.wait_for(lambda process=process: "joined" in process.said[0])
+    for process in processes:
+        process.__exit__()
+    began = time.monotonic()
+    assert said(begin(server, "go on", late)) == ["joined\n"] * 2
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("fail", "rank 1 of 2 stopped: there is no train.csv"),
+        ("fail amid", "rank 1 of 2 stopped: there is no train.csv"),
+        ("stop", "rank 1 of 2 was told to stop; the same command continues"),
+    ],
+)
+def test_those_who_are_left_behind_say_why(server, what, reason):
+    first, _ = said(begin(server, what))
+    assert reason in first
