@@ -47,6 +47,7 @@ WRONG = {
     "decode.split": ("train", *NAMES),
     "seed": (-1, 2**63, 1.5, TEXT, None, True),
     "threads": (*COUNTS, 10**6),
+    "ranks": (*COUNTS, 10**6),
     "checkpoint_every": (*COUNTS, None),
     "record_norms": COUNTS,
     "device": ("tpu", "cuda:-1", "", 5, None, LIST),

@@ -45,13 +45,13 @@ def main(
 
     stay_offline_if_unreachable()  # what needs neither the hub nor torch is checked
     from dpft.parallel.cohort import together
-    from dpft.parallel.layouts import join
+    from dpft.parallel.layouts import joined
     from dpft.training.predictions import predict, spelled, write_predictions
     from dpft.training.progress import Progress
 
-    cohort = join(trained.device, Parallel())  # a whole model each, however it was trained
     with ExitStack() as stack:
-        stack.callback(cohort.close)
+        # A whole model each, however it was trained.
+        cohort = stack.enter_context(joined(trained.device, Parallel()))
         directory = None
         with together(cohort):
             if cohort.rank == 0:

@@ -16,6 +16,7 @@ from dpft.cli import options
 from dpft.cli.again import override
 from dpft.cli.output import warn
 from dpft.config.errors import ConfigError, DpftError
+from dpft.parallel.launch import check_launcher, launched
 from dpft.report.console import Console
 from dpft.report.terminal import echo, secho
 from dpft.runs.hidden import check_no_trial
@@ -86,6 +87,12 @@ def run_sweep(
         ConfigError: before anything runs, if any point could not.
         typer.Exit: with status 1, if not every run is done in the end.
     """
+    check_launcher()
+    if launched() > 1:
+        raise ConfigError(
+            f"torchrun started a sweep as {launched()} processes; expected one, whose jobs start "
+            "their ranks: type dpft sweep ... ranks=N, without torchrun"
+        )
     parsed = parse_arguments(arguments)
     lines = () if file is None else read_list(file)
     plan = make_plan(parsed, lines)

@@ -17,6 +17,7 @@ from dpft.config.errors import AuditError, ConfigError, DpftError
 from dpft.config.folder import conf_dir
 from dpft.config.overrides import check_flags, refusals_told
 from dpft.config.schema import Run, parse
+from dpft.parallel.launch import check_launcher, launched
 from dpft.report.terminal import secho
 
 # Hydra's flags that take a value, and --info, whose value is optional.
@@ -90,6 +91,12 @@ def execute(raw: dict[str, Any]) -> None:
     from dpft.tasks import load_task
 
     load_task(run.task)  # a wrong setting is reported at once: what follows takes seconds
+    if run.ranks is not None and run.ranks > 1 and launched() == 1:
+        from dpft.sweep.ranks import run_ranks
+
+        run_ranks(raw, run.ranks)
+        return
+    check_launcher(run.ranks)
     from dpft.report.console import Console
 
     with Console(stderr=True).status("importing torch and transformers"):

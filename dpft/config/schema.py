@@ -228,14 +228,14 @@ class Parallel:
         name: ``data``: a copy of the model each; ``fsdp``: a part of every parameter each;
             ``pipeline``: some of its blocks each.
         shards: ``fsdp``: ranks that one copy of the model is spread over; None: all.
-        ranks: ``pipeline``: how many make one; None: all.
+        length: ``pipeline``: ranks of one; None: all.
         schedule: ``pipeline``: in which order the stages take microbatches; None: ``1f1b``.
         microbatches: ``pipeline``: how many a schedule sends at a time; None: four for each rank.
     """
 
     name: Literal["data", "fsdp", "pipeline"] = "data"
     shards: Count | None = None
-    ranks: Count | None = None
+    length: Count | None = None
     schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zbv"] | None = None
     microbatches: Count | None = None
 
@@ -250,7 +250,7 @@ class Parallel:
 
 _OF_LAYOUT = {
     "shards": "fsdp",
-    "ranks": "pipeline",
+    "length": "pipeline",
     "schedule": "pipeline",
     "microbatches": "pipeline",
 }
@@ -300,6 +300,7 @@ class Run:
     parallel: Annotated[Parallel, Effect.EXECUTION] = Parallel()
     audit: Audit = dataclasses.field(default_factory=Audit)
     record_norms: Annotated[Count | None, Effect.EXECUTION] = None
+    ranks: Annotated[int, Bounds(above=0, most=4096), Effect.EXECUTION] | None = None
     cache: Annotated[str, Effect.EXECUTION] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
     out_of_memory: Annotated[Literal["stop", "halve"], Effect.EXECUTION] = "stop"

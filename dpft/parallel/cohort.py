@@ -8,7 +8,6 @@ one ends all, and ranks that have drawn different batches never add them up.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -332,14 +331,3 @@ def own_part(tensor: Tensor) -> Tensor:
     """What this rank holds of a tensor that may be divided."""
     local = getattr(tensor, "to_local", None)
     return tensor if local is None else local()
-
-
-def launched() -> int:
-    """How many processes torchrun started for this run; 1 where it did not."""
-    size = os.environ.get("WORLD_SIZE", "1")
-    return int(size) if size.isdecimal() else 1
-
-
-def restarted() -> bool:
-    """Whether torchrun began these processes again, in the place of others that ended."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")

@@ -9,8 +9,9 @@ import torch
 
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Parallel
-from dpft.parallel.cohort import Cohort, Replicas, SingleProcess, launched
+from dpft.parallel.cohort import Cohort, Replicas, SingleProcess
 from dpft.parallel.joining import connected
+from dpft.parallel.launch import launched
 
 
 @contextmanager
@@ -60,4 +61,4 @@ def _sharded(device: torch.device, size: int, shards: int) -> Cohort:
 def _pipelines(parallel: Parallel) -> Cohort:
     from dpft.parallel.mesh import Pipelines
 
-    return Pipelines(parallel.ranks, parallel.schedule or "1f1b", parallel.microbatches)
+    return Pipelines(parallel.length, parallel.schedule or "1f1b", parallel.microbatches)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,8 @@ from dpft.config.errors import ConfigError, DpftError
 from dpft.config.schema import Run
 from dpft.models.load import LoadedModel
 from dpft.models.save import save_model
-from dpft.parallel.cohort import Cohort, launched, restarted
+from dpft.parallel.cohort import Cohort
+from dpft.parallel.launch import check_launcher, launched, restarted
 from dpft.parallel.layouts import joined
 from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.guarantee import least_claim
@@ -33,9 +33,6 @@ from dpft.training.setup import Prepared, device_of, prepare
 
 # What the process began with, unless a run says otherwise.
 _THREADS = torch.get_num_threads()
-
-# Where other launchers than torchrun say how many processes they started: Open MPI, srun.
-_PROCESSES = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 @dataclass
@@ -126,24 +123,13 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
 
 
 def _check_launcher(run: Run) -> None:
-    """Refuse what several processes cannot do, and to be one of several that are no group.
-
-    Started by another launcher than torchrun, all but one would stop at the run's lock, and the
-    launcher would take that one down with them; on machines without a common disk each would train
-    and release a run of its own.
-    """
+    """Refuse what several processes cannot do, and to be one of several that are no group."""
+    check_launcher(run.ranks)
     if launched() == 1:
-        for name in _PROCESSES:
-            size = os.environ.get(name, "")
-            if size.isdecimal() and int(size) > 1:
-                raise ConfigError(
-                    f"{name} is {size}: this process is one of several that do not know of each "
-                    "other; start them by torchrun: torchrun --nproc-per-node N -m dpft train ..."
-                )
         if run.parallel.name != "data":
             raise ConfigError(
-                f"parallel={run.parallel.name} with one process; expected several: type torchrun "
-                "--nproc-per-node N -m dpft train ..., or leave it out"
+                f"parallel={run.parallel.name} with one process; expected several: type ranks=N, "
+                "or torchrun --nproc-per-node N -m dpft train ..., or leave it out"
             )
         return
     several = f"{launched()} processes"
@@ -153,7 +139,7 @@ def _check_launcher(run: Run) -> None:
             "holds a part; expected adam, adamw or sgd, or parallel=data"
         )
     if run.audit.active:
-        raise ConfigError(f"audit with {several}; expected one: start dpft without torchrun")
+        raise ConfigError(f"audit with {several}; expected one: without torchrun and ranks=")
     if run.out_of_memory == "halve":
         raise ConfigError(
             f"out_of_memory=halve with {several}, of which one alone would halve its microbatches; "
@@ -163,7 +149,7 @@ def _check_launcher(run: Run) -> None:
         # Its keys and values reach a layer in an object that FSDP's hooks do not look into.
         raise ConfigError("adapt=prefix with parallel=fsdp; expected parallel=data")
     if run.adapt.name == "rgp":
-        raise ConfigError(f"adapt=rgp with {several}; expected one: start dpft without torchrun")
+        raise ConfigError(f"adapt=rgp with {several}; expected one: without torchrun and ranks=")
 
 
 def _train_stage(

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpft.parallel.cohort import launched
+from dpft.parallel.launch import launched
 from tests.parallel.kills import campaign
 from tests.parallel.launched import Agent, Torchrun, await_, end, lives, ranks
 from tests.processes import Forked

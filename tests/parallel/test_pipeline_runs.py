@@ -56,7 +56,7 @@ def test_pipelines_that_are_killed_continue_to_the_same_bits(tmp_path):
         (("clip=per_device", "parallel=pipeline"), "is input embedding and output head"),
         (("clip=ghost", *PIPELINE), "plan 'ghost' in a pipeline"),
         (("clip=none", *PIPELINE), "plan 'none' in a pipeline"),
-        (("clip=per_device", *PIPELINE, "parallel.ranks=3"), "2 processes in pipelines of 3"),
+        (("clip=per_device", *PIPELINE, "parallel.length=3"), "2 processes in pipelines of 3"),
         (("clip=bk", "+parallel.schedule=zbv"), "has no effect on parallel=data"),
     ],
 )

@@ -1,0 +1,171 @@
+"""One run by several processes of this machine, for a job that began as one process.
+
+The job starts torchrun, waits, and is told what came of it. It imports no torch, so that it takes
+little memory beside its ranks.
+
+torchrun puts each rank into a session of its own, which no signal to the job's process group
+reaches. So each rank waits for a lock that the job holds: once the job is gone, even by SIGKILL,
+the kernel releases the lock and the rank ends itself. That is safe, since runs survive any kill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import dpft.runs.errors  # noqa: F401 - kinds of errors
+from dpft.config.errors import DpftError, TrainingError
+from dpft.parallel.launch import check_launcher
+from dpft.report.terminal import echo
+
+_RUN, _ALIVE, _ENDED = "run.json", "alive", "ended.json"
+# Seconds that torchrun has to end its ranks before they end themselves.
+_PATIENCE = 5.0
+_TERMINATED = 128 + signal.SIGTERM
+_TOLD_TO_END = (-signal.SIGTERM, _TERMINATED)  # statuses of ranks
+# What a rank raises because another one failed.
+_FOLLOWS = "RankError"
+
+
+def run_ranks(raw: Mapping[str, Any], ranks: int) -> None:
+    """Make the run with ``ranks`` processes, and wait for it.
+
+    Args:
+        raw: the composed config.
+        ranks: at least 2.
+
+    Raises:
+        DpftError: what a rank raised; a TrainingError if a rank ended otherwise.
+        SystemExit: torchrun or its ranks were told to end. Slurm tells so all processes of a job
+            that it ends or requeues, of which Submitit's does not listen: it would take an error
+            for the result of a job that is about to begin again.
+    """
+    check_launcher()
+    # Readable by its owner alone, as are the settings of a secret trial.
+    with tempfile.TemporaryDirectory(prefix="dpft-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / _RUN).write_text(json.dumps(raw), encoding="utf-8")
+        with (folder / _ALIVE).open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            status = _torchrun(folder, ranks)
+        ends = _ends(folder).values()
+        if status == _TERMINATED or (ends and all(end in _TOLD_TO_END for end in ends)):
+            echo(
+                "dpft: the ranks were told to end; the same command continues from the last "
+                "checkpoint",
+                err=True,
+            )
+            raise SystemExit(_TERMINATED)
+        if status:
+            raise _error(folder)
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """In a rank: the composed config."""
+    raw: dict[str, Any] = json.loads((folder / _RUN).read_text(encoding="utf-8"))
+    return raw
+
+
+def end_with_job(folder: Path) -> None:
+    """In a rank: end, with all processes of its own, once the job is gone."""
+    # Opened at once: where the job is gone already, so is the file.
+    held = (folder / _ALIVE).open()
+
+    def follow() -> None:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=follow, name="lifeline", daemon=True).start()
+
+
+def report_error(folder: Path, rank: int, error: Exception) -> None:
+    """In a rank: leave the error for the job."""
+    follows = any(cls.__name__ == _FOLLOWS for cls in type(error).__mro__)
+    kind = _FOLLOWS if follows else type(error).__name__
+    said = {"kind": kind, "said": " ".join(f"{error}".split())}
+    (folder / f"error-{rank}.json").write_text(json.dumps(said), encoding="utf-8")
+
+
+def report_ends(folder: Path, statuses: Mapping[int, int]) -> None:
+    """In torchrun: leave the exit statuses of ranks that failed; minus a signal's number."""
+    (folder / _ENDED).write_text(json.dumps(dict(statuses)), encoding="utf-8")
+
+
+def _torchrun(folder: Path, ranks: int) -> int:
+    """Its exit status."""
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}  # as the dpft script: -P, for ranks too
+    environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun would, with a warning
+    command = [sys.executable, "-P", "-m", "dpft.cli.ranks", str(folder), str(ranks)]
+    process = subprocess.Popen(command, env=environment)
+    try:
+        return process.wait()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE)
+            process.kill()
+            process.wait()
+
+
+def _error(folder: Path) -> DpftError:
+    """What made the run fail: the error of a rank that did not only follow another."""
+    reports = [json.loads(file.read_text("utf-8")) for file in sorted(folder.glob("error-*.json"))]
+    kinds = _kinds(DpftError)
+    for report in reports:
+        if report["kind"] == _FOLLOWS:
+            continue
+        if report["kind"] in kinds:
+            return kinds[report["kind"]](report["said"])
+        return TrainingError(f"{report['kind']}: {report['said']}")
+    ended = _ends(folder)
+    if ended:
+        return TrainingError(
+            f"{_told(ended)}; see what the ranks printed. The same command continues from the last "
+            "checkpoint"
+        )
+    if reports:
+        return TrainingError(reports[0]["said"])
+    return TrainingError(
+        "torchrun ended before its ranks had begun; see what it printed, and type the same command "
+        "again"
+    )
+
+
+def _ends(folder: Path) -> dict[str, int]:
+    """The exit statuses of ranks that torchrun saw fail."""
+    try:
+        ended: dict[str, int] = json.loads((folder / _ENDED).read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    return ended
+
+
+def _told(ended: Mapping[str, int]) -> str:
+    """The ends of ranks that torchrun did not end itself."""
+    own = {rank: status for rank, status in ended.items() if status not in _TOLD_TO_END}
+    return ", ".join(
+        f"rank {rank} ended with status {status}"
+        if status >= 0
+        else f"rank {rank} was ended by {signal.Signals(-status).name}"
+        for rank, status in own.items()
+    )
+
+
+def _kinds(cls: type[DpftError]) -> dict[str, type[DpftError]]:
+    found = {cls.__name__: cls}
+    for kind in cls.__subclasses__():
+        found |= _kinds(kind)
+    return found

@@ -1,0 +1,121 @@
+"""A job that starts several ranks: what it is told of them, and that they do not outlive it."""
+
+import fcntl
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from dpft.config.errors import ConfigError, DivergedError, TrainingError
+from dpft.parallel.cohort import RankError
+from dpft.runs import RunLockedError, read_record
+from dpft.sweep import ranks
+from dpft.sweep.ranks import read_run, report_ends, report_error, run_ranks
+from tests.processes import dpft
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """A torchrun that ends with status 1 after some ranks have reported."""
+
+    def fail(*errors, ended=None, status=1):
+        def torchrun(folder, count):
+            assert (read_run(folder), count) == ({"seed": 1}, 2)
+            for rank, error in enumerate(errors):
+                report_error(folder, rank, error)
+            if ended is not None:
+                report_ends(folder, ended)
+            return status
+
+        monkeypatch.setattr(ranks, "_torchrun", torchrun)
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DivergedError("the weights are not finite"),
+        RunLockedError("in use"),
+        ConfigError("seed is wrong"),
+    ],
+)
+def test_the_error_of_a_rank_is_that_of_the_job(failing, error):
+    """Its kind decides: a trial that diverges is an outcome, and a locked run is waited for."""
+    failing(RankError("follows"), error)
+    with pytest.raises(type(error), match=str(error)) as caught:
+        run_ranks({"seed": 1}, 2)
+    assert type(caught.value) is type(error)
+
+
+def test_a_bug_is_named(failing):
+    failing(KeyError("x"))
+    with pytest.raises(TrainingError, match="KeyError: 'x'"):
+        run_ranks({"seed": 1}, 2)
+
+
+def test_a_killed_rank_is_named_and_not_those_that_torchrun_ended(failing):
+    failing(ended={0: -signal.SIGTERM, 1: -signal.SIGKILL})
+    with pytest.raises(TrainingError, match=r"^rank 1 was ended by SIGKILL; see .* continues"):
+        run_ranks({"seed": 1}, 2)
+    failing()
+    with pytest.raises(TrainingError, match="ended before its ranks had begun"):
+        run_ranks({"seed": 1}, 2)
+
+
+def test_ranks_that_only_follow_name_the_killed_one(failing):
+    class GoneError(RankError):
+        pass
+
+    failing(GoneError("another rank does not answer"), ended={1: -signal.SIGKILL})
+    with pytest.raises(TrainingError, match="rank 1 was ended by SIGKILL"):
+        run_ranks({"seed": 1}, 2)
+    failing(RankError("another rank does not answer"))
+    with pytest.raises(TrainingError, match="another rank does not answer"):
+        run_ranks({"seed": 1}, 2)
+
+
+@pytest.mark.parametrize(("ended", "status"), [(None, 143), ({0: -15, 1: 143}, 1)])
+def test_a_job_that_is_told_to_end_has_no_result(failing, capsys, ended, status):
+    """Slurm requeues it: who waits for it would take an error for its last word."""
+    failing(RankError("another rank does not answer"), ended=ended, status=status)
+    with pytest.raises(SystemExit) as caught:
+        run_ranks({"seed": 1}, 2)
+    assert caught.value.code == 143
+    assert "continues" in capsys.readouterr().err
+
+
+def test_a_rank_ends_with_its_job(tmp_path):
+    """However the job ends: the kernel releases what it held."""
+    code = (
+        "import sys, time; from pathlib import Path; from dpft.sweep.ranks import end_with_job; "
+        "end_with_job(Path(sys.argv[1])); print('there', flush=True); time.sleep(60)"
+    )
+    with (tmp_path / "alive").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        rank = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        with rank:
+            assert rank.stdout.readline() == b"there\n"
+            assert rank.poll() is None
+            held.close()
+            assert rank.wait(10) == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_a_run_of_two_ranks_from_one_command(tmp_path, monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    settings = ("task=text2text", "task.source=sample", "task.limit_train=120", "eps=3")
+    settings += ("task.limit_eval=2", "optim.batch_size=32", "optim.steps=2", "threads=1")
+    settings += ("decode=greedy", "decode.max_new_tokens=4", "name=two", "ranks=2")
+    done = dpft("train", *settings, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("BLEU") == 1
+    path = tmp_path / "runs/two"
+    assert read_record(path)["training"]["ranks"] == 2
+    assert "ranks" not in json.loads((path / "identity.json").read_text())["config"]
