@@ -27,7 +27,8 @@ def test_record_and_ledger_agree(file):
     if record["mechanism"] is None:
         return
     ledger = runs.read_ledger(file.parent / "ledger.jsonl")
-    assert ledger.steps_spent == record["training"]["steps"] == record["mechanism"]["steps"]
+    assert ledger.steps_spent == record["privacy"]["steps_taken"]
+    assert record["training"]["steps"] == record["mechanism"]["steps"] == ledger.next_step
     spent = ledger.entries[-1]["epsilon_rdp"] if ledger.entries else 0.0
     assert spent == pytest.approx(record["privacy"]["epsilon"]["rdp"], rel=1e-9)
     if ledger.entries:

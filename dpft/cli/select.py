@@ -153,8 +153,18 @@ def _best(
 
     # A trial without a record diverged: its ledger holds the number of records.
     records = {p: read_record(p) if (p / "record.json").exists() else None for p in paths}
+    ledgers = {p: read_ledger(p / "ledger.jsonl") for p in paths if not records[p]}
+    if any(
+        record["mechanism"].get("repeated") if record else ledgers[p].repeated
+        for p, record in records.items()
+    ):
+        raise ConfigError(
+            f"{selection.trials}: steps of a trial were released twice, so that it spent more than "
+            "its candidate; expected no trial with replay=charge, since no price holds then. Give "
+            "another --name, whose price adds to what was spent here"
+        )
     sizes = {
-        int((record or read_ledger(p / "ledger.jsonl").header)["mechanism"]["dataset_size"])
+        int((record or ledgers[p].header)["mechanism"]["dataset_size"])
         for p, record in records.items()
     }
     if len(sizes) > 1:

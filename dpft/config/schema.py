@@ -304,6 +304,7 @@ class Run:
     cache: Annotated[str, Effect.EXECUTION] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
     out_of_memory: Annotated[Literal["stop", "halve"], Effect.EXECUTION] = "stop"
+    replay: Annotated[Literal["exact", "charge"], Effect.EXECUTION] = "exact"
 
     def __post_init__(self) -> None:
         named = {**self.raw["clip"], "style": self.clip.style}

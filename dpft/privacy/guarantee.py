@@ -78,7 +78,7 @@ class Guarantee:
         noun: of one unit of privacy, such as ``record`` or ``user``.
         unit: what one unit is, in words.
         neighbouring: how neighbouring data sets differ.
-        steps_taken: noisy steps that were released.
+        steps_taken: noisy steps that were released, each time that one was.
         delta: None without a guarantee.
         epsilon: by accountant, see `Mechanism.epsilons`; None without a guarantee.
         stated: the least proven upper bound, which `statement` quotes; None where it is infinite.
@@ -216,7 +216,7 @@ def guarantee(
         "private",
         noun,
         unit,
-        mechanism.steps,
+        mechanism.releases,
         _statement(bound, at, accountant(epsilon), noun, unit, counts),
         epsilon,
         at,
@@ -227,7 +227,11 @@ def guarantee(
         made,
         voided_by=tuple(warned),
         warnings=tuple(warned.values()),
-        caveats=(*_own_caveats(bound, at, noun, size or mechanism.dataset_size), *caveats),
+        caveats=(
+            *_own_caveats(bound, at, noun, size or mechanism.dataset_size),
+            *_repeated(mechanism),
+            *caveats,
+        ),
     )
 
 
@@ -416,6 +420,17 @@ def _refuted(audit: Mapping[str, Any] | None, epsilon: Mapping[str, Any]) -> dic
         f"{down(audit['epsilon_lower'])}, more than {up(least_claim(epsilon))}. Something in the "
         "code does not do what is accounted for. Do not release this model."
     }
+
+
+def _repeated(mechanism: Mechanism) -> list[str]:
+    if not mechanism.repeated:
+        return []
+    many = f"{mechanism.repeated:,} of the {mechanism.releases:,} noisy steps repeat earlier ones"
+    return [
+        f"{many}, since the run went on with other devices, threads or ranks: epsilon counts both "
+        "releases of each. That total is proven if the run was not stopped, or moved, because of "
+        "what its releases showed"
+    ]
 
 
 def _own_caveats(bound: float | None, at: float, noun: str, size: int) -> list[str]:

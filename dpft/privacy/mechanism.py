@@ -47,6 +47,8 @@ class Mechanism:
         dimensions: ``d_k``, trained parameters of each group; ``weighted`` needs it.
         quantiles: how thresholds adapt; None: they are fixed.
         count_noise: ``sigma_b``, standard deviation of the noise on each group's count.
+        repeated: steps that were released once more, each with a batch and noise of its own, since
+            the run went on elsewhere than where it was stopped. Every epsilon here includes them.
     """
 
     dataset_size: int
@@ -62,6 +64,7 @@ class Mechanism:
     dimensions: tuple[int, ...] = ()
     quantiles: Quantiles | None = None
     count_noise: float | None = None
+    repeated: int = 0
 
     def __post_init__(self) -> None:
         if self.dataset_size < 1:
@@ -76,6 +79,11 @@ class Mechanism:
             )
         if self.steps < 0:
             raise ValueError(f"steps is {self.steps}; expected 0 or more")
+        if self.repeated < 0 or (self.repeated and not self.steps):
+            raise ValueError(
+                f"{self.repeated} repeated steps of {self.steps}; expected 0 or more, of a run "
+                "that has steps"
+            )
         if not 0 < self.delta < 1:
             raise ValueError(f"privacy.delta is {self.delta}; expected between 0 and 1")
         if self.noise_multiplier < 0 or math.isnan(self.noise_multiplier):
@@ -203,6 +211,17 @@ class Mechanism:
         return self.noise_multiplier > 0 or self.steps == 0
 
     @property
+    def releases(self) -> int:
+        """Noisy steps in all, those included that were released once more.
+
+        Guarantee: a repeated step draws its batch and its noise from a key of its own and is a
+        function of what was released before, as any other step is. The run is therefore the
+        adaptive composition of so many Poisson-subsampled Gaussian mechanisms, whichever of their
+        outputs its weights were made of.
+        """
+        return self.steps + self.repeated
+
+    @property
     def sampling_rate(self) -> float:
         return self.batch_size / self.dataset_size
 
@@ -248,11 +267,14 @@ class Mechanism:
         return allocate(self.allocation, self.noise_multiplier, thresholds, self.dimensions)
 
     def epsilons(self, steps: int | None = None) -> dict[str, Any]:
-        """Epsilon at `delta` by every accountant after ``steps`` (default: all) steps."""
+        """Epsilon at `delta` by every accountant after ``steps`` (default: all) steps.
+
+        Here and below, releases of repeated steps come on top of ``steps``.
+        """
         return accounting.all_epsilons(
             sampling_rate=self.sampling_rate,
             noise_multiplier=self.total_noise_multiplier,
-            steps=self.steps if steps is None else steps,
+            steps=(self.steps if steps is None else steps) + self.repeated,
             delta=self.delta,
         )
 
@@ -264,7 +286,9 @@ class Mechanism:
 
     def rdp_after(self, steps: int) -> float:
         """RDP epsilon after ``steps`` steps; cheap enough to be called at every step."""
-        return self._curve.epsilon(steps, self.delta) if self.noise_multiplier > 0 else math.inf
+        if not self.noise_multiplier > 0:
+            return math.inf
+        return self._curve.epsilon(steps + self.repeated, self.delta)
 
     def epsilon_after(self, steps: int) -> float:
         """An upper bound on epsilon after ``steps`` steps, to be shown while training.
@@ -277,7 +301,7 @@ class Mechanism:
         pld = accounting.epsilon_pld(
             sampling_rate=self.sampling_rate,
             noise_multiplier=self.total_noise_multiplier,
-            steps=max(steps, later),
+            steps=max(steps, later) + self.repeated,
             delta=self.delta,
         )
         rdp = self.rdp_after(steps)
@@ -303,6 +327,8 @@ class Mechanism:
         """All fields and what follows from them, for ledger and record."""
         fields = asdict(self) | {"thresholds": list(self.thresholds)}
         further = {name: fields.pop(name) for name in _GROUP_FIELDS}
+        if not self.repeated:  # as in records from before there were such steps
+            del fields["repeated"]
         derived: dict[str, Any] = {
             "private": self.private,
             "sampling_rate": self.sampling_rate,

@@ -21,7 +21,7 @@ from dpft.runs.errors import (
     RunMismatchError,
     disk_report,
 )
-from dpft.runs.evidence import check_ledger
+from dpft.runs.evidence import check_ledger, forget_steps, made_at_the_end
 from dpft.runs.finished import (
     Damage,
     check_whole,
@@ -32,7 +32,7 @@ from dpft.runs.finished import (
     state_of_content,
 )
 from dpft.runs.identity import config_hash
-from dpft.runs.ledger import Ledger, read_ledger
+from dpft.runs.ledger import Epoch, Ledger, read_ledger
 from dpft.runs.lineage import base_model
 from dpft.runs.metrics import MetricsLog
 from dpft.runs.noise_key import key_fingerprint, keyed_fingerprint
@@ -47,6 +47,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "Damage",
+    "Epoch",
     "Ledger",
     "LedgerError",
     "LedgerMismatchError",
@@ -68,11 +69,13 @@ __all__ = [
     "damages",
     "disk_report",
     "environment",
+    "forget_steps",
     "fsync_tree",
     "is_finished",
     "key_fingerprint",
     "keyed_fingerprint",
     "load_private_state",
+    "made_at_the_end",
     "read_ledger",
     "read_marker",
     "read_norms",

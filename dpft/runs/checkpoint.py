@@ -103,7 +103,7 @@ def load_latest(run: RunDirectory, ledger_steps: int | None) -> Checkpoint | Non
 
     Args:
         run: the run.
-        ledger_steps: `Ledger.steps_spent`; None for a run without privacy, which has no ledger.
+        ledger_steps: `Ledger.next_step`; None for a run without privacy, which has no ledger.
 
     Returns:
         None if there is no good one: start at step 0, where replayed steps repeat themselves
@@ -131,6 +131,15 @@ def load_latest(run: RunDirectory, ledger_steps: int | None) -> Checkpoint | Non
         _drop(run, [earlier for number, earlier in _steps(run) if number <= step][:-KEPT])
         return Checkpoint(step, tensors, state, path, warnings)
     return None
+
+
+def drop_ahead(run: RunDirectory, step: int) -> None:
+    """Remove the checkpoints behind ``step``: damaged ones, of steps that are about to be repeated.
+
+    In a new noise epoch they are other weights' history. Read again, if the damage was the disk's
+    passing one, they would be taken for this one's.
+    """
+    _drop(run, [path for number, path in _steps(run) if number > step])
 
 
 def _write(folder: Path, step: int, content: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from dpft.runs.errors import START_OVER, LedgerMismatchError, LogError
 from dpft.runs.finished import DONE, RECORD
 from dpft.runs.ledger import read_ledger
 from dpft.runs.log import read_log
-from dpft.runs.metrics import REMEDY
+from dpft.runs.metrics import REMEDY, MetricsLog
 
 # What a run writes when all of its steps were taken.
 _AT_THE_END = (RECORD, DONE, "model", "generations")
@@ -37,6 +37,22 @@ def steps_evident(folder: Path, planned: int = 0) -> tuple[int, str]:
     return max(found, key=lambda one: one[0], default=(0, ""))
 
 
+def made_at_the_end(folder: Path) -> str | None:
+    """What lies in a run's folder that is made when all of its steps were taken; None: nothing."""
+    return next((name for name in _AT_THE_END if _is_there(folder / name)), None)
+
+
+def forget_steps(folder: Path, step: int) -> None:
+    """Drop what the logs under ``private/`` say of ``step`` and later ones.
+
+    They are about to be repeated in a noise epoch, and logs that are ahead of it would tell of lost
+    lines of the ledger.
+    """
+    for name in _LOGS:
+        if (folder / "private" / name).is_file():
+            MetricsLog(folder / "private" / name, step).close()
+
+
 def check_ledger(folder: Path, planned: int) -> None:
     """Refuse a private run whose ledger counts fewer steps than were spent.
 
@@ -50,7 +66,7 @@ def check_ledger(folder: Path, planned: int) -> None:
     """
     file = folder / "ledger.jsonl"
     steps, told_by = steps_evident(folder, planned)
-    held = read_ledger(file).steps_spent if file.exists() else 0
+    held = read_ledger(file).next_step if file.exists() else 0
     if steps > held:
         raise LedgerMismatchError(
             f"{file} {f'holds {held} steps' if file.exists() else 'is gone'}, but {told_by} tells "

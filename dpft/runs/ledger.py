@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,39 @@ from dpft.runs.log import Log, damaged, read_log, spelled
 
 LEDGER_VERSION = 1
 _REMEDY = f"restore it from a copy, or {START_OVER}"
+# What a header may say otherwise if a noise epoch begins; see `Ledger.begin_epoch`.
+_COMPUTE = "compute"
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A stretch of a run whose batches and noise come from a key of their own.
+
+    Attributes:
+        number: 0 for what a run begins with.
+        compute: what computed its steps: device, threads, ranks. None: the header says nothing.
+        start: its first step.
+        repeated: steps from ``start`` on that the epoch before had released: what it releases of
+            them are further releases.
+    """
+
+    number: int
+    compute: Any
+    start: int
+    repeated: int
+
+    @property
+    def statement(self) -> str:
+        """All of the above as text, the same always: keys are derived from it."""
+        return canonical_json(self._line())
+
+    def _line(self) -> dict[str, Any]:
+        return {
+            "epoch": self.number,
+            _COMPUTE: self.compute,
+            "from": self.start,
+            "repeated": self.repeated,
+        }
 
 
 @dataclass(frozen=True)
@@ -25,16 +58,37 @@ class LedgerContents:
 
     Attributes:
         header: what every step was spent under: mechanism, data and key.
-        entries: one mapping per step, ``entries[i]["step"] == i``.
+        entries: one mapping per release, in the order of time. The steps of an epoch are its
+            ``start``, ``start + 1`` and so on, and have its number as ``epoch`` behind the first.
+        further: the epochs behind the first one, which not many runs have.
     """
 
     header: dict[str, Any]
     entries: list[dict[str, Any]]
+    further: list[Epoch] = field(default_factory=list)
 
     @property
     def steps_spent(self) -> int:
-        """Privatised steps on file."""
+        """Releases on file, those of repeated steps too: what the accountants are asked about."""
         return len(self.entries)
+
+    @property
+    def epoch(self) -> Epoch:
+        """The latest."""
+        return self.further[-1] if self.further else Epoch(0, self.header.get(_COMPUTE), 0, 0)
+
+    @property
+    def next_step(self) -> int:
+        """Number of the step behind the last one of the latest epoch."""
+        here = self.epoch
+        if self.entries and self.entries[-1].get("epoch", 0) == here.number:
+            return int(self.entries[-1]["step"]) + 1
+        return here.start
+
+    @property
+    def repeated(self) -> int:
+        """Releases on file, or to come, beyond one for each step of the run."""
+        return sum(epoch.repeated for epoch in self.further)
 
 
 def read_ledger(path: Path) -> LedgerContents:
@@ -44,15 +98,37 @@ def read_ledger(path: Path) -> LedgerContents:
         LedgerError: the file is missing or damaged anywhere but in a torn last line.
     """
     with _as_ledger_error():
-        entries = read_log(path, _REMEDY)
-        first = entries.pop(0) if entries else {}
+        lines = read_log(path, _REMEDY)
+        first = lines.pop(0) if lines else {}
         if first.get("ledger") != LEDGER_VERSION or not isinstance(first.get("header"), dict):
             raise damaged(path, 1, f"got no header of ledger version {LEDGER_VERSION}", _REMEDY)
-        for step, entry in enumerate(entries):
-            if entry.get("step") != step:
-                why = f"got step {entry.get('step')!r}, expected {step}"
-                raise damaged(path, step + 2, why, _REMEDY)
-    return LedgerContents(first["header"], entries)
+        held = LedgerContents(first["header"], [])
+        for number, line in enumerate(lines, start=2):
+            why = _take(held, line)
+            if why is not None:
+                raise damaged(path, number, why, _REMEDY)
+    return held
+
+
+def _take(held: LedgerContents, line: dict[str, Any]) -> str | None:
+    """Add a line; what is wrong with it, if anything is."""
+    expected = held.next_step
+    if "step" not in line and "epoch" in line:
+        start = line.get("from")
+        if type(start) is not int or not 0 <= start <= expected:
+            return f"got a noise epoch from step {start!r}, expected 0 to {expected}"
+        epoch = Epoch(held.epoch.number + 1, line.get(_COMPUTE), start, expected - start)
+        if not held.entries or any(line.get(k) != v for k, v in epoch._line().items()):
+            why = f"noise epoch {epoch.number} with {epoch.repeated} repeated steps"
+            return f"got {spelled(line).decode().strip()}, expected {why}"
+        held.further.append(epoch)
+        return None
+    if line.get("step") != expected:
+        return f"got step {line.get('step')!r}, expected {expected}"
+    if line.get("epoch", 0) != held.epoch.number:
+        return f"got a step of epoch {line.get('epoch', 0)!r}, expected {held.epoch.number}"
+    held.entries.append(line)
+    return None
 
 
 class Ledger(Closing):
@@ -63,16 +139,24 @@ class Ledger(Closing):
     not. A useful entry is a digest of the *noisy* gradient: it is a release the accountants
     already count, and it lets a replay prove that it drew the same batch and the same noise.
 
-    Guarantee: the ledger never holds fewer steps than the weights have seen. A line is durable
+    Guarantee: the ledger never holds fewer releases than anybody has seen. A line is durable
     before `spend` returns and the optimizer moves only afterwards. A line torn by a kill is
     therefore of a step that no weights, and nobody, ever saw: it is cut off when the ledger is
     opened again, and the step is replayed with identical sampling and noise. A replayed step is not
     a new release: it must reproduce its line byte for byte.
 
+    Where a step cannot be computed as it was, on another number of ranks for instance, it must not
+    be replayed: one noise on two sums that differ by rounding is a release of their difference.
+    `begin_epoch` begins a *noise epoch*. All that is random in its steps comes from a key that
+    follows from the epoch's statement, and each of its steps is one more release with a line of its
+    own. No line is ever taken back, so `steps_spent` counts all releases of all epochs.
+
     Args:
         path: the ledger file, created if missing. Hold the run's lock while using it.
         header: what every step is spent under: the mechanism as a mapping, a dataset fingerprint
             and the `key_fingerprint`. On a ledger that spent nothing yet it replaces the old one.
+            If ``compute`` alone differs from the latest epoch's, nothing may be spent before
+            `begin_epoch`.
 
     Raises:
         LedgerMismatchError: the file was written under another header; names the fields.
@@ -82,34 +166,105 @@ class Ledger(Closing):
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
         self._path = path
         self._header: dict[str, Any] = canonical(header, "ledger header")
-        self._entries = self._continue() if path.exists() else []
-        if not self._entries:
+        self._held = self._continue() if path.exists() else LedgerContents(self._header, [])
+        if not self._held.entries:
+            self._held = LedgerContents(self._header, [])
             _write_header(path, self._header)
         with _as_ledger_error():
             self._log = Log(path, _REMEDY)
 
-    def _continue(self) -> list[dict[str, Any]]:
+    def _continue(self) -> LedgerContents:
         contents = read_ledger(self._path)
+        if not contents.entries:
+            return contents
         before, now = (h.get("noise_version", 1) for h in (contents.header, self._header))
-        if contents.entries and before != now:
+        if before != now:
             raise LedgerMismatchError(
                 f"{self._path} spent {contents.steps_spent} steps with noise of version {before}; "
                 f"this dpft draws version {now}, so a replayed step would be a second release. "
                 f"Go on with the version of dpft that began the run, or {START_OVER}"
             )
-        if contents.entries and spelled(contents.header) != spelled(self._header):
-            listed = "\n  ".join(differences(contents.header, self._header))
+        held = dict(contents.header)
+        if isinstance(held.get(_COMPUTE), dict) and isinstance(self._header.get(_COMPUTE), dict):
+            held[_COMPUTE] = self._header[_COMPUTE]
+        if spelled(held) != spelled(self._header):
+            if _COMPUTE in held:  # what differs there is told too
+                held[_COMPUTE] = contents.epoch.compute
+            listed = "\n  ".join(differences(held, self._header))
             raise LedgerMismatchError(
                 f"{self._path} spent {contents.steps_spent} steps under another header (old -> "
                 f"new):\n  {listed}\nExpected the same mechanism, data and key. Undo the change "
                 f"and run the same command again, or {START_OVER}"
             )
-        return contents.entries
+        return contents
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
 
     @property
     def steps_spent(self) -> int:
-        """Privatised steps on file: the number the accountants must be asked about."""
-        return len(self._entries)
+        """Releases on file: the number the accountants must be asked about."""
+        return self._held.steps_spent
+
+    @property
+    def next_step(self) -> int:
+        """Number of the first step that the latest epoch has not released."""
+        return self._held.next_step
+
+    @property
+    def repeated(self) -> int:
+        """Releases, on file or to come, beyond one for each step of the run."""
+        return self._held.repeated
+
+    @property
+    def further(self) -> tuple[Epoch, ...]:
+        """The epochs behind the first one."""
+        return tuple(self._held.further)
+
+    @property
+    def changes(self) -> list[str]:
+        """What of ``compute`` is not as in the latest epoch, as lines ``threads: 1 -> 2``."""
+        before, now = self._held.epoch.compute, self._header.get(_COMPUTE)
+        return [] if before == now else differences(before, now)
+
+    def repeats(self, step: int) -> int | None:
+        """How many steps are released again if the run goes on at ``step``; None: they are replays.
+
+        They are replays if the latest epoch released them, and its ``compute`` is this one's.
+        Otherwise going on needs `begin_epoch`, also for 0.
+        """
+        if not self.changes and step >= self._held.epoch.start:
+            return None
+        return self.next_step - step
+
+    def begin_epoch(self, step: int, *, charged: int, **entry: Any) -> None:
+        """Begin a noise epoch, in which all steps from ``step`` on are new releases.
+
+        Guarantee: the epoch is durable before this returns; its key follows from what is written.
+        A kill behind it leaves an epoch of no steps, which goes on or is followed by another one.
+
+        Args:
+            step: that the weights in hand have behind them, at most `next_step`.
+            charged: how many steps the caller's accounting counts once more: `repeats`.
+            entry: what else to note, as in `spend`.
+
+        Raises:
+            LedgerError: there is nothing to repeat here, or the disk is full.
+        """
+        repeated = self.repeats(step)
+        if repeated is None or repeated < 0 or step < 0 or repeated != charged:
+            raise LedgerError(
+                f"got a noise epoch from step {step} with {charged} repeated steps for "
+                f"{self._path}, which repeats {repeated}; expected the same number, and an epoch "
+                f"only where steps cannot be replayed: resume from the latest checkpoint"
+            )
+        latest = self._held.epoch
+        epoch = Epoch(latest.number + 1, self._header.get(_COMPUTE), step, repeated)
+        with _as_ledger_error("nothing was repeated: "):
+            self._log.append({**entry, **epoch._line()})
+        self._held.further.append(epoch)
 
     def spend(self, step: int, **entry: Any) -> None:
         """Write down that ``step`` is being spent; call it before the optimizer moves the weights.
@@ -118,11 +273,13 @@ class Ledger(Closing):
         weights must not be moved.
 
         Args:
-            step: number of the step, from 0, without gaps. A step already on file is a replay.
+            step: number of the step, from 0, without gaps. A step that the latest epoch has on file
+                is a replay.
             entry: what else to note: public values and noisy releases only.
 
         Raises:
-            LedgerMismatchError: a replayed step differs from what is on file.
+            LedgerMismatchError: a replayed step differs from what is on file, or no noise epoch was
+                begun although ``compute`` differs.
             LedgerError: a step was skipped, the entry holds what must stay private, or the disk
                 is full; then this object takes no further step.
         """
@@ -132,24 +289,34 @@ class Ledger(Closing):
                 f"ledger entry holds {', '.join(private)}, computed from private data without "
                 f"noise; expected public values only: log it with MetricsLog, under private/"
             )
-        if 0 <= step < self.steps_spent:
-            self._replay(step, {"step": step, **entry})
+        if self.changes:
+            listed = "\n  ".join(self.changes)
+            raise LedgerMismatchError(
+                f"{self._path} spent {self.steps_spent} steps under another header (old -> "
+                f"new):\n  {listed}\nExpected the same, or a noise epoch for what is repeated. "
+                f"Undo the change and run the same command again, or {START_OVER}"
+            )
+        epoch = self._held.epoch
+        line = {**entry, "step": step, **({"epoch": epoch.number} if epoch.number else {})}
+        if epoch.start <= step < self.next_step:
+            self._replay(step, line)
             return
-        if step != self.steps_spent:
+        if step != self.next_step:
             raise LedgerError(
-                f"got step {step} for {self._path}; expected {self.steps_spent}, or an earlier one "
-                f"as a replay: resume from the latest checkpoint at or below that step"
+                f"got step {step} for {self._path}; expected {self.next_step}, or an earlier one "
+                f"as a replay, from {epoch.start} on: resume from the latest checkpoint at or "
+                f"below that step"
             )
         with _as_ledger_error(f"step {step} was not taken: "):
-            self._log.append({"step": step, **entry})
-        self._entries.append({"step": step, **entry})
+            self._log.append(line)
+        self._held.entries.append(line)
 
-    def _replay(self, step: int, entry: Mapping[str, Any]) -> None:
-        old = self._entries[step]
+    def _replay(self, step: int, line: Mapping[str, Any]) -> None:
+        old = self._held.entries[step - self.next_step]
         with _as_ledger_error():
-            equal = spelled(old) == spelled(entry)
+            equal = spelled(old) == spelled(line)
         if not equal:
-            listed = "\n  ".join(differences(old, entry)) or "spelling of the same values"
+            listed = "\n  ".join(differences(old, line)) or "spelling of the same values"
             raise LedgerMismatchError(
                 f"step {step} was spent before and is not the same now (old -> new):\n  {listed}\n"
                 f"Expected the replay to be identical: same data, code, machine, device and number "

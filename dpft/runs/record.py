@@ -144,6 +144,7 @@ class MechanismRecord(TypedDict, total=False):
     sampling: str
     sampling_rate: NonNegative
     steps: int
+    repeated: int
     dataset_size: int
     groups: int
     delta: NonNegative

@@ -138,6 +138,11 @@ def check(candidates: Sequence[Candidate]) -> None:
                 "would draw the same noise; expected noise of its own for each, on which the "
                 "price rests: leave it out"
             )
+        if run.replay != "exact":
+            raise ConfigError(
+                f"{typed}: got replay={run.replay}, so that a trial could spend more than its "
+                "candidate, on which the price rests; expected replay=exact: leave it out"
+            )
         if run.name is not None:
             raise ConfigError("got name=...; trials have folders of their own: type --name NAME")
         others = differences(_common(candidates[0].run), _common(run))

@@ -187,8 +187,10 @@ def _with_progress(row: Row) -> Row:
     if ledger.exists():
         first, last = _ends(ledger)
         total = first.get("header", {}).get("mechanism", {}).get("steps")
-        spent = last.get("epsilon_rdp") if "step" in last else 0.0  # the header spends nothing
-        return replace(row, step=int(last.get("step", -1)) + 1, steps=total, epsilon=spent)
+        # A noise epoch that has just begun says what was spent before; the header spends nothing.
+        spent = last.get("epsilon_rdp", 0.0 if "header" in last else None)
+        step = int(last["step"]) + 1 if "step" in last else int(last.get("from", 0))
+        return replace(row, step=step, steps=total, epsilon=spent)
     _, last = _ends(row.point.path / "private" / "metrics.jsonl")
     return replace(row, step=int(last["step"]) + 1) if "step" in last else row
 

@@ -8,6 +8,7 @@ is one clipped gradient, however many records there are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -104,6 +105,10 @@ class TrainingSet(Protocol):
         """The rows of some units; of `dpft.privacy.shapes.BLANK` alone, those of nobody."""
         ...
 
+    def under(self, key: bytes) -> TrainingSet:
+        """The same units, whose own random choices follow from another key."""
+        ...
+
     def losses(self, model: nn.Module, batch: UnitBatch) -> Tensor:
         """One loss per unit, ``(B,)``, nothing summed across units."""
         ...
@@ -144,6 +149,9 @@ class Records:
         blank = self._objective.blank()
         rows = [blank if i == BLANK else self._examples[i] for i in indices]
         return UnitBatch(self._objective.collate(rows, widths), weights, _real(indices))
+
+    def under(self, key: bytes) -> Records:
+        return self  # chooses nothing at random
 
     def losses(self, model: nn.Module, batch: UnitBatch) -> Tensor:
         return self._objective.losses(model, batch.batch)
@@ -235,6 +243,11 @@ class Users:
             weights[number, : len(unit)] = 1 / len(unit)
         collate = self._objective.collate
         return UnitBatch(collate(rows) if widths is None else collate(rows, widths), weights, real)
+
+    def under(self, key: bytes) -> Users:
+        same = copy(self)
+        same._key = key
+        return same
 
     def losses(self, model: nn.Module, batch: UnitBatch) -> Tensor:
         rows = self._objective.losses(model, batch.batch).view_as(batch.weights)

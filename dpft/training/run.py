@@ -85,8 +85,9 @@ def _follow(run: Run, cohort: Cohort) -> Outcome:
 
 def _lead(run: Run, cohort: Cohort) -> Outcome:
     path = run_path(run)
-    # Neither of these is a setting of the run: kept, `force` would start it over when resumed.
-    kept = {**run.raw, "force": False, "resume": None}
+    # None of these is a setting of the run: kept, `force` would start it over when resumed, and
+    # `replay` would be leave to repeat steps that were not yet taken when it was given.
+    kept = {**run.raw, "force": False, "resume": None, "replay": "exact"}
     text = OmegaConf.to_yaml(OmegaConf.create(kept))
     # Begun again by torchrun, the same words mean to go on with what they began.
     force = run.force and not restarted()
@@ -159,6 +160,7 @@ def _train_stage(
         directory.keep_config()
         directory.reopen()
         session.train()
+        prepared = session.prepared
         measured = _audited(run, prepared, progress)
         loaded = session.whole_model()
     try:

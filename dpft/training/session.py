@@ -18,6 +18,7 @@ from dpft.parallel.cohort import own_part, together
 from dpft.parallel.optimizer_state import spread_state, whole_state
 from dpft.privacy.noise import Released
 from dpft.runs.closing import Closing
+from dpft.training.epochs import go_on, in_epoch
 from dpft.training.loop import StepStatistics, train
 from dpft.training.optim import make_optimizer
 from dpft.training.out_of_memory import Budget, explained
@@ -39,7 +40,8 @@ class Session(Closing):
         progress: shows steps and warnings.
 
     Raises:
-        ConfigError, LedgerMismatchError: if the folder's run is not this one.
+        ConfigError, LedgerMismatchError: if the folder's run is not this one, or steps would be
+            released once more without leave.
     """
 
     def __init__(
@@ -66,7 +68,18 @@ class Session(Closing):
         with together(self._cohort, f"{prepared.data} {prepared.model}"):
             if directory is not None:
                 saved = self._resume(directory)
+                if self._ledger is not None:
+                    begun = 0 if saved is None else saved.step
+                    go_on(run, self._mechanism, directory, self._ledger, begun, progress)
         self._start = self._take_over(saved)
+        further = self._cohort.from_first(self._ledger.further if self._ledger else ())
+        self._prepared = in_epoch(prepared, further)
+        self._mechanism = self._prepared.parts.mechanism
+
+    @property
+    def prepared(self) -> Prepared:
+        """What is trained, under the key and the accounting of the latest noise epoch."""
+        return self._prepared
 
     def train(self) -> None:
         """Run the steps that are left; each is in the ledger before the weights move."""
@@ -77,7 +90,7 @@ class Session(Closing):
             run.optim.microbatch_tokens,
             halve=run.out_of_memory == "halve",
             file=None if directory is None else directory.private / _MICROBATCHES,
-            released=self._ledger.steps_spent if self._ledger else 0,
+            released=self._ledger.next_step if self._ledger else 0,
             warn=self._progress.warn,
             fixed=prepared.units.shapes is not None,
         )
@@ -126,6 +139,12 @@ class Session(Closing):
             )
             if start < self._mechanism.steps:
                 self._save(self._mechanism.steps)
+        if self._ledger and self._ledger.steps_spent != self._mechanism.releases:
+            raise runs.LedgerError(
+                f"{self._ledger.path} counts {self._ledger.steps_spent} releases, of which "
+                f"{self._mechanism.releases} are accounted for; expected as many. Please report "
+                "this, and rely on no epsilon of this run"
+            )
 
     def close(self) -> None:
         """Take the hooks off the model and close the ledger."""
@@ -182,11 +201,11 @@ class Session(Closing):
     def _resume(self, directory: runs.RunDirectory) -> runs.Checkpoint | None:
         """The checkpoint to go on from, once it is known to be of this run."""
         ledger, auditor = self._ledger, self._prepared.auditor
-        saved = runs.checkpoint.load_latest(directory, ledger.steps_spent if ledger else None)
+        saved = runs.checkpoint.load_latest(directory, ledger.next_step if ledger else None)
         if saved is None:
-            if ledger and ledger.steps_spent:
+            if ledger and ledger.next_step:
                 self._progress.say(
-                    f"{directory.path} has no checkpoint: the {ledger.steps_spent} steps of "
+                    f"{directory.path} has no checkpoint: the {ledger.next_step} steps of "
                     "its ledger are repeated from the first on"
                 )
             return None

@@ -103,16 +103,37 @@ def test_a_rank_that_is_killed_ends_all_and_the_same_command_continues(tmp_path)
         assert (whole / name).read_bytes() == (killed / name).read_bytes()
 
 
-def test_on_another_number_of_ranks_a_run_is_not_continued(tmp_path):
-    """Shares would be added up in another order: a second release of the repeated steps."""
-    first, second = ranks(2, tmp_path, "clip=bk", "name=one")
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_on_another_number_of_ranks_repeated_steps_are_charged(tmp_path, before, after):
+    """Shares are added up in another order: each is a second release, or the run stops."""
+    settings = ("clip=per_layer_adaptive", "name=one", "checkpoint_every=100")
+
+    def begun(size, *more):
+        return (
+            ranks(size, tmp_path, *settings, *more)
+            if size > 1
+            else [alone(tmp_path, *settings, *more)]
+        )
+
+    first, *others = begun(before)
     ledger = tmp_path / "runs/one/ledger.jsonl"
     first.wait_for(lambda: ledger.exists() and ledger.read_bytes().count(b"\n") > 1)
-    for process in (first, second):
+    for process in (first, *others):
         process.kill()
-    result = alone(tmp_path, "clip=bk", "name=one").finish()
-    assert result.returncode == 2
-    assert "ranks" in result.stderr
+    spent = read_ledger(ledger).steps_spent
+    told = begun(after)
+    for process in told:
+        assert process.finish().returncode
+    said = " ".join(told[0].said[1].split())
+    assert "ranks: " in said
+    assert f"{spent} of them behind the checkpoint" in said
+    assert read_ledger(ledger).steps_spent == spent
+    finished(begun(after, "replay=charge"))
+    contents, record = read_ledger(ledger), read_record(tmp_path / "runs/one")
+    assert contents.further[0].compute.get("ranks", 1) == after
+    assert contents.steps_spent == 5 + spent == record["privacy"]["steps_taken"]
+    assert contents.entries[-1]["epsilon_rdp"] == record["privacy"]["epsilon"]["rdp"]
+    assert record["privacy"]["stated"] > 3
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,9 @@ def overlaid(runs: Sequence[Gathered], options: Options) -> list[Chart]:
 
 
 def epsilon(run: Gathered) -> Line | None:
-    """Epsilon by Renyi accounting after each step, as the ledger has it."""
-    points = [(e["step"] + 1, _finite(e.get("epsilon_rdp"))) for e in run.entries]
+    """Epsilon by Renyi accounting after each noisy step, as the ledger has it."""
+    # By release: a step that was released twice is there twice.
+    points = [(n, _finite(e.get("epsilon_rdp"))) for n, e in enumerate(run.entries, 1)]
     return Line("epsilon", ((0, 0.0), *points)) if points else None
 
 
@@ -150,7 +151,9 @@ def _by_group(run: Gathered, key: str) -> list[Line]:
 
 def _lines(run: Gathered, entries: Sequence[Mapping[str, Any]], key: str) -> list[Line]:
     """One line for each group of the lists that entries have under ``key``."""
-    found = [(e["step"] + 1, e[key]) for e in entries if isinstance(e.get(key), list) and e[key]]
+    # Of a step that was released twice the later release counts: the weights are made of it.
+    listed = {e["step"] + 1: e[key] for e in entries if isinstance(e.get(key), list) and e[key]}
+    found = sorted(listed.items())
     count = max((len(values) for _, values in found), default=0)
     names = _names(run, count)
     return [

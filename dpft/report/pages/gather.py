@@ -109,8 +109,13 @@ class Gathered:
 
     @property
     def entries(self) -> Sequence[Mapping[str, Any]]:
-        """Of the ledger, one for each step that was spent."""
+        """Of the ledger, one for each step that was spent, each time that it was."""
         return [] if self.ledger is None else self.ledger.entries
+
+    @property
+    def next_step(self) -> int:
+        """How many steps the weights have behind them, at most, by the ledger."""
+        return 0 if self.ledger is None else self.ledger.next_step
 
 
 def gather(target: Target, options: Options, usual_samples: int) -> Gathered:

@@ -83,10 +83,14 @@ def _headline(given: Guarantee) -> str:
 def _so_far(run: Gathered) -> GuaranteeSection:
     mechanism = run.mechanism
     of = f" of {mechanism['steps']:,}" if "steps" in mechanism else ""
-    rows = [("Steps in the ledger", f"{len(run.entries):,}{of}")]
+    rows = [("Steps in the ledger", f"{run.next_step:,}{of}")]
+    repeated = len(run.entries) - run.next_step
+    if repeated:
+        rows.append(("Further releases of repeated steps", f"{repeated:,}"))
     if "delta" in mechanism:
         rows.append(("Delta", delta(mechanism["delta"])))
-    if mechanism.get("target_epsilon") is not None:
+    # A run that repeats steps ends above its target.
+    if mechanism.get("target_epsilon") is not None and not repeated:
         rows.append(("Epsilon in the end, at most", up(mechanism["target_epsilon"])))
     if run.header.get("unit"):
         rows.append(("Unit of privacy", run.header["unit"]))

@@ -174,7 +174,7 @@ def _spent(run: Gathered) -> tuple[str, str, str]:
         if not run.entries:
             return "–", "–", "–"
         total = run.mechanism.get("steps", "?")
-        return up(run.entries[-1].get("epsilon_rdp")), f"{len(run.entries)} of {total}", "–"
+        return up(run.entries[-1].get("epsilon_rdp")), f"{run.next_step} of {total}", "–"
     training, guarantee = run.record["training"], Guarantee.of_record(run.record)
     epsilon = up(guarantee.stated) if guarantee.private else "none"
     return epsilon, f"{training.get('steps', '–')}", clock(training.get("seconds"))

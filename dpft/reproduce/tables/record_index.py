@@ -23,6 +23,11 @@ _SELECTED = (
     "whose seeds and epsilons are given beforehand"
 )
 
+_REPEATED = (
+    "some of its steps were released twice, on other devices, threads or ranks: its epsilon is "
+    "more than what it was calibrated to, and no run of a table"
+)
+
 
 @dataclass(frozen=True)
 class IndexedRun:
@@ -117,6 +122,9 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
                 config = record["config"]
                 if record.get("selection"):
                     damaged.append(f"{path}: {_SELECTED}")
+                    continue
+                if (record["mechanism"] or {}).get("repeated"):
+                    damaged.append(f"{path}: {_REPEATED}")
                     continue
                 found = IndexedRun(path, record, config["seed"], record["config_hash"])
                 records.setdefault(match_key(config), []).append(found)
