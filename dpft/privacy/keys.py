@@ -36,8 +36,9 @@ def of_epoch(key: bytes, statements: Iterable[str]) -> bytes:
 
     Guarantee: as `derive` has it, what is drawn in one epoch is independent of what is drawn in any
     other, for all purposes and steps: a step that is repeated in a new epoch has another batch and
-    other noise, as any two steps of one run have. Statements that differ anywhere give other keys,
-    so that two copies of a run that go on in different places share nothing either.
+    other noise, as any two steps of one run have. Statements that differ anywhere give other keys:
+    a run that is begun again from a copy and moves elsewhere than the first time, or from another
+    step, shares nothing with it.
 
     Args:
         key: of the run.

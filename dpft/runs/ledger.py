@@ -227,7 +227,7 @@ class Ledger(Closing):
     def changes(self) -> list[str]:
         """What of ``compute`` is not as in the latest epoch, as lines ``threads: 1 -> 2``."""
         before, now = self._held.epoch.compute, self._header.get(_COMPUTE)
-        return [] if before == now else differences(before, now)
+        return [] if before == now else differences(before or {}, now or {})
 
     def repeats(self, step: int) -> int | None:
         """How many steps are released again if the run goes on at ``step``; None: they are replays.

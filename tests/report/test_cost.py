@@ -65,6 +65,12 @@ def test_counts_behind_thresholds_are_part_of_it():
     assert composed([adaptive]) == composed([record()])
 
 
+def test_steps_that_were_released_twice_count_twice():
+    again = record()
+    again["mechanism"]["repeated"] = 7
+    assert composed([again]) == composed([record(steps=57)])
+
+
 def test_the_least_delta_is_told():
     assert composed([record(), record(delta=1e-6)])[1] == 1e-6
 

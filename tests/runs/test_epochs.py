@@ -1,6 +1,7 @@
 """Noise epochs in the ledger: whatever happens, each release has a line, and no line goes."""
 
 import json
+import os
 import random
 from pathlib import Path
 
@@ -194,14 +195,17 @@ def test_a_ledger_that_lost_or_changed_a_line_is_refused(tmp_path, lines, said) 
         read_ledger(path)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_no_life_of_a_run_releases_what_is_not_counted(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_no_life_of_a_run_releases_what_is_not_counted(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kills, torn lines, lost checkpoints and moves at random; what was released is kept apart."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # thousands of them, of no power cut
     draw, path, steps = random.Random(seed), tmp_path / "ledger.jsonl", 12
     released: set[tuple[int, int]] = set()  # epoch and step: a replay is no new release
     keys: dict[tuple[str, ...], int] = {}
     checkpoints, threads = [0], 1
-    for _ in range(200):
+    for _ in range(60):
         if draw.random() < 0.4:
             threads = draw.choice([1, 2, 3])
         if draw.random() < 0.2:

@@ -110,6 +110,7 @@ def test_a_lost_key_is_not_drawn_anew(tmp_path, left):
         (["sampling=shuffle"], "expected private runs"),
         (["name=mine"], "--name"),
         (["privacy.noise_seed=1"], "the same noise"),
+        (["replay=charge"], "spend more than its candidate"),
         (["task.limit_train=24,48"], "task.limit_train: 24 -> 48"),
         (["task.sample_seed=0,1"], "the price rests on how many there are"),
         (["audit.gradients=0,8"], "audit.gradients: 0 -> 8"),
@@ -166,7 +167,7 @@ def by_hand(tmp_path, monkeypatch):
     """``dpft select`` of two candidates whose trials are written instead of run."""
     swept = []
 
-    def run(scores, sizes=(48, 48), **others):
+    def run(scores, sizes=(48, 48), repeated=0, **others):
         def stand_in(arguments, *, file, **options):
             swept.append(options)
             os.utime(file.parents[1] / "selection.json", (1, 1))
@@ -174,13 +175,17 @@ def by_hand(tmp_path, monkeypatch):
             for point, score, size in zip(plan.points, scores, sizes, strict=True):
                 point.path.mkdir(parents=True)
                 if score == "diverged":
-                    header = {"header": {"mechanism": {"dataset_size": size}}, "ledger": 1}
-                    (point.path / "ledger.jsonl").write_text(f"{json.dumps(header)}\n")
+                    lines = [{"header": {"mechanism": {"dataset_size": size}}, "ledger": 1}]
+                    if repeated:
+                        about = {"epoch": 1, "compute": {"threads": 2}, "from": 0, "repeated": 1}
+                        lines += [{"step": 0}, about]
+                    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+                    (point.path / "ledger.jsonl").write_text(text)
                     continue
                 metrics = {"accuracy": score}
                 trial = record(
                     settings=settings_of(task={"name": "e2e", "test_share": 0.1}),
-                    mechanism=mechanism(dataset_size=size, delta=1 / (2 * size)),
+                    mechanism=mechanism(dataset_size=size, delta=1 / (2 * size), repeated=repeated),
                     scores={"test": {"metrics": metrics, "examples": 3, "signature": "x"}},
                 )
                 (point.path / "record.json").write_text(json.dumps(trial))
@@ -224,6 +229,12 @@ def test_a_trial_that_diverged_is_the_worst_and_the_price_is_the_same(by_hand, t
     assert composed([chosen])[0] == pytest.approx(chosen["privacy"]["epsilon"]["rdp"], rel=1e-12)
     with pytest.raises(ConfigError, match="no trial has a finite accuracy; nothing is released"):
         by_hand(["diverged", "diverged"], name="two")
+
+
+@pytest.mark.parametrize("scores", [[0.25, 0.75], ["diverged", 0.5]], ids=["best", "diverged"])
+def test_a_trial_that_released_steps_twice_spent_more_than_the_price_says(by_hand, scores):
+    with pytest.raises(ConfigError, match="released twice"):
+        by_hand(scores, repeated=1)
 
 
 def test_the_release_tells_neither_memory_nor_times_of_the_trials(by_hand, tmp_path):

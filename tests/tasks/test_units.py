@@ -123,6 +123,17 @@ def test_the_choice_follows_from_the_key_and_the_name():
     assert of[0] != bobs
 
 
+def test_the_same_users_under_another_key_choose_anew():
+    owners = ["ann"] * 20
+    once = users(owners)
+    again = once.under(b"other")
+    draws = [[taken(data, "ann", owners, n) for n in range(20)] for data in (once, again)]
+    expected = users(owners, key=b"other")
+    assert draws[1] == [taken(expected, "ann", owners, n) for n in range(20)]
+    assert draws[0] != draws[1]
+    assert draws[0] == [taken(users(owners), "ann", owners, n) for n in range(20)]
+
+
 def test_a_users_loss_is_the_mean_over_its_records_and_not_over_the_rows():
     data = users(["ann", "bob", "bob", "bob", "cy", "cy"])
     batch = data.batch([0, 1, 2], 0)

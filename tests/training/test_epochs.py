@@ -175,6 +175,25 @@ def test_killed_again_it_goes_on_bit_for_bit_and_needs_no_further_leave(stopped,
         assert (stopped / "small" / name).read_bytes() == (other / "small" / name).read_bytes()
 
 
+def test_a_kill_behind_the_line_of_the_epoch_costs_no_second_leave(tmp_path, monkeypatch):
+    """Nor do logs of the first epoch, which came further, tell of a lost line."""
+    with killed_after(4, monkeypatch):
+        go(tmp_path)
+    begin = runs.Ledger.begin_epoch
+
+    def dying(self, *arguments, **entry):
+        begin(self, *arguments, **entry)
+        raise Killed
+
+    monkeypatch.setattr(runs.Ledger, "begin_epoch", dying)
+    with pytest.raises(Killed):
+        go(tmp_path, "threads=2", "replay=charge")
+    monkeypatch.setattr(runs.Ledger, "begin_epoch", begin)
+    assert ledger_of(tmp_path).steps_spent == 4
+    record = go(tmp_path, "threads=2").record
+    assert record["privacy"]["steps_taken"] == ledger_of(tmp_path).steps_spent == 6 + 2
+
+
 def test_leave_is_given_for_one_command_alone(stopped, monkeypatch):
     with killed_after(6, monkeypatch):
         go(stopped, "threads=2", "replay=charge")

@@ -240,6 +240,7 @@ def test_the_model_is_on_disk_before_anything_says_so(tmp_path, quick_scores, mo
 def test_a_command_that_is_refused_leaves_the_settings_of_the_run_alone(copied, tmp_path):
     """Else `resume=` would repeat the refused command."""
     (tmp_path / "one/DONE").unlink()
+    shutil.rmtree(tmp_path / "one/checkpoints")
     before = (tmp_path / "one/config.yaml").read_text()
     with pytest.raises(DpftError, match="threads"):
         run_experiment(parse(config(tmp_path, "name=one", "privacy.noise_seed=1", "threads=2")))

@@ -122,6 +122,21 @@ def test_an_unfinished_run_is_shown_as_far_as_it_is(tmp_path):
     assert "is not known" in page_of(run).text
 
 
+def test_an_unfinished_run_that_repeats_steps_counts_all_releases(tmp_path):
+    run = tmp_path / "begun"
+    ledger(run, steps=3)
+    (run / "identity.json").write_text(json.dumps({"config": config(), "config_hash": "x"}))
+    with (run / "ledger.jsonl").open("a") as file:
+        about = {"epoch": 1, "compute": {"threads": 2}, "from": 1, "repeated": 2}
+        for line in (about, {"epoch": 1, "step": 1, "epsilon_rdp": 3.25}):
+            file.write(f"{json.dumps(line)}\n")
+    text = page_of(run).text
+    assert "So far 4 steps have spent epsilon 3.250" in text
+    assert "Steps in the ledger 2 of 4" in text
+    assert "Further releases of repeated steps 2" in text
+    assert "in the end, at most" not in text
+
+
 def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path):
     run = a_run(tmp_path / "run")
     lines = (run / "ledger.jsonl").read_text().splitlines()

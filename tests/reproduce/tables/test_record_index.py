@@ -7,6 +7,7 @@ import pytest
 from dpft.config.errors import ConfigError
 from dpft.reproduce.tables.record_index import Index, make_index
 from tests.reproduce.tables.example import plan, run_of, table, write_record
+from tests.runs.example import example_guarantee
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -65,6 +66,17 @@ def test_secret_trials_and_what_was_chosen_by_its_score_stand_in_no_table(tmp_pa
         make_index([selection / "private/trials"])
     (selection / "selection.json").unlink()  # a private folder of any kind
     assert len(make_index([tmp_path]).of(one.key)) == 1
+
+
+def test_a_run_that_spent_more_than_it_was_calibrated_to_stands_in_no_table(tmp_path):
+    one = run_of(plan(), "full")
+    for name, mechanism in (("once", {"steps": 8}), ("again", {"steps": 8, "repeated": 3})):
+        sections = {"mechanism": mechanism, "privacy": example_guarantee()}
+        write_record(tmp_path / name, one, **sections)
+    index = make_index([tmp_path])
+    assert [found.path.name for found in index.of(one.key)] == ["once"]
+    (left_out,) = index.damaged
+    assert "again: some of its steps were released twice" in left_out
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path):
