@@ -17,7 +17,7 @@ from dpft.models.needs import Needs
 from dpft.models.select import attention_modules, has_new_head, head_modules
 from dpft.models.wrap import wrapped
 
-# What families call the projections to queries and values; GPT-2 has one for all three.
+# What families call the projections to queries and values; some have one for all three.
 _PROJECTIONS = (
     ("c_attn",),
     ("q_proj", "v_proj"),
@@ -25,6 +25,10 @@ _PROJECTIONS = (
     ("query_proj", "value_proj"),
     ("q_lin", "v_lin"),
     ("query_key_value",),
+    ("qkv_proj",),  # Phi-3
+    ("Wqkv",),  # MPT, ModernBERT
+    ("q", "v"),  # MPNet, T5
+    ("q_head", "v_head"),  # Funnel
 )
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, Node
 
+from dpft.privacy.clipping.checks.graph import uses_between
 from dpft.privacy.clipping.rules import UnsupportedLayerError, Use
+from dpft.privacy.clipping.rules.automatic import Recomputation
 from dpft.privacy.clipping.sites import Site, check_joins
 
 
 class _Save(torch.autograd.Function):
-    """Holds a tensor as autograd does; takes no part in any computation."""
+    """Holds tensors as autograd does; takes no part in any computation."""
 
     @staticmethod
-    def forward(ctx: Any, token: Tensor, a: Tensor) -> Tensor:
-        ctx.save_for_backward(a)
+    def forward(ctx: Any, token: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors)
         return token.new_empty(0)
 
     @staticmethod
@@ -26,9 +29,9 @@ class _Save(torch.autograd.Function):
         raise AssertionError("nothing is computed from this output")
 
 
-def save_input(token: Tensor, a: Tensor) -> Tensor:
-    """Hold a layer's input the way autograd saves tensors: what `Call` unpacks."""
-    saved: Tensor = _Save.apply(token, a)  # type: ignore[no-untyped-call]
+def save_inputs(token: Tensor, *tensors: Tensor) -> Tensor:
+    """Hold a call's inputs the way autograd saves tensors: what `Call` unpacks."""
+    saved: Tensor = _Save.apply(token, *tensors)  # type: ignore[no-untyped-call]
     return saved
 
 
@@ -37,50 +40,102 @@ class Call:
 
     Attributes:
         site: the layer.
-        output: where its output lies in the autograd graph.
-        root: whether no trainable parameter comes before it: a backward must name it as a target.
+        outputs: where its outputs lie in the autograd graph: one, but for `automatic` calls.
+        root: whether no other call comes before some output: a backward must name it as a target.
         leaves: the tensors that stood for the layer's parameters while it ran, by their canonical
             names, where those are not the parameters themselves (sharded ones).
+        positions: rows of the layer's input for each row of the model's batch, next to each other.
+        doubtful: whether the rows may not be of records: a call around it may take over.
+        automatic: how to compute the call again, where its layer has no rule.
+        stops: where inputs of an automatic call come from in the graph.
+        awaited: which outputs the losses depend on.
     """
 
     def __init__(
         self,
         site: Site,
         saved: Tensor | None,
-        output: GradientEdge,
+        outputs: Sequence[GradientEdge],
         root: bool,
         leaves: Mapping[str, Tensor],
+        *,
+        positions: int = 1,
+        doubtful: bool = False,
+        automatic: Recomputation | None = None,
+        stops: frozenset[tuple[Node, int]] = frozenset(),
     ) -> None:
         self.site = site
-        self.output = output
+        self.outputs = tuple(outputs)
         self.root = root
         self.leaves = leaves
+        self.positions = positions
+        self.doubtful = doubtful
+        self.automatic = automatic
+        self.stops = stops
+        self.awaited = frozenset(range(len(self.outputs)))
         self._saved = saved
-        self._held: Tensor | None = None
+        self._held: tuple[Tensor, ...] | None = None
+        self._arrived: dict[int, Tensor] = {}
 
-    def input(self) -> Tensor | None:
-        """The layer's input, recomputed where it was checkpointed; None if nobody needs it.
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The layer's inputs, recomputed where it was checkpointed; none if nobody needs them.
+
+        Of a layer with a rule it is the first one, ``(R, ...)`` with ``R`` rows of the model's
+        batch: several rows for each of these become positions, ``(R, positions, ...)``.
 
         Raises:
-            RuntimeError: if it was changed in place since the call.
+            RuntimeError: if one was changed in place since the call.
         """
         if self._held is not None or self._saved is None:
-            return self._held
+            return self._held or ()
         node: Any = self._saved.grad_fn
-        saved: Tensor = node.saved_tensors[0]
-        return saved.detach()
+        saved = tuple(x.detach() for x in node.saved_tensors)
+        return saved if self.automatic is not None else tuple(map(self._by_record, saved))
+
+    def input(self) -> Tensor | None:
+        """The first of `inputs`, which is all that a layer with a rule has."""
+        return next(iter(self.inputs()), None)
+
+    def receive(self, number: int, g: Tensor) -> Tensor | None:
+        """Take in an output's gradient.
+
+        Returns:
+            The call's ``g`` once all outputs have theirs; of an automatic call ``(R, n)``.
+        """
+        if self.automatic is None:
+            return self._by_record(g)
+        self._arrived[number] = g
+        if not self.awaited.issubset(self._arrived):
+            return None
+        arrived, self._arrived = self._arrived, {}
+        return self.automatic.joined(arrived)
+
+    def uses(self, names: Mapping[int, str]) -> Counter[str]:
+        """How often the call uses each of its parameters in what the losses depend on.
+
+        Args:
+            names: canonical names of the parameters, or of what stood for them, by `id`.
+        """
+        if self.automatic is None:
+            return Counter(self.site.names.values())
+        edges = [self.outputs[i] for i in sorted(self.awaited)]
+        found = uses_between(edges, self.stops, names).counts
+        return Counter({name: found[name] for name in self.site.names.values()})
 
     def hold(self) -> None:
-        """Unpack the input, which within one backward may be done once only, and keep it."""
-        self._held = self.input()
+        """Unpack the inputs, which within one backward may be done once only, and keep them."""
+        self._held = self.inputs()
 
     def let_go(self) -> None:
-        """Undo `hold`: another backward may unpack the input again."""
+        """Undo `hold`: another backward may unpack the inputs again."""
         self._held = None
 
     def release(self) -> None:
-        """Forget the input for good."""
+        """Forget the inputs for good."""
         self._saved = self._held = None
+
+    def _by_record(self, x: Tensor) -> Tensor:
+        return x if self.positions == 1 else x.unflatten(0, (-1, self.positions))
 
 
 def uses_of(call: Call, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str, Use]]:
@@ -91,6 +146,8 @@ def uses_of(call: Call, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str,
     further positions of it, over which every use sums.
     """
     check_rows(call, batch * rows, g)
+    if call.automatic is not None:
+        return call.automatic.uses(call.site.names, call.inputs(), g, batch)
     a = call.input()
     if a is not None and a.is_floating_point() and a.dtype != g.dtype:
         a = a.to(g.dtype)
@@ -108,7 +165,8 @@ def uses_of(call: Call, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str,
         raise UnsupportedLayerError(
             f"layer {call.site.name!r} ({module}) trains {', '.join(names)}, but its rule gives "
             f"gradients of {', '.join(uses) or 'none'}; expected the same. Weight normalisation "
-            "and pruning make a layer's weight of other parameters, for which there is no rule"
+            "and pruning by hooks make a layer's weight of other parameters, for which there is "
+            "no rule; torch.nn.utils.parametrizations has one of the former"
         )
     return [(names[local], use) for local, use in uses.items()]
 
@@ -119,7 +177,7 @@ def check_rows(call: Call, batch: int, g: Tensor) -> None:
     Raises:
         UnsupportedLayerError: for a lookup shared by the batch, or another number of rows.
     """
-    site, a = call.site, call.input()
+    site, a = call.site, call.input() if call.automatic is None else None
     shape = g.shape if a is None else a.shape
     positions_only = isinstance(site.module, nn.Embedding) and len(shape) < 2
     if positions_only or len(shape) == 0 or shape[0] != batch or len(g) != batch:

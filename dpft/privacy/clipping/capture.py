@@ -2,7 +2,8 @@
 
 A forward hook saves a layer's input ``a`` the way autograd saves tensors, so that activation
 checkpointing and other saved-tensor hooks apply to it, and leaves a hook on the output. When a
-backward reaches that output, the hook hands ``(a, g)`` to whoever listens, and forgets ``a``.
+backward reaches that output, the hook hands ``(a, g)`` to whoever listens, and forgets ``a``. Of a
+module without a rule all inputs and outputs are captured so (`frames`).
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from dpft.privacy.clipping.calls import Call, save_input
+from dpft.privacy.clipping.calls import Call, save_inputs
+from dpft.privacy.clipping.frames import Frame, Frames, random_state_kept
 from dpft.privacy.clipping.rules import UnsupportedLayerError
+from dpft.privacy.clipping.rules.automatic import Arguments
 from dpft.privacy.clipping.rules.broadcast import BroadcastRule
 from dpft.privacy.clipping.sites import Site
 
@@ -44,11 +48,19 @@ class Capture:
 
     Args:
         model: whose forwards are captured.
-        sites: its layers with trained parameters.
-        sharded: whether a layer's parameters are put together for the time that it runs.
+        sites: its layers with a rule and trained parameters.
+        parameters: its trained parameters, by name.
+        sharded: whether a layer's parameters are put together for the time that it runs: then
+            there are no calls but those of layers with a rule.
     """
 
-    def __init__(self, model: nn.Module, sites: Mapping[str, Site], sharded: bool = False) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        sites: Mapping[str, Site],
+        parameters: Mapping[str, nn.Parameter],
+        sharded: bool = False,
+    ) -> None:
         self.sites = sites
         self.calls: list[Call] = []
         self._model = model
@@ -63,9 +75,17 @@ class Capture:
         self._handles: list[Any] = []
         self._sharded = sharded
         self._leaves: dict[str, dict[str, Tensor]] = {}
+        self._tried: set[str] = set()
+        self._repeated: set[str] = set()
         self._replaced: list[tuple[nn.Module, str, nn.Parameter]] = []
-        if sites:
+        self._frames = Frames(model, parameters, self.paused, self._originals)
+        if parameters:
             self._install(model)
+
+    @property
+    def reasons(self) -> Mapping[str, Sequence[str]]:
+        """Why a parameter's uses beyond its layer's calls could not be captured, by its name."""
+        return self._frames.reasons
 
     def take(self) -> tuple[list[Call], set[str]]:
         """The captured calls, in order, and the names of `hidden` layers; forgotten here.
@@ -78,6 +98,8 @@ class Capture:
         self._depth = 0
         self._leaves.clear()
         calls, self.calls = self.calls, []
+        if calls:
+            self._frames.done()
         hidden, self._hidden = self._hidden, set()
         return calls, hidden
 
@@ -123,7 +145,8 @@ class Capture:
         Returns:
             The gradients of ``inputs``; None where the losses do not depend on one.
         """
-        targets: list[Any] = [*(call.output for call in calls if call.root), *other_leaves]
+        wanted = [call.outputs[i] for call in calls if call.root for i in sorted(call.awaited)]
+        targets: list[Any] = [*wanted, *other_leaves]
         starts, gradients = ([losses.sum()], None) if gate is None else ([gate.edge], [gate.g])
         with self.listening(listener):
             found = torch.autograd.grad(
@@ -138,8 +161,8 @@ class Capture:
     def open_gate(self, losses: Tensor, call: Call) -> Gate:
         """Differentiate the losses as far as one call's output, and free the graph up to there."""
         with self.silent_backward():
-            (g,) = torch.autograd.grad(losses.sum(), [call.output])
-        return Gate(call.output, g)
+            (g,) = torch.autograd.grad(losses.sum(), call.outputs)
+        return Gate(call.outputs[0], g)
 
     @contextmanager
     def listening(self, listener: Listener | None) -> Iterator[None]:
@@ -160,10 +183,30 @@ class Capture:
 
     def _install(self, model: nn.Module) -> None:
         self._handles.append(model.register_forward_pre_hook(self._enter, with_kwargs=True))
+        layers = {
+            id(site.module): site
+            for site in self.sites.values()
+            if not isinstance(site.rule, BroadcastRule)
+        }
+        after: list[Callable[[], Any]] = []
+        for name, module in model.named_modules():
+            trained = any(id(p) in self._frames.names for p in module.parameters())
+            site = layers.get(id(module))
+            if site is None and (
+                self._sharded or not trained or type(module).forward is nn.Module.forward
+            ):
+                continue
+            if not self._sharded:
+                begin = self._begin(name)
+                self._handles.append(module.register_forward_pre_hook(begin, with_kwargs=True))
+            end = self._capture(name, module, site)
+            after.append(partial(module.register_forward_hook, end, with_kwargs=True))
         for site in self.sites.values():
             module = site.module
             if isinstance(site.rule, BroadcastRule):
-                self._handles.append(module.register_forward_pre_hook(self._broadcast(site)))
+                self._handles.append(
+                    module.register_forward_pre_hook(self._broadcast(site), with_kwargs=True)
+                )
                 # Before whoever shards takes the module's parameters away again.
                 self._handles.append(
                     module.register_forward_hook(self._restore, always_call=True, prepend=True)
@@ -173,9 +216,7 @@ class Capture:
                 self._handles.append(module.register_forward_pre_hook(self._expand(site)))
             if self._sharded:
                 self._handles.append(module.register_forward_pre_hook(self._note_leaves(site)))
-            self._handles.append(
-                module.register_forward_hook(self._capture(site), with_kwargs=True)
-            )
+        self._handles += [register() for register in after]
         self._handles.append(model.register_forward_hook(self._leave, always_call=True))
 
     def _enter(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -185,6 +226,8 @@ class Capture:
         tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() > 0)
         first = next(tensors, None)
         self._batch = None if first is None else len(first)
+        if not self._depth:
+            self._frames.begin()
         self._depth += 1
         self._spread.clear()
 
@@ -230,28 +273,78 @@ class Capture:
 
         return hook
 
-    def _capture(self, site: Site) -> Callable[..., None]:
-        needs_input = site.rule.needs_input(site.module)
+    def _begin(self, name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if self._frames.recording or (self._active() and not self._in_backward):
+                self._frames.enter(name, module, args, kwargs, len(self.calls))
+
+        return hook
+
+    def _capture(self, name: str, module: nn.Module, site: Site | None) -> Callable[..., Any]:
+        """After the forward of a layer with a rule, of a module around such layers, or of both."""
+        needs_input = site is not None and site.rule.needs_input(module)
+        owns = any(id(p) in self._frames.names for p in module.parameters(recurse=False))
 
         def hook(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-        ) -> None:
-            if not self._captures(site):
-                return
-            if not isinstance(output, Tensor) or not output.requires_grad:
-                return
-            a = args[0] if args else next(iter(kwargs.values()))
-            saved = save_input(self._token, a) if needs_input else None
-            leaves = self._leaves.get(site.name, {})
-            self._add(site, saved, output, root=not a.requires_grad, leaves=leaves)
+        ) -> Any:
+            if self._frames.recording:
+                self._frames.leave(module, args, kwargs)
+                return None
+            if not (self._captures(name) if owns else self._active()):
+                return None
+            frame = None if self._in_backward else self._frames.leave(module, args, kwargs)
+            if site is not None and isinstance(output, Tensor) and output.requires_grad:
+                a = args[0] if args else next(iter(kwargs.values()))
+                saved = save_inputs(self._token, a) if needs_input else None
+                positions = 1
+                if frame is not None:
+                    positions = self._frames.positions(frame, args, kwargs, self._records(), site)
+                    if not positions:
+                        self._frames.doubt(site)
+                self._add(
+                    [output],
+                    site,
+                    saved,
+                    root=not a.requires_grad or a.is_leaf,
+                    leaves=self._leaves.get(site.name, {}),
+                    positions=positions or 1,
+                    doubtful=not positions,
+                )
+            if self._in_backward and self._frames.takes(name):
+                save_inputs(self._token, *Arguments.of((args, kwargs))[1])
+            return None if frame is None else self._take(frame, args, kwargs, output)
 
         return hook
+
+    def _take(
+        self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Any:
+        """Capture a whole call for parameters that no layer's call inside it covers."""
+        inside = self.calls[frame.start :]
+        taken = self._frames.take(frame, args, kwargs, output, inside, self._records())
+        if taken is None:
+            return None
+        names = set(taken.site.names.values())
+        self.calls[frame.start :] = [
+            call for call in inside if names.isdisjoint(call.site.names.values())
+        ]
+        self._add(
+            taken.outputs,
+            taken.site,
+            save_inputs(self._token, *taken.inputs),
+            root=True,  # unless the graph says otherwise
+            leaves={},
+            automatic=taken.automatic,
+            stops=taken.stops,
+        )
+        return taken.result
 
     def _broadcast(self, site: Site) -> Callable[..., None]:
         """Before the forward: each record gets a row of its own of the broadcast parameter."""
 
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-            if not self._captures(site):
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if not self._captures(site.name) or site.name in self._repeated:
                 return
             batch = self._records()
             if batch is None:
@@ -266,16 +359,46 @@ class Capture:
             for local in site.names:
                 parameter = module._parameters[local]
                 assert parameter is not None
-                self._replaced.append((module, local, parameter))
                 rows = parameter.expand(batch, *parameter.shape[1:])
+                if not self._takes_rows(site, rows, args, kwargs):
+                    continue
+                self._replaced.append((module, local, parameter))
                 module._parameters[local] = rows  # type: ignore[assignment]
                 leaves = {site.names[local]: parameter} if self._sharded else {}
-                self._add(site, None, rows, root=True, leaves=leaves)
+                self._add([rows], site, None, root=True, leaves=leaves)
 
         return hook
 
+    def _takes_rows(
+        self, site: Site, rows: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
+        """Whether a module computes the same of rows; one that repeats the one row does not.
+
+        Tried where something has rows for the first time, unless parameters are sharded.
+        """
+        if site.name in self._tried or self._sharded or len(rows) == 1:
+            return True
+        (local,) = site.names
+        module, own = site.module, site.module._parameters[local]
+        with torch.no_grad(), self.paused(), random_state_kept(rows):
+            expected = _shapes(module.forward(*args, **kwargs))
+            module._parameters[local] = rows  # type: ignore[assignment]
+            try:
+                same = _shapes(module.forward(*args, **kwargs)) == expected
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:
+                same = False
+            finally:
+                module._parameters[local] = own
+        (self._tried if same else self._repeated).add(site.name)
+        self._frames.learning |= not same
+        return same
+
     def _restore(self, module: nn.Module, args: Any, output: Any) -> None:
         """After the forward, also one that failed."""
+        if not self._enabled:  # a trial
+            return
         for owner, local, parameter in self._replaced:
             if owner is module:
                 module._parameters[local] = parameter
@@ -286,34 +409,50 @@ class Capture:
             module._parameters[local] = parameter
         self._replaced.clear()
 
+    @contextmanager
+    def _originals(self) -> Iterator[None]:
+        """Within this context no module has rows in place of a parameter; nothing is captured."""
+        rows = [(module, local, module._parameters[local]) for module, local, _ in self._replaced]
+        for module, local, parameter in self._replaced:
+            module._parameters[local] = parameter
+        try:
+            with self.paused():
+                yield
+        finally:
+            for module, local, row in rows:
+                module._parameters[local] = row
+
     def _add(
         self,
+        outputs: Sequence[Tensor],
         site: Site,
         saved: Tensor | None,
-        output: Tensor,
-        root: bool,
-        leaves: Mapping[str, Tensor],
+        **about: Any,
     ) -> None:
+        """Keep a call; ``about`` as of `Call`."""
         if self._in_backward:  # a recomputation: only what it saves is wanted
             return
         # The edge and the hook hold on to the place in the graph, not to the tensor: a later
         # in-place change cannot redirect them, and the output (a head's logits) is not kept alive.
-        call = Call(site, saved, get_gradient_edge(output), root, leaves)
+        call = Call(site, saved, [get_gradient_edge(output) for output in outputs], **about)
         self.calls.append(call)
         # A strong reference would close a cycle through the graph that no collector can see.
         known = weakref.ref(call)
 
-        def report(g: Tensor) -> None:
+        def report(number: int, g: Tensor) -> None:
             call = known()
             if self._listener is not None and call is not None:
-                self._listener(call, g)
+                whole = call.receive(number, g)
+                if whole is not None:
+                    self._listener(call, whole)
 
-        output.register_hook(report)
+        for number, output in enumerate(outputs):
+            output.register_hook(partial(report, number))
 
-    def _captures(self, site: Site) -> bool:
+    def _captures(self, name: str) -> bool:
         """Whether a layer's call is captured; a call that only gradients lack for is noted."""
         if self._enabled and self._depth and not self._in_backward and not torch.is_grad_enabled():
-            self._hidden.add(site.name)
+            self._hidden.add(name)
         return self._active()
 
     def _active(self) -> bool:
@@ -335,3 +474,7 @@ class Capture:
             handle.remove()
         self._handles.clear()
         self.calls.clear()
+
+
+def _shapes(tree: Any) -> list[torch.Size]:
+    return [x.shape for x in Arguments.of(tree)[1]]

@@ -112,8 +112,9 @@ class Clipper:
         self._forms: dict[str, str] = {}
         if cohort is not None and cohort.sharded:
             cohort.prepare(model, self.parameters, by_autograd=plan == "none")
-        sites = {} if plan == "none" else find_sites(model, self.parameters, rules)
-        self._capture = Capture(model, sites, self._sharded)
+        clipped = {} if plan == "none" else self.parameters
+        sites = find_sites(model, clipped, rules, self._sharded) if clipped else {}
+        self._capture = Capture(model, sites, clipped, self._sharded)
         self._guard = Guard(self.parameters if self.private else {})
         self._set([group.threshold for group in self.groups])
 
@@ -416,7 +417,7 @@ class Clipper:
         leaves: dict[str, Tensor] = dict(self.parameters)
         for call in calls:
             leaves |= call.leaves
-        structure = verify_uses(losses, calls, leaves, hidden)
+        structure = verify_uses(losses, calls, leaves, hidden, self._capture.reasons)
         if not structure.reached:
             raise UnsupportedLayerError(
                 "the losses do not depend on any trainable layer that was called; expected losses "

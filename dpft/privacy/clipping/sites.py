@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from torch import nn
-from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from dpft.privacy.clipping.rules import Rule, UnsupportedLayerError, find_rule, rule_names
 from dpft.privacy.clipping.rules.broadcast import BroadcastRule
@@ -37,9 +37,17 @@ def check_joins(site: Site, rows: int) -> None:
 
 
 def find_sites(
-    model: nn.Module, parameters: Mapping[str, nn.Parameter], rules: Mapping[str, Rule]
+    model: nn.Module,
+    parameters: Mapping[str, nn.Parameter],
+    rules: Mapping[str, Rule],
+    sharded: bool = False,
 ) -> dict[str, Site]:
-    """The layers to hook, one entry per module; every trainable parameter must lie in one."""
+    """The layers with a rule, one entry per module; others are computed again (`frames`).
+
+    Raises:
+        UnsupportedLayerError: for layers that mix records; where parameters are sharded, for each
+            trainable parameter whose layer has no rule.
+    """
     canonical = {id(parameter): name for name, parameter in parameters.items()}
     sites: dict[str, Site] = {}
     without_rule: dict[str, str] = {}
@@ -59,7 +67,7 @@ def find_sites(
         }
         if not own:
             continue
-        rule = find_rule(module, rules)
+        rule = None if is_parametrized(module) else find_rule(module, rules)
         if rule is not None:
             sites[module_name] = Site(module_name, module, rule, MappingProxyType(own))
             continue
@@ -76,11 +84,12 @@ def find_sites(
     # that it is used by the layer with a rule only is checked on the graph.
     covered = {name for site in sites.values() for name in site.names.values()}
     unsupported = [f"{n} ({kind})" for n, kind in without_rule.items() if n not in covered]
-    if unsupported:
+    if unsupported and sharded:
         raise UnsupportedLayerError(
-            f"no clipping rule for {len(unsupported)} trainable parameter(s): "
+            f"no clipping rule for {len(unsupported)} trainable and sharded parameter(s): "
             f"{', '.join(unsupported)}. Layers with a rule: {rule_names(rules)}; parameters of "
             "shape (1, ...) that are broadcast over the batch need none. Freeze the "
-            "parameters (requires_grad_(False)) or pass rules={'module.Class': rule}"
+            "parameters (requires_grad_(False)), leave them whole on every rank "
+            "(parallel=data), or pass rules={'module.Class': rule}"
         )
     return sites

@@ -358,14 +358,6 @@ def test_non_private_style_is_an_ordinary_backward():
         assert torch.equal(grad, got[name])
 
 
-def test_an_unsupported_parameter_is_an_error_that_names_it():
-    model = nn.Sequential(nn.Linear(3, 3), nn.GRU(3, 3))
-    with pytest.raises(UnsupportedLayerError, match=r"1\.weight_ih_l0 \(GRU\).*1\.bias_hh_l0"):
-        make_clipper(model, "bk", threshold=1.0)
-    model[1].requires_grad_(False)
-    make_clipper(model, "bk", threshold=1.0).close()
-
-
 def test_batch_normalisation_is_refused_even_frozen():
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3).requires_grad_(False))
     with pytest.raises(UnsupportedLayerError, match=r"1 \(BatchNorm1d\) mixes or keeps"):
@@ -373,63 +365,6 @@ def test_batch_normalisation_is_refused_even_frozen():
     model[1] = nn.InstanceNorm1d(3, track_running_stats=True)
     with pytest.raises(UnsupportedLayerError, match=r"1 \(InstanceNorm1d\) mixes or keeps"):
         make_clipper(model, "bk", threshold=1.0)
-
-
-def test_a_bare_parameter_is_an_error_that_names_it():
-    class WithToken(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.token = nn.Parameter(torch.zeros(3))
-            self.linear = nn.Linear(3, 3)
-
-    with pytest.raises(UnsupportedLayerError, match="token"):
-        make_clipper(WithToken(), "ghost", threshold=1.0)
-
-
-def test_a_subclass_with_another_forward_does_not_inherit_the_rule():
-    class Doubled(nn.Linear):
-        def forward(self, x):
-            return 2 * super().forward(x)
-
-    class Renamed(nn.Linear):
-        pass
-
-    with pytest.raises(UnsupportedLayerError, match="weight"):
-        make_clipper(Doubled(2, 2), "bk", threshold=1.0)
-    make_clipper(Renamed(2, 2), "bk", threshold=1.0).close()
-
-
-@pytest.mark.parametrize("style", PRIVATE_STYLES)
-def test_a_weight_used_behind_its_layers_back_is_an_error_that_names_it(style):
-    class Functional(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding = nn.Embedding(5, 3)
-
-        def forward(self, ids):
-            return F.linear(self.embedding(ids), self.embedding.weight).logsumexp(-1).mean(1)
-
-    model = Functional()
-    clipper = make_clipper(model, style, threshold=1.0)
-    with pytest.raises(UnsupportedLayerError, match=r"embedding\.weight.*used 2 times"):
-        clipper.backward(model(torch.tensor([[1, 2], [3, 4]])))
-
-
-@pytest.mark.parametrize("style", PRIVATE_STYLES)
-def test_positions_looked_up_without_a_batch_dimension_are_refused(style):
-    class Positions(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.tokens, self.positions = nn.Embedding(5, 3), nn.Embedding(9, 3)
-
-        def forward(self, ids):
-            x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
-            return x.square().mean((1, 2))
-
-    model = Positions()
-    clipper = make_clipper(model, style, threshold=1.0)
-    with pytest.raises(UnsupportedLayerError, match="'positions'"):
-        clipper.backward(model(torch.tensor([[1, 2], [3, 4]])))  # T == B: the silent case
 
 
 @pytest.mark.parametrize("style", PRIVATE_STYLES)
@@ -539,7 +474,7 @@ class Odd(nn.Module):
         self.wrong = wrong
         self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
         if wrong == "hook that changes the output":
-            self.first.register_forward_hook(lambda m, a, out: 2 * out + m.weight.sum())
+            self.first.register_forward_hook(lambda m, a, out: 2 * out)
 
     def forward(self, x):
         x = x.clone()

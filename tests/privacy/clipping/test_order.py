@@ -271,7 +271,9 @@ def moving(model, losses_of):
     """Functions in the graph of ``losses_of()`` that may move rows."""
     clipper = make_clipper(model, "bk", threshold=C)
     losses = losses_of()
-    found = row_permuting_nodes(losses, [call.output for call in clipper._capture.calls])
+    found = row_permuting_nodes(
+        losses, [edge for call in clipper._capture.calls for edge in call.outputs]
+    )
     clipper.close()
     return [node.name() for node in found]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -39,6 +41,7 @@ def verify_uses(
     calls: Sequence[Call],
     parameters: Mapping[str, Tensor],
     hidden: Collection[str] = (),
+    reasons: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Structure:
     """Check against the autograd graph that every use of every parameter was captured.
 
@@ -51,6 +54,7 @@ def verify_uses(
         calls: all captured calls.
         parameters: the trainable parameters, or what stood for them in the forward.
         hidden: names of layers that ran with gradients disabled.
+        reasons: why parameters could not be captured otherwise, by name.
 
     Raises:
         UnsupportedLayerError: naming a parameter with a use that was not captured, or ``hidden``
@@ -59,23 +63,58 @@ def verify_uses(
     uses, nodes, other_leaves = _walk(losses, parameters)
     if hidden:
         _check_hidden(hidden, nodes)
-    reached = [call for call in calls if call.output.node in nodes]
-    expected = dict.fromkeys(parameters, 0)
-    for call in reached:
-        for name in call.site.names.values():
-            expected[name] += 1
-    for name, count in expected.items():
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    reached = []
+    expected: Counter[str] = Counter()
+    for call in calls:
+        places = [i for i, edge in enumerate(call.outputs) if edge.node in nodes]
+        call.awaited = frozenset(places)
+        if places:
+            reached.append(call)
+            expected.update(call.uses(names))
+    for name in parameters:
+        count = expected[name]
         if uses[name] != count:
+            why = "; ".join(dict.fromkeys(reasons.get(name, ())))
+            around = f", or of a module around it: {why}" if why else ""
             raise UnsupportedLayerError(
                 f"parameter {name!r} is used {uses[name]} times in the computation of the "
                 f"losses, but {count} of these uses went through its layer's forward; expected "
                 "every use to be a call of the layer since the last backward, so that it can be "
-                "clipped. Freeze the parameter (requires_grad_(False)), call the layer instead of "
-                "its weight, and do not change its output in place"
+                f"clipped{around}. Freeze the parameter (requires_grad_(False)), call the layer "
+                "instead of its weight, and do not change its output in place"
             )
     halved = any(map(_halved, nodes))
-    permuting = row_permuting_nodes(losses, [call.output for call in reached])
+    if any(call.automatic is not None for call in reached):
+        _find_roots(reached)
+    outputs = [call.outputs[i] for call in reached for i in call.awaited]
+    permuting = row_permuting_nodes(losses, outputs)
     return Structure(reached, other_leaves, halved, permuting)
+
+
+def _find_roots(calls: Sequence[Call]) -> None:
+    """Mark the calls before which there is no other, as layers inside an automatic one may be.
+
+    What they are given may depend on a parameter that the call around them covers.
+    """
+    ends = {
+        (call.outputs[i].node, call.outputs[i].output_nr) for call in calls for i in call.awaited
+    }
+    for call in calls:
+        call.root = not all(_comes_after(call.outputs[i].node, ends) for i in call.awaited)
+
+
+def _comes_after(node: Node, ends: Collection[tuple[Node, int]]) -> bool:
+    """Whether what a function gives depends on another of these outputs."""
+    pending, seen = [node], {node}
+    while pending:
+        for source, number in pending.pop().next_functions:
+            if (source, number) in ends:
+                return True
+            if source is not None and source not in seen:
+                seen.add(source)
+                pending.append(source)
+    return False
 
 
 def _halved(node: Node) -> bool:
@@ -103,21 +142,27 @@ def _check_hidden(hidden: Collection[str], nodes: Iterable[Node]) -> None:
 
 
 def dominates(call: Call, losses: Tensor, others: Sequence[Call]) -> bool:
-    """Whether the losses depend on parameters and on ``others`` through ``call``'s output alone."""
-    calls = {id(other.output.node) for other in others}
+    """Whether the losses depend on parameters and on ``others`` through ``call``'s output alone.
+
+    Only asked of a call with one row for each of the model's batch, and one output.
+    """
+    if call.automatic is not None or call.positions > 1:
+        return False
+    calls = {id(edge.node) for other in others for edge in other.outputs}
+    output = call.outputs[0]
     root = losses.grad_fn
     pending: list[Node] = [] if root is None else [root]
     seen: set[Node] = set(pending)
     while pending:
         for node, index in pending.pop().next_functions:
-            if node is None or (node is call.output.node and index == call.output.output_nr):
+            if node is None or (node is output.node and index == output.output_nr):
                 continue
-            if hasattr(node, "variable") or id(node) in calls or node is call.output.node:
+            if hasattr(node, "variable") or id(node) in calls or node is output.node:
                 return False
             if node not in seen:
                 seen.add(node)
                 pending.append(node)
-    return call.output.node is not root
+    return output.node is not root
 
 
 def _walk(

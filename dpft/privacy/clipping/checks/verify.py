@@ -78,8 +78,7 @@ def check_rules(
     @torch.no_grad()
     def listen(call: Call, g: Tensor) -> None:
         call.hold()
-        a = call.input()
-        size = (g.numel() + (0 if a is None else a.numel())) * len(index) // len(losses)
+        size = (g.numel() + sum(x.numel() for x in call.inputs())) * len(index) // len(losses)
         for name, use in uses_of(call, g, len(losses), rows):
             sums.add(name, use.rows(index.to(g.device)), size, halved)
         call.let_go()

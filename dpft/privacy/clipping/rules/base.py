@@ -12,6 +12,7 @@ per-example gradient that one call contributes to one parameter, in implicit for
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -150,6 +151,10 @@ class Use(ABC):
                 layer); otherwise it is held until the whole backward is done.
         """
         return self
+
+    def portions(self) -> Sequence[Tensor] | None:
+        """Indices of the records whose gradients may be formed at a time; None: of all."""
+        return None
 
     def form(self) -> str:
         """How the norm is computed, for ``dpft bench --explain``."""

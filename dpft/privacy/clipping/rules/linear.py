@@ -50,3 +50,12 @@ class EmbeddingRule(Rule):
         if module.padding_idx is not None:
             g = g.masked_fill((ids == module.padding_idx)[:, :, None], 0)
         return {"weight": EmbeddingUse(ids, g, module.num_embeddings)}
+
+
+class ScaledEmbeddingRule(EmbeddingRule):
+    """Lookups of transformers whose result is multiplied by ``embed_scale``."""
+
+    def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
+        scale = module.embed_scale
+        assert isinstance(scale, float | int | Tensor)
+        return super().uses(module, a, g * scale)

@@ -12,7 +12,7 @@ from torch import nn
 
 from dpft.privacy.clipping.rules.base import Rule
 from dpft.privacy.clipping.rules.conv import ConvRule
-from dpft.privacy.clipping.rules.linear import EmbeddingRule, LinearRule
+from dpft.privacy.clipping.rules.linear import EmbeddingRule, LinearRule, ScaledEmbeddingRule
 from dpft.privacy.clipping.rules.norms import (
     GroupNormRule,
     InstanceNormRule,
@@ -22,6 +22,7 @@ from dpft.privacy.clipping.rules.norms import (
 )
 from dpft.privacy.clipping.rules.standardised import StandardisedConvRule
 
+_SCALED = "transformers.models.bart.modeling_bart.BartScaledWordEmbedding"
 _LLAMA_NORM = "transformers.models.llama.modeling_llama.LlamaRMSNorm"
 
 # Keyed by qualified class name, so that a rule for a library's layer needs no import of it.
@@ -29,7 +30,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "torch.nn.modules.linear.Linear": LinearRule(),
         "transformers.pytorch_utils.Conv1D": LinearRule(transposed=True),
+        "transformers.models.falcon.modeling_falcon.FalconLinear": LinearRule(),
         "torch.nn.modules.sparse.Embedding": EmbeddingRule(),
+        _SCALED: ScaledEmbeddingRule(),
         "torch.nn.modules.conv.Conv1d": ConvRule(),
         "torch.nn.modules.conv.Conv2d": ConvRule(),
         "dpft.models.wrn.WeightStandardizedConv2d": StandardisedConvRule(),
@@ -53,6 +56,8 @@ def find_rule(module: nn.Module, rules: Mapping[str, Rule]) -> Rule | None:
     """
     if "forward" in vars(module):
         return None
+    if _SCALED in rules and _is_scaled_embedding(type(module)):
+        return rules[_SCALED]
     for cls in type(module).__mro__:
         rule = rules.get(f"{cls.__module__}.{cls.__qualname__}")
         if rule is not None:
@@ -72,6 +77,18 @@ def _is_llama_norm(cls: type[nn.Module]) -> bool:
         return False
     llama = importlib.import_module("transformers.models.llama.modeling_llama")
     return _code(cls.forward) == _code(llama.LlamaRMSNorm.forward)
+
+
+def _is_scaled_embedding(cls: type[nn.Module]) -> bool:
+    """Whether a lookup of transformers is that of Bart or Gemma, times ``embed_scale``."""
+    if not (cls.__module__.startswith("transformers.") and issubclass(cls, nn.Embedding)):
+        return False
+    if not cls.__name__.endswith("ScaledWordEmbedding") or cls.__bases__ != (nn.Embedding,):
+        return False
+    bart = importlib.import_module("transformers.models.bart.modeling_bart")
+    gemma = importlib.import_module("transformers.models.gemma3.modeling_gemma3")
+    known = (bart.BartScaledWordEmbedding, gemma.Gemma3TextScaledWordEmbedding)
+    return any(_code(cls.forward) == _code(other.forward) for other in known)
 
 
 def _code(function: Any) -> tuple[Any, ...]:

@@ -229,7 +229,12 @@ def joint_squared_norm(uses: Sequence[Use], grams: GramCache | None = None) -> S
 
 def exact_squared_norm(uses: Sequence[Use]) -> SquaredNorm:
     """The same by forming the gradients: dearer, but a sum of squares, which cannot cancel."""
-    value = squared_rows(joint_per_example(uses))
+    portions = next((found for use in uses if (found := use.portions()) is not None), None)
+    if portions is None:
+        value = squared_rows(joint_per_example(uses))
+    else:
+        parts = ([use.rows(index) for use in uses] for index in portions)
+        value = torch.cat([squared_rows(joint_per_example(part)) for part in parts])
     return SquaredNorm(value, value)
 
 

@@ -1,0 +1,462 @@
+"""Which module's call is to be computed again for parameters that no layer rule covers.
+
+Every running module that has trainable parameters inside is a *frame*. When it returns, the graph
+between its inputs and outputs tells which parameters were used in it, and how often beyond the
+captured calls: parameters of its own, weights that are read from a child, lookups that all records
+share. The innermost frame whose records can be told apart takes them over (`rules.automatic`); a
+frame that hands on something shared, such as a table of relative positions, leaves them to the one
+around it. What was found in the first forward is remembered, and later forwards look at nothing
+else, unless a layer meets rows that are not the records'.
+
+Whether rows are of records is not to be seen in a shape: a table of 512 rows may be met by 8
+records. Where it could be either, the model is run on fewer records for comparison, once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import Node, get_gradient_edge
+
+from dpft.privacy.clipping.calls import Call
+from dpft.privacy.clipping.checks.graph import uses_between
+from dpft.privacy.clipping.rules.automatic import Arguments, AutomaticRule, Recomputation
+from dpft.privacy.clipping.sites import Site
+
+# By how much of its norm a record's output may differ when it is computed alone.
+_ROUNDING = 1e-3
+_HALF_ROUNDING = 5e-2
+
+Key = tuple[str, int]
+"""A module's name, and which of its calls in a forward."""
+
+
+@dataclass
+class Frame:
+    """A module that runs."""
+
+    name: str
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    start: int
+    key: Key
+    watched: bool
+    versions: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
+
+
+class Taken(NamedTuple):
+    """A call that covers what no layer's call does.
+
+    Attributes:
+        site: of the frame, with the parameters that it takes.
+        automatic: how to compute the call again.
+        inputs: its tensors.
+        outputs: those that depend on the parameters, as the model goes on with them.
+        result: all that the model goes on with.
+        stops: where inputs come from in the graph.
+    """
+
+    site: Site
+    automatic: Recomputation
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+    result: Any
+    stops: frozenset[tuple[Node, int]]
+
+
+class _ImpossibleError(Exception):
+    """A frame cannot take parameters over; the message says why."""
+
+
+class Frames:
+    """The running modules, and which of them take over parameters.
+
+    Args:
+        model: whose forwards are captured.
+        parameters: its trainable parameters by canonical name.
+        unheard: a context in which layer calls are not captured.
+        originals: a context in which no module's parameters are replaced by rows.
+
+    Attributes:
+        learning: whether every frame is looked at.
+        reasons: why parameters that are left could not be taken over, by name.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Mapping[str, nn.Parameter],
+        unheard: Callable[[], AbstractContextManager[None]],
+        originals: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self.learning = True
+        self.reasons: dict[str, list[str]] = {}
+        self.names = {id(parameter): name for name, parameter in parameters.items()}
+        self._model = model
+        self._parameters = parameters
+        self._unheard = unheard
+        self._originals = originals
+        self._stack: list[Frame] = []
+        self._turns: Counter[str] = Counter()
+        self._taken: dict[str, dict[str, None]] = {}
+        self._last: set[str] = set()
+        self._rules: dict[str, AutomaticRule] = {}
+        self._locals: dict[str, dict[str, str]] = {}
+        self._batched: dict[Key, tuple[bool, ...]] = {}
+        self._trusted: set[tuple[Key, bool]] = set()
+        self._probed: dict[Key, tuple[int, ...]] | None = None
+        self._recording: dict[Key, tuple[int, ...]] | None = None
+
+    def begin(self) -> None:
+        """A forward of the whole model begins."""
+        self._stack.clear()
+        self._turns.clear()
+        self._last.clear()
+        self._probed = None
+
+    def done(self) -> None:
+        """The captured calls were handed over: what is to be learned from them is learned."""
+        self.learning = False
+
+    def enter(
+        self,
+        name: str,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        start: int,
+    ) -> None:
+        """A module begins to run, after ``start`` captured calls."""
+        key = (name, self._turns[name])
+        self._turns[name] += 1
+        watched = self._recording is None and (self.learning or name in self._taken)
+        frame = Frame(name, module, args, kwargs, start, key, watched)
+        if watched:
+            _, tensors = Arguments.of((args, kwargs))
+            frame.versions = {id(x): (x, x._version) for x in (*tensors, *module.buffers())}
+        self._stack.append(frame)
+
+    def leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> Frame | None:
+        """The frame of a module that has returned; None if it was not seen to begin."""
+        for depth in reversed(range(len(self._stack))):
+            frame = self._stack[depth]
+            if frame.module is module:
+                del self._stack[depth:]  # what lies above it failed
+                if self._recording is not None:
+                    self._recording[frame.key] = _sizes(Arguments.of((args, kwargs))[1])
+                return frame
+        return None
+
+    @property
+    def recording(self) -> bool:
+        """Whether the model runs for comparison only."""
+        return self._recording is not None
+
+    def takes(self, name: str) -> bool:
+        """Whether a module's calls were taken in the last forward: so a recomputation saves."""
+        return name in self._last
+
+    def positions(
+        self,
+        frame: Frame,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        records: int | None,
+        site: Site,
+    ) -> int:
+        """Rows of a layer's input for each of ``records``; 0 if they may not be of records."""
+        _, tensors = Arguments.of((args, kwargs))
+        if records is None or not tensors:
+            return 1
+        x, several = tensors[0], site.rule.sums_over_positions
+        lookup = isinstance(site.module, nn.Embedding) and x.dim() < 2
+        if lookup or x.dim() == 0 or len(x) == 0 or len(x) % records:
+            return 0
+        k = len(x) // records
+        if k > 1 and not several:
+            return 0
+        if records == 1:
+            return k
+        square = x.dim() > 1 and x.shape[0] == x.shape[1]
+        if x.stride(0) == 0 and k == 1:  # one row for all, of which each record has its own
+            return 1
+        if k == 1 and not square and frame.key not in self._batched:
+            return 1
+        if isinstance(x, nn.Parameter):
+            return 0
+        try:
+            return k if self._roles(frame, tensors, records)[0] else 0
+        except _ImpossibleError:
+            return 0
+
+    def doubt(self, site: Site) -> None:
+        """A layer has met rows that may not be of records: the frames around it are looked at."""
+        covered = {name for taken in self._taken.values() for name in taken}
+        if not covered.issuperset(site.names.values()):
+            self.learning = True
+
+    def take(
+        self,
+        frame: Frame,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        calls: Sequence[Call],
+        records: int | None,
+    ) -> Taken | None:
+        """What a frame takes over as it returns; None if nothing, or if it cannot.
+
+        Args:
+            frame: of the module.
+            args: of its call.
+            kwargs: of its call.
+            result: of its call.
+            calls: captured inside it.
+            records: rows of the model's batch; None: unknown.
+        """
+        taken = self._taken.get(frame.name)
+        if not self.learning and taken is None:
+            return None
+        returned, tensors = Arguments.of(result)
+        _, inputs = Arguments.of((args, kwargs))
+        stops = frozenset(_edge(x) for x in inputs if x.requires_grad)
+        found = {
+            i: uses_between([get_gradient_edge(x)], stops, self.names)
+            for i, x in enumerate(tensors)
+            if x.requires_grad and x.is_floating_point()
+        }
+        wanted = self._wanted(
+            uses_between([get_gradient_edge(tensors[i]) for i in found], stops, self.names), calls
+        )
+        if not wanted:
+            return None
+        picked = [i for i, uses in found.items() if uses.counts.keys() & wanted.keys()]
+        try:
+            automatic = self._recomputation(
+                frame, (args, kwargs), wanted, [(i, tensors[i]) for i in picked], records
+            )
+        except _ImpossibleError as reason:
+            where = f"{frame.name or 'the model'} ({type(frame.module).__name__}) {reason}"
+            for name in wanted:
+                self.reasons.setdefault(name, []).append(where)
+            self.learning = True
+            return None
+        self._taken.setdefault(frame.name, {}).update(wanted)
+        self._last.add(frame.name)
+        for name in wanted:
+            self.reasons.pop(name, None)
+        # What lies outside is not to be told apart from what an output is used for inside.
+        outputs = {i: tensors[i].view_as(tensors[i]) for i in picked}
+        after = returned.filled([outputs.get(i, x) for i, x in enumerate(tensors)])
+        own = {self._local(frame)[name]: name for name in wanted}
+        return Taken(
+            Site(frame.name, frame.module, automatic.rule, own),
+            automatic,
+            inputs,
+            list(outputs.values()),
+            after,
+            stops,
+        )
+
+    def _wanted(self, inside: Any, calls: Sequence[Call]) -> dict[str, None]:
+        """Parameters with uses that no captured call covers; with them all of a call's."""
+        covered: Counter[str] = Counter()
+        reached = [c for c in calls if any(edge.node in inside.nodes for edge in c.outputs)]
+        for call in reached:
+            if not call.doubtful:
+                covered.update(call.uses(self.names))
+        wanted = dict.fromkeys(name for name, n in inside.counts.items() if n > covered[name])
+        before = -1
+        while before != len(wanted):
+            before = len(wanted)
+            for call in reached:
+                names = call.site.names.values()
+                if not wanted.keys().isdisjoint(names):
+                    wanted |= dict.fromkeys(n for n in names if inside.counts[n])
+        return wanted
+
+    def _recomputation(
+        self,
+        frame: Frame,
+        arguments: Any,
+        wanted: Mapping[str, None],
+        outputs: Sequence[tuple[int, Tensor]],
+        records: int | None,
+    ) -> Recomputation:
+        """How to compute a frame again for one record.
+
+        Raises:
+            _ImpossibleError: with the reason.
+        """
+        given, inputs = Arguments.of(arguments)
+        if records is None:
+            first = next((x for x in inputs if x.dim() > 0), None)
+            if first is None:
+                raise _ImpossibleError("has no input, so that the number of records is unknown")
+            records = len(first)
+        local = self._local(frame)
+        if missing := [name for name in wanted if name not in local]:
+            raise _ImpossibleError(f"uses {', '.join(missing)} of another module")
+        for x, version in frame.versions.values():
+            if x._version != version:
+                raise _ImpossibleError("changes its input or a buffer in place")
+        for _, y in outputs:
+            if y.dim() == 0 or len(y) == 0 or len(y) % records:
+                raise _ImpossibleError(
+                    f"gives an output of shape {tuple(y.shape)} that {records} records share"
+                )
+        batched = (False,) * len(inputs)
+        if records > 1:
+            batched = self._roles(frame, inputs, records)
+            if not any(batched):
+                raise _ImpossibleError("has no input with rows of the records")
+        device = outputs[0][1].device.type
+        enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+
+        def precision() -> AbstractContextManager[Any]:
+            # A weight that was rounded for one record must not be kept for the model's own use.
+            return torch.autocast(device, dtype, enabled, cache_enabled=False)
+
+        automatic = Recomputation(
+            self._rules.setdefault(frame.name, AutomaticRule()),
+            frame.module,
+            {local[name]: self._parameters[name] for name in wanted},
+            given,
+            batched,
+            tuple(i for i, _ in outputs),
+            tuple((y.shape, y.dtype) for _, y in outputs),
+            records,
+            precision,
+            self._unheard,
+        )
+        self._try(frame, automatic, inputs, [y for _, y in outputs])
+        return automatic
+
+    def _try(
+        self,
+        frame: Frame,
+        automatic: Recomputation,
+        inputs: Sequence[Tensor],
+        outputs: list[Tensor],
+    ) -> None:
+        """Compute two records alone, the first time, and compare."""
+        records = automatic.records
+        if (frame.key, records > 1) in self._trusted:
+            return
+        for record in {0, records - 1}:
+            try:
+                with torch.no_grad(), random_state_kept(*inputs):
+                    alone = automatic.alone(inputs, record)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                raise _ImpossibleError(
+                    f"fails on one record alone ({type(error).__name__}: {error})"
+                ) from error
+            for y, whole in zip(alone, outputs, strict=True):
+                mine = whole.detach().unflatten(0, (records, -1))[record]
+                if y.shape != mine.shape or not _close(y, mine):
+                    raise _ImpossibleError(
+                        "gives another output for a record alone: it has dropout, or its records "
+                        "depend on each other"
+                    )
+        self._trusted.add((frame.key, records > 1))
+
+    def _roles(self, frame: Frame, inputs: Sequence[Tensor], records: int) -> tuple[bool, ...]:
+        """Of each input, whether its rows are of records.
+
+        Raises:
+            _ImpossibleError: if neither that nor the contrary.
+        """
+        sizes = _sizes(inputs)
+        known = self._batched.get(frame.key)
+        if known is None or len(known) != len(sizes):
+            few = 2 if records > 2 else 1
+            compared = self._probe(records, few).get(frame.key)
+            if compared is None or len(compared) != len(sizes):
+                known = tuple(size > 0 and size % records == 0 for size in sizes)
+            else:
+                scaled = [n * few == m * records for n, m in zip(sizes, compared, strict=True)]
+                if any(n != m and not s for n, m, s in zip(sizes, compared, scaled, strict=True)):
+                    raise _ImpossibleError(
+                        "is given rows whose number does not follow the records'"
+                    )
+                known = tuple(n > 0 and s for n, s in zip(sizes, scaled, strict=True))
+            self._batched[frame.key] = known
+        if any(size % records for size, b in zip(sizes, known, strict=True) if b):
+            raise _ImpossibleError("is given rows whose number does not follow the records'")
+        return known
+
+    def _probe(self, records: int, few: int) -> Mapping[Key, tuple[int, ...]]:
+        """How many rows each call is given where the model runs on its first ``few`` records."""
+        if self._probed is not None:
+            return self._probed
+        self._probed = {}
+        root = self._stack[0] if self._stack else None
+        if root is None or root.module is not self._model:
+            return self._probed
+        given, tensors = Arguments.of((root.args, root.kwargs))
+        part = [x[:few].clone() if x.dim() and len(x) == records else x for x in tensors]
+        args, kwargs = given.filled(part)
+        stack, turns = self._stack, self._turns
+        self._stack, self._turns, self._recording = [], Counter(), {}
+        device = next((x.device.type for x in tensors), "cpu")
+        autocast = torch.autocast(
+            device,
+            torch.get_autocast_dtype(device),
+            torch.is_autocast_enabled(device),
+            cache_enabled=False,
+        )
+        try:
+            with torch.no_grad(), autocast, random_state_kept(*part), self._originals():
+                self._model.forward(*args, **kwargs)
+            self._probed = self._recording
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            self._probed = {}
+        finally:
+            self._stack, self._turns, self._recording = stack, turns, None
+        return self._probed
+
+    def _local(self, frame: Frame) -> dict[str, str]:
+        """Names within a module of the trainable parameters inside it, by canonical name."""
+        if frame.name not in self._locals:
+            self._locals[frame.name] = {
+                self.names[id(parameter)]: local
+                for local, parameter in frame.module.named_parameters(remove_duplicate=False)
+                if id(parameter) in self.names
+            }
+        return self._locals[frame.name]
+
+
+def _edge(x: Tensor) -> tuple[Node, int]:
+    edge = get_gradient_edge(x)
+    return edge.node, edge.output_nr
+
+
+def _sizes(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    return tuple(len(x) if x.dim() else 0 for x in tensors)
+
+
+def _close(y: Tensor, expected: Tensor) -> bool:
+    if not y.is_floating_point() or not bool(expected.isfinite().all()):
+        return True
+    allowed = _HALF_ROUNDING if y.dtype.itemsize < 4 else _ROUNDING
+    difference = (y.double() - expected.double()).norm()
+    return bool(difference <= allowed * expected.double().norm())
+
+
+@contextmanager
+def random_state_kept(*tensors: Tensor) -> Iterator[None]:
+    """Within this context what is drawn is drawn again afterwards."""
+    devices = sorted({x.get_device() for x in tensors if x.is_cuda})
+    with torch.random.fork_rng(devices):
+        yield

@@ -1,0 +1,354 @@
+"""The rule of any module: its call is computed again, for each record by itself.
+
+A module without a rule of its own is a function of its parameters and inputs. Of one record's share
+of the inputs, that function's vector-Jacobian product with the record's output gradients is what
+the record adds to the parameters' gradients. `torch.func.vmap` does this for all records together;
+where it cannot (control flow that depends on the data, functions without a batching rule), one
+record follows the other. Nothing but the parameters asked for is differentiated, but everything
+inside the module is computed again, its children too.
+
+Such gradients are formed, whatever their size: held where they are small, otherwise formed a few
+records at a time, once for the norms and once for the sum.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+
+from dpft.privacy.clipping.rules.base import (
+    GramCache,
+    Rule,
+    SquaredNorm,
+    UnsupportedLayerError,
+    Use,
+    zero_rows,
+)
+from dpft.privacy.clipping.rules.costs import PIECE
+from dpft.privacy.clipping.rules.uses import DirectUse, squared_rows
+
+# Parts of a batch, for which a module with layers inside is computed again one after the other: its
+# activations are held beside those of the whole model.
+_PARTS = 4
+
+
+class AutomaticRule(Rule):
+    """Marks a module whose calls are computed again; `Recomputation` does it.
+
+    Attributes:
+        loops: whether `torch.func.vmap` cannot batch the module: found at the first attempt.
+    """
+
+    sums_over_positions = True
+
+    def __init__(self) -> None:
+        self.loops = False
+
+    def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:
+        raise AssertionError("an automatic rule needs the whole call, see Recomputation.uses")
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a call without its tensors, or what a call returned."""
+
+    spec: pytree.TreeSpec
+    leaves: tuple[Any, ...]
+    places: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tree: Any) -> tuple[Arguments, list[Tensor]]:
+        """Take the tensors out of ``tree``, in order."""
+        leaves, spec = pytree.tree_flatten(tree)
+        places = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
+        others = tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+        return cls(spec, others, places), [leaves[i] for i in places]
+
+    def filled(self, tensors: Sequence[Tensor]) -> Any:
+        """The same with these tensors."""
+        leaves = list(self.leaves)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+class _Forward(nn.Module):
+    """A module's forward without the hooks on it."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.inner.forward(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class Recomputation:
+    """One call of a module as a function of some of its parameters and of one record.
+
+    Attributes:
+        rule: of the module, which remembers whether it can be batched.
+        module: what was called.
+        parameters: those to differentiate, by their names within the module.
+        arguments: of the call, without tensors.
+        batched: of each tensor argument, whether its rows are of the records (``(R k, ...)`` with
+            ``k`` rows for each of ``R``); otherwise all records share it.
+        picked: the outputs that depend on the parameters, by place among the output's tensors.
+        shapes: of these outputs, and their types.
+        records: ``R``, rows of the model's batch.
+        precision: a context that has autocast as it was.
+        unheard: a context in which layer calls are not captured.
+    """
+
+    rule: AutomaticRule
+    module: nn.Module
+    parameters: Mapping[str, Tensor]
+    arguments: Arguments
+    batched: tuple[bool, ...]
+    picked: tuple[int, ...]
+    shapes: tuple[tuple[torch.Size, torch.dtype], ...]
+    records: int
+    precision: Callable[[], AbstractContextManager[Any]]
+    unheard: Callable[[], AbstractContextManager[None]]
+
+    def joined(self, arrived: Mapping[int, Tensor]) -> Tensor:
+        """Gradients of the outputs, by their number, as one tensor ``(R, n)``; zeros for others."""
+        like = next(iter(arrived.values()))
+        parts = [
+            arrived[i].reshape(self.records, -1)
+            if i in arrived
+            else like.new_zeros(self.records, shape.numel() // self.records)
+            for i, (shape, _) in enumerate(self.shapes)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def uses(
+        self, names: Mapping[str, str], tensors: Sequence[Tensor], g: Tensor, batch: int
+    ) -> list[tuple[str, Use]]:
+        """What the call adds to the gradients of its parameters, by their canonical names.
+
+        Args:
+            names: canonical names by names within the module.
+            tensors: of the arguments.
+            g: as of `joined`.
+            batch: ``B``; records of the losses have ``R / B`` rows of the model's batch each.
+        """
+        split = self._split()
+        # Rows of a record come one after the other.
+        inputs = [
+            x.reshape(batch, -1, *x.shape[1:]) if b else x
+            for x, b in zip(tensors, split, strict=True)
+        ]
+        sizes = [shape.numel() // self.records for shape, _ in self.shapes]
+        gradients = [
+            part.reshape(batch, -1, *shape[1:]).to(dtype)
+            for part, (shape, dtype) in zip(g.split(sizes, 1), self.shapes, strict=True)
+        ]
+        formed_numbers = batch * sum(p.numel() for p in self.parameters.values())
+        if formed_numbers <= max(PIECE, held_numbers(*inputs, g)):
+            formed = self.gradients(list(names), inputs, gradients)
+            how = self.describe()
+            return [
+                (name, AutomaticUse(h, owned=True, how=how))
+                for name, h in zip(names.values(), formed, strict=True)
+            ]
+        return [
+            (name, RecomputedUse(self, local, tuple(inputs), tuple(gradients)))
+            for local, name in names.items()
+        ]
+
+    def gradients(
+        self, locals_: Sequence[str], inputs: Sequence[Tensor], gradients: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Per-example gradients of some parameters, ``(n, *shape)`` each.
+
+        Args:
+            locals_: the parameters' names within the module.
+            inputs: tensor arguments, ``(n, k, ...)`` where they are batched.
+            gradients: of the outputs, ``(n, k, ...)``.
+
+        Raises:
+            UnsupportedLayerError: if the module cannot be computed again.
+        """
+        n = len(gradients[0])
+        parts = min(n, _PARTS) if any(self.module.children()) and not self.rule.loops else 1
+        formed = [
+            self._formed(
+                locals_,
+                [x[part] if b else x for x, b in zip(inputs, self._split(), strict=True)],
+                [g[part] for g in gradients],
+            )
+            for part in _slices(n, parts)
+        ]
+        if len(formed) == 1:
+            return formed[0]
+        return [torch.cat(several) for several in zip(*formed, strict=True)]
+
+    def alone(self, inputs: Sequence[Tensor], record: int) -> tuple[Tensor, ...]:
+        """The outputs of one record, with nothing else in the batch."""
+        rows = [
+            x.unflatten(0, (self.records, -1))[record].clone() if b else x
+            for x, b in zip(inputs, self.batched, strict=True)
+        ]
+        return self._run({}, rows)
+
+    def describe(self) -> str:
+        """In words, for ``dpft bench --explain``."""
+        way = "record by record" if self.rule.loops else "vmap"
+        return f"automatic, {type(self.module).__name__} again ({way})"
+
+    def _split(self) -> tuple[bool, ...]:
+        """Which inputs have a row for each record; with one record there is nothing to split."""
+        return self.batched if self.records > 1 else (False,) * len(self.batched)
+
+    def _formed(
+        self, locals_: Sequence[str], inputs: Sequence[Tensor], gradients: Sequence[Tensor]
+    ) -> list[Tensor]:
+        parameters = {name: self.parameters[name].detach() for name in locals_}
+        n, split = len(gradients[0]), self._split()
+        if n > 1 and not self.rule.loops:
+            try:
+                return self._batched(parameters, inputs, gradients, split)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:
+                self.rule.loops = True
+        formed: list[list[Tensor]] = []
+        for i in range(n):
+            rows = [x[i] if b else x for x, b in zip(inputs, split, strict=True)]
+            try:
+                formed.append(self._one(parameters, rows, [g[i] for g in gradients]))
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                raise UnsupportedLayerError(
+                    f"{type(self.module).__name__} has no rule, and could not be computed again "
+                    f"for one record ({type(error).__name__}: {error}); expected a module whose "
+                    "forward does so. Freeze its parameters (requires_grad_(False)) or pass "
+                    "rules={'module.Class': rule}"
+                ) from error
+        return [torch.stack(several) for several in zip(*formed, strict=True)]
+
+    def _batched(
+        self,
+        parameters: Mapping[str, Tensor],
+        inputs: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        split: Sequence[bool],
+    ) -> list[Tensor]:
+        def one(rows: Sequence[Tensor], gs: Sequence[Tensor]) -> Any:
+            _, pull_back = vjp(lambda values: self._run(values, rows), dict(parameters))
+            return pull_back(tuple(gs))[0]
+
+        dims = [0 if b else None for b in split]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # functions that vmap runs in a loop of its own
+            found = vmap(one, in_dims=(dims, [0] * len(gradients)))(list(inputs), list(gradients))
+        return [found[name] for name in parameters]
+
+    def _one(
+        self, parameters: Mapping[str, Tensor], rows: Sequence[Tensor], gs: Sequence[Tensor]
+    ) -> list[Tensor]:
+        with torch.enable_grad():
+            values = {name: p.detach().requires_grad_() for name, p in parameters.items()}
+            outputs = self._run(values, rows)
+        pairs = [(y, g) for y, g in zip(outputs, gs, strict=True) if y.requires_grad]
+        found = torch.autograd.grad(
+            [y for y, _ in pairs], list(values.values()), [g for _, g in pairs], allow_unused=True
+        )
+        return [
+            torch.zeros_like(p) if h is None else h
+            for h, p in zip(found, values.values(), strict=True)
+        ]
+
+    def _run(
+        self, parameters: Mapping[str, Tensor], inputs: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        named = {f"inner.{name}": p for name, p in parameters.items()}
+        with self.unheard(), self.precision():
+            tree = functional_call(_Forward(self.module), named, self.arguments.filled(inputs))
+        tensors = Arguments.of(tree)[1]
+        return tuple(tensors[i] for i in self.picked)
+
+
+@dataclass(frozen=True)
+class AutomaticUse(DirectUse):
+    """Formed gradients that remember how they were formed."""
+
+    how: str = ""
+
+    def form(self) -> str:
+        return self.how
+
+
+@dataclass(frozen=True)
+class RecomputedUse(Use):
+    """One parameter's gradients, too large to be held: formed in portions, as often as needed."""
+
+    call: Recomputation
+    local: str
+    inputs: tuple[Tensor, ...]
+    gradients: tuple[Tensor, ...]
+    dropped: Tensor | None = None
+
+    def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
+        value = torch.cat(
+            [squared_rows(self.rows(index).per_example()) for index in self.portions()]
+        )
+        return SquaredNorm(value, value)
+
+    def portions(self) -> Sequence[Tensor]:
+        n, numel = len(self.gradients[0]), self.call.parameters[self.local].numel()
+        index = torch.arange(n, device=self.gradients[0].device)
+        portions: tuple[Tensor, ...] = index.split(max(1, PIECE // numel))  # type: ignore[no-untyped-call]
+        return portions
+
+    def rows(self, index: Tensor) -> RecomputedUse:
+        split = self.call._split()
+        return replace(
+            self,
+            inputs=tuple(x[index] if b else x for x, b in zip(self.inputs, split, strict=True)),
+            gradients=tuple(g[index] for g in self.gradients),
+            dropped=None if self.dropped is None else self.dropped[index],
+        )
+
+    def per_example(self) -> Tensor:
+        (formed,) = self.call.gradients([self.local], self.inputs, self.gradients)
+        return formed if self.dropped is None else zero_rows(formed, self.dropped)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        out = torch.zeros_like(self.call.parameters[self.local], requires_grad=False)
+        self.add_weighted_sum(weights, out)
+        return out
+
+    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+        for index in self.portions():
+            formed = DirectUse(self.rows(index).per_example())
+            formed.add_weighted_sum(weights[index].to(formed.gradients.dtype), out)
+
+    def without(self, dropped: Tensor) -> RecomputedUse:
+        return replace(self, dropped=dropped)
+
+    def form(self) -> str:
+        return f"{self.call.describe()}, twice, in portions"
+
+
+def held_numbers(*tensors: Tensor) -> int:
+    """What a call holds until its gradients are formed: they may take as much."""
+    return sum(x.numel() for x in tensors)
+
+
+def _slices(n: int, parts: int) -> Iterator[slice]:
+    """``parts`` slices of ``n`` rows, as equal as may be."""
+    size = -(-n // parts)
+    for start in range(0, n, size):
+        yield slice(start, start + size)

@@ -1,0 +1,390 @@
+"""Modules without a rule are computed again: exact in float64, or refused with the reason."""
+
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from dpft.privacy import UnsupportedLayerError, make_clipper
+from dpft.privacy.clipping.rules import automatic
+from tests.privacy.architectures import ARCHITECTURES, build, clip_and_compare, with_lora
+from tests.privacy.reference import (
+    clear,
+    clip_records,
+    grads_of,
+    record_gradients,
+    same_grads,
+)
+
+D = 4
+
+
+class Scale(nn.Module):
+    """Two outputs of one parameter, of which one is used in the other; a flag; two inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(D))
+        self.shift = nn.Parameter(torch.randn(()))
+
+    def forward(self, x, *, mask, twice=False):
+        first = x * self.scale * mask
+        return {"first": first, "second": (first + self.scale * self.shift).tanh(), "mask": mask}
+
+
+class Outputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale = nn.Linear(D, D), Scale()
+
+    def forward(self, x):
+        mask = torch.ones(1, x.shape[1], 1).to(x)
+        out = self.scale(self.layer(x), mask=mask, twice=True)
+        return self.layer(out["first"]) + out["second"] * out["mask"]
+
+
+class Positions(nn.Module):
+    """What the records share: a lookup of (T,), a table that is read from its layer, and a bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions, self.table = nn.Embedding(9, D), nn.Embedding(9, D)
+        self.norm = nn.LayerNorm(D)
+        self.bias = nn.Parameter(torch.randn(D))
+
+    def forward(self, x):
+        n = x.shape[1]
+        shared = self.norm(self.table.weight)[:n]
+        return x.cumsum(1) * self.positions(torch.arange(n)) + shared + self.bias
+
+
+class Relative(nn.Module):
+    """A lookup of (T, T), handed from one layer to the next; a linear layer of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.norm = Attention(True), Attention(False), nn.LayerNorm(D)
+
+    def forward(self, x):
+        x, bias = self.first(x, None)
+        return self.norm(self.second(x, bias)[0])
+
+
+class Attention(nn.Module):
+    def __init__(self, has_table):
+        super().__init__()
+        self.table = nn.Embedding(16, D) if has_table else None
+        self.value = nn.Linear(D, D)
+
+    def forward(self, x, bias):
+        n = x.shape[1]
+        if bias is None:
+            ids = torch.arange(n)[:, None] - torch.arange(n) + 8
+            bias = self.value(self.table(ids)).sum(-1)[None]
+        return torch.softmax(x @ x.mT + bias, -1) @ self.value(x), bias
+
+
+class Deciding(nn.Module):
+    """Control flow that depends on the data, which `torch.func.vmap` refuses."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.rare = nn.Parameter(torch.randn(D)), nn.Parameter(torch.randn(D))
+
+    def forward(self, x):
+        rows = [row * self.weight if row.sum().item() > 0 else row * self.rare for row in x]
+        return torch.stack(rows)
+
+
+class Windows(nn.Module):
+    """A layer whose rows are windows of a record, and one that normalises over them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(D, D), nn.GroupNorm(2, 2)
+
+    def forward(self, x):
+        n = x.shape[1] // 2
+        x = self.layer(x[:, : 2 * n].reshape(-1, 2, D))
+        return self.norm(x).view(-1, 2 * n, D)
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru = nn.GRU(D, D, batch_first=True)
+
+    def forward(self, x):
+        return self.gru(x)[0]
+
+
+class Attending(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(D, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
+class Held(nn.Module):
+    """Parameters that another module holds, whose forward nobody calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.held = nn.ParameterDict({"scale": torch.randn(1, D), "shift": torch.randn(D)})
+        self.list = nn.ParameterList([torch.randn(D)])
+
+    def forward(self, x):
+        return (x * self.held["scale"] + self.held["shift"]).tanh() * self.list[0]
+
+
+class Token(nn.Module):
+    """A broadcast parameter that the model repeats by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(1, 3, D))
+
+    def forward(self, x):
+        return torch.cat([self.token.repeat(len(x), 1, 1), x], 1)
+
+
+class Tied(nn.Module):
+    """One matrix for a layer with a rule, a module without, and a use behind the layer's back."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.other = nn.Linear(D, D), Squared()
+        self.other.weight = self.layer.weight
+
+    def forward(self, x):
+        return self.other(self.layer(x).tanh()) @ self.layer.weight
+
+
+class Squared(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(D, D))
+
+    def forward(self, x):
+        return x @ self.weight.square()
+
+
+def hooked():
+    layer = nn.Sequential(nn.Linear(D, D), nn.Tanh())
+    layer[0].register_forward_hook(lambda m, a, out: 2 * out + m.weight.sum())
+    return layer
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = Outputs(), Positions()
+
+    def forward(self, x):
+        x = checkpoint(self.inner, x, use_reentrant=False)
+        return checkpoint(self.outer, x, use_reentrant=False)
+
+
+def doubled():
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    return nn.Sequential(Doubled(D, D), nn.Tanh())
+
+
+MODULES = {
+    "several outputs": Outputs,
+    "shared by the records": Positions,
+    "relative positions": Relative,
+    "control flow": Deciding,
+    "windows": Windows,
+    "recurrent": Recurrent,
+    "multi-head attention": Attending,
+    "held by another": Held,
+    "repeated": Token,
+    "tied": Tied,
+    "hook": hooked,
+    "another forward": doubled,
+    "weight norm": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(D, D)),
+    "transposed convolution": lambda: nn.Sequential(
+        Turned(), nn.ConvTranspose1d(D, 3, 2, stride=2), Turned()
+    ),
+    "checkpointed": Checkpointed,
+}
+
+
+class Turned(nn.Module):
+    def forward(self, x):
+        return x.mT
+
+
+def model_of(name):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(D, D), MODULES[name]()).double()
+
+
+def loss(model, x):
+    y = model(x)
+    return (y.sin() * torch.arange(1.0, y[0].numel() + 1).view(y.shape[1:])).mean((1, 2))
+
+
+def compare(model, batches, style, rows=1, **options):
+    """Each of some batches against the loop over records."""
+    clipper = make_clipper(model, style, threshold=0.5, **options)
+    for x in batches:
+        with clipper.paused():
+            records = record_gradients(
+                model,
+                lambda i, x=x: loss(model, x[i * rows : (i + 1) * rows]).sum(),
+                len(x) // rows,
+            )
+        norms, total = clip_records(
+            records,
+            [g.parameters for g in clipper.groups],
+            lambda k, n: min(1.0, clipper.thresholds[k] / n),
+        )
+        clear(model)
+        clipper.backward(loss(model, x).view(-1, rows).sum(1), rows)
+        torch.testing.assert_close(clipper.norms, norms, rtol=1e-10, atol=1e-10)
+        same_grads(model, total, 1e-10)
+    forms = [entry["form"] for entry in clipper.explain()]
+    clipper.close()
+    return forms
+
+
+def batches(*shapes):
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(*shape, D, generator=generator).double() for shape in shapes]
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "flat", "lee_kifer", "per_layer"])
+@pytest.mark.parametrize("name", MODULES)
+def test_any_module_equals_the_autograd_loop(name, style):
+    """Of other shapes in later batches; as many records as positions, and a single one."""
+    shapes = [(4, 4), (3, 5), (1, 6), (2, 4), (4, 4)]
+    if style in ("ghost", "per_layer"):  # the first batch has nothing to tell apart
+        shapes = [(1, 6), *shapes]
+    forms = compare(model_of(name), batches(*shapes), style)
+    assert any("automatic" in form for form in forms)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_gradients_too_large_to_be_held_are_formed_in_portions(name, monkeypatch):
+    monkeypatch.setattr(automatic, "PIECE", 1)
+    monkeypatch.setattr(automatic, "held_numbers", lambda *tensors: 0)
+    forms = compare(model_of(name), batches((4, 4), (3, 5)), "bk")
+    assert any("twice, in portions" in form for form in forms)
+
+
+@pytest.mark.parametrize("name", ["several outputs", "shared by the records", "control flow"])
+def test_several_rows_of_a_user_are_one_record(name):
+    compare(model_of(name), batches((6, 4), (4, 4)), "bk", rows=2)
+
+
+def test_what_cannot_be_batched_is_told():
+    (form,) = {f for f in compare(model_of("control flow"), batches((4, 3)), "bk") if "auto" in f}
+    assert form == "automatic, Deciding again (record by record)"
+
+
+def test_under_autocast_sums_are_those_of_autograd():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(D, D), Outputs()), torch.randn(4, 3, D)
+    clipper = make_clipper(model, "bk", threshold=1e3)
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = model(x).float().square().mean((1, 2))
+    clipper.backward(losses)
+    ours = grads_of(model)
+    clear(model)
+    with clipper.paused(), torch.autocast("cpu", torch.bfloat16):
+        model(x).float().square().mean((1, 2)).sum().backward()
+    for name, grad in grads_of(model).items():
+        torch.testing.assert_close(ours[name], grad, rtol=5e-2, atol=5e-2)
+
+
+def test_a_wrong_gradient_is_found_by_the_check_against_autograd(monkeypatch):
+    right = automatic.Recomputation.gradients
+    monkeypatch.setattr(
+        automatic.Recomputation, "gradients", lambda *given: [1.1 * h for h in right(*given)]
+    )
+    model = model_of("several outputs")
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    with pytest.raises(UnsupportedLayerError, match="another gradient than autograd"):
+        clipper.backward(loss(model, *batches((4, 3))))
+
+
+class Coupled(nn.Module):
+    """Each of these cannot be computed again for one record."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.scale = how, nn.Parameter(torch.randn(D))
+        self.register_buffer("seen", torch.zeros(D))
+
+    def forward(self, x):
+        if self.how == "dropout":
+            x = F.dropout(x, 0.5)
+        elif self.how == "mean":
+            x = x - x.mean(0, keepdim=True)
+        elif self.how == "state":
+            self.seen += x.detach().sum((0, 1))
+        elif self.how == "in place":
+            x.add_(1.0)
+        return x * self.scale
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost"])
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("dropout", "dropout, or its records depend on each other"),
+        ("mean", "dropout, or its records depend on each other"),
+        ("state", "changes its input or a buffer in place"),
+    ],
+)
+def test_what_cannot_be_computed_again_is_refused_by_name(how, reason, style):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(D, D), Coupled(how)).double()
+    clipper = make_clipper(model, style, threshold=1.0)
+    with pytest.raises(UnsupportedLayerError, match=rf"1\.scale.*Coupled\) .*{reason}"):
+        clipper.backward(loss(model, *batches((4, 3))))
+
+
+def test_an_input_that_is_changed_in_place_is_that_of_the_module_around():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(D, D), nn.Tanh(), nn.Sequential(nn.Identity(), Coupled("in place"))
+    )
+    with pytest.raises((UnsupportedLayerError, RuntimeError), match=r"in place|inplace"):
+        compare(model.double(), batches((4, 3)), "bk")
+
+
+def test_random_numbers_are_those_without_a_clipper():
+    """What is tried in the first batch draws nothing from the model's own stream."""
+    model = nn.Sequential(model_of("relative positions"), nn.Dropout(0.5))
+    (x,) = batches((4, 4))
+    torch.manual_seed(3)
+    expected = model(x)
+    make_clipper(model, "bk", threshold=1.0)
+    torch.manual_seed(3)
+    torch.testing.assert_close(model(x), expected, rtol=0, atol=0)
+
+
+SOME = ("opt", "falcon", "gemma3_text", "mixtral", "gpt_oss", "mamba", "deberta", "t5", "swin",
+        "siglip pooled", "convnext", "bart")  # fmt: skip
+ALL = tuple(ARCHITECTURES) if os.environ.get("DPFT_LONG") else SOME
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_architectures_of_transformers_equal_the_autograd_loop(name):
+    clip_and_compare(build(name))
+
+
+@pytest.mark.parametrize("name", ALL if os.environ.get("DPFT_LONG") else ("deberta", "mixtral"))
+def test_architectures_with_lora_equal_the_autograd_loop(name):
+    clip_and_compare(with_lora(name, build(name)))
