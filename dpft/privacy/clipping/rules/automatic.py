@@ -246,8 +246,8 @@ class Recomputation:
         split: Sequence[bool],
     ) -> list[Tensor]:
         def one(rows: Sequence[Tensor], gs: Sequence[Tensor]) -> Any:
-            _, pull_back = vjp(lambda values: self._run(values, rows), dict(parameters))
-            return pull_back(tuple(gs))[0]
+            pulled: Any = vjp(lambda values: self._run(values, rows), dict(parameters))
+            return pulled[1](tuple(gs))[0]
 
         dims = [0 if b else None for b in split]
         with warnings.catch_warnings():
