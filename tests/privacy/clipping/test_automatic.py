@@ -2,6 +2,7 @@
 
 import os
 
+import peft
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dpft.privacy import UnsupportedLayerError, make_clipper
 from dpft.privacy.clipping.rules import automatic
-from tests.privacy.architectures import ARCHITECTURES, build, clip_and_compare, with_lora
+from tests.privacy.architectures import ARCHITECTURES, build, clip_and_compare, shake, with_lora
 from tests.privacy.reference import (
     clear,
     clip_records,
@@ -388,3 +389,33 @@ def test_architectures_of_transformers_equal_the_autograd_loop(name):
 @pytest.mark.parametrize("name", ALL if os.environ.get("DPFT_LONG") else ("deberta", "mixtral"))
 def test_architectures_with_lora_equal_the_autograd_loop(name):
     clip_and_compare(with_lora(name, build(name)))
+
+
+_TARGETS = ["q_proj", "v_proj"]
+ADAPTERS = {
+    "DoRA": lambda: peft.LoraConfig(r=2, use_dora=True, target_modules=_TARGETS),
+    "LoRA on embeddings": lambda: peft.LoraConfig(r=2, target_modules=["embed_tokens"]),
+    "LoRA and tokens": lambda: peft.LoraConfig(
+        r=2, target_modules=_TARGETS, trainable_token_indices=[3, 5]
+    ),
+    "IA3": lambda: peft.IA3Config(
+        target_modules=["v_proj", "down_proj"], feedforward_modules=["down_proj"]
+    ),
+    "VeRA": lambda: peft.VeraConfig(r=4, target_modules=["gate_proj", "up_proj"]),
+    "LoHa": lambda: peft.LoHaConfig(r=2, target_modules=_TARGETS),
+    "LoKr": lambda: peft.LoKrConfig(r=2, target_modules=_TARGETS),
+    "OFT": lambda: peft.OFTConfig(oft_block_size=4, r=0, target_modules=_TARGETS),
+    "FourierFT": lambda: peft.FourierFTConfig(n_frequency=5, target_modules=_TARGETS),
+    "HRA": lambda: peft.HRAConfig(r=2, target_modules=_TARGETS),
+    "AdaLoRA": lambda: peft.AdaLoraConfig(
+        init_r=2, target_r=1, total_step=10, target_modules=_TARGETS
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_adapters_of_peft_equal_the_autograd_loop(name):
+    case = build("llama")
+    case.model = peft.get_peft_model(case.model, ADAPTERS[name]()).double().train()
+    shake(case.model)
+    clip_and_compare(case)
