@@ -172,10 +172,10 @@ class Frames:
         site: Site,
     ) -> int:
         """Rows of a layer's input for each of ``records``; 0 if they may not be of records."""
-        _, tensors = Arguments.of((args, kwargs))
-        if records is None or not tensors:
+        x = args[0] if args else next(iter(kwargs.values()))
+        if records is None or not isinstance(x, Tensor):
             return 1
-        x, several = tensors[0], site.rule.sums_over_positions
+        several = site.rule.sums_over_positions
         lookup = isinstance(site.module, nn.Embedding) and x.dim() < 2
         if lookup or x.dim() == 0 or len(x) == 0 or len(x) % records:
             return 0
@@ -192,6 +192,7 @@ class Frames:
         if isinstance(x, nn.Parameter):
             return 0
         try:
+            _, tensors = Arguments.of((args, kwargs))  # of which x is the first
             return k if self._roles(frame, tensors, records)[0] else 0
         except _ImpossibleError:
             return 0
