@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
 
-from dpft.privacy.clipping.checks.graph import uses_between
+from dpft.privacy.clipping.graph import uses_between
 from dpft.privacy.clipping.rules import UnsupportedLayerError, Use
 from dpft.privacy.clipping.rules.automatic import Recomputation
 from dpft.privacy.clipping.sites import Site, check_joins

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
 from dpft.privacy.clipping.calls import Call
-from dpft.privacy.clipping.checks.graph import uses_between
+from dpft.privacy.clipping.graph import uses_between
 from dpft.privacy.clipping.rules.automatic import Arguments, AutomaticRule, Recomputation
 from dpft.privacy.clipping.sites import Site
 

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from dpft.privacy.clipping.checks.graph import output_metadata
 from dpft.privacy.clipping.checks.layout import Shape, carried
+from dpft.privacy.clipping.graph import output_metadata
 
 
 def row_permuting_nodes(losses: Tensor, outputs: Collection[GradientEdge]) -> list[Node]:

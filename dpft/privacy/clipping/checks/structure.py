@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from dpft.privacy.clipping.calls import Call
-from dpft.privacy.clipping.checks.graph import output_metadata, variable_of
 from dpft.privacy.clipping.checks.moves import row_permuting_nodes
+from dpft.privacy.clipping.graph import output_metadata, variable_of
 from dpft.privacy.clipping.rules import UnsupportedLayerError
 
 
