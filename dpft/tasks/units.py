@@ -70,7 +70,7 @@ class UnitBatch:
         return UnitBatch(self.batch.rows(rows), self.weights[kept], real)
 
 
-class TrainingSet(Protocol):
+class Units(Protocol):
     """The units to train on, and the loss of each.
 
     Attributes:
@@ -105,12 +105,16 @@ class TrainingSet(Protocol):
         """The rows of some units; of `dpft.privacy.shapes.BLANK` alone, those of nobody."""
         ...
 
-    def under(self, key: bytes) -> TrainingSet:
-        """The same units, whose own random choices follow from another key."""
-        ...
-
     def losses(self, model: nn.Module, batch: UnitBatch) -> Tensor:
         """One loss per unit, ``(B,)``, nothing summed across units."""
+        ...
+
+
+class TrainingSet(Units, Protocol):
+    """Units that may be trained under another key."""
+
+    def under(self, key: bytes) -> TrainingSet:
+        """The same units, whose own random choices follow from another key."""
         ...
 
 
@@ -272,7 +276,7 @@ class Users:
 
 
 def finite_losses(
-    data: TrainingSet,
+    data: Units,
     model: nn.Module,
     batch: UnitBatch,
     agreed: Callable[[bool], bool] | None = None,

@@ -309,7 +309,7 @@ class RecomputedUse(Use):
     def portions(self) -> Sequence[Tensor]:
         n, numel = len(self.gradients[0]), self.call.parameters[self.local].numel()
         index = torch.arange(n, device=self.gradients[0].device)
-        portions: tuple[Tensor, ...] = index.split(max(1, PIECE // numel))  # type: ignore[no-untyped-call]
+        portions: tuple[Tensor, ...] = index.split(max(1, PIECE // numel))
         return portions
 
     def rows(self, index: Tensor) -> RecomputedUse:

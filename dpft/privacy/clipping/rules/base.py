@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +83,7 @@ class GramCache:
         return gram
 
 
-def _place(x: Tensor) -> tuple[int, int]:
+def _place(x: Tensor) -> tuple[int, Any]:
     """Where a tensor begins in memory, also of one without data."""
     return x.untyped_storage()._cdata, x.storage_offset()
 
