@@ -30,7 +30,7 @@ class Pipelines(Replicas):
     Attributes:
         position: of this rank in its pipeline, from 0.
         length, schedule, microbatches: as above.
-        pipeline: the ranks of this one's pipeline.
+        peers: the ranks of this one's pipeline.
         owners: set once the model is divided.
         copies: the ranks with the same stages in other pipelines; None: there is one pipeline.
         broken: whether this rank stopped between others that wait for it. Set it before an error
@@ -56,7 +56,7 @@ class Pipelines(Replicas):
         shape = (self.size // self.length, self.length)
         mesh = init_device_mesh(self._device.type, shape, mesh_dim_names=("data", "pipeline"))
         self.position = self.rank % self.length
-        self.pipeline = mesh.get_group("pipeline")
+        self.peers = mesh.get_group("pipeline")
         self.copies = Replicas(mesh.get_group("data")) if shape[0] > 1 else None
         self.broken = False
         self.schedule = schedule

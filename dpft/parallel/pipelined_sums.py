@@ -164,8 +164,8 @@ class PipelinedSums:
             return []
         held = [each.losses for each in observed if each.losses is not None]
         flat = torch.cat(held).float() if held else torch.empty(sum(sizes), device=self._device)
-        source = dist.get_global_rank(self._ranks.pipeline, self._last)
-        dist.broadcast(flat, source, group=self._ranks.pipeline)
+        source = dist.get_global_rank(self._ranks.peers, self._last)
+        dist.broadcast(flat, source, group=self._ranks.peers)
         return list(flat.split(sizes))
 
     def _round(
@@ -182,7 +182,7 @@ class PipelinedSums:
         with self.clippers.running(), self._alone_in_trouble():
             self._runner.step(target=target, return_outputs=False)
             if self.clippers.flat:
-                settle(self._stages, self._ranks.pipeline)
+                settle(self._stages, self._ranks.peers)
         return [self._observed(chunk) for chunk in range(len(filled))]
 
     @contextmanager
@@ -228,7 +228,7 @@ class PipelinedSums:
                 self._device,
                 input_args=ends if stage == 0 else hidden,
                 output_args=ends if stage == cut.count - 1 else hidden,
-                group=self._ranks.pipeline,
+                group=self._ranks.peers,
                 clipper=self.clippers.clippers[stage],
                 waits=self.clippers.flat,
             )

@@ -82,8 +82,10 @@ class Shards(Replicas):
                         "fully_shard on the whole model, without ignored_params"
                     )
                 continue
-            over = sorted(parameter.device_mesh.mesh.flatten().tolist())
-            if over != ranks:
+            mesh = parameter.device_mesh
+            groups = (mesh.get_group(dim) for dim in range(mesh.ndim))
+            over = sorted({rank for each in groups for rank in dist.get_process_group_ranks(each)})
+            if mesh.size() != len(ranks) or not set(over).issubset(ranks):
                 raise UnsupportedLayerError(
                     f"parameter {name!r} is sharded over ranks {over} of {ranks}: the others' "
                     "records would be missing in its sum; expected a mesh of all of them, of two "

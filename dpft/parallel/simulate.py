@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -432,5 +432,9 @@ def _cohort(layout: str) -> Cohort:
         def any(self, flag: bool) -> bool:
             super().any(flag)
             return flag
+
+        def agree(self, flags: Sequence[bool], word: str) -> list[bool]:
+            self._largest([int(flag) for flag in flags], word)  # sent, and answered by nobody
+            return list(flags)
 
     return Alike()

@@ -34,6 +34,10 @@ class Sums:
     def own_slice(self, grad):
         return grad.view(-1), 0
 
+    @property
+    def sizes(self):
+        return {name: parameter.numel() for name, parameter in self.parameters.items()}
+
     def __init__(self, groups, adaptive=None, sums=None, dtype=torch.float32, shapes=None):
         shapes = shapes or {"a": (SIZE,), "b": (SIZE // 100, 100)}
         self.parameters = {n: nn.Parameter(torch.zeros(s, dtype=dtype)) for n, s in shapes.items()}

@@ -127,9 +127,11 @@ independent = set()
 
 @pytest.fixture(autouse=True)
 def models_are_built_once(monkeypatch):
-    monkeypatch.setattr(
-        preparation, "load_model", lambda *arguments: copy.deepcopy(original(*arguments))
-    )
+    def built(*arguments, weights):
+        assert weights  # one process reads its own
+        return copy.deepcopy(original(*arguments))
+
+    monkeypatch.setattr(preparation, "load_model", built)
 
 
 def attempt(task, model, adapt, clip, half=False):
