@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import os
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -52,12 +51,13 @@ def alone(verb: str) -> None:
     Raises:
         ConfigError: if this process is one of several.
     """
-    size = os.environ.get("WORLD_SIZE", "1")
-    if size.isdecimal() and int(size) > 1:
+    from dpft.parallel.launch import launched
+
+    if launched() > 1:
         from dpft.config.errors import ConfigError
 
         raise ConfigError(
-            f"dpft {verb} with {size} processes; expected one: start it without torchrun"
+            f"dpft {verb} with {launched()} processes; expected one: start it without torchrun"
         )
 
 

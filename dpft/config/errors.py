@@ -42,6 +42,10 @@ class DivergedError(TrainingError):
     """The weights of a private run, which are released, are not finite: it comes to nothing."""
 
 
+class RankError(TrainingError):
+    """Another rank failed, or ranks disagree: no rank may go on."""
+
+
 def suggestion(got: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` where one of ``known`` is close to ``got``, else nothing."""
     close = difflib.get_close_matches(got, list(known), n=1)

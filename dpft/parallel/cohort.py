@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dpft.config.errors import TrainingError
+from dpft.config.errors import RankError
 from dpft.privacy.cohort import Cohort as Sums
 
 T = TypeVar("T")
@@ -40,10 +40,6 @@ def _connected() -> Iterator[None]:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         raise UnansweredError(error) from error
-
-
-class RankError(TrainingError):
-    """Another rank failed, or ranks disagree: no rank may go on."""
 
 
 class UnansweredError(RankError):

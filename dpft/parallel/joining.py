@@ -21,8 +21,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store, _set_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
-from dpft.config.errors import DpftError
-from dpft.parallel.cohort import TIMEOUT, RankError, UnansweredError
+from dpft.config.errors import DpftError, RankError
+from dpft.parallel.cohort import TIMEOUT, UnansweredError
 
 # How far apart ranks may begin: they import the same, from disks that may be slow.
 _JOINING = timedelta(minutes=5)

@@ -19,8 +19,7 @@ import torch.distributed as dist
 import torch.distributed.pipelining as schedules
 from torch import Tensor, nn
 
-from dpft.config.errors import ConfigError
-from dpft.parallel.cohort import RankError
+from dpft.config.errors import ConfigError, RankError
 from dpft.parallel.mesh import Pipelines
 from dpft.parallel.pipeline import ClippedStage, Losses, settle
 from dpft.parallel.stage_clippers import StageClippers

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import dpft.runs.errors  # noqa: F401 - kinds of errors
-from dpft.config.errors import DpftError, TrainingError
+from dpft.config.errors import DpftError, RankError, TrainingError
 from dpft.parallel.launch import check_launcher
 from dpft.report.terminal import echo
 
@@ -33,8 +33,7 @@ _RUN, _ALIVE, _ENDED = "run.json", "alive", "ended.json"
 _PATIENCE = 5.0
 _TERMINATED = 128 + signal.SIGTERM
 _TOLD_TO_END = (-signal.SIGTERM, _TERMINATED)  # statuses of ranks
-# What a rank raises because another one failed.
-_FOLLOWS = "RankError"
+_FOLLOWS = RankError.__name__  # what a rank raises because another one failed
 
 
 def run_ranks(raw: Mapping[str, Any], ranks: int) -> None:
@@ -92,8 +91,7 @@ def end_with_job(folder: Path) -> None:
 
 def report_error(folder: Path, rank: int, error: Exception) -> None:
     """In a rank: leave the error for the job."""
-    follows = any(cls.__name__ == _FOLLOWS for cls in type(error).__mro__)
-    kind = _FOLLOWS if follows else type(error).__name__
+    kind = _FOLLOWS if isinstance(error, RankError) else type(error).__name__
     said = {"kind": kind, "said": " ".join(f"{error}".split())}
     (folder / f"error-{rank}.json").write_text(json.dumps(said), encoding="utf-8")
 

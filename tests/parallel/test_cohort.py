@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpft.parallel.cohort import RankError, Replicas
+from dpft.config.errors import RankError
+from dpft.parallel.cohort import Replicas
 from dpft.parallel.launch import launched
 from tests.parallel.ranks import together
 

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from dpft.config.compose import compose
+from dpft.config.errors import RankError
 from dpft.config.schema import parse
 from dpft.models.load import load_model
-from dpft.parallel.cohort import RankError, SingleProcess
+from dpft.parallel.cohort import SingleProcess
 from dpft.runs import read_norms, read_record
 from dpft.tasks import load_task
 from dpft.tasks.objectives.dealing import answered

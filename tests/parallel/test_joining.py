@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dpft.config.errors import DataError
+from dpft.config.errors import DataError, RankError
 from dpft.config.schema import Parallel
-from dpft.parallel.cohort import RankError, SingleProcess, together
+from dpft.parallel.cohort import SingleProcess, together
 from dpft.parallel.joining import agreed
 from dpft.parallel.layouts import joined
 from tests.parallel.launched import environment

@@ -5,7 +5,15 @@ import json
 import pytest
 
 from dpft.runs import read_ledger, read_record
-from tests.parallel.test_runs import alone, close, finished, ranks, started, weights  # noqa: F401
+from tests.parallel.test_runs import (
+    alone,
+    close,
+    continue_to_the_same_bits,
+    finished,
+    ranks,
+    started,  # noqa: F401
+    weights,
+)
 
 PIPELINE = ("parallel=pipeline", "model.tied=false")
 
@@ -37,17 +45,7 @@ def test_pipelines_end_where_one_process_does(tmp_path, settings):
 
 
 def test_pipelines_that_are_killed_continue_to_the_same_bits(tmp_path):
-    settings = ("clip=per_device_adaptive", *PIPELINE)
-    finished(ranks(2, tmp_path, *settings, "name=whole"))
-    processes = ranks(2, tmp_path, *settings, "name=killed")
-    ledger = tmp_path / "runs/killed/ledger.jsonl"
-    processes[0].wait_for(lambda: ledger.exists() and ledger.read_bytes().count(b"\n") > 3)
-    for process in processes:
-        process.kill()
-    finished(ranks(2, tmp_path, *settings, "name=killed"))
-    whole, killed = (tmp_path / "runs" / name for name in ("whole", "killed"))
-    for name in ("model/model.safetensors", "ledger.jsonl"):
-        assert (whole / name).read_bytes() == (killed / name).read_bytes()
+    continue_to_the_same_bits(tmp_path, "clip=per_device_adaptive", *PIPELINE)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
-from dpft.parallel.cohort import RankError, Replicas
+from dpft.config.errors import RankError
+from dpft.parallel.cohort import Replicas
 from dpft.parallel.sharded import Shards, first_row, shard
 from dpft.privacy import UnsupportedLayerError, make_clipper
 from dpft.privacy.noise import noisy_mean_

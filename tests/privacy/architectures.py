@@ -111,6 +111,24 @@ _AUTO = {
 }
 _GEMMA = {"query_pre_attn_scalar": 4, "sliding_window": 4}
 _MOE = {"num_experts": 3, "num_local_experts": 3, "num_experts_per_tok": 2}
+_SWIN: dict[str, Any] = {
+    "embed_dim": 4,
+    "depths": [1, 1],
+    "num_heads": [1, 2],
+    "window_size": 2,
+    "patch_size": 1,
+    "image_size": 4,
+    "num_attention_heads": None,
+    "hidden_size": None,
+    "num_hidden_layers": None,
+}
+_CONVNEXT: dict[str, Any] = {
+    "hidden_sizes": [4, 8],
+    "depths": [1, 1],
+    "num_stages": 2,
+    "patch_size": 2,
+    "image_size": 16,
+}
 
 ARCHITECTURES: dict[str, Architecture] = {
     "gpt2": _causal("c_attn", n_positions=16),
@@ -232,36 +250,10 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "data2vec-vision": _image(use_relative_position_bias=True),
     "dinov2": _image("q_proj", "v_proj"),
-    "swin": _image(
-        "q_proj",
-        "v_proj",
-        embed_dim=4,
-        depths=[1, 1],
-        num_heads=[1, 2],
-        window_size=2,
-        patch_size=1,
-        image_size=4,
-        num_attention_heads=None,
-        hidden_size=None,
-        num_hidden_layers=None,
-    ),
-    "swinv2": _image(
-        embed_dim=4,
-        depths=[1, 1],
-        num_heads=[1, 2],
-        window_size=2,
-        patch_size=1,
-        image_size=4,
-        num_attention_heads=None,
-        hidden_size=None,
-        num_hidden_layers=None,
-    ),
-    "convnext": _image(
-        "pwconv1", hidden_sizes=[4, 8], depths=[1, 1], num_stages=2, patch_size=2, image_size=16
-    ),
-    "convnextv2": _image(
-        "pwconv1", hidden_sizes=[4, 8], depths=[1, 1], num_stages=2, patch_size=2, image_size=16
-    ),
+    "swin": _image("q_proj", "v_proj", **_SWIN),
+    "swinv2": _image(**_SWIN),
+    "convnext": _image("pwconv1", **_CONVNEXT),
+    "convnextv2": _image("pwconv1", **_CONVNEXT),
     "clip": Architecture(
         "image", {"vision_config": {**_IMAGES, "projection_dim": 8}}, ("q_proj", "v_proj")
     ),

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from dpft.config.errors import ConfigError, DivergedError, TrainingError
-from dpft.parallel.cohort import RankError
+from dpft.config.errors import ConfigError, DivergedError, RankError, TrainingError
 from dpft.runs import RunLockedError, read_record
 from dpft.sweep import ranks
 from dpft.sweep.ranks import read_run, report_ends, report_error, run_ranks
