@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.report.card import write_card
 from dpft.report.terminal import echo
+from dpft.tasks.metrics.baseline import cautions
 
 
 def main(
@@ -43,14 +44,21 @@ def main(
 
     for name, section in results.items():
         pairs = [
-            (metric, "-" if value is None else f"{value:.4f}", "")
+            (metric, "-" if value is None else f"{value:.4f}", _beside(section, metric))
             for metric, value in section["metrics"].items()
         ]
         stopped = section.get("unfinished")
         ends = f", {stopped} of them stopped before their end" if stopped else ""
         print_pairs(f"{name}: {section['examples']} instances{ends}", pairs)
+        for caution in cautions(section) if run is None else ():
+            warn(caution)
     if run is not None:
         print_remarks(run, runs.read_record(run))
+
+
+def _beside(section: Mapping[str, Any], metric: str) -> str:
+    constant = section.get("baselines", {}).get(metric)
+    return "" if constant is None else f"most frequent class everywhere: {constant:.4f}"
 
 
 def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:

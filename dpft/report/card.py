@@ -12,6 +12,7 @@ from dpft.report.guarantee import as_markdown, audit_rows, mechanism_rows
 from dpft.report.markdown import inline, table
 from dpft.runs.atomic import write_atomic
 from dpft.runs.lineage import FILE, descent
+from dpft.tasks.metrics.baseline import cautions
 
 HELD_OUT = (
     "a share of the data was held out, and no guarantee covers it: scores are computed from "
@@ -64,11 +65,7 @@ def model_card(record: Mapping[str, Any]) -> str:
             ),
             "held_out": any("held out" in label for label in record.get("labels", [])) and HELD_OUT,
             "scores": _scores(scores),
-            "stopped": [
-                f"Of {split}'s texts {score['unfinished']:,} were stopped before they ended."
-                for split, score in scores.items()
-                if score.get("unfinished")
-            ],
+            "remarks": [line for split, score in scores.items() for line in _remarks(split, score)],
         }
     )
 
@@ -79,6 +76,19 @@ def _rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     seed = record.get("seeds", {}).get("noise")
     config = record.get("config", {})
     return [*audit_rows(record), *mechanism_rows(record["mechanism"], config, seed)]
+
+
+def _remarks(split: str, score: Mapping[str, Any]) -> list[str]:
+    """What is to be known of a split's scores, as sentences."""
+    lines = [f"**Mind:** {split}: {inline(caution)}." for caution in cautions(score)]
+    if score.get("unfinished"):
+        lines.append(f"Of {split}'s texts {score['unfinished']:,} were stopped before they ended.")
+    for metric, constant in (score.get("baselines") or {}).items():
+        lines.append(f"Always the most frequent class: {metric} {number(constant)} ({split}).")
+    for true, answered in (score.get("confusion") or {}).items():
+        counts = ", ".join(f"{inline(name)} {count:,}" for name, count in answered.items())
+        lines.append(f"True class {inline(true)} ({split}) was answered: {counts}.")
+    return lines
 
 
 def _scores(scores: Mapping[str, Any]) -> str:

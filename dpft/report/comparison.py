@@ -15,6 +15,7 @@ from dpft.privacy.rounding import down, up
 from dpft.report.console import Console
 from dpft.report.markdown import table as markdown_table
 from dpft.report.terminal import echo
+from dpft.tasks.metrics.baseline import cautions
 
 Row = dict[str, str]
 # Columns by accountant.
@@ -52,6 +53,8 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
         cells["instances"] = str(section["examples"])
         for metric, value in section["metrics"].items():
             cells[metric] = "-" if value is None else f"{value:.4f}"
+            if (constant := section.get("baselines", {}).get(metric)) is not None:
+                cells[f"{metric} of one class"] = f"{constant:.4f}"
     epsilon = Guarantee.of_record(record).epsilon
     for column, key in _EPSILONS.items():
         if key == "pld" and (epsilon is None or "pld" not in epsilon):
@@ -85,8 +88,16 @@ def as_markdown(rows: Sequence[Row]) -> str:
 def _footnote(entry: tuple[Path, Mapping[str, Any]]) -> str:
     path, record = entry
     guarantee = Guarantee.of_record(record)
-    parts = [*record.get("labels", []), guarantee.statement, *guarantee.notes]
+    parts = [*record.get("labels", []), guarantee.statement, *guarantee.notes, *_cautions(record)]
     return f"\n`{path.name}`: {'; '.join(parts)}."
+
+
+def _cautions(record: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{split}: {caution}"
+        for split, section in record.get("scores", {}).items()
+        for caution in cautions(section)
+    ]
 
 
 def _cell(r: Row, column: str) -> str:
@@ -127,5 +138,5 @@ def print_remarks(path: Path, record: Mapping[str, Any]) -> None:
     guarantee = Guarantee.of_record(record)
     console.print(Text.assemble((str(path), "bold"), f"  ({labels})" if labels else ""))
     console.print(f"  {guarantee.statement}", highlight=False, markup=False)
-    for note in guarantee.notes:
+    for note in (*guarantee.notes, *_cautions(record)):
         console.print(f"  note: {note}", highlight=False, markup=False, style="yellow")

@@ -86,10 +86,15 @@ class ScoreRecord(TypedDict):
     """Scores of one split, over ``examples`` examples, by the metric that ``signature`` names.
 
     ``references``: a digest of them, where they are published; a plain hash, hence of no others.
+    ``distinct``: how many answers differ. ``baselines``: by metric, what the most frequent class
+    scores everywhere. ``confusion``: counts by true class, then by answer.
     """
 
     metrics: dict[str, float | None]
     examples: int
+    distinct: NotRequired[int]
+    baselines: NotRequired[dict[str, float]]
+    confusion: NotRequired[dict[str, dict[str, int]]]
     references: NotRequired[str]
     signature: str
     unfinished: NotRequired[int]

@@ -202,6 +202,10 @@ class Task(ABC):
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         """Official scores of the predictions, in the order of `instances`."""
 
+    def beside(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
+        """What scores are read beside: ``baselines`` and ``confusion`` of a `ScoreRecord`."""
+        return {}
+
     @abstractmethod
     def signature(self) -> str:
         """Names and versions of what computes the scores."""

@@ -10,7 +10,7 @@ from dpft.config.checks import one_of
 from dpft.config.errors import ConfigError, DataError
 from dpft.models.needs import Needs
 from dpft.tasks.base import Task
-from dpft.tasks.metrics import classification
+from dpft.tasks.metrics import baseline, classification
 from dpft.tasks.objectives.base import Instance, Prediction
 from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.objectives.template import check_words, parse_template
@@ -47,12 +47,21 @@ class Classes(Task):
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         """``accuracy``, in each subset by itself where there are any: ``accuracy_SUBSET``."""
-        scores: dict[str, float | None] = {}
-        for subset in dict.fromkeys(p.subset for p in predictions):
-            chosen = [p for p in predictions if p.subset == subset]
-            name = f"accuracy_{subset}" if subset else "accuracy"
-            scores[name] = classification.accuracy(*answers(chosen, self.classes))
-        return scores
+        return {
+            name: classification.accuracy(*answers(chosen, self.classes))
+            for name, chosen in _by_subset(predictions).items()
+        }
+
+    def beside(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
+        """What the most frequent class scores everywhere, and which classes were confused."""
+        confused = baseline.confusion(*answers(predictions, self.classes), self.classes)
+        return {
+            "baselines": {
+                name: baseline.majority([p.references[0] for p in chosen])
+                for name, chosen in _by_subset(predictions).items()
+            },
+            **({"confusion": confused} if confused else {}),
+        }
 
     def signature(self) -> str:
         return classification.SIGNATURE
@@ -104,6 +113,14 @@ class Classification(Classes):
     def instances(self, split: str) -> list[Instance]:
         rows = self.rows(split)[: self.limit_eval]
         return [self.instance(self.record(row), row.subset) for row in rows]
+
+
+def _by_subset(predictions: Sequence[Prediction]) -> dict[str, list[Prediction]]:
+    """Predictions by the name of the accuracy that they count for."""
+    parts: dict[str, list[Prediction]] = {}
+    for one in predictions:
+        parts.setdefault(f"accuracy_{one.subset}" if one.subset else "accuracy", []).append(one)
+    return parts
 
 
 def answers(

@@ -145,7 +145,8 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
     """Scores of a predictions file as a record's section.
 
     With a digest of the references only if they are published: what is held out of private data, or
-    is the user's own, leaves no hash of itself in a record. Where the file says so of all,
+    is the user's own, leaves no hash of itself in a record. ``distinct`` counts different answers,
+    where answers were asked for, and not likelihoods alone. Where the file says so of all,
     ``unfinished`` counts the texts that were stopped before they ended, and ``cut_prompts``, of
     published data, the questions that lost a part.
     """
@@ -153,16 +154,19 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
     ends = [prediction.finished for prediction in predictions]
     cuts = [prediction.cut for prediction in predictions]
     counts = {} if None in ends else {"unfinished": ends.count(False)}
+    if any(one.prediction or one.nll is None for one in predictions):  # else none was asked for
+        counts["distinct"] = len({prediction.prediction for prediction in predictions})
     if task.published and None not in cuts:
         counts["cut_prompts"] = cuts.count(True)
     digest = {"references": _digest(predictions)} if task.published else {}
     try:
-        metrics = dict(task.score(predictions))
+        metrics, beside = dict(task.score(predictions)), task.beside(predictions)
     except ValueError as error:  # what a scorer cannot make a number of
         raise DataError(f"{file}: {error}") from error
     return {
         "metrics": metrics,
         "examples": len(predictions),
+        **beside,
         **counts,
         **digest,
         "signature": task.signature(),

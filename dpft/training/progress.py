@@ -19,6 +19,7 @@ from rich.progress import Progress as Bars
 
 from dpft.privacy import Mechanism
 from dpft.report.console import Console
+from dpft.training.course import Course
 
 # Seconds between lines where no terminal can be redrawn, as in a log file.
 _LINE_EVERY = 15.0
@@ -74,24 +75,31 @@ class Progress:
     def training(
         self, start: int, mechanism: Mechanism
     ) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
-        """A bar over steps that shows loss and the budget spent so far."""
+        """A bar over steps that shows loss and the budget spent; a warning if nothing was learned."""
         bar = self._bars.add_task("training", total=mechanism.steps, completed=start, note="")
+        course = Course()
 
         def show(step: int, summary: Mapping[str, Any]) -> None:
             if self.console.quiet:  # another rank shows it: no epsilon for nobody
                 return
+            course.add(summary)
             note = self._note(step, summary, mechanism)
             self._bars.update(bar, completed=step + 1, note=note)
             self._line(bar, step + 1, mechanism.steps, note)
 
         yield show
+        if self._may_tell(mechanism) and (caution := course.caution()):
+            self.warn(caution)
+
+    def _may_tell(self, mechanism: Mechanism) -> bool:
+        """Noiseless figures of private records may be looked at, but not land in a log file."""
+        return self.console.is_terminal or not mechanism.noise_multiplier
 
     def _note(self, step: int, summary: Mapping[str, Any], mechanism: Mechanism) -> str:
         notes = []
         if mechanism.noise_multiplier:
             notes.append(f"eps {mechanism.epsilon_after(step + 1):.2f}")
-        # Noiseless figures of private records may be looked at, but not land in a job's log file.
-        if self.console.is_terminal or not mechanism.noise_multiplier:
+        if self._may_tell(mechanism):
             loss = summary["loss"]
             notes.append("loss -" if loss is None else f"loss {loss:.3f}")
             if summary["dropped"]:

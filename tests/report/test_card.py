@@ -6,6 +6,7 @@ import yaml
 
 from dpft.report.card import model_card
 from dpft.runs import base_model
+from tests.report.test_comparison import CONSTANT
 from tests.runs.example import example_record, without_privacy
 
 
@@ -161,3 +162,11 @@ def test_what_a_record_quotes_is_no_html(record: dict[str, Any]) -> None:
     assert " <img" not in card
     assert " <script" not in card
     assert "\\<script>alert(1)\\</script>" in card
+
+
+def test_a_model_that_learned_nothing_is_told_on_its_card(record: dict[str, Any]) -> None:
+    record["scores"] = {"test": CONSTANT}
+    scores = model_card(record).partition("## Scores")[2]
+    assert "**Mind:** test: all 5 answers are the same, 'yes'" in scores
+    assert "Always the most frequent class: accuracy 0.6 (test)." in scores
+    assert "True class no (test) was answered: yes 2." in scores

@@ -62,3 +62,19 @@ def test_labels_and_caveats_are_never_left_out(capsys):
             "(3, 8e-06)",
         ):
             assert said in " ".join(text.split())
+
+
+CONSTANT = {
+    "metrics": {"accuracy": 0.6}, "examples": 5, "signature": "s", "distinct": 1,
+    "baselines": {"accuracy": 0.6}, "confusion": {"yes": {"yes": 3}, "no": {"yes": 2}},
+}  # fmt: skip
+
+
+def test_a_model_that_learned_nothing_is_told_beside_its_score(capsys):
+    constant = {**PRIVATE, "scores": {"test": CONSTANT}}
+    assert row(Path("a"), constant)["accuracy of one class"] == "0.6000"
+    for markdown in (True, False):
+        show([(Path("runs/a"), constant)], markdown=markdown)
+        text = " ".join(capsys.readouterr().out.split())
+        assert "all 5 answers are the same, 'yes'" in text
+        assert "no better than always answering the most frequent class" in text

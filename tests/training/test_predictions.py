@@ -10,6 +10,7 @@ from dpft.config.errors import DataError
 from dpft.config.schema import Decode, parse
 from dpft.tasks import load_task
 from dpft.tasks.e2e import E2E
+from dpft.tasks.glue import SST2
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.own_texts import LanguageModeling
 from dpft.training.predictions import predict, read_predictions, score_file, write_predictions
@@ -180,3 +181,15 @@ def test_who_decodes_is_told_how_many_were_stopped(answers, said, capsys):
     warned = " ".join(capsys.readouterr().err.split())
     assert warned.count("1 of 2 texts were stopped at decode.max_new_tokens=7") == said
     assert warned.count("1 of 2 prompts were longer than the model or task.max_length") == said
+
+
+def test_an_accuracy_stands_beside_what_one_class_scores(tmp_path):
+    file = tmp_path / "dev.jsonl"
+    answers = [("positive", "positive"), ("positive", "negative"), ("positive", "positive")]
+    file.write_text(
+        "".join(json.dumps({"prediction": p, "references": [r]}) + "\n" for p, r in answers)
+    )
+    section = score_file(SST2(), file)
+    assert section["distinct"] == 1
+    assert section["baselines"] == {"accuracy": pytest.approx(2 / 3)}
+    assert section["confusion"] == {"negative": {"positive": 1}, "positive": {"positive": 2}}

@@ -4,9 +4,10 @@ import pytest
 
 from dpft.privacy import Mechanism
 from dpft.privacy.accounting import epsilon_gdp_clt, epsilon_pld
+from dpft.training.course import Course
 from dpft.training.progress import Progress
 
-SUMMARY = {"loss": 6.43361, "dropped": 3}
+SUMMARY = {"loss": 6.43361, "records": 8, "dropped": 3}
 SETTING = {"sampling_rate": 0.1, "noise_multiplier": 1.0, "delta": 1e-5}
 
 
@@ -29,7 +30,7 @@ def test_noiseless_figures_of_private_records_are_kept_out_of_log_files(capsys):
 
 def test_without_noise_there_is_nothing_to_keep(capsys):
     assert "step 2/2 loss 6.434 dropped 3" in shown(capsys, sigma=0.0)
-    assert "loss -" in shown(capsys, sigma=0.0, summary={"loss": None, "dropped": 0})
+    assert "loss -" in shown(capsys, sigma=0.0, summary={"loss": None, "records": 0, "dropped": 0})
 
 
 def test_who_looks_at_the_terminal_sees_the_loss(capsys, monkeypatch):
@@ -43,3 +44,35 @@ def test_the_epsilon_that_is_shown_is_the_proven_one_so_far(capsys, steps):
     said = shown(capsys, steps=steps)
     assert f"step {steps}/{steps} eps {epsilon_pld(steps=steps, **SETTING):.2f}" in said
     assert f"eps {epsilon_gdp_clt(steps=steps, **SETTING):.2f}" not in said
+
+
+def steps(losses, dropped=0):
+    return [{"loss": loss, "records": 4, "dropped": dropped} for loss in losses]
+
+
+@pytest.mark.parametrize(
+    ("course", "said"),
+    [
+        ([], None),
+        (steps([1.0]), None),
+        (steps([0.7] * 10 + [0.69] * 10), None),
+        (steps([0.7] * 10 + [2.2] * 10), "the mean loss rose from 0.700 to 2.200"),
+        (steps([1.0] * 10 + [None] * 10), None),
+        (steps([1.0] * 10) + steps([None] * 10, dropped=4), "none of the 8 records"),
+    ],
+)
+def test_training_that_went_nowhere_is_told(course, said):
+    seen = Course()
+    for summary in course:
+        seen.add(summary)
+    caution = seen.caution()
+    assert caution is None if said is None else caution.startswith(said)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_only_who_looks_at_the_terminal_is_told(capsys, monkeypatch, terminal):
+    monkeypatch.setenv("COLUMNS", "200")
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    said = shown(capsys, summary={"loss": None, "records": 8, "dropped": 8})
+    assert ("none of the 8 records" in said) is terminal

@@ -15,6 +15,7 @@ from dpft.report.pages.generations import withheld
 from dpft.report.pages.settings import choices, without_folders
 from dpft.report.terminal import clock
 from dpft.runs.lineage import base_model
+from dpft.tasks.metrics.baseline import cautions
 
 # Names and values; a value of None has no row.
 Rows = list[tuple[str, Any]]
@@ -76,21 +77,48 @@ def scores(run: Gathered) -> dict[str, Any]:
     """Every score, with the number of examples and the metric's signature."""
     record = run.record or {}
     sections = record.get("scores") or {}
+    constants = any(scored.get("baselines") for scored in sections.values())
     rows = [
         (
             split,
             metric,
             "not computed" if value is None else f"{value:.4f}",
+            *([_constant(scored, metric)] if constants else []),
             f"{scored.get('examples', 0):,}",
         )
         for split, scored in sections.items()
         for metric, value in scored["metrics"].items()
     ]
+    said = [f"{split}: {c}" for split, scored in sections.items() for c in cautions(scored)]
     held_out = any("held out" in str(label) for label in record.get("labels") or ())
     return {
+        "head": (
+            *("split", "metric", "score"),
+            *(["most frequent class everywhere"] if constants else []),
+            "examples",
+        ),
         "rows": rows,
-        "warning": HELD_OUT if held_out else None,
+        "warnings": [*([HELD_OUT] if held_out else []), *said],
+        "confusions": [
+            _confusion(split, scored["confusion"])
+            for split, scored in sections.items()
+            if scored.get("confusion")
+        ],
         "signatures": [(split, s.get("signature", "-")) for split, s in sections.items()],
+    }
+
+
+def _constant(scored: Mapping[str, Any], metric: str) -> str:
+    constant = (scored.get("baselines") or {}).get(metric)
+    return "" if constant is None else f"{constant:.4f}"
+
+
+def _confusion(split: str, counts: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    """A table with a row for each true class and a column for each answer that was given."""
+    answers = list(dict.fromkeys([*counts, *(name for row in counts.values() for name in row)]))
+    return {
+        "head": (f"{split}: true class", *(f"answered {name}" for name in answers)),
+        "rows": [(true, *(f"{row.get(a, 0):,}" for a in answers)) for true, row in counts.items()],
     }
 
 

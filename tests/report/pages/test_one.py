@@ -21,6 +21,7 @@ from tests.report.pages.example import (
     record,
     write_lines,
 )
+from tests.report.test_comparison import CONSTANT
 
 
 def html_of(path, **options):
@@ -284,3 +285,11 @@ def test_a_page_stays_small(tmp_path):
     html = html_of(run)
     assert len(html) < 200_000
     assert "16 of 150 groups" in Page(html).text
+
+
+def test_a_model_that_learned_nothing_is_told_above_its_scores(tmp_path):
+    whole = {**record(), "scores": {"test": CONSTANT}}
+    page = html_of(a_run(tmp_path / "run", whole))
+    assert "all 5 answers are the same, &#39;yes&#39;" in page
+    for said in ("most frequent class everywhere", "0.6000", "answered yes", "test: true class"):
+        assert said in page

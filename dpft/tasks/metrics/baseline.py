@@ -1,0 +1,66 @@
+"""What scores are read beside: what an answer that never changes would score.
+
+A model that learned nothing answers every question alike. Of an accuracy one cannot see that: on
+data where six of ten records are of one class, 0.6 is what a constant scores.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# A table of more classes is nothing to read, and too long for a record.
+MOST_CLASSES = 20
+
+
+def majority(references: Sequence[str]) -> float:
+    """The accuracy of always answering the most frequent class, in [0, 1].
+
+    Args:
+        references: at least one.
+    """
+    return max(Counter(references).values()) / len(references)
+
+
+def confusion(
+    predictions: Sequence[str], references: Sequence[str], classes: Sequence[str]
+) -> dict[str, dict[str, int]]:
+    """How often each true class was answered with each class; what never happened is left out.
+
+    Returns:
+        By true class, then by answer; empty for more classes than `MOST_CLASSES`.
+    """
+    if len(classes) > MOST_CLASSES:
+        return {}
+    counts = Counter(zip(references, predictions, strict=True))
+    return {
+        true: {answer: counts[true, answer] for answer in classes if counts[true, answer]}
+        for true in classes
+        if true in references
+    }
+
+
+def cautions(scored: Mapping[str, Any]) -> list[str]:
+    """What a reader of a record's scores of one split must be told, in clauses.
+
+    Args:
+        scored: see `dpft.runs.record.ScoreRecord`; one from before there were baselines says
+            nothing.
+    """
+    said, count = [], scored.get("examples", 0)
+    if count > 1 and scored.get("distinct") == 1:
+        said.append(f"all {count:,} answers are the same{_which(scored)}: nothing was learned")
+    for metric, constant in (scored.get("baselines") or {}).items():
+        value = scored["metrics"].get(metric)
+        if value is not None and value <= constant:
+            said.append(
+                f"{metric} {value:.4f} is no better than always answering the most frequent class "
+                f"({constant:.4f})"
+            )
+    return said
+
+
+def _which(scored: Mapping[str, Any]) -> str:
+    answered = {a for row in (scored.get("confusion") or {}).values() for a in row}
+    return f", {answered.pop()!r}" if len(answered) == 1 else ""
