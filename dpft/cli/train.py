@@ -15,7 +15,7 @@ from dpft.config.checks import Effect, names_with
 from dpft.config.compose import resolved
 from dpft.config.errors import AuditError, ConfigError, DpftError
 from dpft.config.folder import conf_dir
-from dpft.config.overrides import check_flags, refusals_told
+from dpft.config.overrides import check_flags, check_words, refusals_told
 from dpft.config.schema import Run, parse
 from dpft.parallel.launch import check_launcher, launched
 from dpft.report.terminal import secho
@@ -56,6 +56,7 @@ def main(arguments: Settings = None) -> None:
     """
     words = flags_first(arguments or ())
     check_flags(words)
+    check_words(words)
     import hydra
     from omegaconf import DictConfig, OmegaConf
 

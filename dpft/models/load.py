@@ -45,6 +45,7 @@ ADAPTER = "adapter"  # the folder of an adapter, in that of its model
 ADAPTER_CONFIG = "adapter_config.json"
 BUNDLED = Path(__file__).resolve().parent
 END = "<|endoftext|>"
+_SENTENCE = "The quick brown fox jumps over the lazy dog."
 DROPOUTS = (
     "resid_pdrop",
     "embd_pdrop",
@@ -376,7 +377,22 @@ def _tokenizer(
     for name in _KINDS[needs.kind].tokens:
         if getattr(tokenizer, f"{name}_token_id") is None:
             raise ModelError(f"the tokenizer of {settings.path} has no {name} token; expected one")
+    _check_spelling(tokenizer, settings)
     return tokenizer, added
+
+
+def _check_spelling(tokenizer: PreTrainedTokenizerBase, settings: Model) -> None:
+    """Refuse a tokenizer that knows no word, as transformers makes of a folder without its files.
+
+    A budget would be spent on records of unknown tokens.
+    """
+    ids = tokenizer.encode(_SENTENCE, add_special_tokens=False)
+    if all(i == tokenizer.unk_token_id for i in ids):
+        raise ModelError(
+            f"the tokenizer of {settings.path} knows no token of {_SENTENCE!r}; expected "
+            "one that spells text: are its files (tokenizer.json, or vocab.txt, or "
+            "vocab.json with merges.txt) in the folder?"
+        )
 
 
 def _fit(

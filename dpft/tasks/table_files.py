@@ -386,7 +386,10 @@ def _decoded(path: Path, number: int, line: bytes) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}, line {number} is not UTF-8 text ({error})") from error
+        raise DataError(
+            f"{path}, line {number} is not UTF-8 text ({error}); save it as UTF-8: if it "
+            f"is Latin-1, type iconv -f latin1 -t utf-8 {path} > NEW"
+        ) from error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -38,9 +38,10 @@ class TableRow:
         """
         if column not in self.values:
             found = ", ".join(map(str, self.values)) or "none"
-            raise DataError(
-                f"{self.place}: no column {column!r}; found {found}. Type {setting}=NAME"
-            )
+            names = f"Type {setting}=NAME"
+            if len(self.values) == 1 and (mark := next((m for m in ";|\t" if m in found), None)):
+                names = f"Cells seem to be separated by {mark!r}; expected commas"
+            raise DataError(f"{self.place}: no column {column!r}; found {found}. {names}")
         return self.values[column]
 
     def text(self, column: str, setting: str) -> str:

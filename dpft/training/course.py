@@ -1,4 +1,4 @@
-"""Whether training went anywhere, from the noiseless losses of its steps: for their owner's eyes."""
+"""Whether training went anywhere, by the noiseless losses of its steps: for their owner alone."""
 
 from __future__ import annotations
 

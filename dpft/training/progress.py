@@ -75,7 +75,7 @@ class Progress:
     def training(
         self, start: int, mechanism: Mechanism
     ) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
-        """A bar over steps that shows loss and the budget spent; a warning if nothing was learned."""
+        """A bar over steps with loss and budget spent; a warning if nothing was learned."""
         bar = self._bars.add_task("training", total=mechanism.steps, completed=start, note="")
         course = Course()
 

@@ -104,6 +104,8 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
         torch.set_num_threads(run.threads or _THREADS)
         cohort.from_first((False, torch.get_num_threads()))
         with Progress() as progress:
+            if not run.clip.private:
+                progress.say("clip=none: training without privacy; eps is of no effect")
             try:
                 prepared = prepare(run, load_task(run.task), directory, progress, cohort)
                 loaded = _train_stage(run, prepared, directory, progress)

@@ -275,7 +275,17 @@ REFUSED = [
     ("eps", "got 'eps' without a value; type eps=3"),
     ("task=text2txt", "task is 'text2txt'; did you mean 'text2text'?; expected one of cifar10,"),
     ("clip=Ghost", "clip is 'Ghost'; did you mean 'ghost'?"),
-    ("task.classes=3", "the task that was chosen has no setting task.classes"),
+    (
+        "task.classes=3",
+        "the task that was chosen has no setting task.classes; it belongs to task=c",
+    ),
+    (
+        "adapt.rank=4",
+        "the adapt that was chosen has no setting adapt.rank; it belongs to adapt=lora",
+    ),
+    ("task=null", "task is 'null'; expected one of cifar10"),
+    ("model=./mine", "model is './mine'; expected a name that `dpft ls model` shows. For a folder"),
+    ("privacy.noise_multiplier=1 eps=3", "got eps=3 beside privacy.noise_multiplier=1, from which"),
     ("experiment=demo", "experiment has no choice by default; type +experiment=NAME"),
     ("+task.name=x", "task.name is a setting already; type task.name=VALUE, without +"),
     ("eps=1,2", "got several values in eps=1,2; for a run of each type dpft train -m eps=1,2"),
@@ -286,7 +296,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("typed", "message"), REFUSED)
 def test_what_hydra_refuses_is_told_in_one_sentence(typed, message):
-    result = invoke("account", typed)
+    result = invoke("account", *typed.split(" ") if "=[" not in typed else [typed])
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert result.stderr.startswith(f"dpft: {message}")
     assert "HYDRA" not in result.stderr
