@@ -113,7 +113,7 @@ def test_ranks_that_are_told_to_stop_say_once_that_the_same_command_continues(tm
     both[0].wait_for(lambda: ledger.exists() and ledger.read_bytes().count(b"\n") > 3)
     for process in both:
         os.kill(process.pid, number)
-    results = [process.finish(30) for process in both]
+    results = [process.finish(90) for process in both]
     for process in both:
         process.__exit__()
     assert [result.returncode for result in results] == [128 + number] * 2

@@ -9,6 +9,9 @@ def test_what_a_child_is_told_stands_neither_in_its_arguments_nor_in_its_environ
     log = tmp_path / "log"
     with Multirun(["seeed=7654321"], log) as child:
         process = Path("/proc", str(child._process.pid))
+        # The kernel fills both in a moment after the program was started.
+        while not (process / "environ").read_bytes() and child.wait(0.01) is None:
+            pass
         shown = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
         assert child.wait(60) == 2, log.read_text()
     assert b"dpft" in shown

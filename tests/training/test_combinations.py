@@ -1,7 +1,7 @@
 """Tasks, models, adaptations and clipping styles go together, or say why they do not.
 
 What is combined are the shipped configs themselves: a new one is taken in without a change here.
-Each combination that is not refused runs three private steps on generated data, with a small random
+Each combination that is not refused runs two private steps on generated data, with a small random
 model of each family. Two tests cover what the four choices have to do with each other: all of task
 x model x adaptation, with a style that changes from one to the next, and all of model kind x
 adaptation x style, with one task of each kind, which the former therefore leaves out.
@@ -29,7 +29,7 @@ from dpft.training import setup as preparation
 from dpft.training.loop import train
 from dpft.training.optim import make_optimizer
 
-RECORDS, STEPS = 6, 3
+RECORDS, STEPS = 6, 2
 
 
 def choices(group, prefix=""):
@@ -135,7 +135,7 @@ def models_are_built_once(monkeypatch):
 
 
 def attempt(task, model, adapt, clip, half=False):
-    """Three steps; the reason why not, or None."""
+    """Two steps; the reason why not, or None."""
     raw = settings(task, model, adapt, clip)
     try:
         run = parse(raw)
