@@ -31,6 +31,7 @@ TASKS: Mapping[str, str] = MappingProxyType(
         # The user's own data.
         "text2text": "dpft.tasks.own_texts:TextToText",
         "classification": "dpft.tasks.own_texts:TextClassification",
+        "chat": "dpft.tasks.chat:Chat",
         "language_modeling": "dpft.tasks.own_texts:LanguageModeling",
     }
 )

@@ -54,13 +54,12 @@ class Classes(Task):
 
     def beside(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
         """What the most frequent class scores everywhere, and which classes were confused."""
-        confused = baseline.confusion(*answers(predictions, self.classes), self.classes)
         return {
             "baselines": {
                 name: baseline.majority([p.references[0] for p in chosen])
                 for name, chosen in _by_subset(predictions).items()
             },
-            **({"confusion": confused} if confused else {}),
+            **baseline.confused(*answers(predictions, self.classes), self.classes),
         }
 
     def signature(self) -> str:

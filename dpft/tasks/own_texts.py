@@ -14,7 +14,7 @@ from dpft.models.needs import Needs
 from dpft.tasks.base import fingerprint
 from dpft.tasks.classification import answers
 from dpft.tasks.generation import Generation, check_room, perplexity
-from dpft.tasks.metrics import classification
+from dpft.tasks.metrics import baseline, classification
 from dpft.tasks.metrics.perplexity import SIGNATURE as PERPLEXITY
 from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import LabelledText, TextRecord
@@ -216,6 +216,15 @@ class TextClassification(OwnData):
         if isinstance(self.classes, tuple):  # others would have to be looked up in training data
             names = answers(predictions, self.class_names)
         return {"accuracy": classification.accuracy(*names)}
+
+    def beside(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
+        """What the most frequent class scores everywhere, and which classes were confused."""
+        given = [p.prediction for p in predictions], [p.references[0] for p in predictions]
+        names = sorted({*given[0], *given[1]})
+        return {
+            "baselines": {"accuracy": baseline.majority(given[1])},
+            **baseline.confused(*given, names),
+        }
 
     def signature(self) -> str:
         return classification.SIGNATURE

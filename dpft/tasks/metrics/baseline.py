@@ -23,22 +23,23 @@ def majority(references: Sequence[str]) -> float:
     return max(Counter(references).values()) / len(references)
 
 
-def confusion(
+def confused(
     predictions: Sequence[str], references: Sequence[str], classes: Sequence[str]
-) -> dict[str, dict[str, int]]:
+) -> dict[str, dict[str, dict[str, int]]]:
     """How often each true class was answered with each class; what never happened is left out.
 
     Returns:
-        By true class, then by answer; empty for more classes than `MOST_CLASSES`.
+        ``confusion``: by true class, then by answer; nothing for more classes than `MOST_CLASSES`.
     """
     if len(classes) > MOST_CLASSES:
         return {}
     counts = Counter(zip(references, predictions, strict=True))
-    return {
+    table = {
         true: {answer: counts[true, answer] for answer in classes if counts[true, answer]}
         for true in classes
         if true in references
     }
+    return {"confusion": table}
 
 
 def cautions(scored: Mapping[str, Any]) -> list[str]:

@@ -34,12 +34,14 @@ class CausalExample:
     Attributes:
         prompt: what is given.
         target: what is written.
+        silent: positions in the target that carry no loss, such as what others say in a chat.
         cut_source: how many tokens the source lost, since the record is too long.
         cut_target: how many the end of the target lost; its end token is the first.
     """
 
     prompt: tuple[int, ...]
     target: tuple[int, ...]
+    silent: tuple[int, ...] = ()
     cut_source: int = field(default=0, compare=False)
     cut_target: int = field(default=0, compare=False)
 
@@ -54,6 +56,11 @@ class CausalExample:
     @property
     def length(self) -> int:
         return len(self.prompt) + len(self.target)
+
+    @property
+    def counted(self) -> int:
+        """Tokens that carry loss."""
+        return len(self.target) - len(self.silent)
 
 
 @dataclass(frozen=True)
@@ -118,8 +125,8 @@ class Causal:
         return CausalExample(
             (*before, *kept, *after),
             tuple(target),
-            lost + len(source) - len(kept),
-            len(whole) - len(target),
+            cut_source=lost + len(source) - len(kept),
+            cut_target=len(whole) - len(target),
         )
 
     def prompts(
@@ -191,8 +198,7 @@ class Causal:
     ) -> list[tuple[float, int]]:
         """Negative log-likelihood of each first reference, and its number of tokens."""
         device = next(model.parameters()).device
-        records = [TextRecord(i.record.segments, i.references[0]) for i in instances]
-        examples = self.encode_all(records)
+        examples = self.encode_all([self._referenced(instance) for instance in instances])
         out: list[tuple[float, int]] = [(math.nan, 0)] * len(examples)
 
         def answer(chosen: list[int]) -> list[float]:
@@ -204,8 +210,12 @@ class Causal:
             batches = list(longest_first(examples, batch_size))
             for chosen, sums in answered(batches, answer, cohort):
                 for i, nll in zip(chosen, sums, strict=True):
-                    out[i] = nll, len(examples[i].target)
+                    out[i] = nll, examples[i].counted
         return out
+
+    def _referenced(self, instance: Instance) -> Any:
+        """The record whose target is the first reference."""
+        return TextRecord(instance.record.segments, instance.references[0])
 
     def _pieces(self, segments: Sequence[list[int]]) -> tuple[list[int], list[int], list[int], int]:
         """What precedes the part that may be cut, that part, and what follows it.
@@ -268,7 +278,8 @@ def collate(examples: Sequence[CausalExample], widths: Sequence[int] | None = No
 
     Returns:
         ``input_ids``, ``attention_mask``, ``position_ids``: ``(B, L - 1)``, without the last token,
-        which predicts nothing; ``targets``: ``(B, K)``, with -100 where a record has no target.
+        which predicts nothing; ``targets``: ``(B, K)``, with -100 where a record has no target, or
+        a silent one.
     """
     width, longest_target = widths or (
         max(example.length for example in examples),
@@ -280,7 +291,10 @@ def collate(examples: Sequence[CausalExample], widths: Sequence[int] | None = No
     for row, example in enumerate(examples):
         ids[row, width - example.length :] = torch.tensor(example.prompt + example.target)
         mask[row, width - example.length :] = 1
-        targets[row, longest_target - len(example.target) :] = torch.tensor(example.target)
+        first = longest_target - len(example.target)
+        targets[row, first:] = torch.tensor(example.target)
+        if example.silent:
+            targets[row, first + torch.tensor(example.silent)] = -100
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     return Batch(
         {

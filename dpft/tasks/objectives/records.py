@@ -38,6 +38,33 @@ class TextRecord:
 
 
 @dataclass(frozen=True)
+class Conversation:
+    """Turns of a chat, up to the last answer.
+
+    Attributes:
+        turns: role and text of each; the last is the ``assistant``'s.
+    """
+
+    turns: tuple[tuple[str, str], ...]
+
+    @property
+    def source(self) -> str:
+        """What precedes the last answer."""
+        return "\n".join(f"{role}: {text}" for role, text in self.turns[:-1])
+
+    @property
+    def target(self) -> str:
+        """The last answer."""
+        return self.turns[-1][1]
+
+    def parts(self) -> Iterator[bytes]:
+        yield len(self.turns).to_bytes(8, "big")
+        for turn in self.turns:
+            for text in turn:
+                yield text.encode()
+
+
+@dataclass(frozen=True)
 class LabelledText:
     """One or two texts, and the class they belong to.
 

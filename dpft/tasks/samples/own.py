@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from dpft.tasks.samples.grammar import vocabulary
 from dpft.tasks.tables import write_lines
@@ -67,17 +68,29 @@ class _Visitor:
             lines.append(f"On {day} I brought a {thing} that {fault}. They {cure}.")
         return {"text": f"{' '.join(lines)}{self.closing}"}
 
+    def chat(self) -> dict[str, Any]:
+        """Questions to the shop, and its answers."""
+        turns = [("system", "You answer for a repair shop.")] if self.rng.random() < 0.5 else []
+        for thing in self.rng.sample(self.things, self.rng.randint(1, 2)):
+            fault, cure = self.rng.choice(_TEXT["faults"])
+            turns += [
+                ("user", f"{self.opening}my {thing} {fault}, can you mend it?"),
+                ("assistant", f"Yes: we {cure} last time. Bring the {thing} on {self.day}."),
+            ]
+        return {"messages": [{"role": role, "content": text} for role, text in turns]}
 
-KINDS: MappingProxyType[str, Callable[[_Visitor], dict[str, str]]] = MappingProxyType(
+
+KINDS: MappingProxyType[str, Callable[[_Visitor], dict[str, Any]]] = MappingProxyType(
     {
         "text2text": _Visitor.text2text,
         "classification": _Visitor.classification,
         "language_modeling": _Visitor.language_modeling,
+        "chat": _Visitor.chat,
     }
 )
 
 
-def rows(kind: str, split: str, seed: int) -> Sequence[dict[str, str]]:
+def rows(kind: str, split: str, seed: int) -> Sequence[dict[str, Any]]:
     """The rows of a split, a column ``user`` among theirs."""
     lines = []
     for number in range(_USERS[split]):

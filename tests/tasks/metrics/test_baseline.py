@@ -1,6 +1,6 @@
 """What accuracies are read beside."""
 
-from dpft.tasks.metrics.baseline import MOST_CLASSES, cautions, confusion, majority
+from dpft.tasks.metrics.baseline import MOST_CLASSES, cautions, confused, majority
 
 TRUE = ["yes", "yes", "no", "yes", "no"]
 
@@ -11,12 +11,12 @@ def test_the_most_frequent_class_is_counted_by_hand():
 
 def test_confusion_counts_every_pair_once():
     answered = ["yes", "no", "no", "yes", "yes"]
-    counts = confusion(answered, TRUE, ("no", "yes", "unseen"))
-    assert counts == {"no": {"no": 1, "yes": 1}, "yes": {"no": 1, "yes": 2}}
+    counts = confused(answered, TRUE, ("no", "yes", "unseen"))
+    assert counts["confusion"] == {"no": {"no": 1, "yes": 1}, "yes": {"no": 1, "yes": 2}}
 
 
 def test_a_table_of_many_classes_is_left_out():
-    assert confusion(TRUE, TRUE, [f"{n}" for n in range(MOST_CLASSES + 1)]) == {}
+    assert confused(TRUE, TRUE, [f"{n}" for n in range(MOST_CLASSES + 1)]) == {}
 
 
 def test_a_constant_and_a_score_below_it_are_told():

@@ -1,0 +1,150 @@
+"""Conversations of one's own: a model learns to answer as its part of them does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpft.config.checks import one_of
+from dpft.config.errors import DataError
+from dpft.tasks.generation import Generation, check_room, perplexity
+from dpft.tasks.metrics.perplexity import SIGNATURE as PERPLEXITY
+from dpft.tasks.objectives.base import Prediction, texts
+from dpft.tasks.objectives.records import Conversation
+from dpft.tasks.own import OwnData, own_dataset
+from dpft.tasks.sources import well_formed
+from dpft.tasks.tables import TableRow, brief, write_lines
+
+if TYPE_CHECKING:
+    from dpft.models.load import LoadedModel
+    from dpft.tasks.objectives.chat import Chat as ChatObjective
+
+# Role and text of a message in the two common forms, and what the second calls the roles.
+_KEYS = (("role", "content"), ("from", "value"))
+_ROLES = {
+    "system": "system", "user": "user", "assistant": "assistant",
+    "human": "user", "gpt": "assistant",
+}  # fmt: skip
+_FORM = '[{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]'
+_SHOWN = 200  # characters of a turn
+
+
+@dataclass(frozen=True)
+class Chat(Generation, OwnData):
+    """Answers to write, given what precedes them; see ``conf/task/chat.yaml``."""
+
+    messages_column: str = "messages"
+    template: str = "auto"
+    max_length: int = 512
+
+    name = "chat"
+    dataset = own_dataset("chat")
+    record_is = "one row of the training data: a conversation"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("task.template", self.template, ("auto", "plain"))
+
+    def objective(self, loaded: LoadedModel) -> ChatObjective:
+        from dpft.tasks.objectives.chat import PLAIN
+        from dpft.tasks.objectives.chat import Chat as ChatObjective
+
+        check_room(loaded.model, self.max_length)
+        tokenizer = loaded.text_tokenizer
+        own = tokenizer.chat_template if self.template == "auto" else None
+        # Saved with the model: whoever loads it asks as it was trained.
+        tokenizer.chat_template = own if isinstance(own, str) else PLAIN
+        return ChatObjective(
+            tokenizer, self.max_length, self.loss, perplexity=True, template=tokenizer.chat_template
+        )
+
+    def record(self, row: TableRow) -> Conversation:
+        turns = self._turns(row)
+        last = max((n for n, (role, _) in enumerate(turns) if role == "assistant"), default=None)
+        if not last:
+            raise DataError(
+                f"{row.place}: column {self.messages_column!r} has "
+                f"{'no answer of the assistant' if last is None else 'nothing before its answer'}; "
+                f"expected {_FORM}"
+            )
+        return Conversation(turns[: last + 1])  # what follows the last answer trains nothing
+
+    def texts(self, row: TableRow) -> tuple[str, ...]:
+        return tuple(text for _, text in self._turns(row))
+
+    def _turns(self, row: TableRow) -> tuple[tuple[str, str], ...]:
+        column = self.messages_column
+        if column == "messages" and column not in row.values and "conversations" in row.values:
+            column = "conversations"  # ShareGPT's
+        messages = row.cell(column, "task.messages_column")
+        if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
+            raise DataError(
+                f"{row.place}: column {column!r} is {brief(messages)}; expected {_FORM}"
+            )
+        return tuple(_turn(one, f"{row.place}, message {n}") for n, one in enumerate(messages, 1))
+
+    def sample_rows(self, seed: int) -> list[TableRow]:
+        made_up = type(self)(source="sample", sample_seed=seed)
+        return [
+            TableRow(row.place, {self.messages_column: row.values["messages"]})
+            for row in made_up.rows("train")
+        ]
+
+    def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
+        """JSON lines of conversations, each with another last answer."""
+        assert rows is not None
+        conversations = [self.record(row).turns[:-1] for row in rows]
+        write_lines(
+            path,
+            (
+                {
+                    self.messages_column: [
+                        {"role": role, "content": text}
+                        for role, text in (*turns, ("assistant", target))
+                    ]
+                }
+                for turns, target in zip(conversations, targets, strict=True)
+            ),
+        )
+
+    def details(self, split: str) -> list[str]:
+        lines = super().details(split)
+        if split != "train":
+            return lines
+        shown = [
+            f"  {role}{' (trained)' if role == 'assistant' else ''}: {text[:_SHOWN]}"
+            f"{'...' if len(text) > _SHOWN else ''}"
+            for role, text in self.record(self.rows(split)[0]).turns
+        ]
+        return [*lines, "the first conversation:", *shown]
+
+    def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
+        """Of the last answers ROUGE-L, and the perplexity of all."""
+        from dpft.tasks.metrics import rouge
+
+        return {
+            "ROUGE_L": rouge.score(*texts(predictions))["ROUGE_L"],
+            "perplexity": perplexity(predictions),
+        }
+
+    def signature(self) -> str:
+        from dpft.tasks.metrics import rouge
+
+        return f"{rouge.SIGNATURE}; {PERPLEXITY}|answers of conversations"
+
+
+def _turn(message: Any, place: str) -> tuple[str, str]:
+    """Role and text of a message."""
+    keys = next(
+        (k for k in _KEYS if isinstance(message, Mapping) and message.keys() >= set(k)), None
+    )
+    if keys is None:
+        raise DataError(f"{place} is {brief(message)}; expected it as in {_FORM}")
+    role, text = (message[key] for key in keys)
+    if not isinstance(role, str) or role not in _ROLES:
+        raise DataError(f"{place}: its role is {brief(role)}; expected one of {', '.join(_ROLES)}")
+    if not isinstance(text, str) or not text.strip():
+        raise DataError(f"{place}: its text is {brief(text)}; expected text that is not empty")
+    return _ROLES[role], well_formed(text, place)

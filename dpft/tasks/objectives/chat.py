@@ -1,0 +1,157 @@
+"""Answers in a conversation: the model's chat template around it, the loss on its own turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from dpft.config.errors import ConfigError, DataError
+from dpft.config.schema import Decode
+from dpft.tasks.objectives.base import Instance
+from dpft.tasks.objectives.causal import Causal, CausalExample
+from dpft.tasks.objectives.records import Conversation
+from dpft.tasks.objectives.tokens import token_ids
+
+ANSWERS = "assistant"
+PLAIN = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}"
+    "{{ eos_token if message.role == 'assistant' else '' }}{{ '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+"""A template for models that have none: ``role: text`` on a line, an end token after answers."""
+# Some templates tell the model which day it is: a run that is continued would see another text.
+_DAY = {"%Y": "2025", "%y": "25", "%m": "01", "%d": "01", "%B": "January", "%b": "Jan",
+        "%A": "Wednesday", "%a": "Wed", "%H": "12", "%M": "00", "%S": "00"}  # fmt: skip
+_ONE_DAY = (
+    "{%- macro strftime_now(format) -%}{{ format"
+    + "".join(f".replace({code!r}, {value!r})" for code, value in _DAY.items())
+    + " }}{%- endmacro -%}"
+)
+
+Turns = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Chat(Causal):
+    """Write every answer of a conversation, given what precedes it.
+
+    Each answer's tokens, up to the end token, carry loss; everything else is given. What is longer
+    than ``max_length`` loses its last exchanges, whole; a first exchange that is too long by itself
+    loses the start of what is given and the end of the answer, each down to half.
+
+    Args:
+        template: in Jinja, of the model; see `PLAIN`.
+    """
+
+    template: str = PLAIN
+
+    def encode_all(self, records: Sequence[Conversation]) -> list[CausalExample]:
+        spans = [list(self._spans(record.turns)) for record in records]
+        ids = iter(token_ids(self.tokenizer, [*chain.from_iterable(chain(*spans))]))
+        return [self._of_exchanges([(next(ids), next(ids)) for _ in one]) for one in spans]
+
+    def prompts(
+        self, records: Sequence[Conversation], settings: Decode
+    ) -> list[tuple[tuple[int, ...], int]]:
+        room = self._room(settings)
+        return [self._asked(record.turns[:-1], self.max_length - room) for record in records]
+
+    def _referenced(self, instance: Instance) -> Any:
+        return instance.record
+
+    def _spans(self, turns: Turns) -> Iterator[tuple[str, str]]:
+        """For each answer, what is new before it, and the answer, as the template writes them."""
+        done = ""
+        for number, (role, _) in enumerate(turns):
+            if role != ANSWERS:
+                continue
+            asked = self._rendered(turns[:number], asks=True)
+            answered = self._rendered(turns[: number + 1])
+            if not (asked.startswith(done) and answered.startswith(asked)):
+                raise ConfigError(
+                    "the model's chat template writes an earlier turn in another way once a later "
+                    "one follows, so that what is trained would not be what is asked; type "
+                    "task.template=plain"
+                )
+            yield asked[len(done) :], answered[len(asked) :]
+            done = answered
+
+    def _rendered(self, turns: Turns, asks: bool = False) -> str:
+        from jinja2 import TemplateError
+
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    [{"role": role, "content": text} for role, text in turns],
+                    chat_template=_ONE_DAY + self.template,
+                    tokenize=False,
+                    add_generation_prompt=asks,
+                )
+            )
+        except TemplateError as error:
+            roles = ", ".join(role for role, _ in turns)
+            raise DataError(
+                f"the model's chat template refuses a conversation with the turns {roles} "
+                f"({error}); change the conversation, or type task.template=plain"
+            ) from error
+
+    def _of_exchanges(self, exchanges: Sequence[tuple[list[int], list[int]]]) -> CausalExample:
+        """An example of tokens: for each answer, what precedes it, and itself."""
+        trained = [(given, *self._ended(answer)) for given, answer in exchanges]
+        whole = [len(given) + len(answer) + len(rest) for given, answer, rest in trained]
+        kept = 1
+        while kept < len(trained) and sum(whole[:kept]) + self._least(trained[kept]) <= (
+            self.max_length
+        ):
+            kept += 1
+        given, answer, rest = trained[0]
+        excess = max(0, len(given) + len(answer) - self.max_length)
+        half = self.max_length // 2
+        shorter = answer[: max(half, len(answer) - excess)] if excess else answer
+        prompt = (given or [self._end])[-max(1, self.max_length - len(shorter)) :]
+        target, silent = [*shorter], []
+        for further, words, more in trained[1:kept]:
+            silent += range(len(target), len(target) + len(rest) + len(further))
+            target += [*rest, *further, *words]
+            rest = more
+        lost = trained[kept:]
+        return CausalExample(
+            tuple(prompt),
+            tuple(target),
+            tuple(silent),
+            cut_source=max(0, len(given) - len(prompt)) + sum(len(given) for given, _, _ in lost),
+            cut_target=len(answer) - len(shorter) + sum(len(words) for _, words, _ in lost),
+        )
+
+    @staticmethod
+    def _least(exchange: tuple[list[int], list[int], list[int]]) -> int:
+        """Tokens of an exchange that is the last: nothing behind its end token."""
+        return len(exchange[0]) + len(exchange[1])
+
+    def _ended(self, answer: list[int]) -> tuple[list[int], list[int]]:
+        """An answer up to its end token, and what the template writes behind that."""
+        if self._end not in answer:
+            raise ConfigError(
+                "the model's chat template ends an answer without the tokenizer's end token "
+                f"{self.tokenizer.eos_token!r}, so that the model would not learn to stop; type "
+                "task.template=plain"
+            )
+        last = len(answer) - answer[::-1].index(self._end)
+        return answer[:last], answer[last:]
+
+    def _asked(self, turns: Turns, room: int) -> tuple[tuple[int, ...], int]:
+        """A prompt, without the oldest exchanges if it is too long, and how many tokens it lost."""
+        whole = ids = self._ids(turns)
+        system = [turn for turn in turns[:1] if turn[0] == "system"]
+        rest = list(turns[len(system) :])
+        while len(ids) > room and any(role == ANSWERS for role, _ in rest):
+            oldest = next(n for n, (role, _) in enumerate(rest) if role == ANSWERS)
+            rest = rest[oldest + 1 :]
+            ids = self._ids([*system, *rest])
+        kept = ids[-room:]
+        return tuple(kept), len(whole) - len(kept)
+
+    def _ids(self, turns: Turns) -> list[int]:
+        return token_ids(self.tokenizer, [self._rendered(turns, asks=True)])[0] or [self._end]

@@ -1,0 +1,201 @@
+"""Conversations: what of them is trained, what is cut, and what is refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError, DataError
+from dpft.config.schema import parse
+from dpft.models.load import load_model
+from dpft.tasks.chat import Chat
+from dpft.tasks.objectives.chat import PLAIN
+from dpft.tasks.objectives.records import Conversation
+from dpft.training.run import run_experiment
+
+TALK = Conversation(
+    (
+        ("system", "Be brief."), ("user", "Is it open?"), ("assistant", "Yes."),
+        ("user", "Until when?"), ("assistant", "Until six."),
+    )
+)  # fmt: skip
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{{ eos_token }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SETTINGS = parse(compose(["decode=greedy", "decode.max_new_tokens=20"])).decode
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    run = parse(compose(["model=random-gpt2", "task=chat"]))
+    return load_model(run.model, Chat().needs, 0)
+
+
+def objective(loaded, template="plain", own=None, **settings):
+    loaded.text_tokenizer.chat_template = own
+    return Chat(template=template, **settings).objective(loaded)
+
+
+def shown(made, example):
+    """What is given before the first answer, and all trained texts behind each other."""
+    tokenizer = made.tokenizer
+    trained = [t for i, t in enumerate(example.target) if i not in example.silent]
+    return tokenizer.decode(example.prompt), tokenizer.decode(trained)
+
+
+def test_answers_are_trained_and_nothing_else(loaded):
+    made = objective(loaded)
+    example = made.encode(TALK)
+    assert shown(made, example) == (
+        "system: Be brief.\nuser: Is it open?\nassistant:",
+        " Yes.<|endoftext|> Until six.<|endoftext|>",
+    )
+    whole = made.tokenizer.decode([*example.prompt, *example.target])
+    assert whole == (
+        "system: Be brief.\nuser: Is it open?\nassistant: Yes.<|endoftext|>\n"
+        "user: Until when?\nassistant: Until six.<|endoftext|>"
+    )
+
+
+def test_the_template_is_the_models_own_and_is_saved_with_it(loaded):
+    made = objective(loaded, "auto", CHATML)
+    prompt, trained = shown(made, made.encode(TALK))
+    assert prompt.endswith("<|im_start|>assistant\n")
+    assert trained == "Yes.<|endoftext|>Until six.<|endoftext|>"
+    assert objective(loaded, "plain", CHATML).tokenizer.chat_template == PLAIN
+    assert objective(loaded, "auto", None).tokenizer.chat_template == PLAIN
+
+
+def test_losses_are_those_of_a_loop_over_trained_tokens(loaded):
+    made, model = objective(loaded), loaded.model.double().eval()
+    short = Conversation(TALK.turns[1:3])
+    examples = [made.encode(TALK), made.encode(short)]
+    with torch.no_grad():
+        losses = made.losses(model, made.collate(examples))
+        for loss, example in zip(losses, examples, strict=True):
+            ids = torch.tensor([*example.prompt, *example.target])
+            logits = model(input_ids=ids[None]).logits[0]
+            first = len(example.prompt)
+            places = [first + i for i in range(len(example.target)) if i not in example.silent]
+            alone = [F.cross_entropy(logits[p - 1], ids[p]) for p in places]
+            torch.testing.assert_close(loss, torch.stack(alone).mean(), rtol=1e-10, atol=1e-10)
+    loaded.model.float()
+
+
+@pytest.mark.parametrize("length", [8, 20, 35, 50, 60, 500])
+def test_what_is_too_long_loses_whole_exchanges(loaded, length):
+    made = replace(objective(loaded), max_length=length)
+    example, whole = made.encode(TALK), objective(loaded).encode(TALK)
+    assert example.counted > 0
+    assert example.length <= length
+    if example.length == whole.length:
+        assert (example.cut_source, example.cut_target) == (0, 0)
+        return
+    first = objective(loaded).encode(Conversation(TALK.turns[:3]))
+    assert not example.silent, "the second exchange is there in part"
+    assert example.counted + example.cut_target == whole.counted
+    if length >= first.length:
+        assert (example.prompt, example.target) == (first.prompt, first.target)
+
+
+def test_a_prompt_that_is_too_long_loses_its_oldest_exchanges(loaded):
+    made = objective(loaded)
+    (whole, none), *_ = made.prompts([TALK], SETTINGS)
+    assert none == 0
+    assert made.tokenizer.decode(whole).endswith("user: Until when?\nassistant:")
+    (kept, lost), *_ = replace(made, max_length=len(whole) + 15).prompts([TALK], SETTINGS)
+    assert made.tokenizer.decode(kept) == "system: Be brief.\nuser: Until when?\nassistant:"
+    assert lost == len(whole) - len(kept)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (CHATML.replace("{{ eos_token }}", ""), "without the tokenizer's end token"),
+        ("{{ messages | length }}" + CHATML, "writes an earlier turn in another way"),
+    ],
+)
+def test_templates_that_would_train_something_else_are_refused(loaded, template, message):
+    with pytest.raises(ConfigError, match=message):
+        objective(loaded, "auto", template).encode(TALK)
+
+
+def test_a_template_knows_one_day_only(loaded):
+    made = objective(loaded, "auto", "{{ strftime_now('%Y-%m-%d') }}" + CHATML)
+    assert shown(made, made.encode(TALK))[0].startswith("2025-01-01")
+
+
+def test_what_a_template_refuses_is_told(loaded):
+    refusing = "{{ raise_exception('no system turns') }}"
+    with pytest.raises(DataError, match=r"system, user \(no system turns\)"):
+        objective(loaded, "auto", refusing).encode(TALK)
+
+
+def lines(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_both_common_forms_are_read(tmp_path):
+    openai = [{"role": role, "content": text} for role, text in TALK.turns]
+    names = {"system": "system", "user": "human", "assistant": "gpt"}
+    sharegpt = [{"from": names[role], "value": text} for role, text in TALK.turns]
+    thanks = {"role": "user", "content": "Thanks."}
+    file = lines(
+        tmp_path / "a.jsonl",
+        {"messages": openai}, {"conversations": sharegpt}, {"messages": [*openai, thanks]},
+    )  # fmt: skip
+    assert list(Chat(train_file=file).records("train")) == [TALK] * 3
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ("hello", "is 'hello'; expected"),
+        ([], "is .*; expected"),
+        (["hello"], "message 1 is 'hello'"),
+        ([{"role": "tool", "content": "x"}], "message 1: its role is 'tool'; expected one of"),
+        ([{"role": ["user"], "content": "x"}], "message 1: its role is"),
+        ([{"role": "user", "content": " "}], "its text is ' '"),
+        ([{"role": "user", "content": [{"type": "image"}]}], "its text is"),
+        ([{"role": "user", "content": "x"}], "no answer of the assistant"),
+        ([{"role": "assistant", "content": "x"}], "nothing before its answer"),
+    ],
+)
+def test_what_is_no_conversation_is_refused_with_its_line(tmp_path, messages, message):
+    good = {"messages": [{"role": r, "content": t} for r, t in TALK.turns]}
+    file = lines(tmp_path / "a.jsonl", good, {"messages": messages})
+    with pytest.raises(DataError, match=rf"line 2.*{message}"):
+        Chat(train_file=file).records("train")
+
+
+def test_synthetic_conversations_are_read_back(tmp_path):
+    task = Chat(source="sample")
+    rows = task.rows("train")[:3]
+    task.write_records(rows, ["One.", "Two.", "Three."], tmp_path / "new.jsonl")
+    new = Chat(train_file=str(tmp_path / "new.jsonl")).records("train")
+    assert [one.target for one in new] == ["One.", "Two.", "Three."]
+    assert [one.turns[:-1] for one in new] == [task.record(row).turns[:-1] for row in rows]
+
+
+def test_the_check_shows_a_conversation_and_what_is_trained():
+    shown = Chat(source="sample").details("train")
+    assert any(line.startswith("  user: ") for line in shown)
+    assert any(line.startswith("  assistant (trained): ") for line in shown)
+
+
+def test_a_run_over_users_of_conversations(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = [
+        "task=chat", "task.source=sample", "task.unit=user", "task.user_column=user",
+        "task.limit_eval=4", "model=random-gpt2", "clip=per_layer_adaptive", "optim.steps=2",
+        "optim.batch_size=8", "decode=greedy", "decode.max_new_tokens=4", "threads=1", "name=run",
+    ]  # fmt: skip
+    record = run_experiment(parse(compose(settings))).record
+    assert set(record["scores"]["test"]["metrics"]) == {"ROUGE_L", "perplexity"}
+    assert "one user" in record["privacy"]["statement"]
+    assert (tmp_path / "runs/run/model/chat_template.jinja").read_text() == PLAIN
