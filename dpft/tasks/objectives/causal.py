@@ -100,7 +100,7 @@ class Causal:
     def encode(self, record: TextRecord) -> CausalExample:
         return self.encode_all([record])[0]
 
-    def encode_all(self, records: Sequence[TextRecord]) -> list[CausalExample]:
+    def encode_all(self, records: Sequence[Any]) -> list[CausalExample]:
         texts = []
         for record in records:
             space = "" if self._last_text(record)[-1:].isspace() else " "
@@ -130,7 +130,7 @@ class Causal:
         )
 
     def prompts(
-        self, records: Sequence[TextRecord], settings: Decode
+        self, records: Sequence[Any], settings: Decode
     ) -> list[tuple[tuple[int, ...], int]]:
         """What to decode from, with room left for the answer; and how many tokens each lost."""
         room = self._room(settings)

@@ -111,7 +111,7 @@ class Chat(Causal):
         half = self.max_length // 2
         shorter = answer[: max(half, len(answer) - excess)] if excess else answer
         prompt = (given or [self._end])[-max(1, self.max_length - len(shorter)) :]
-        target, silent = [*shorter], []
+        target, silent = [*shorter], list[int]()
         for further, words, more in trained[1:kept]:
             silent += range(len(target), len(target) + len(rest) + len(further))
             target += [*rest, *further, *words]
