@@ -152,7 +152,7 @@ def best(study: Study) -> dict[str, str]:
     chosen = {}
     for row, named in trials(study).items():
         scores = {
-            rate: runs.read_record(RUNS / name)["scores"]["dev"][study.score]
+            rate: runs.read_record(RUNS / name)["scores"]["dev"]["metrics"][study.score]
             for rate, name in named.items()
         }
         chosen[row] = max(scores, key=lambda rate: scores[rate]) if scores else ""

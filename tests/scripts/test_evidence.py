@@ -40,7 +40,9 @@ def test_every_row_is_a_run_that_dpft_would_make(queue, tmp_path, monkeypatch):
 def test_the_best_trial_on_dev_decides_each_rows_rate(queue, monkeypatch):
     study = queue.Study("a", "size", "task=e2e", {"x": "", "y": ""}, rates=("lr=1", "lr=2"))
     scores = {"size-x-pilot-1": 3, "size-x-pilot-2": 4, "size-y-pilot-1": 4, "size-y-pilot-2": 3}
-    record = {name: {"scores": {"dev": {"BLEU": value}}} for name, value in scores.items()}
+    record = {
+        name: {"scores": {"dev": {"metrics": {"BLEU": value}}}} for name, value in scores.items()
+    }
     monkeypatch.setattr(queue.runs, "read_record", lambda path: record[path.name])
     assert queue.best(study) == {"x": "lr=2", "y": "lr=1"}
     runs = queue.finals(study, queue.best(study))
