@@ -31,6 +31,7 @@ from dpft.config.checks import (
 )
 from dpft.config.clip import Clip
 from dpft.config.errors import ConfigError
+from dpft.config.track import Track
 from dpft.privacy.spec import Accountant, Sampling
 
 Optimizer = Literal["adam", "adamw", "sgd", "lamb"]
@@ -299,6 +300,7 @@ class Run:
     sweep: Annotated[Sweep, Effect.PLACE] = Sweep()
     parallel: Annotated[Parallel, Effect.EXECUTION] = Parallel()
     audit: Audit = dataclasses.field(default_factory=Audit)
+    track: Annotated[Track, Effect.EXECUTION] = dataclasses.field(default_factory=Track)
     record_norms: Annotated[Count | None, Effect.EXECUTION] = None
     ranks: Annotated[int, Bounds(above=0, most=4096), Effect.EXECUTION] | None = None
     cache: Annotated[str, Effect.EXECUTION] = "auto"
@@ -364,6 +366,6 @@ def parse(raw: Mapping[str, Any]) -> Run:
         ConfigError: for the first setting that is unknown or impossible.
     """
     # Configs of runs that were made before there were such sections have none, or null.
-    absent = [key for key in ("sweep", "audit", "parallel") if raw.get(key) is None]
+    absent = [key for key in ("sweep", "audit", "parallel", "track") if raw.get(key) is None]
     given = {key: raw[key] for key in raw if key not in (*SHORTHANDS, *absent)}
     return build(Run, given, raw=raw)

@@ -85,6 +85,7 @@ def make_record(
             *task.labels(),
             *_size_labels(run, task, len(prepared.records) - run.audit.planted),
             *run.audit.labels(),
+            *run.track.labels(),
         ],
         **measured,
     }

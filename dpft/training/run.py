@@ -30,6 +30,7 @@ from dpft.training.progress import Progress
 from dpft.training.recording import forget_peak, make_record
 from dpft.training.session import Session
 from dpft.training.setup import Prepared, device_of, prepare
+from dpft.training.trackers import Guarded, tracking
 
 # What the process began with, unless a run says otherwise.
 _THREADS = torch.get_num_threads()
@@ -103,12 +104,12 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
         # Several runs may share a process.
         torch.set_num_threads(run.threads or _THREADS)
         cohort.from_first((False, torch.get_num_threads()))
-        with Progress() as progress:
+        with Progress() as progress, tracking(run, directory, progress.warn) as tracker:
             if not run.clip.private:
                 progress.say("clip=none: training without privacy; eps is of no effect")
             try:
                 prepared = prepare(run, load_task(run.task), directory, progress, cohort)
-                loaded = _train_stage(run, prepared, directory, progress)
+                loaded = _train_stage(run, prepared, directory, progress, tracker)
             except (DpftError, UnsupportedLayerError) as error:
                 directory.discard_unused()
                 if isinstance(error, UnsupportedLayerError):
@@ -116,7 +117,7 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
                 if directory.is_done:
                     raise _not_made_again(error, damaged) from error
                 raise
-            _decode_stage(run, prepared, loaded, directory, progress)
+            _decode_stage(run, prepared, loaded, directory, progress, tracker)
         if added:
             runs.update_record(directory, **added)
         record = runs.read_record(path)
@@ -156,9 +157,13 @@ def _check_launcher(run: Run) -> None:
 
 
 def _train_stage(
-    run: Run, prepared: Prepared, directory: runs.RunDirectory, progress: Progress
+    run: Run,
+    prepared: Prepared,
+    directory: runs.RunDirectory,
+    progress: Progress,
+    tracker: Guarded,
 ) -> LoadedModel:
-    with Session(run, prepared, directory, progress) as session:
+    with Session(run, prepared, directory, progress, tracker) as session:
         directory.keep_config()
         directory.reopen()
         session.train()
@@ -214,6 +219,7 @@ def _decode_stage(
     loaded: LoadedModel,
     directory: runs.RunDirectory,
     progress: Progress,
+    tracker: Guarded,
 ) -> None:
     split, task = run.decode.split, prepared.task
     file = directory.generations(split)
@@ -226,6 +232,7 @@ def _decode_stage(
         scores={split: scores},
         generations={split: str(file.relative_to(directory.path))},
     )
+    tracker.scores(split, {k: v for k, v in scores["metrics"].items() if v is not None})
 
 
 def _answers(

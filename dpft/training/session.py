@@ -24,6 +24,7 @@ from dpft.training.optim import make_optimizer
 from dpft.training.out_of_memory import Budget, explained
 from dpft.training.progress import Progress
 from dpft.training.setup import Prepared, whole_again
+from dpft.training.trackers import Figures, Guarded
 
 _AUDIT = "audit"  # the folder under private/
 _MICROBATCHES = "microbatches.json"  # under private/
@@ -38,6 +39,7 @@ class Session(Closing):
         directory: the run's folder, with ledger, logs and checkpoints; None on the ranks that do
             not hold it.
         progress: shows steps and warnings.
+        tracker: is told of every step; None: nobody is.
 
     Raises:
         ConfigError, LedgerMismatchError: if the folder's run is not this one, or steps would be
@@ -50,8 +52,10 @@ class Session(Closing):
         prepared: Prepared,
         directory: runs.RunDirectory | None,
         progress: Progress,
+        tracker: Guarded | None = None,
     ) -> None:
         self._run = run
+        self._tracker = tracker or Guarded(None, progress.warn)
         self._prepared = prepared
         self._directory = directory
         self._progress = progress
@@ -106,6 +110,9 @@ class Session(Closing):
                     runs.NormsLog(directory.private, run.record_norms, names, resume_step=start)
                 )
 
+            figures = Figures(self._mechanism, run.track.private, tuple(names))
+            self._tracker.begin(start)
+
             def after_step(step: int, statistics: StepStatistics) -> None:
                 self.seconds += statistics.seconds
                 summary = statistics.summary(self._cohort)
@@ -115,6 +122,8 @@ class Session(Closing):
                     rate = self._optimizer.param_groups[0]["lr"]
                     metrics.append(step, lr=rate, **summary)
                     norms.append(step, recorded)
+                    thresholds = tuple(statistics.released.thresholds)
+                    self._tracker.step(step + 1, figures.of_step(step, rate, thresholds, summary))
                 show(step, summary)
                 done = step + 1
                 if done % run.checkpoint_every == 0 and done < self._mechanism.steps:

@@ -1,0 +1,72 @@
+"""Trackers that write files of one's own."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from io import StringIO
+from typing import IO, Any
+
+from dpft.runs.atomic import write_atomic
+from dpft.training.trackers.base import Begun, Tracker
+
+
+class CSV(Tracker):
+    """``track.csv``: a line a step. Scores are in the record."""
+
+    def begin(self, run: Begun) -> None:
+        self._path = run.folder / "track.csv"
+        self._file: IO[str] | None = None
+        self._names: list[str] = []
+        if self._path.is_file():
+            rows = list(csv.reader(StringIO(self._path.read_text(encoding="utf-8"))))
+            kept = [row for row in rows[1:] if row and int(row[0]) <= run.start]
+            self._names = rows[0][1:] if rows else []
+            if self._names:
+                self._open([rows[0], *kept])
+
+    def step(self, step: int, values: Mapping[str, float]) -> None:
+        if self._file is None:
+            self._names = list(values)
+            self._open([["step", *self._names]])
+        assert self._file is not None
+        csv.writer(self._file).writerow([step, *(values.get(name, "") for name in self._names)])
+        self._file.flush()
+
+    def scores(self, split: str, values: Mapping[str, float]) -> None:
+        pass
+
+    def end(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self, rows: list[list[str]]) -> None:
+        text = StringIO()
+        csv.writer(text).writerows(rows)
+        write_atomic(self._path, text.getvalue())
+        self._file = self._path.open("a", encoding="utf-8", newline="")
+
+
+class TensorBoard(Tracker):
+    """``tensorboard/``: type ``tensorboard --logdir RUNS``."""
+
+    def begin(self, run: Begun) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(
+            str(run.folder / "tensorboard"), purge_step=run.start + 1 if run.start else None
+        )
+        lines = (f"    {name}: {value}" for name, value in run.settings.items())
+        self._writer.add_text("settings", "\n".join(lines))
+
+    def step(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def scores(self, split: str, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(f"{split}/{name}", value, 0)
+
+    def end(self) -> None:
+        self._writer.close()

@@ -1,0 +1,146 @@
+"""Trackers: what leaves the private folder, what a restart leaves, and that none stops a run."""
+
+import csv
+import sys
+
+import pytest
+
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError, NotInstalledError
+from dpft.config.schema import parse
+from dpft.privacy import Mechanism
+from dpft.training import trackers
+from dpft.training.run import run_experiment
+from dpft.training.trackers import Begun, Figures, Guarded, make_tracker
+from dpft.training.trackers.base import public_settings
+
+SUMMARY = {
+    "records": 7, "dropped": 0, "microbatches": 1, "loss": 6.4, "seconds": 0.1,
+    "norm_mean": [3.0], "norm_max": [5.0], "clipped": [1.0],
+}  # fmt: skip
+NOISELESS = ("loss", "records", "norm", "clipped", "dropped", "seconds", "microbatches")
+RUN = (
+    "task.source=sample", "task.limit_eval=2", "optim.batch_size=16", "optim.steps=2", "threads=1",
+    "decode=greedy", "decode.max_new_tokens=2", "checkpoint_every=1", "name=run",
+)  # fmt: skip
+
+
+def figures(private=False, sigma=1.0):
+    mechanism = Mechanism(100, 10, 4, sigma, (1.0,) if sigma else (), 1e-5)
+    return Figures(mechanism, private).of_step(0, 0.1, (1.0,), SUMMARY)
+
+
+def test_only_what_the_guarantee_covers_is_tracked_unless_it_is_asked_for():
+    assert set(figures()) == {"learning_rate", "epsilon", "noise_multiplier", "threshold/0"}
+    assert figures(private=True)["train/loss"] == 6.4
+    assert "train/loss" in figures(sigma=0.0)  # nothing is guaranteed there
+
+
+def test_settings_that_are_told_name_no_data_and_no_seed_of_the_noise():
+    secret = ["task=text2text", "task.train_file=/home/ann/patients.jsonl", "runs_dir=/home/ann"]
+    run = parse(compose([*secret, "privacy.noise_seed=12345"]))
+    told = f"{public_settings(run)}"
+    for word in ("ann", "patients", "12345"):
+        assert word not in told
+    assert "optim.lr" in told
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("track=wandb track.private=true", "which others may read"),
+        ("track=csv track.private=true track.upload_private=true", "upload_private=true with"),
+        ("track=mlflow track.upload_private=true", "upload_private=true with"),
+    ],
+)
+def test_noiseless_figures_go_to_no_service_by_one_switch(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        parse(compose(settings.split()))
+
+
+def test_what_was_sent_is_told_on_the_card():
+    words = ["track=wandb", "track.private=true", "track.upload_private=true"]
+    (label,) = parse(compose(words)).track.labels()
+    assert "sent to wandb" in label
+    assert parse(compose(["track=wandb"])).track.labels() == []
+
+
+def test_a_package_that_is_missing_is_named_before_anything_is_loaded(monkeypatch):
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(NotInstalledError, match=r"pip install 'dpft\[wandb\]'"):
+        make_tracker("wandb")
+
+
+class Failing:
+    def begin(self, run):
+        raise OSError("no network")
+
+    def end(self):
+        raise AssertionError("asked again")
+
+
+def test_a_tracker_that_fails_is_told_once_and_stops_nothing():
+    said = []
+    begun = Begun("run", "dpft", None, {}, 0)
+    guarded = Guarded(Failing(), said.append, lambda start: begun)
+    guarded.begin(0)
+    guarded.step(1, {})
+    guarded.scores("test", {})
+    guarded.end()
+    assert len(said) == 1
+    assert "no network" in said[0]
+
+
+def rows(path):
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_the_file_of_a_run(tmp_path, monkeypatch, private):
+    monkeypatch.chdir(tmp_path)
+    run_experiment(parse(compose([*RUN, "track=csv", f"track.private={str(private).lower()}"])))
+    folder = tmp_path / "runs/run"
+    table = rows(folder / ("private/track.csv" if private else "track.csv"))
+    assert [row["step"] for row in table] == ["1", "2"]
+    assert float(table[0]["epsilon"]) < float(table[1]["epsilon"])
+    noiseless = [name for name in table[0] if any(word in name for word in NOISELESS)]
+    assert bool(noiseless) is private
+    assert not (folder / ("track.csv" if private else "private/track.csv")).exists()
+
+
+def test_steps_that_are_repeated_stand_in_the_file_once(tmp_path):
+    begun = [Begun("run", "dpft", tmp_path, {}, start) for start in (0, 1)]
+    for one, steps in zip(begun, ((1, 2), (2, 3)), strict=True):
+        tracker = make_tracker("csv")
+        tracker.begin(one)
+        for step in steps:
+            tracker.step(step, {"epsilon": step * 10.0 + one.start})
+        tracker.end()
+    table = rows(tmp_path / "track.csv")
+    assert [(row["step"], float(row["epsilon"])) for row in table] == [
+        ("1", 10.0), ("2", 21.0), ("3", 31.0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow", "trackio"])
+def test_every_tracker_takes_a_run(tmp_path, monkeypatch, name):
+    """With the real package, where it is installed."""
+    pytest.importorskip(name)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/mlflow")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.chdir(tmp_path)
+    said = []
+    begun = Begun("run", "dpft", tmp_path, {"optim.lr": 0.1, "clip": "bk"}, 0)
+    tracker = Guarded(make_tracker(name), said.append, lambda start: begun)
+    tracker.begin(0)
+    for step in (1, 2):
+        tracker.step(step, {"epsilon": float(step), "threshold/h.0": 0.1})
+    tracker.scores("test", {"BLEU": 0.6})
+    tracker.end()
+    assert not said
+    assert sys.modules[name] is not None
+    if name != "trackio":  # whose folder is fixed when it is imported
+        assert any(path.is_file() for path in tmp_path.rglob("*"))
