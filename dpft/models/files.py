@@ -9,7 +9,9 @@ import json
 import logging
 import pickle
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedT
 from transformers.utils.hub import cached_file
 
 from dpft.config.errors import ModelError
+from dpft.models.partial import load_partly
 
 # What readers raise on a file that was cut, is another format's, or has tensors of other shapes.
 _DAMAGED = (
@@ -65,7 +68,7 @@ class Files:
         return self._load(AutoConfig.from_pretrained, trust_remote_code=False)
 
     def pretrained(
-        self, auto: Any, config: Any, new_head: bool
+        self, auto: Any, config: Any, new_head: bool, absent: AbstractSet[str] = frozenset()
     ) -> tuple[PreTrainedModel, frozenset[str]]:
         """The model with its weights in float32, and the names of parameters that had none.
 
@@ -73,6 +76,7 @@ class Files:
             auto: the class of transformers that loads a model of the needed kind.
             config: the architecture.
             new_head: whether a head of another size than the stored one is drawn anew.
+            absent: names of parameters that need no values, see `dpft.models.partial`.
         """
         if not self.has_weights:
             raise ModelError(
@@ -80,13 +84,16 @@ class Files:
                 "train it from drawn ones"
             )
         plain = copy.deepcopy(config)
+        load = auto.from_pretrained
+        if absent and self.gguf is None and (files := self._weights()):
+            load = partial(load_partly, auto._model_mapping[type(config)], files, absent)
         # The bar of its conversion would break into those of the run.
         hidden: Any = contextlib.nullcontext()
         if self.gguf is not None:
             hidden = contextlib.redirect_stderr(io.StringIO())
         with hidden:
             model, info = self._load(
-                auto.from_pretrained,
+                load,
                 trust_remote_code=False,
                 config=config,
                 # Transformers would else take the type that the file was saved in.
@@ -127,6 +134,18 @@ class Files:
             _raise_exceptions_for_connection_errors=False,
         )
         return None if found is None else Path(found)
+
+    def _weights(self) -> list[Path]:
+        """The safetensors files of the weights; none if they are in another form."""
+        whole = self.file("model.safetensors")
+        if whole is not None:
+            return [whole]
+        index = self.file("model.safetensors.index.json")
+        if index is None:
+            return []
+        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        files = [self.file(name) for name in dict.fromkeys(names)]
+        return [file for file in files if file is not None]
 
     def _load(self, load: Any, **options: Any) -> Any:
         if self.gguf is not None:

@@ -40,11 +40,23 @@ def is_tied(model: PreTrainedModel) -> bool:
     return head is not None and head.weight is model.get_input_embeddings().weight
 
 
-def untie(model: PreTrainedModel) -> None:
-    """Make the head a parameter of its own, equal to the embedding at first."""
+def tables(model: PreTrainedModel) -> frozenset[str]:
+    """Names of the input embedding and of the output head, tied or not."""
+    both = (model.get_input_embeddings(), model.get_output_embeddings())
+    return frozenset(f"{name}.weight" for name, module in model.named_modules() if module in both)
+
+
+def untie(model: PreTrainedModel, copy: bool = True) -> None:
+    """Make the head a parameter of its own, equal to the embedding at first.
+
+    Args:
+        model: with a tied head, or without.
+        copy: whether it gets memory of its own; not where one of the two will go.
+    """
     if is_tied(model):
         head: Any = model.get_output_embeddings()
-        head.weight = nn.Parameter(head.weight.detach().clone())
+        weight = head.weight.detach()
+        head.weight = nn.Parameter(weight.clone() if copy else weight)
     model.config.tie_word_embeddings = False
 
 

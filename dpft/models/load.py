@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -26,7 +27,7 @@ from dpft.config.errors import ModelError
 from dpft.config.schema import Model
 from dpft.models.empty import without_weights
 from dpft.models.files import Files
-from dpft.models.head import draw_head, in_head, is_tied, of_classes, settle_bias, untie
+from dpft.models.head import draw_head, in_head, is_tied, of_classes, settle_bias, tables, untie
 from dpft.models.needs import Needs
 from dpft.models.sizes import refuse
 from dpft.runs.finished import check_whole
@@ -142,20 +143,37 @@ class LoadedModel:
             raise ModelError("the model has no tokenizer; expected a model of text")
         return self.tokenizer
 
-    @torch.no_grad()
-    def digest(self) -> bytes:
+    def digest(self, tensors: Mapping[str, str] | None = None) -> bytes:
         """SHA-256 of the weights, frozen ones among them, the buffers and the tokenizer.
 
         A checkpoint holds only what moves. The rest is read again where a run is continued, from a
         folder or a hub where it may have been replaced meanwhile.
+
+        Args:
+            tensors: what `tensor_digests` gave on all processes that hold a part of the model;
+                None: this one holds all of it.
         """
+        tensors = self.tensor_digests() if tensors is None else tensors
         found = hashlib.sha256()
-        for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
-            plain = tensor.detach().cpu().contiguous()
-            found.update(f"{name} {tuple(plain.shape)} {plain.dtype}\n".encode())
-            found.update(plain.view(-1).view(torch.uint8).numpy().data)
+        for name, _ in self._tensors():
+            found.update(f"{name} {tensors[name]}\n".encode())
         found.update(self._tokenizer_content())
         return found.digest()
+
+    @torch.no_grad()
+    def tensor_digests(self) -> dict[str, str]:
+        """SHA-256 of each weight and buffer that has values in this process, by name."""
+        digests = {}
+        for name, tensor in self._tensors():
+            if not tensor.is_meta:
+                plain = tensor.detach().cpu().contiguous()
+                found = hashlib.sha256(f"{tuple(plain.shape)} {plain.dtype}\n".encode())
+                found.update(plain.view(-1).view(torch.uint8).numpy().data)
+                digests[name] = found.hexdigest()
+        return digests
+
+    def _tensors(self) -> list[tuple[str, torch.Tensor]]:
+        return [*self.model.named_parameters(), *self.model.named_buffers()]
 
     def tokenizer_digest(self) -> str:
         """SHA-256 of all that the tokens of a text follow from."""
@@ -171,7 +189,13 @@ class LoadedModel:
 
 
 def load_model(
-    settings: Model, needs: Needs, seed: int, *, own: bool = False, weights: bool = True
+    settings: Model,
+    needs: Needs,
+    seed: int,
+    *,
+    own: bool = False,
+    weights: bool = True,
+    absent: AbstractSet[str] = frozenset(),
 ) -> LoadedModel:
     """Load or build the model of ``conf/model``.
 
@@ -185,6 +209,8 @@ def load_model(
         own: whether this is what the run itself has saved, rather than the base of another.
         weights: whether it is to have its own; else, where that can be, it has room for those that
             another process sends.
+        absent: names of parameters that another process holds: they are not read where the weights
+            lie in safetensors files, and have zeros that take no memory.
 
     Raises:
         ModelError: if the model cannot be had, is of another kind, lacks weights that are not a
@@ -217,7 +243,7 @@ def load_model(
     elif drawn:
         model = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
     else:
-        model, missing = origin.pretrained(auto, config, new_head=bool(needs.classes))
+        model, missing = origin.pretrained(auto, config, bool(needs.classes), absent)
         _check_missing(model, missing, settings, needs)
         if needs.classes and not any(of_classes(model, name) for name in missing):
             if stored == needs.classes:
@@ -235,7 +261,7 @@ def load_model(
     else:
         tokenizer, added = _tokenizer(origin, settings, needs)
         _fit(model, tokenizer, added, settings)
-    _tie(model, settings, needs)
+    _tie(model, settings, needs, absent)
     if settings.init == "scratch":
         labels.append("random initialisation")
     stays = not drawn and not added
@@ -426,7 +452,7 @@ def _add_row(model: Any) -> None:
         module.weight[rows] = module.weight[:rows].mean(0)
 
 
-def _tie(model: PreTrainedModel, settings: Model, needs: Needs) -> None:
+def _tie(model: PreTrainedModel, settings: Model, needs: Needs, absent: AbstractSet[str]) -> None:
     """Tie or untie as ``model.tied`` says."""
     if settings.tied is not None and needs.classes:
         raise ModelError(
@@ -434,7 +460,8 @@ def _tie(model: PreTrainedModel, settings: Model, needs: Needs) -> None:
             "that could be tied; type model.tied=null"
         )
     if settings.tied is False:
-        untie(model)
+        # A process that holds one of them needs no second copy of the table.
+        untie(model, copy=absent.isdisjoint(tables(model)))
     if settings.tied is True and not is_tied(model):
         raise ModelError(f"model.tied=true, but {settings.path} has separate head and embedding")
     if needs.kind == "masked":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -180,7 +181,7 @@ class StandIn:
         return self.family.config(0 if self.family.special is None else len(self._built))
 
     def pretrained(
-        self, auto: Any, config: Any, new_head: bool
+        self, auto: Any, config: Any, new_head: bool, absent: AbstractSet[str] = frozenset()
     ) -> tuple[PreTrainedModel, frozenset[str]]:
         raise ModelError(f"{self.name} has no weights; they are drawn")
 

@@ -51,7 +51,8 @@ class Pipelines(Replicas):
         if self.length < 2 or self.size % self.length:
             raise ConfigError(
                 f"{self.size} processes in pipelines of {self.length}; expected pipelines of two "
-                "or more, and a multiple of that: start another number of processes"
+                "processes or more, and whole ones: type parallel.length=N for an N that divides "
+                f"{self.size}, or start another number of processes"
             )
         shape = (self.size // self.length, self.length)
         mesh = init_device_mesh(self._device.type, shape, mesh_dim_names=("data", "pipeline"))
@@ -82,7 +83,7 @@ class Pipelines(Replicas):
 
     @torch.no_grad()
     def spread(self, target: Tensor, whole: Tensor | None) -> None:
-        # What another rank holds is in main memory here.
+        # What another rank holds has no values here, and a copy to it does nothing.
         buffer = torch.empty(target.shape, dtype=target.dtype, device=self._device)
         super().spread(buffer, whole)
         target.copy_(buffer)
@@ -92,10 +93,9 @@ class Pipelines(Replicas):
         source = self.owners.get(name, 0)
         if source == 0 or self.rank not in (0, source):
             return tensor
-        buffer = tensor.detach().to(self._device).contiguous()
         if self.rank == source:
-            dist.send(buffer, 0)
+            dist.send(tensor.detach().to(self._device).contiguous(), 0)
             return tensor
-        buffer = torch.empty_like(buffer)
+        buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device=self._device)
         dist.recv(buffer, source)
         return buffer

@@ -19,11 +19,12 @@ import torch.distributed as dist
 import torch.distributed.pipelining as schedules
 from torch import Tensor, nn
 
-from dpft.config.errors import ConfigError, RankError
+from dpft.config.errors import ConfigError
+from dpft.parallel.cohort import UnansweredError
 from dpft.parallel.mesh import Pipelines
 from dpft.parallel.pipeline import ClippedStage, Losses, settle
 from dpft.parallel.stage_clippers import StageClippers
-from dpft.parallel.stages import Cut, Share, cut, part_of
+from dpft.parallel.stages import Cut, Share, cut, leave_others, part_of
 from dpft.privacy.clipping import Clipper
 from dpft.privacy.spec import Partition
 
@@ -82,7 +83,7 @@ class Observed(NamedTuple):
 
     Attributes:
         losses: of its units, where the last stage is here; else None.
-        norms: ``(b, K)`` of the groups of the stages here, in their order.
+        norms: ``(b, K)`` of the groups of `PipelinedSums.groups`.
         factors: likewise.
     """
 
@@ -102,6 +103,10 @@ class PipelinedSums:
 
     Attributes:
         cut, clippers: as above.
+        stages: the modules of this process.
+        pipeline: number of this process's pipeline: all of one go through the same records.
+        groups: the numbers of the groups whose norms this process gives. With flat clipping those
+            are the same on all, and the first gives them.
 
     Raises:
         ConfigError: for a number of microbatches that the schedule cannot run.
@@ -127,6 +132,11 @@ class PipelinedSums:
         }
         self.clippers = clippers
         self.cut = cut
+        self.stages = nn.ModuleList(self._shares.values())
+        self.pipeline = ranks.rank // ranks.length
+        self.groups = clippers.own_groups
+        if clippers.flat and ranks.position:
+            self.groups = ()
         self._kind = SCHEDULES[ranks.schedule]
         self._microbatches = microbatches
         holders = range(ranks.length)
@@ -167,6 +177,16 @@ class PipelinedSums:
         dist.broadcast(flat, source, group=self._ranks.peers)
         return list(flat.split(sizes))
 
+    def any(self, flag: bool) -> bool:
+        """Whether it is so on any rank of the run; all must ask."""
+        return self._ranks.any(flag)
+
+    def over_stages(self, numbers: Tensor) -> Tensor:
+        """The sums of the numbers that the ranks of this pipeline have."""
+        total = numbers.to(self._device, copy=True)
+        dist.all_reduce(total, group=self._ranks.peers)
+        return total
+
     def _round(
         self, losses: Losses, shape: tuple[int, ...], batches: Sequence[UnitBatch]
     ) -> list[Observed]:
@@ -194,21 +214,16 @@ class PipelinedSums:
             if isinstance(error, RuntimeError) and error.__cause__ is not None:
                 raise error.__cause__ from None  # of a forward, which the base wraps
             if isinstance(error, dist.DistError) or "gloo" in str(error):
-                raise RankError(
-                    f"another rank of the pipeline does not answer ({str(error)[:200]}); it "
-                    "stopped, or its machine is gone: see its messages. The same command "
-                    "continues from the last checkpoint"
-                ) from error
+                raise UnansweredError(error) from error
             raise
 
     def _observed(self, chunk: int) -> Observed:
         held = [stage.losses[chunk] for stage in self._stages if stage.is_last]
         stages = self._stages[:1] if self.clippers.flat else self._stages
-        return Observed(
-            held[0] if held else None,
-            torch.cat([stage.norms[chunk] for stage in stages], 1),
-            torch.cat([stage.factors[chunk] for stage in stages], 1),
-        )
+        norms = torch.cat([stage.norms[chunk] for stage in stages], 1)
+        factors = torch.cat([stage.factors[chunk] for stage in stages], 1)
+        given = len(self.groups)
+        return Observed(held[0] if held else None, norms[:, :given], factors[:, :given])
 
     def _prepare(self, shape: tuple[int, ...]) -> None:
         """Make a schedule for microbatches of a shape, unless the last one was."""
@@ -259,10 +274,11 @@ def pipelined(
     ranks: Pipelines,
     device: torch.device | None = None,
 ) -> tuple[StageClippers, PipelinedSums]:
-    """Divide a model over the ranks of a pipeline; the model keeps its tensors and loses its hooks.
+    """Divide a model over the ranks of a pipeline.
 
     Args:
-        model: the same on every rank, on the CPU where it is too large for one device.
+        model: the same on every rank, on the CPU where it is too large for one device. It keeps
+            the tensors of this rank's stages; the others' have no values from here on.
         whole: a clipper made on it, with the groups of the whole run; closed here.
         how: where to cut: ``per_device``, with as many devices as `stages` says.
         ranks: all processes.
@@ -273,16 +289,36 @@ def pipelined(
         ValueError: if the partition does not fit the model.
     """
     whole.close()
-    where, schedule = cut(model, how), ranks.schedule
-    expected = stages(schedule, ranks.length)
-    if where.count != expected:
-        raise ConfigError(
-            f"{where.count} devices of clip=per_device for {expected} stages (schedule {schedule} "
-            f"on {ranks.length} ranks); expected as many: type clip.count={expected}"
-        )
-    parts = {k: part_of(model, where, k) for k in places(schedule, ranks.position, ranks.length)}
+    where, schedule = cut_for(model, how, ranks), ranks.schedule
+    held = places(schedule, ranks.position, ranks.length)
+    parts = {stage: part_of(model, where, stage) for stage in held}
+    leave_others(model, parts.values())
     for part in parts.values():
         part.to(device)
     ranks.owners = owners(where, schedule, ranks.length)
     clippers = StageClippers(whole, parts, where, ranks, ranks.copies)
     return clippers, PipelinedSums(parts, clippers, where, ranks)
+
+
+def cut_for(model: nn.Module, how: Partition, ranks: Pipelines) -> Cut:
+    """Cut a model into as many stages as the ranks of a pipeline take.
+
+    Raises:
+        ConfigError, ValueError: as `pipelined`.
+    """
+    where = cut(model, how)
+    expected = stages(ranks.schedule, ranks.length)
+    if where.count != expected:
+        raise ConfigError(
+            f"{where.count} devices of clip=per_device for {expected} stages (schedule "
+            f"{ranks.schedule} on {ranks.length} ranks); expected as many: type "
+            f"clip.count={expected}"
+        )
+    return where
+
+
+def held_here(model: nn.Module, how: Partition, ranks: Pipelines) -> set[int]:
+    """The ``id`` of each parameter that this rank's stages hold; the model stays as it is."""
+    where = cut_for(model, how, ranks)
+    numbers = places(ranks.schedule, ranks.position, ranks.length)
+    return {id(p) for stage in numbers for p in part_of(model, where, stage).parameters()}

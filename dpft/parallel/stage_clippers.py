@@ -169,12 +169,14 @@ class StageClippers:
         """As of `Clipper`: a stage holds whole parameters."""
         return grad.view(-1), 0
 
+    def whole(self, grad: Tensor) -> Tensor:
+        """As of `Clipper`."""
+        return grad
+
     @property
-    def own_groups(self) -> tuple[str, ...]:
-        """Names of the groups whose norms this process sees, in their order."""
-        return tuple(
-            self.groups[k].name for k in sorted({k for own in self._own.values() for k in own})
-        )
+    def own_groups(self) -> tuple[int, ...]:
+        """Numbers of the groups whose norms this process sees, stage by stage."""
+        return (0,) if self.flat else tuple(k for own in self._own.values() for k in own)
 
     def check_rows(self, rows: int) -> None:
         """As of `Clipper`."""

@@ -12,7 +12,7 @@ by these groups has the sums and the noise of the pipeline.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -170,6 +170,25 @@ def part_of(model: nn.Module, cut: Cut, stage: int) -> nn.Module:
     if held != expected:
         raise AssertionError(f"stage {stage} holds {held ^ expected} or lacks it")
     return part
+
+
+def leave_others(model: nn.Module, parts: Iterable[nn.Module]) -> None:
+    """Take values and memory from the parameters of a model that are in none of these stages.
+
+    They keep names, shapes and order, by which ranks and checkpoints go.
+
+    Args:
+        model: what the stages are of.
+        parts: the stages of this process, see `part_of`.
+    """
+    held = {id(parameter) for part in parts for parameter in part.parameters()}
+    empty: dict[int, nn.Parameter] = {}  # by what it stands for: tied parameters stay one
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and id(parameter) not in held:
+                shape = torch.empty_like(parameter, device="meta")
+                fresh = nn.Parameter(shape, requires_grad=parameter.requires_grad)
+                module._parameters[name] = empty.setdefault(id(parameter), fresh)
 
 
 class Elsewhere(nn.Module):

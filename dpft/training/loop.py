@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -31,8 +32,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class StepStatistics:
-    """What this process saw of one step. Noiseless figures of private records: never published."""
+    """What this process saw of one step. Noiseless figures of private records: never published.
 
+    Attributes:
+        share: which share of the batch it was; ranks of one pipeline have one, and count it once.
+            None: nobody else's.
+        groups: the numbers of the clipping groups that norms and factors are of; None: all.
+    """
+
+    share: int | None = None
+    groups: Sequence[int] | None = None
     records: int = 0
     dropped: int = 0
     microbatches: int = 0
@@ -49,9 +58,17 @@ class StepStatistics:
             cohort: ranks that each saw a share of the batch; all must ask, and get the numbers of
                 the whole batch, to rounding. Three numbers a group travel. None: this process.
         """
-        shares = (cohort or SingleProcess()).gather(self._sums())
-        counts = zip(*(numbers for numbers, _ in shares), strict=True)
-        records, dropped, microbatches, seen, losses = map(sum, counts)
+        shares: dict[int, list[float]] = {}
+        groups: dict[int, list[list[float]]] = {}
+        gathered = (cohort or SingleProcess()).gather((self.share, *self._sums()))
+        for rank, (share, counts, own) in enumerate(gathered):
+            key = rank if share is None else share
+            # Ranks of one share count the same, but for records that one stage has dropped.
+            shares[key] = [*map(max, counts, shares.get(key, counts))]
+            for group, numbers in own:
+                groups.setdefault(group, []).append(numbers)
+        totals = map(sum, zip(*shares.values(), strict=True))
+        records, dropped, microbatches, seen, losses = totals
         out: dict[str, Any] = {
             "records": records,
             "dropped": dropped,
@@ -59,38 +76,50 @@ class StepStatistics:
             "loss": losses / seen if seen else None,
             "seconds": self.seconds,
         }
-        if groups := [numbers for _, numbers in shares if numbers]:
-            norms, clipped, largest = torch.tensor(groups, dtype=torch.float64).unbind(1)
-            out["norm_mean"] = (norms.sum(0) / seen).tolist()
-            out["norm_max"] = largest.amax(0).tolist()
-            out["clipped"] = (clipped.sum(0) / seen).tolist()
+        if groups:
+            sums = [list(zip(*groups[group], strict=True)) for group in sorted(groups)]
+            out["norm_mean"] = [math.fsum(norms) / seen for norms, _, _ in sums]
+            out["norm_max"] = [max(largest) for _, _, largest in sums]
+            out["clipped"] = [sum(clipped) / seen for _, clipped, _ in sums]
         if self.released.thresholds:
             out["clip_thresholds"] = list(self.released.thresholds)
         return out
 
     def norms_of_all(self, cohort: Cohort) -> list[Tensor]:
-        """Norms ``(b, K)`` of the records of every rank that has any; all must ask."""
-        mine = torch.cat(self.norms).tolist() if self.norms else []
-        return [torch.tensor(rows, dtype=torch.float64) for rows in cohort.gather(mine) if rows]
+        """Norms ``(b, K)`` of the records of every share that has any; all ranks must ask."""
+        columns: dict[int, dict[int, list[float]]] = {}
+        mine = torch.cat(self.norms).T.tolist() if self.norms else []
+        gathered = cohort.gather((self.share, self.groups, mine))
+        for rank, (share, groups, norms) in enumerate(gathered):
+            numbers = range(len(norms)) if groups is None else groups
+            found = columns.setdefault(rank if share is None else share, {})
+            found.update(zip(numbers, norms, strict=False))  # a share may be empty
+        return [
+            torch.tensor([found[group] for group in sorted(found)], dtype=torch.float64).T
+            for found in columns.values()
+            if any(found.values())
+        ]
 
-    def _sums(self) -> tuple[list[float], list[list[float]]]:
+    def _sums(self) -> tuple[list[float], list[tuple[int, list[float]]]]:
         """Numbers that ranks can add up.
 
         Returns:
-            Records, dropped ones, microbatches, losses, their sum; and for each group the sum of
-            norms, how many were clipped, and the largest norm, ``(3, K)``, or nothing if there is
-            no norm.
+            Records, dropped ones, microbatches, losses, their sum; and for each group that was
+            seen its number, the sum of norms, how many were clipped, and the largest norm.
         """
         seen, total = 0, 0.0
         if self.losses:
             losses = torch.cat(self.losses)
             seen, total = len(losses), float(losses.sum())
-        groups: list[list[float]] = []
+        groups: list[tuple[int, list[float]]] = []
         if self.norms and seen:
             norms, factors = torch.cat(self.norms), torch.cat(self.factors)
             clipped = (factors < 1).sum(0).to(norms.dtype)
-            groups = torch.stack([norms.sum(0), clipped, norms.amax(0)]).tolist()
-        return [self.records, self.dropped, self.microbatches, seen, total], groups
+            numbers = torch.stack([norms.sum(0), clipped, norms.amax(0)], 1).tolist()
+            own = range(norms.shape[1]) if self.groups is None else self.groups
+            groups = list(zip(own, numbers, strict=True))
+        counts = [self.records, self.dropped, self.microbatches, seen, total]
+        return counts, groups
 
 
 def train(
@@ -167,6 +196,7 @@ def train(
         torch.manual_seed(keys.seed(key, "dropout", step, *rank))
         statistics = StepStatistics()
         if pipeline is not None:
+            statistics = StepStatistics(share=pipeline.pipeline, groups=pipeline.groups)
             with exact():
                 found = pipeline.add(data.losses, (data.batch(micro, step) for micro in pieces))
             for one, losses in zip(found, pipeline.losses(found), strict=True):
@@ -242,6 +272,7 @@ def _check_weights(
     optimizer: torch.optim.Optimizer, step: int, agreed: Callable[[bool], bool] | None
 ) -> None:
     moved = [own_part(p) for group in optimizer.param_groups for p in group["params"]]
+    moved = [part for part in moved if not part.is_meta]  # the others' stages, which they look at
     # One answer for all: each by itself would make a GPU wait for each.
     finite = bool(torch.stack([torch.isfinite(part).all() for part in moved]).all())
     if (agreed or bool)(not finite):

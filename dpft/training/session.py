@@ -88,7 +88,7 @@ class Session(Closing):
     def train(self) -> None:
         """Run the steps that are left; each is in the ledger before the weights move."""
         run, prepared, directory = self._run, self._prepared, self._directory
-        names = prepared.parts.observed_groups()
+        names = [group.name for group in self._clipper.groups]
         start = self._start
         budget = Budget(
             run.optim.microbatch_tokens,

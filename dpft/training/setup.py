@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from dpft import runs
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, RankError
 from dpft.config.schema import Run
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model
@@ -65,12 +66,6 @@ class Parts:
             return self.clipper.parameters
         named = self.loaded.model.named_parameters()
         return {name: parameter for name, parameter in named if parameter.requires_grad}
-
-    def observed_groups(self) -> list[str]:
-        """Names of the groups whose norms this process sees."""
-        if self.pipeline is not None:
-            return list(self.pipeline.clippers.own_groups)
-        return [group.name for group in self.clipper.groups]
 
 
 @dataclass(frozen=True)
@@ -208,8 +203,8 @@ def prepare(
         units = Users(trained, examples, owners, task.records_per_user, key, shapes)
     if mechanism.private:
         budget = None if shapes is None else run.optim.microbatch_tokens
-        check_independence(units, loaded.model, clipper, budget)
-    parts = in_stages(run, parts, cohort, device)
+        whole = loaded.model if parts.pipeline is None else parts.pipeline.stages
+        check_independence(units, whole, clipper, budget, parts.pipeline)
     auditor = (
         None
         if audit is None
@@ -252,34 +247,59 @@ def assemble(
     """
     make_mechanism(run, size)  # an impossible budget is reported before a model is loaded
     cohort = cohort or SingleProcess()
+    if isinstance(cohort, Pipelines):
+        return _in_stages(run, task, size, device, cohort)
     loaded = _load(run, task, cohort)
     # Copies are compared, since each has read its own; parts are of what the first has read.
     begun = loaded.digest() if cohort.rank == 0 or not cohort.sharded else b""
     begun = cohort.from_first(begun) if cohort.sharded else begun
     # Divided before it goes to the device, where the whole may have no room.
     cohort.place(loaded.model.train())
-    home = torch.device("cpu") if isinstance(cohort, Pipelines) else device  # see `in_stages`
-    model = loaded.model.to(home)  # type: ignore[arg-type]
+    model = loaded.model.to(device)  # type: ignore[arg-type]
     several = cohort if cohort.size > 1 else None
     clipper = attach_clipper(run.clip, model, several)
     return Parts(loaded, begun, clipper, make_mechanism(run, size, clipper))
 
 
-def in_stages(run: Run, parts: Parts, cohort: Cohort, device: torch.device) -> Parts:
-    """The parts with the model divided over the ranks of a pipeline, where ``parallel`` says so."""
-    if not isinstance(cohort, Pipelines):
-        return parts
-    from dpft.parallel.pipelined_sums import pipelined, stages
+def _in_stages(run: Run, task: Task, size: int, device: torch.device, cohort: Pipelines) -> Parts:
+    """As `assemble`, where each rank holds some stages of the model, and reads no others."""
+    from dpft.parallel.pipelined_sums import held_here, pipelined, stages
 
     how = Partition("per_device", stages(cohort.schedule, cohort.length))
     if run.clip.groups == "per_device":
         how = run.clip.partition
+    empty = load_model(run.model, task.needs, run.seed, weights=False)
+    named = list(empty.model.named_parameters(remove_duplicate=False))
     try:
-        clippers, sums = pipelined(parts.loaded.model, parts.clipper, how, cohort, device)
+        held = held_here(adapt(empty, run.adapt, task.needs, run.seed).model, how, cohort)
+        absent = frozenset(name for name, parameter in named if id(parameter) not in held)
+        del empty, named
+        loaded = _load(run, task, cohort, absent)
+        whole = attach_clipper(run.clip, loaded.model.train(), cohort)
+        mechanism = make_mechanism(run, size, whole)
+        clippers, sums = pipelined(loaded.model, whole, how, cohort, device)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    begun = loaded.digest(_agreed(cohort.gather(loaded.tensor_digests())))
     # It has what noise, session and loop ask of a clipper, and no backward of its own.
-    return replace(parts, clipper=cast(Clipper, clippers), pipeline=sums)
+    return Parts(loaded, begun, cast(Clipper, clippers), mechanism, sums)
+
+
+def _agreed(of_ranks: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Digests of all tensors, of which some are on several ranks.
+
+    Raises:
+        RankError: if ranks have read different ones.
+    """
+    merged: dict[str, str] = {}
+    for rank, digests in enumerate(of_ranks):
+        for name, digest in digests.items():
+            if merged.setdefault(name, digest) != digest:
+                raise RankError(
+                    f"rank {rank} has read another {name} than a rank before it; expected the same "
+                    "model everywhere: compare the files of model.path"
+                )
+    return merged
 
 
 def whole_again(
@@ -297,26 +317,24 @@ def whole_again(
     if not cohort.divided:
         return parts.loaded
     first = cohort.rank == 0
-    if cohort.owners:  # the model is in one piece, and lacks what other ranks have trained
-        home = next(iter(parts.clipper.parameters.values())).device
-        parts.loaded.model.to(home)  # type: ignore[arg-type]
-        for name, parameter in parts.moved().items():
-            cohort.spread(parameter, trained.get(name, parameter) if first else None)
-        return parts.loaded
-    device = parts.loaded.model.device
+    device = next(iter(parts.clipper.parameters.values())).device
     loaded = _load(run, task, cohort)
     loaded.model.to(device).train()  # type: ignore[arg-type]
+    moved = parts.moved()
     for name, parameter in loaded.model.named_parameters():
-        cohort.spread(parameter, trained.get(name, parameter) if first else None)
+        if name in moved or cohort.sharded:  # else each rank has read its own
+            cohort.spread(parameter, trained.get(name, parameter) if first else None)
     for buffer in loaded.model.buffers():
         cohort.spread(buffer, buffer if first else None)
     return loaded
 
 
-def _load(run: Run, task: Task, cohort: Cohort) -> LoadedModel:
-    """The adapted model; where each rank will hold a part, weights are read by the first alone."""
+def _load(
+    run: Run, task: Task, cohort: Cohort, absent: AbstractSet[str] = frozenset()
+) -> LoadedModel:
+    """The adapted model; where it is sharded, weights are read by the first rank alone."""
     weights = cohort.rank == 0 or not cohort.sharded
-    loaded = load_model(run.model, task.needs, run.seed, weights=weights)
+    loaded = load_model(run.model, task.needs, run.seed, weights=weights, absent=absent)
     return adapt(loaded, run.adapt, task.needs, run.seed)
 
 

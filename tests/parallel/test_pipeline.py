@@ -1,7 +1,9 @@
 """Pipelines: each stage's sums are those of one process; norms travel in flat clipping only."""
 
+import itertools
 from collections import Counter
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import peft
@@ -10,7 +12,7 @@ import torch
 import torch.distributed as dist
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, ModelError
 from dpft.parallel import cohort as replicas
 from dpft.parallel.mesh import Pipelines
 from dpft.parallel.pipeline import ClippedStage
@@ -20,6 +22,7 @@ from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
 from dpft.tasks.objectives.causal import Causal, CausalExample
+from dpft.tasks.objectives.independence import check_independence
 from dpft.tasks.units import Records, Users
 from tests.parallel.ranks import together
 
@@ -84,7 +87,7 @@ def batches(units, drawn, step=0):
 
 
 def one_process(name, style, drawn, **options):
-    """Sums, norms of each microbatch, and the share of clipped records."""
+    """Sums, norms of each microbatch, the share of clipped records, and counts of thresholds."""
     model, units = MODELS[name](), data(users=options.pop("users", False))
     clipper = make_clipper(model, style, **options)
     norms, factors = [], []
@@ -93,9 +96,14 @@ def one_process(name, style, drawn, **options):
         clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
         norms.append(clipper.norms.numpy())
         factors.append(clipper.factors.numpy())
-    sums = {n: p.grad.numpy() for n, p in clipper.parameters.items()}
-    assert np.isfinite(np.concatenate(norms)).all()
-    return sums, np.concatenate(norms), float((np.concatenate(factors) < 1).mean())
+    sums = {
+        n: np.zeros(p.shape) if p.grad is None else p.grad.numpy()
+        for n, p in clipper.parameters.items()
+    }
+    norms = np.concatenate(norms) if norms else np.empty((0, len(clipper.groups)))
+    assert np.isfinite(norms).all()
+    clipped = float((np.concatenate(factors) < 1).mean()) if factors else 0.0
+    return sums, norms, clipped, clipper.below.numpy() if clipper.adaptive else None
 
 
 class Counted:
@@ -130,7 +138,7 @@ def several_ranks(cohort, name, style, drawn, schedule, length, options):
     """Sums and norms of this rank's stages, and what it sent."""
     count = stages(schedule, length)
     ranks = Pipelines(length, schedule, 2 * count)
-    model, units = MODELS[name](), data(users=options.pop("users", False))
+    model, units = MODELS[name](), data()
     whole = make_clipper(model, style, cohort=ranks, **options)
     how = Partition("per_device", count)
     clippers, sums = pipelined(model, whole, how, ranks)
@@ -164,7 +172,7 @@ def test_sums_are_those_of_one_process(name, schedule):
     drawn, count = list(range(11)), stages(schedule, 2)
     options = {"threshold": THRESHOLDS[name], "count": count}
     ranks = together(several_ranks, 2, name, "per_device", drawn, schedule, 2, options)
-    sums, norms, clipped = one_process(name, "per_device", drawn, **options)
+    sums, norms, clipped, _ = one_process(name, "per_device", drawn, **options)
     assert 0.2 < clipped < 1
     seen, sent = {}, Counter()
     for found, groups, own_norms, by_kind in ranks:
@@ -187,32 +195,110 @@ def same(found, expected, rtol=1e-10, atol=1e-12):
 def test_flat_clipping_adds_up_one_number_for_each_record(schedule):
     drawn, options = list(range(11)), {"threshold": 3.2}
     ranks = together(several_ranks, 2, "gpt2", "bk", drawn, schedule, 2, options)
-    sums, norms, clipped = one_process("gpt2", "bk", drawn, **options)
+    sums, norms, clipped, _ = one_process("gpt2", "bk", drawn, **options)
     assert 0.2 < clipped < 1
     same({n: total for found, *_ in ranks for n, total in found.items()}, sums)
     rows = sum(len(batch) for batch in batches(data(), drawn))
-    for _, _, own_norms, sent in ranks:
-        np.testing.assert_allclose(own_norms, norms, rtol=1e-10)
+    for rank, (_, _, own_norms, sent) in enumerate(ranks):
+        # The same everywhere: the first rank gives them.
+        np.testing.assert_allclose(own_norms, norms[:, rank:], rtol=1e-10)
         assert sent["all_reduce"] == 8 * rows
         assert set(sent) == {"sent", "all_reduce"}
 
 
-@pytest.mark.parametrize("style", ["per_layer", "per_param"])
-def test_groups_within_a_stage_are_clipped_there(style):
-    drawn, options = list(range(11)), {"threshold": 3.2}
-    ranks = together(several_ranks, 2, "gpt2", style, drawn, "1f1b", 2, options)
-    sums, _, clipped = one_process("gpt2", style, drawn, **options)
-    assert clipped > 0.2
-    same({n: total for found, *_ in ranks for n, total in found.items()}, sums)
-    assert all(set(sent) == {"sent"} for *_, sent in ranks)
+# --- styles, models and draws ---
+
+STYLES = ("bk", "flat", "per_device", "per_layer", "per_param", "block_wise")
+STYLES += tuple(f"{style}_adaptive" for style in ("flat", "per_device", "per_layer"))
 
 
-def test_users_with_several_records_are_units():
-    drawn, options = list(range(6)), {"threshold": 2.0, "count": 2, "users": True}
-    ranks = together(several_ranks, 2, "gpt2", "per_device", drawn, "1f1b", 2, options)
-    sums, _, clipped = one_process("gpt2", "per_device", drawn, **options)
-    assert clipped > 0.2
-    same({n: total for found, *_ in ranks for n, total in found.items()}, sums)
+class Drawn(NamedTuple):
+    """A style on a model, and what a step of it goes through."""
+
+    name: str
+    style: str
+    units: tuple[int, ...]
+    schedule: str
+    microbatches: int
+    users: bool
+
+    @property
+    def options(self):
+        given = {"threshold": THRESHOLDS[self.name], "users": self.users}
+        if self.style.startswith("per_device"):
+            given["count"] = stages(self.schedule, 2)
+        return given
+
+
+def drawn_cases(size):
+    """Every style on every model, by one pipeline or by two, each with a draw of its own.
+
+    Draws may be empty, or too small for all pipelines to have a share.
+    """
+    chance, cases = np.random.default_rng(size), []
+    for number, (name, style) in enumerate(itertools.product(MODELS, STYLES)):
+        users = bool(chance.random() < 0.4)
+        slots = RECORDS // 2 if users else RECORDS
+        drawn = np.flatnonzero(chance.random(slots) < chance.choice([0.1, 0.7, 1.0]))
+        schedule = str(chance.choice(list(SCHEDULES)))
+        rounds = 2 * int(chance.integers(1, 4))
+        microbatches = max(stages(schedule, 2), rounds)
+        units = tuple(int(unit) for unit in chance.permutation(drawn))
+        if number % 2 == (size == 4):  # the number of styles is odd: on another model another size
+            cases.append(Drawn(name, style, units, schedule, microbatches, users))
+    nobody = Drawn("gpt2", "per_device_adaptive", (), "1f1b", 2, False)
+    return [*cases, nobody, nobody._replace(units=(3,), style="bk")]
+
+
+def all_cases(cohort, cases):
+    """Sums, norms and counts that this rank has of each."""
+    held = []
+    for case in cases:
+        ranks = Pipelines(2, case.schedule, case.microbatches)
+        options = dict(case.options)
+        units = data(users=options.pop("users"))
+        options |= adaptive(case.style)
+        model, count = MODELS[case.name](), stages(case.schedule, 2)
+        whole = make_clipper(model, case.style, cohort=ranks, **options)
+        clippers, sums = pipelined(model, whole, Partition("per_device", count), ranks)
+        observed = sums.add(units.losses, batches(units, ranks.share(case.units)))
+        clippers.collect()
+        found = {n: p.grad.numpy().copy() for n, p in clippers.parameters.items()}
+        norms = [each.norms.numpy() for each in observed]
+        records = sum(len(losses) for losses in sums.losses(observed))
+        below = clippers.below.numpy() if clippers.adaptive else None
+        held.append((found, norms, sums.groups, sums.pipeline, records, below))
+        clippers.close()
+    return held
+
+
+def adaptive(style):
+    return {"adaptive": Quantiles(0.5, 0.3)} if style.endswith("adaptive") else {}
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_whatever_was_drawn_each_record_is_clipped_once(size):
+    cases = drawn_cases(size)
+    for case, ranks in zip(cases, zip(*together(all_cases, size, cases), strict=True), strict=True):
+        options = case.options | adaptive(case.style)
+        sums, norms, _, below = one_process(case.name, case.style, case.units, **options)
+        seen = {}
+        pipelines = {}
+        for found, own_norms, groups, pipeline, records, own_below in ranks:
+            for name in found.keys() & seen.keys():  # of two pipelines: the same bits
+                np.testing.assert_array_equal(found[name], seen[name])
+            seen |= found
+            columns = pipelines.setdefault(pipeline, {})
+            assert not columns.keys() & set(groups)  # a group's norms are of one rank
+            joined = np.concatenate(own_norms) if own_norms else np.empty((0, len(groups)))
+            assert len(joined) == records
+            columns |= dict(zip(groups, joined.T, strict=True))
+            assert below is None or (own_below == below).all()
+        same(seen, sums)
+        rows = [np.stack([of[k] for k in sorted(of)], 1) for of in pipelines.values()]
+        assert sum(map(len, rows)) == len(case.units)
+        found, expected = (sorted(each.tolist()) for each in (np.concatenate(rows), norms))
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
 # --- training ---
@@ -269,9 +355,10 @@ def trained(cohort, name, length, schedule, allocation, options):
     counted = Counted()
     weights, thresholds, released = steps(clippers, allocation, add)
     sent = dict(counted.bytes)
-    # The model is on every rank; the first one gets what the others have trained of it.
+    # The first rank gets what the others have trained.
     held = dict(model.named_parameters())
-    gathered = {name: ranks.whole(held[name].detach(), name).numpy() for name in ranks.owners}
+    found = {name: ranks.whole(held[name].detach(), name) for name in ranks.owners}
+    gathered = {} if cohort.rank else {name: tensor.numpy() for name, tensor in found.items()}
     return weights, thresholds, released, sent, gathered
 
 
@@ -310,6 +397,74 @@ def test_training_is_that_of_one_process(name, size, length, schedule, allocatio
 # --- what goes wrong ---
 
 
+class Mixing(Records):
+    """Losses as they are, and gradients that grow with the number of records in a batch."""
+
+    def losses(self, model, batch):
+        losses = super().losses(model, batch)
+        return losses.detach() + (losses - losses.detach()) * batch.real.sum()
+
+
+class Scaled(Records):
+    """Losses that grow with the number of records in a batch."""
+
+    def losses(self, model, batch):
+        return super().losses(model, batch) * (1 + 0.1 * batch.real.sum())
+
+
+def counting(module, inputs, output):
+    module.seen += len(output)
+
+
+def checked(cohort, case):
+    """What the check of records that see each other says on this rank, and the sums it leaves."""
+    ranks = Pipelines(2)
+    made, units = gpt2(), data()
+    if case == "buffer":
+        made.transformer.ln_f.register_buffer("seen", torch.zeros(1))
+        made.transformer.ln_f.register_forward_hook(counting)
+    units.__class__ = {"losses": Scaled, "gradients": Mixing}.get(case, Records)
+    style, options = ("bk", {}) if case == "flat" else ("per_device", {"count": 2})
+    whole = make_clipper(made, style, threshold=100.0, cohort=ranks, **options)
+    clippers, sums = pipelined(made, whole, Partition("per_device", 2), ranks)
+    try:
+        check_independence(units, sums.stages, clippers, TOKENS, sums)
+    except ModelError as error:
+        return str(error)
+    finally:
+        assert all(parameter.grad is None for parameter in clippers.parameters.values())
+        assert not clippers.unfinished
+    return ""
+
+
+def all_checked(cohort, cases):
+    return [checked(cohort, case) for case in cases]
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (
+            2,
+            {
+                "well": ["", ""],
+                "losses": ["GPT2LMHeadModel the loss of a record", "(losses differ)"],
+                "gradients": ["(gradients differ)"] * 2,
+                "buffer": ["(its buffers change with the batch on another rank)", "(its buffer 0"],
+            },
+        ),
+        (4, {"flat": [""] * 4}),
+    ],
+)
+def test_stages_find_records_that_see_each_other(size, said):
+    for told, of_rank in zip(
+        together(all_checked, size, list(said)), zip(*said.values(), strict=True), strict=True
+    ):
+        for found, expected in zip(told, of_rank, strict=True):
+            assert expected in found
+            assert bool(found) == bool(expected)
+
+
 def broken_off(cohort):
     """One stage fails in the middle of a round."""
     ranks = Pipelines()
@@ -343,7 +498,7 @@ def broken_off(cohort):
 def test_a_stage_that_fails_ends_all_at_once():
     first, second = together(broken_off, 2)
     assert second == ["ZeroDivisionError: of a test"]
-    assert first[0].startswith("RankError: another rank of the pipeline does not answer")
+    assert first[0].startswith("UnansweredError: another rank does not answer")
 
 
 def refused(cohort, options, settings):

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from dpft.runs import read_ledger, read_record
@@ -19,33 +20,55 @@ PIPELINE = ("parallel=pipeline", "model.tied=false")
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("size", "settings"),
     [
-        ("clip=per_device_adaptive", "optim=adamw"),
-        ("clip=per_device", "adapt=lora", "parallel.schedule=gpipe"),
-        ("clip=bk",),
+        # Two pipelines of two ranks, each of which takes a share of every batch.
+        (4, ("clip=per_device_adaptive", "optim=adamw", "parallel.length=2")),
+        (2, ("clip=per_device", "adapt=lora", "parallel.schedule=gpipe")),
+        (2, ("clip=bk",)),
     ],
 )
-def test_pipelines_end_where_one_process_does(tmp_path, settings):
+def test_pipelines_end_where_one_process_does(tmp_path, size, settings):
     layout = [one for one in settings if one.startswith("parallel.")]
-    plain = [one for one in settings if one not in layout]
+    plain = [one for one in settings if one not in layout] + ["record_norms=1"]
     finished([alone(tmp_path, *plain, "model.tied=false", "name=one")])
-    finished(ranks(2, tmp_path, *plain, *PIPELINE, *layout, "name=two"))
-    one, two = (tmp_path / "runs" / name for name in ("one", "two"))
-    close(weights(one), weights(two))
-    records = read_record(one), read_record(two)
-    assert records[0]["config_hash"] == records[1]["config_hash"]
-    assert records[0]["privacy"] == records[1]["privacy"]
-    assert records[1]["training"]["layout"] == "pipeline"
-    ledgers = [read_ledger(path / "ledger.jsonl") for path in (one, two)]
+    finished(ranks(size, tmp_path, *plain, *PIPELINE, *layout, "name=several"))
+    one, several = (tmp_path / "runs" / name for name in ("one", "several"))
+    close(weights(one), weights(several))
+    records = read_record(one), read_record(several)
+    for section in ("config_hash", "privacy", "mechanism", "model", "dataset"):
+        assert records[0][section] == records[1][section]
+    training = records[1]["training"]
+    assert (training["layout"], training["ranks"], training["pipeline"]) == ("pipeline", size, 2)
+    ledgers = [read_ledger(path / "ledger.jsonl") for path in (one, several)]
     spent = [[entry["epsilon_rdp"] for entry in ledger.entries] for ledger in ledgers]
     assert spent[0] == spent[1]
-    lines = (two / "private/metrics.jsonl").read_text().splitlines()
-    assert all(json.loads(line)["loss"] is not None for line in lines)
+    of_layout = {"compute": None, "shapes": None}
+    headers = [{**ledger.header, **of_layout} for ledger in ledgers]
+    assert headers[0] == headers[1]
+    same_metrics(one, several)
+
+
+def same_metrics(*runs):
+    """Of the whole batch and of all groups, whichever ranks saw them."""
+    for one, several in zip(*(lines(path, "metrics") for path in runs), strict=True):
+        assert one["records"] == several["records"]
+        for name in ("loss", "norm_mean", "norm_max", "clipped"):
+            assert several[name] == pytest.approx(one[name], rel=1e-3), name
+    for one, several in zip(*(lines(path, "norms") for path in runs), strict=True):
+        assert one["groups"] == several["groups"]
+        rows = (sorted(found["norms"]) for found in (one, several))
+        np.testing.assert_allclose(*rows, rtol=1e-3)
+
+
+def lines(path, name):
+    return [json.loads(line) for line in (path / f"private/{name}.jsonl").read_text().splitlines()]
 
 
 def test_pipelines_that_are_killed_continue_to_the_same_bits(tmp_path):
-    continue_to_the_same_bits(tmp_path, "clip=per_device_adaptive", *PIPELINE)
+    continue_to_the_same_bits(
+        tmp_path, "clip=per_device_adaptive", *PIPELINE, "parallel.length=2", size=4
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +77,7 @@ def test_pipelines_that_are_killed_continue_to_the_same_bits(tmp_path):
         (("clip=per_device", "parallel=pipeline"), "is input embedding and output head"),
         (("clip=ghost", *PIPELINE), "plan 'ghost' in a pipeline"),
         (("clip=none", *PIPELINE), "plan 'none' in a pipeline"),
-        (("clip=per_device", *PIPELINE, "parallel.length=3"), "2 processes in pipelines of 3"),
+        (("clip=per_device", *PIPELINE, "parallel.length=3"), "type parallel.length=N for an N"),
         (("clip=bk", "+parallel.schedule=zbv"), "has no effect on parallel=data"),
     ],
 )

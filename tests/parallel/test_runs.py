@@ -59,15 +59,15 @@ def close(one, two):
         torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=2e-5)
 
 
-def continue_to_the_same_bits(folder, *settings):
-    """Of two runs of two ranks, one is killed amid its steps and begun again."""
-    finished(ranks(2, folder, *settings, "name=whole"))
-    processes = ranks(2, folder, *settings, "name=killed")
+def continue_to_the_same_bits(folder, *settings, size=2):
+    """Of two runs of several ranks, one is killed amid its steps and begun again."""
+    finished(ranks(size, folder, *settings, "name=whole"))
+    processes = ranks(size, folder, *settings, "name=killed")
     ledger = folder / "runs/killed/ledger.jsonl"
     processes[0].wait_for(lambda: ledger.exists() and ledger.read_bytes().count(b"\n") > 3)
     for process in processes:
         process.kill()
-    finished(ranks(2, folder, *settings, "name=killed"))
+    finished(ranks(size, folder, *settings, "name=killed"))
     whole, killed = (folder / "runs" / name for name in ("whole", "killed"))
     for name in ("model/model.safetensors", "ledger.jsonl"):
         assert (whole / name).read_bytes() == (killed / name).read_bytes()

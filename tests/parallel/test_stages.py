@@ -23,6 +23,7 @@ from dpft.config.errors import ConfigError
 from dpft.parallel.stages import Share, cut, part_of
 from dpft.privacy.clipping.groups import partition
 from dpft.privacy.spec import Partition
+from tests.privacy.small_models import build
 
 LAYERS, VOCAB = 5, 17
 LLAMA_LIKE = {
@@ -161,6 +162,8 @@ def scorer():
     [
         (lambda: gpt2(tied=True), devices(2), "transformer.wte.weight is input embedding"),
         (gemma, devices(2), "where GemmaForCausalLM can be cut"),
+        (lambda: build("roberta_mlm").model, devices(2), "where RobertaForMaskedLM can be cut"),
+        (lambda: build("vit").model, devices(2), "where ViTForImageClassification can be cut"),
         (lambda: nn.Linear(2, 2), devices(1), "does not know where Linear can be cut"),
         (scorer, devices(2), "which stage scorer.weight of GPT2LMHeadModel belongs to"),
         (gpt2, devices(1), "1 pipeline stages of 5 blocks; expected two stages or more"),

@@ -8,7 +8,7 @@ batch has gradients that are exact and sums whose sensitivity is unbounded.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,9 @@ from dpft.privacy.shapes import BLANK
 from dpft.tasks.objectives.evaluation import training_without_dropout
 
 if TYPE_CHECKING:
+    from dpft.parallel.pipelined_sums import PipelinedSums
     from dpft.privacy import Clipper
+    from dpft.privacy.clipping.groups import Group
     from dpft.tasks.units import TrainingSet, UnitBatch
 
 # What rounding explains, since kernels differ with the shape of a batch. Of losses, and of clipped
@@ -38,6 +40,7 @@ def check_independence(
     model: Any,
     clipper: Clipper | None = None,
     token_budget: int | None = None,
+    pipeline: PipelinedSums | None = None,
 ) -> None:
     """Compare losses of training units alone, among others, and alone again.
 
@@ -55,6 +58,8 @@ def check_independence(
         model: on its device; left in training mode if it was.
         clipper: attached to the model; left as after `reset`, and the model without gradients.
         token_budget: of microbatches, where ``data`` gives them fixed shapes; None: it does not.
+        pipeline: what forms sums where ranks hold stages of the model, and all of them check
+            together; its `stages` are the model.
 
     Raises:
         ModelError: if a loss, a buffer or a clipped sum differs. The message has no number of the
@@ -67,11 +72,8 @@ def check_independence(
         for together, apart in _chosen(data, token_budget)
     ]
 
-    def losses(batch: UnitBatch) -> Tensor:
-        found = _losses(data, model, batch)
-        if clipper is not None:
-            clipper.reset()
-        return batch.of_units(found).detach().double()
+    passes = _Passes(data, model, clipper, pipeline)
+    losses = passes.losses
 
     what = ""
     share = _SHARE if token_budget is None else _FIXED
@@ -86,12 +88,15 @@ def check_independence(
         for name, buffer in model.named_buffers():
             if name in buffers and _differ(buffer, buffers[name]):
                 what = f"its buffer {name} changes with the batch"
+        if pipeline is not None and pipeline.any(bool(what)):
+            what = what or "its buffers change with the batch on another rank"
         if not what and clipper is not None:
-            sums = (_sums_differ(data, model, pair, clipper, share) for pair in comparisons)
+            sums = (_sums_differ(passes, pair, clipper, share) for pair in comparisons)
             what = "gradients differ" if any(sums) else ""
     if what:
+        named = model if pipeline is None else model[0].part
         raise ModelError(
-            f"with {type(model).__name__} the loss of a record depends on what else is in its "
+            f"with {type(named).__name__} the loss of a record depends on what else is in its "
             f"batch ({what}), so that no clipping bounds what one record adds; expected a model "
             "that heeds the attention mask and the positions it is given, and that draws no random "
             "numbers but dropout. Use another model, or a shorter task.max_length where it changes "
@@ -116,11 +121,87 @@ def _chosen(data: TrainingSet, token_budget: int | None) -> list[tuple[list[int]
     ]
 
 
-def _losses(data: TrainingSet, model: Any, batch: UnitBatch) -> Tensor:
-    # What a model draws for all records together is the same then.
-    torch.manual_seed(0)
-    with torch.enable_grad():
-        return data.losses(model, batch)
+class _Passes:
+    """Losses and clipped sums of batches, by a model in one piece or by the stages of a pipeline.
+
+    Args:
+        data, model, clipper, pipeline: as of `check_independence`.
+    """
+
+    def __init__(
+        self,
+        data: TrainingSet,
+        model: Any,
+        clipper: Clipper | None,
+        pipeline: PipelinedSums | None,
+    ) -> None:
+        self._data = data
+        self._model = model
+        self._clipper = clipper
+        self._pipeline = pipeline
+
+    def losses(self, batch: UnitBatch) -> Tensor:
+        """Of each unit, in float64."""
+        if self._pipeline is not None:
+            found = self._through_stages([batch])[0]
+            self.forget()
+            return found.double()
+        found = self._forward(batch)
+        if self._clipper is not None:
+            self._clipper.reset()
+        return batch.of_units(found).detach().double()
+
+    def sums(self, batches: Sequence[UnitBatch]) -> dict[str, Tensor]:
+        """Of the parameters that are clipped here, by name."""
+        assert self._clipper is not None
+        if self._pipeline is not None:
+            self._through_stages(batches)
+        else:
+            for batch in batches:
+                found = self._forward(batch)
+                self._clipper.backward(found, rows=batch.rows_per_unit, real=batch.real)
+        sums = {}
+        for name, parameter in self._clipper.parameters.items():
+            total, parameter.grad = parameter.grad, None
+            sums[name] = torch.zeros_like(parameter) if total is None else total
+        return sums
+
+    def distances(self, one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> list[float]:
+        """Norms of what two sums differ by, of each clipping group of the whole model."""
+        clipper = self._clipper
+        assert clipper is not None
+
+        def within(group: Group) -> float:
+            apart = (one[name] - other[name] for name in group.parameters if name in one)
+            return math.hypot(*(float(clipper.whole(tensor).norm()) for tensor in apart))
+
+        found = [within(group) for group in clipper.groups]
+        if self._pipeline is not None:  # a group may have parameters on other ranks
+            squares = torch.tensor(found, dtype=torch.float64).square()
+            return self._pipeline.over_stages(squares).sqrt().tolist()
+        return [distance / clipper.repeats for distance in found]
+
+    def forget(self) -> None:
+        """Leave no sum behind, and nothing that the clipper remembers."""
+        assert self._clipper is not None
+        self._clipper.reset()
+        for parameter in self._clipper.parameters.values():
+            parameter.grad = None
+
+    def _forward(self, batch: UnitBatch) -> Tensor:
+        self._seed()
+        with torch.enable_grad():
+            return self._data.losses(self._model, batch)
+
+    def _through_stages(self, batches: Sequence[UnitBatch]) -> list[Tensor]:
+        assert self._pipeline is not None
+        self._seed()
+        with torch.enable_grad():
+            return self._pipeline.losses(self._pipeline.add(self._data.losses, batches))
+
+    def _seed(self) -> None:
+        # What a model draws for all records together is the same then.
+        torch.manual_seed(0)
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
@@ -131,31 +212,15 @@ def _differ(one: Tensor, other: Tensor) -> bool:
     return not torch.allclose(one, other, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True)
 
 
-def _sums_differ(
-    data: TrainingSet, model: Any, pair: Comparison, clipper: Clipper, share: float
-) -> bool:
+def _sums_differ(passes: _Passes, pair: Comparison, clipper: Clipper, share: float) -> bool:
     """Whether the clipped sum of one batch is not that of some others together."""
-
-    def summed(batches: Sequence[UnitBatch]) -> dict[str, Tensor]:
-        for batch in batches:
-            found = _losses(data, model, batch)
-            clipper.backward(found, rows=batch.rows_per_unit, real=batch.real)
-        sums = {}
-        for name, parameter in clipper.parameters.items():
-            assert parameter.grad is not None
-            sums[name], parameter.grad = parameter.grad, None
-        return sums
-
     together, singly = pair
     try:
-        one, other = summed([together]), summed(singly)
+        one, other = passes.sums([together]), passes.sums(singly)
     finally:
-        for parameter in clipper.parameters.values():
-            parameter.grad = None
-        clipper.reset()
-    for group, threshold in zip(clipper.groups, clipper.thresholds, strict=True):
-        apart = (clipper.whole(one[name] - other[name]) for name in group.parameters)
-        difference = math.hypot(*(float(tensor.norm()) for tensor in apart))
-        if not difference <= share * threshold * clipper.repeats:
-            return True
-    return False
+        passes.forget()
+    distances = passes.distances(one, other)
+    return any(
+        not distance <= share * threshold
+        for threshold, distance in zip(clipper.thresholds, distances, strict=True)
+    )

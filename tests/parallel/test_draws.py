@@ -1,0 +1,117 @@
+"""Whatever is drawn, each record is clipped once, by one rank or one pipeline, in every layout."""
+
+from collections import Counter
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from dpft.parallel.cohort import Replicas, SingleProcess
+from dpft.parallel.mesh import Pipelines
+from dpft.parallel.pipelined_sums import SCHEDULES, places, stages
+from dpft.parallel.sharded import Shards
+from dpft.privacy import make_clipper
+from dpft.privacy.shapes import BLANK, FixedShapes
+from dpft.tasks.objectives.causal import CausalExample, collate
+from dpft.tasks.units import Records, Users
+
+KEY, VOCAB, RECORDS = b"key", 11, 20
+
+
+class Bags:
+    """A loss of a record's tokens, whatever their order, without a language model."""
+
+    def collate(self, examples, widths=None):
+        return collate(examples, widths)
+
+    def widths(self, example):
+        return (-(-example.length // 4) * 4 + 4, 8)
+
+    def blank(self):
+        return CausalExample((1,), (1,))
+
+    def losses(self, model, batch):
+        found = model(batch.tensors["input_ids"]).tanh().sum(2)
+        return (found * batch.tensors["attention_mask"]).sum(1)
+
+
+def units(users, fixed):
+    """Records of several lengths, or users with one to four of them."""
+    random = np.random.default_rng(0)
+    examples = [
+        CausalExample(*(tuple(random.integers(1, VOCAB, random.integers(1, 7))) for _ in range(2)))
+        for _ in range(RECORDS)
+    ]
+    shapes = FixedShapes(32) if fixed else None
+    if not users:
+        return Records(Bags(), examples, shapes)
+    owners = [f"user {int(number**0.7)}" for number in range(RECORDS)]
+    return Users(Bags(), examples, owners, 3, KEY, shapes)
+
+
+def ranks_of(layout, copies, length):
+    """The cohorts of so many ranks, as far as shares go; no process has joined another."""
+    size = copies * (length if layout == "pipeline" else 1)
+    kind = {"data": Replicas, "fsdp": Shards, "pipeline": Pipelines}[layout]
+    made = [object.__new__(kind) for _ in range(size)]
+    for rank, cohort in enumerate(made):
+        cohort.rank, cohort.size = rank, size
+        if layout == "pipeline":
+            cohort.copies = object.__new__(Replicas)
+            cohort.copies.rank, cohort.copies.size = rank // length, copies
+    return made
+
+
+def summed(data, pieces, style):
+    """The clipped sums of some microbatches by a process of its own."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(VOCAB, 3), nn.Linear(3, 2)).double()
+    clipper = make_clipper(model, style, threshold=1.5)
+    for piece in pieces:
+        batch = data.batch(piece, 0)
+        losses = data.losses(model, batch)
+        clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
+    return [0 if p.grad is None else p.grad for p in clipper.parameters.values()]
+
+
+@settings(max_examples=40)
+@given(
+    drawn=st.sets(st.integers(0, RECORDS - 1)).map(sorted),
+    layout=st.sampled_from(("data", "fsdp", "pipeline")),
+    copies=st.integers(1, 4),
+    length=st.integers(2, 3),
+    tokens=st.integers(1, 120),
+    users=st.booleans(),
+    fixed=st.booleans(),
+    style=st.sampled_from(("bk", "ghost", "per_layer")),
+)
+def test_shares_add_up_to_the_sums_of_one_process(
+    drawn, layout, copies, length, tokens, users, fixed, style
+):
+    data = units(users, fixed)
+    drawn = [unit for unit in drawn if unit < len(data)]
+
+    def cut(indices):
+        return data.microbatches(indices, tokens)
+
+    pieces = [cohort.pieces(drawn, cut) for cohort in ranks_of(layout, copies, length)]
+    if layout == "pipeline":  # its ranks go through the same; each clips what it has of the model
+        for rank, own in enumerate(pieces):
+            assert own == pieces[rank - rank % length]
+        pieces = pieces[::length]
+    if layout == "fsdp":  # who runs a layer waits for all
+        assert len({len(own) for own in pieces}) == 1
+    clipped = Counter(unit for own in pieces for piece in own for unit in piece if unit != BLANK)
+    assert clipped == Counter(drawn)
+    whole = summed(data, SingleProcess().pieces(drawn, cut), style)
+    of_ranks = zip(*(summed(data, own, style) for own in pieces), strict=True)
+    for expected, parts in zip(whole, of_ranks, strict=True):
+        np.testing.assert_allclose(sum(parts), expected, 1e-10, 1e-12)
+
+
+@given(schedule=st.sampled_from(tuple(SCHEDULES)), ranks=st.integers(1, 16))
+def test_every_stage_is_on_one_rank(schedule, ranks):
+    held = Counter(stage for rank in range(ranks) for stage in places(schedule, rank, ranks))
+    assert held == Counter(range(stages(schedule, ranks)))
