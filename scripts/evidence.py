@@ -72,6 +72,7 @@ METHODS = {
 }
 WIDE = ("optim.lr=5e-4", "optim.lr=1e-3", "optim.lr=2e-3", "optim.lr=4e-3", "optim.lr=1e-2")
 RATES = WIDE[1:4]
+NARROW = ("optim.lr=1.25e-4", "optim.lr=2.5e-4", *WIDE[:4])
 
 # In the order in which they are run: cheap first, so that every finding has something early.
 STUDIES = (
@@ -113,6 +114,14 @@ STUDIES = (
     Study(
         "b", "methods-12m", f"{E2E} {rung('12m')} eps=3 optim.epochs=3",
         {"lora16": METHODS["lora16"]}, rates=WIDE, pilot=HALF,
+    ),
+    Study(
+        "j", "adam-bc-e2e", f"{TINY} optim.epochs=3",
+        {"adam": "optim=adam", "adam_bc": "optim=adam_bc"}, rates=NARROW, pilot=HALF,
+    ),
+    Study(
+        "j", "adam-bc-sst2", f"{SST2} clip=bk", {"adam": "optim=adam", "adam_bc": "optim=adam_bc"},
+        score="accuracy", rates=NARROW, pilot=HALF,
     ),
     Study(
         "h", "cifar10", "task=cifar10 model=wrn16-4 clip=bk eps=8 optim=sgd optim.lr=4 "

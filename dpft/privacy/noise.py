@@ -97,6 +97,10 @@ class GaussianNoise:
     replayed after a kill repeats it, no other step can. One object releases each step at most once,
     in order.
 
+    Attributes:
+        deviations: standard deviation of the noise that the last release has on each coordinate of
+            a parameter's ``.grad``, by the parameter's name; empty before the first.
+
     Raises:
         ValueError: if what the clipper releases is not what the mechanism accounts for.
         UnsupportedLayerError: in one of several processes that are no cohort.
@@ -108,6 +112,7 @@ class GaussianNoise:
         self._key = key
         self._clipper = clipper
         self._next = 0
+        self.deviations: Mapping[str, float] = {}
         self._group = {name: k for k, g in enumerate(clipper.groups) for name in g.parameters}
 
     @torch.no_grad()
@@ -146,10 +151,11 @@ class GaussianNoise:
         self._next = step + 1
         clipper.collect()
         stds = mechanism.noise_stds(clipper.thresholds)
+        of_sums = {name: stds[self._group[name]] if stds else 0.0 for name in clipper.parameters}
         for name, parameter in clipper.parameters.items():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            std = stds[self._group[name]] if stds else 0.0
+            std = of_sums[name]
             if std > 0:
                 parameter.grad = parameter.grad.contiguous()
                 key = keys.derive(self._key, "noise", step, name)
@@ -157,6 +163,7 @@ class GaussianNoise:
                 noisy_mean_(sums, key, std, mechanism.batch_size, first)
             else:
                 parameter.grad.div_(mechanism.batch_size)
+        self.deviations = {name: std / mechanism.batch_size for name, std in of_sums.items()}
         return self._move_thresholds(step)
 
     def _move_thresholds(self, step: int) -> Released:

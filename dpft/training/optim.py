@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from dpft.config.schema import Optim
+from dpft.training.adam_bc import AdamBC
 
 
 def make_optimizer(settings: Optim, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
@@ -41,6 +42,14 @@ def make_optimizer(settings: Optim, parameters: Iterator[nn.Parameter]) -> torch
             adam_debias=True,
         )
         return lamb
+    if settings.name == "adam_bc":
+        return AdamBC(
+            parameters,
+            lr=settings.lr,
+            betas=(first, second),
+            gamma=settings.adam_gamma,
+            weight_decay=settings.weight_decay,
+        )
     cls = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
     return cls(
         parameters,

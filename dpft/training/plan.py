@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from dpft.tasks import load_task
 from dpft.tasks.objectives.base import Batch, Losses
 from dpft.tasks.objectives.language_model import LanguageModel
 from dpft.tasks.objectives.mixed import Mixed
+from dpft.training.adam_bc import AdamBC
 from dpft.training.mechanisms import attach_clipper
 from dpft.training.optim import make_optimizer
 
@@ -146,11 +148,18 @@ def training_of(run: Run, shape: Shape, private: bool = True) -> Training:
             return make_clipper(model, "none", cohort=cohort)
         return attach_clipper(run.clip, model, cohort)
 
+    def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        every = list(parameters)
+        made = make_optimizer(run.optim, iter(every))
+        if isinstance(made, AdamBC):
+            made.deviations = dict.fromkeys(every, 1.0)  # no noise is drawn here
+        return made
+
     return Training(
         build,
         losses,
         clip,
-        lambda parameters: make_optimizer(run.optim, iter(parameters)),
+        optimizer,
         shape.layout,
         shape.ranks,
         shape.microbatches,
