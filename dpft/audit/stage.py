@@ -50,8 +50,8 @@ class Stage:
             )
         if audit.slots and run.privacy.sampling != "poisson":
             raise ConfigError(
-                f"audit of a run with sampling={run.privacy.sampling}, whose epsilon is not that "
-                "of what it does; type sampling=poisson"
+                f"audit of a run with sampling={run.privacy.sampling}, which claims no epsilon "
+                "that canaries could refute, or another one; type sampling=poisson"
             )
         if (audit.records or audit.secrets) and task.unit_noun != "record":
             raise ConfigError(

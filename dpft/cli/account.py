@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,9 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.report.terminal import echo
+
+if TYPE_CHECKING:
+    from dpft.privacy import Mechanism
 
 
 def main(
@@ -51,6 +54,11 @@ def main(
         "sampling_rate": mechanism.sampling_rate,
         "steps": mechanism.steps,
         "sampling": mechanism.sampling,
+        **(
+            {"max_batch": mechanism.max_batch, "overflow": mechanism.overflow}
+            if mechanism.max_batch is not None
+            else {}
+        ),
         "delta": mechanism.delta,
         "target_epsilon": mechanism.target_epsilon,
         "accountant": mechanism.accountant,
@@ -60,13 +68,12 @@ def main(
         echo(json.dumps(answer, indent=2))
         return
     from dpft.privacy.guarantee import SHUFFLED, bound_kind, stated, weakness
-    from dpft.privacy.rounding import down, up
+    from dpft.privacy.rounding import up
     from dpft.report.comparison import print_pairs
 
     epsilon = answer["epsilon"]
     prv = epsilon["prv"]
     shuffled = mechanism.sampling == "shuffle"
-    between = f"estimate {prv['estimate']:.4f}, at least {down(prv['lower'])}"
     calibrated = f"calibrated to epsilon {mechanism.target_epsilon} by {mechanism.accountant}"
     if mechanism.target_epsilon is None:
         calibrated = "as given"
@@ -77,6 +84,7 @@ def main(
             ("noise multiplier", f"{sigma:.6g}", calibrated),
             *_rows(counts),
             ("sampling rate", f"{mechanism.sampling_rate:.6g}", mechanism.sampling),
+            *_places(mechanism),
             ("steps", f"{mechanism.steps:,}", ""),
             ("delta", f"{mechanism.delta:.4g}", "" if run.privacy.delta else "1/(2N)"),
             *(
@@ -85,8 +93,7 @@ def main(
                 else []
             ),
             ("epsilon, RDP", up(epsilon["rdp"]), bound_kind("rdp", shuffled)),
-            ("epsilon, PRV", up(prv["upper"]), f"{bound_kind('prv', shuffled)}; {between}"),
-            ("epsilon, GDP-CLT", f"{epsilon['gdp_clt']:.4f}", "approximation, may be too low"),
+            *(_of_plain_sampling(epsilon, bound_kind("prv", shuffled)) if prv else []),
         ],
     )
     notes = [*([SHUFFLED] if shuffled else []), *weakness(stated(epsilon))]
@@ -115,6 +122,25 @@ def _counts(clip: Clip, sigma: float) -> dict[str, Any]:
     assert clip.quantile_noise is not None
     most = math.ceil((2 * clip.quantile_noise / sigma) ** 2) - 1 if sigma else None
     return {"count_noise": clip.quantile_noise, "most_groups": most}
+
+
+def _places(mechanism: Mechanism) -> list[tuple[str, str, str]]:
+    if mechanism.max_batch is None:
+        return []
+    chance = f"a step's sample is as large with probability {mechanism.overflow:.2g}"
+    return [("  cut or filled up to", f"{mechanism.max_batch:,}", f"{chance}, counted in epsilon")]
+
+
+def _of_plain_sampling(epsilon: Mapping[str, Any], bound: str) -> list[tuple[str, str, str]]:
+    """What is known where no sample is cut."""
+    from dpft.privacy.rounding import down, up
+
+    prv = epsilon["prv"]
+    between = f"estimate {prv['estimate']:.4f}, at least {down(prv['lower'])}"
+    return [
+        ("epsilon, PRV", up(prv["upper"]), f"{bound}; {between}"),
+        ("epsilon, GDP-CLT", f"{epsilon['gdp_clt']:.4f}", "approximation, may be too low"),
+    ]
 
 
 def _rows(counts: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -211,13 +211,15 @@ def guarantee(
         return _made("nothing released", noun, unit, 0, NOTHING_RELEASED, epsilon, at)
     bound = stated(epsilon)
     warned = {**_refuted(audit, epsilon), **warnings(mechanism.sampling, noise_seed)}
-    counts = "the noisy counts behind the thresholds included, " if mechanism.quantiles else ""
+    included = "the noisy counts behind the thresholds included, " if mechanism.quantiles else ""
+    if mechanism.max_batch is not None:
+        included += f"for Poisson samples cut to {mechanism.max_batch:,} {noun}s, "
     made = _made(
         "private",
         noun,
         unit,
         mechanism.releases,
-        _statement(bound, at, accountant(epsilon), noun, unit, counts),
+        _statement(bound, at, accountant(epsilon), noun, unit, included),
         epsilon,
         at,
     )
@@ -229,6 +231,7 @@ def guarantee(
         warnings=tuple(warned.values()),
         caveats=(
             *_own_caveats(bound, at, noun, size or mechanism.dataset_size),
+            *_cut(mechanism, noun),
             *_repeated(mechanism),
             *caveats,
         ),
@@ -289,7 +292,8 @@ def least_claim(epsilon: Mapping[str, Any]) -> float:
     Args:
         epsilon: by accountant, see `Mechanism.epsilons`.
     """
-    return float(min(stated(epsilon) or 0.0, epsilon["prv"]["upper"]))
+    prv = epsilon.get("prv")
+    return float(min(stated(epsilon) or 0.0, prv["upper"] if prv else math.inf))
 
 
 def bound_kind(name: str, shuffled: bool) -> str:
@@ -395,7 +399,7 @@ def warnings(sampling: str | None, noise_seed: int | None) -> dict[Void, str]:
     """What the settings of a run do to its guarantee, finished or not.
 
     Args:
-        sampling: ``poisson`` or ``shuffle``.
+        sampling: one of `dpft.privacy.spec.SAMPLINGS`.
         noise_seed: the explicit seed of the noise, if there is one.
     """
     warned: dict[Void, str] = {}
@@ -420,6 +424,17 @@ def _refuted(audit: Mapping[str, Any] | None, epsilon: Mapping[str, Any]) -> dic
         f"{down(audit['epsilon_lower'])}, more than {up(least_claim(epsilon))}. Something in the "
         "code does not do what is accounted for. Do not release this model."
     }
+
+
+def _cut(mechanism: Mechanism, noun: str) -> list[str]:
+    if mechanism.max_batch is None:
+        return []
+    return [
+        f"every batch has {mechanism.max_batch:,} places, which a Poisson sample of "
+        f"{mechanism.batch_size:,} {noun}s on average is cut or filled up to. That a {noun} may "
+        "push another one out, which moves the sum by up to twice the threshold, is counted in "
+        f"epsilon: at each step with probability at most {shown_delta(mechanism.overflow)}"
+    ]
 
 
 def _repeated(mechanism: Mechanism) -> list[str]:

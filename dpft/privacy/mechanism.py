@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 class Mechanism:
     """``steps`` Poisson-subsampled Gaussian mechanisms on one dataset.
 
+    With ``truncated_poisson``, samples of more than ``max_batch`` records are cut to as many, and
+    accounted for as `dpft.privacy.accounting.truncation` says.
+
     Neighbouring datasets differ by adding or removing one record. With adaptive thresholds each
     step also releases one noisy count per group; both come from one Poisson sample and are
     accounted for as one Gaussian mechanism of noise multiplier `total_noise_multiplier`.
@@ -40,7 +43,10 @@ class Mechanism:
         thresholds: clipping threshold of each group, ``C_k``; empty means no clipping. Where
             thresholds adapt: the estimates that the first step begins with.
         delta: failure probability of the guarantee.
-        sampling: ``poisson``, or ``shuffle`` (accounted as Poisson, and labelled so).
+        sampling: ``poisson``, ``truncated_poisson``, or ``shuffle`` (accounted as Poisson, and
+            labelled so).
+        max_batch: ``truncated_poisson``: the most records of a batch, and the size that smaller
+            ones are filled up to; given as None, `accounting.fitting_size`. Else None.
         target_epsilon: the budget that ``noise_multiplier`` was calibrated to, if it was.
         accountant: which accountant calibrated it.
         allocation: how noise is spread over the groups, see `dpft.privacy.thresholds.allocate`.
@@ -65,6 +71,7 @@ class Mechanism:
     quantiles: Quantiles | None = None
     count_noise: float | None = None
     repeated: int = 0
+    max_batch: int | None = None
 
     def __post_init__(self) -> None:
         if self.dataset_size < 1:
@@ -92,12 +99,32 @@ class Mechanism:
             raise ValueError(
                 f"sampling is {self.sampling!r}; expected one of {', '.join(SAMPLINGS)}"
             )
+        self._check_size()
         if self.noise_multiplier > 0 and not self.thresholds:
             raise ValueError(
                 "noise without clipping protects nobody: the sensitivity is unbounded; expected a "
                 "clipping threshold, for instance clip.threshold=0.1"
             )
         self._check_groups()
+
+    def _check_size(self) -> None:
+        if self.sampling != "truncated_poisson":
+            if self.max_batch is not None:
+                raise ValueError(
+                    f"privacy.max_batch is {self.max_batch}, which has no effect on "
+                    f"sampling={self.sampling}: type sampling=truncated_poisson, or leave it out"
+                )
+            return
+        if self.max_batch is None:
+            size = accounting.fitting_size(
+                dataset_size=self.dataset_size,
+                sampling_rate=self.sampling_rate,
+                steps=max(1, self.steps),
+                delta=self.delta,
+            )
+            object.__setattr__(self, "max_batch", size)
+        elif self.max_batch < 1:
+            raise ValueError(f"privacy.max_batch is {self.max_batch}; expected 1 or more")
 
     def _check_groups(self) -> None:
         if self.allocation not in ALLOCATIONS:
@@ -142,6 +169,7 @@ class Mechanism:
         target_epsilon: float,
         accountant: str = "pld",
         sampling: str = "poisson",
+        max_batch: int | None = None,
         **groups: Any,
     ) -> Mechanism:
         """The mechanism with the least noise that spends at most ``target_epsilon``.
@@ -152,13 +180,17 @@ class Mechanism:
         Raises:
             ValueError: for a budget that is not positive or cannot be reached.
         """
-        unscaled = cls(dataset_size, batch_size, steps, 0.0, thresholds, delta, sampling)
+        unscaled = cls(
+            *(dataset_size, batch_size, steps, 0.0, thresholds, delta, sampling),
+            max_batch=max_batch,
+        )
         sigma = accounting.calibrate_noise(
             target_epsilon=target_epsilon,
             delta=delta,
             sampling_rate=unscaled.sampling_rate,
             steps=steps,
             accountant=accountant,
+            overflow=unscaled.overflow,
         )
         plain = replace(
             unscaled, noise_multiplier=sigma, target_epsilon=target_epsilon, accountant=accountant
@@ -226,12 +258,33 @@ class Mechanism:
         return self.batch_size / self.dataset_size
 
     @property
+    def overflow(self) -> float:
+        """How likely a step's sample leaves no room for one more record; 0 where none is cut."""
+        if self.max_batch is None:
+            return 0.0
+        return accounting.overflow(
+            dataset_size=self.dataset_size,
+            sampling_rate=self.sampling_rate,
+            max_batch=self.max_batch,
+        )
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """What decides the cost of a step, as accountants take it."""
+        cost = {
+            "sampling_rate": self.sampling_rate,
+            "noise_multiplier": self.total_noise_multiplier,
+        }
+        return cost | {"overflow": self.overflow} if self.overflow else cost
+
+    @property
     def total_noise_multiplier(self) -> float:
         """``sigma`` of all that a step releases: what every accountant is asked about.
 
         Guarantee: gradients with ``sigma_new`` and ``K`` counts with ``sigma_b``, released together
         on one Poisson sample, are one subsampled Gaussian mechanism with
-        ``sigma = (sigma_new^-2 + K/(2 sigma_b)^2)^(-1/2)`` (He et al. 2022, Proposition 3.1).
+        ``sigma = (sigma_new^-2 + K/(2 sigma_b)^2)^(-1/2)`` (He et al. 2022, Proposition 3.1). Where
+        one record takes the place of another, both parts move by at most twice as much.
         """
         if self.quantiles is None:
             return self.noise_multiplier
@@ -272,17 +325,14 @@ class Mechanism:
         Here and below, releases of repeated steps come on top of ``steps``.
         """
         return accounting.all_epsilons(
-            sampling_rate=self.sampling_rate,
-            noise_multiplier=self.total_noise_multiplier,
+            **self.spent,
             steps=(self.steps if steps is None else steps) + self.repeated,
             delta=self.delta,
         )
 
     @cached_property
     def _curve(self) -> accounting.RDPCurve:
-        return accounting.rdp_curve(
-            sampling_rate=self.sampling_rate, noise_multiplier=self.total_noise_multiplier
-        )
+        return accounting.rdp_curve(**self.spent)
 
     def rdp_after(self, steps: int) -> float:
         """RDP epsilon after ``steps`` steps; cheap enough to be called at every step."""
@@ -299,8 +349,7 @@ class Mechanism:
         tenth = max(1, self.steps // 10)
         later = min(self.steps, -(-steps // tenth) * tenth)
         pld = accounting.epsilon_pld(
-            sampling_rate=self.sampling_rate,
-            noise_multiplier=self.total_noise_multiplier,
+            **self.spent,
             steps=max(steps, later) + self.repeated,
             delta=self.delta,
         )
@@ -329,12 +378,16 @@ class Mechanism:
         further = {name: fields.pop(name) for name in _GROUP_FIELDS}
         if not self.repeated:  # as in records from before there were such steps
             del fields["repeated"]
+        if self.max_batch is None:
+            del fields["max_batch"]
         derived: dict[str, Any] = {
             "private": self.private,
             "sampling_rate": self.sampling_rate,
             "sensitivity": self.sensitivity if self.thresholds else None,
             "noise_std": self.noise_std,
         }
+        if self.max_batch is not None:
+            derived["overflow"] = self.overflow
         # Runs of one fixed group are written as before there were others: old ledgers still match.
         if len(self.thresholds) > 1 or self.allocation != "global" or self.quantiles:
             derived |= {

@@ -1,4 +1,4 @@
-"""Which records each step sees: Poisson sampling, or shuffled batches as the papers' code ran.
+"""Which records each step sees: Poisson sampling, the same cut to a size, or shuffled batches.
 
 A *logical batch* is what one noisy step is computed from. A *microbatch* is a piece of it, cut to
 fit memory and never by meaning: clipped sums add up over microbatches.
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpft.privacy import keys, keystream
+from dpft.privacy.shapes import BLANK
 
 if TYPE_CHECKING:
     from dpft.privacy.mechanism import Mechanism
@@ -22,7 +23,10 @@ class Sampler(Protocol):
     """Draws the logical batch of a step; the same step always gives the same records."""
 
     def batch(self, step: int) -> list[int]:
-        """Indices of the records of logical batch ``step`` (from 0), ascending."""
+        """Indices of the records of logical batch ``step`` (from 0), ascending.
+
+        Behind them, where batches have one size, `dpft.privacy.shapes.BLANK` for what is missing.
+        """
         ...
 
 
@@ -45,6 +49,30 @@ class PoissonSampler:
         words = keystream.words(keys.derive(self._key, "sampling", step), 0, self._size)
         indices: list[int] = np.flatnonzero(words.numpy().view(np.uint64) <= self._last).tolist()
         return indices
+
+
+class TruncatedPoissonSampler(PoissonSampler):
+    """Poisson sampling into batches of ``M`` places.
+
+    What is missing in a batch is filled up with blanks; of what is too much, ``M`` records stay,
+    chosen uniformly at random: those with the smallest words of a keystream of the step's own.
+
+    Guarantee: the sampling of `dpft.privacy.accounting.truncation`, with the words of
+    `PoissonSampler`.
+    """
+
+    def __init__(self, mechanism: Mechanism, key: bytes) -> None:
+        super().__init__(mechanism, key)
+        assert mechanism.max_batch is not None
+        self._places = mechanism.max_batch
+
+    def batch(self, step: int) -> list[int]:
+        drawn = super().batch(step)
+        if len(drawn) <= self._places:
+            return drawn + [BLANK] * (self._places - len(drawn))
+        words = keystream.words(keys.derive(self._key, "truncation", step), 0, self._size)
+        order = np.argsort(words.numpy().view(np.uint64)[drawn], kind="stable")
+        return sorted(drawn[place] for place in order[: self._places].tolist())
 
 
 class ShuffleSampler:
@@ -73,6 +101,7 @@ class ShuffleSampler:
 
 SAMPLERS: dict[str, type[PoissonSampler] | type[ShuffleSampler]] = {
     "poisson": PoissonSampler,
+    "truncated_poisson": TruncatedPoissonSampler,
     "shuffle": ShuffleSampler,
 }
 

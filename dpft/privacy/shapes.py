@@ -8,13 +8,16 @@ every record is padded to a width that follows from the record alone, only recor
 together, and every microbatch of that shape has the same number of rows: those that no record needs
 are filled with blanks, which weigh nothing.
 
+Where every batch has one physical size (`dpft.privacy.sampling.TruncatedPoissonSampler`), there is
+one shape for all, which any record fits in, and every step has the same number of microbatches.
+
 A blank is shorter than any width. One at least is in every microbatch, since libraries choose
 another kernel where nothing is padded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 BLANK = -1
@@ -43,23 +46,38 @@ def padded(width: int, most: int) -> int:
     return max(width, min(wide, most))
 
 
+def widest(shapes: Iterable[Sequence[int]]) -> Shape:
+    """The shape that all of these fit in."""
+    return tuple(map(max, zip(*shapes, strict=True)))
+
+
 @dataclass(frozen=True)
 class FixedShapes:
     """Cuts logical batches into microbatches of fixed shapes.
 
     Attributes:
         batch_size: expected number of units in a logical batch, which is public.
+        places: units and blanks of every logical batch, where all have one shape; None: units have
+            shapes of their own, and batches as many as were drawn.
 
     Guarantee: the shapes that a unit is computed in follow from that unit and from settings:
     whoever joins or leaves the batch, they stay the same.
     """
 
     batch_size: int
+    places: int | None = None
 
     def units(self, shape: Shape, token_budget: int) -> int:
         """How many units, blanks included, a microbatch of this shape has."""
         fitting = token_budget // (shape[0] * shape[1]) - 1
+        if self.places is not None:
+            pieces = -(-self.places // max(1, fitting))
+            return -(-self.places // pieces) + 1
         return max(1, min(fitting, -(-self.batch_size // _SHARE))) + 1
+
+    def of(self, piece: Sequence[int], shape_of: Callable[[int], Shape]) -> Shape:
+        """The shape of a microbatch; one of blanks alone has one only where all have the same."""
+        return widest(shape_of(i) for i in piece if i != BLANK or self.places is not None)
 
     def microbatches(
         self, batch: Sequence[int], shape_of: Callable[[int], Shape], token_budget: int
@@ -67,7 +85,7 @@ class FixedShapes:
         """Cut a logical batch into microbatches of one shape each.
 
         Args:
-            batch: indices of units.
+            batch: indices of units; where all have one shape, blanks too.
             shape_of: the shape that a unit is padded to, by its index.
             token_budget: most positions in one microbatch, unless two units alone take more.
 
@@ -76,7 +94,7 @@ class FixedShapes:
             least one; empty for an empty batch.
         """
         of_shape: dict[Shape, list[int]] = {}
-        for index in sorted(batch):
+        for index in sorted(batch, key=lambda index: (index == BLANK, index)):
             of_shape.setdefault(shape_of(index), []).append(index)
         pieces = []
         for shape in sorted(of_shape):

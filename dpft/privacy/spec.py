@@ -30,7 +30,7 @@ Accountant = Literal["pld", "rdp", "gdp_clt", "prv"]
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
 """See `dpft.privacy.accounting`."""
 
-Sampling = Literal["poisson", "shuffle"]
+Sampling = Literal["poisson", "truncated_poisson", "shuffle"]
 SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
 """See `dpft.privacy.sampling`."""
 

@@ -73,6 +73,7 @@ def _curve(record: Mapping[str, Any]) -> RDPCurve:
             sampling_rate=mechanism["sampling_rate"],
             noise_multiplier=mechanism.get("total_noise_multiplier", mechanism["noise_multiplier"]),
             steps=mechanism["steps"] + mechanism.get("repeated", 0),
+            overflow=mechanism.get("overflow", 0.0),
         )
     trials = accounting.Trials(float(selection["mean"]), float(selection["shape"]))
     return trials.cost(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpft.privacy.guarantee import Guarantee
-from dpft.privacy.rounding import down, number
+from dpft.privacy.rounding import delta, down, number
 from dpft.report.markdown import inline, table
 
 Rows = list[tuple[str, str]]
@@ -53,7 +53,7 @@ def mechanism_rows(
     if noise_seed is not None:
         source = f"explicit seed {noise_seed} (no secret, see the warning)"
     rows = [
-        ("Sampling", f"{sampling}, rate {rate}"),
+        ("Sampling", f"{sampling}, rate {rate}{_places(mechanism)}"),
         ("Noise multiplier", _noise(mechanism)),
         ("Clipping threshold", _thresholds(mechanism)),
     ]
@@ -67,6 +67,15 @@ def mechanism_rows(
         ]
     style = ", ".join(f"{k}={_brief(v)}" for k, v in clip.items() if v is not None)
     return [*rows, ("Clipping style", style or "not recorded"), ("Noise drawn from", source)]
+
+
+def _places(mechanism: Mapping[str, Any]) -> str:
+    if mechanism.get("max_batch") is None:
+        return ""
+    return (
+        f", cut or filled up to {mechanism['max_batch']:,}: at each step a sample is as large with "
+        f"probability {delta(mechanism['overflow'])} at most, which epsilon includes"
+    )
 
 
 def _noise(mechanism: Mapping[str, Any]) -> str:

@@ -150,6 +150,8 @@ class MechanismRecord(TypedDict, total=False):
     sampling_rate: NonNegative
     steps: int
     repeated: int
+    max_batch: int
+    overflow: NonNegative
     dataset_size: int
     groups: int
     delta: NonNegative

@@ -127,7 +127,7 @@ def check(candidates: Sequence[Candidate]) -> None:
     """
     for candidate in candidates:
         run, typed = candidate.run, " ".join(candidate.overrides) or "the defaults"
-        if not run.clip.private or run.privacy.sampling != "poisson":
+        if not run.clip.private or run.privacy.sampling == "shuffle":
             raise ConfigError(
                 f"{typed}: clip={run.clip.style} sampling={run.privacy.sampling}; expected private "
                 "runs with Poisson sampling: the price rests on theirs"
@@ -184,14 +184,7 @@ def spending(mechanisms: Sequence[Any]) -> list[dict[str, Any]]:
     Args:
         mechanisms: of all candidates, drawn or not.
     """
-    spent = [
-        {
-            "sampling_rate": mechanism.sampling_rate,
-            "noise_multiplier": mechanism.total_noise_multiplier,
-            "steps": mechanism.steps,
-        }
-        for mechanism in mechanisms
-    ]
+    spent = [{**mechanism.spent, "steps": mechanism.steps} for mechanism in mechanisms]
     return [one for place, one in enumerate(spent) if one not in spent[:place]]
 
 

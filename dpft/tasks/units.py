@@ -7,7 +7,7 @@ is one clipped gradient, however many records there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from dpft.privacy import keys, microbatches
-from dpft.privacy.shapes import BLANK, FixedShapes, Shape
+from dpft.privacy.shapes import BLANK, FixedShapes, Shape, widest
 from dpft.tasks.objectives.base import Batch, Losses
 from dpft.tasks.objectives.packed import IntArray, lengths
 from dpft.tasks.owners import Owners
@@ -149,7 +149,7 @@ class Records:
         weights = torch.ones(len(indices), 1, dtype=torch.float64)
         if self.shapes is None:
             return UnitBatch(self._objective.collate([self._examples[i] for i in indices]), weights)
-        _, *widths = _widest(self._shape(i) for i in indices if i != BLANK)
+        _, *widths = self.shapes.of(indices, self._shape)
         blank = self._objective.blank()
         rows = [blank if i == BLANK else self._examples[i] for i in indices]
         return UnitBatch(self._objective.collate(rows, widths), weights, _real(indices))
@@ -161,6 +161,8 @@ class Records:
         return self._objective.losses(model, batch.batch)
 
     def _shape(self, index: int) -> Shape:
+        if self.shapes is not None and self.shapes.places is not None:
+            return (1, *self._objective.widest())
         return (1, *self._objective.widths(self._examples[index]))
 
 
@@ -238,7 +240,7 @@ class Users:
         else:
             blank = [self._objective.blank()]
             chosen = [blank if i == BLANK else self._chosen(i, step) for i in indices]
-            width, *widths = _widest(self._shape(i) for i in indices if i != BLANK)
+            width, *widths = self.shapes.of(indices, self._shape)
             real = _real(indices)
         rows, weights = [], torch.zeros(len(chosen), width, dtype=torch.float64)
         for number, unit in enumerate(chosen):
@@ -262,9 +264,11 @@ class Users:
 
     def _shape(self, unit: int) -> Shape:
         """Of all the user's records, whichever are drawn: rows come in powers of two."""
+        if self.shapes is not None and self.shapes.places is not None:
+            return (self._most, *self._objective.widest())
         rows = min(self._most, 1 << (int(self._rows[unit]) - 1).bit_length())
         records = self._order[self._bounds[unit] : self._bounds[unit + 1]].tolist()
-        return (rows, *_widest(self._objective.widths(self._examples[i]) for i in records))
+        return (rows, *widest(self._objective.widths(self._examples[i]) for i in records))
 
     def _chosen(self, unit: int, step: int) -> list[Any]:
         records = self._order[self._bounds[unit] : self._bounds[unit + 1]]
@@ -309,10 +313,6 @@ def _nobodys(objective: Losses) -> UnitBatch:
     """A microbatch of a rank that has no unit left, while others run the model with theirs."""
     weights = torch.ones(1, 1, dtype=torch.float64)
     return UnitBatch(objective.collate([objective.blank()]), weights, torch.tensor([False]))
-
-
-def _widest(shapes: Iterable[Sequence[int]]) -> Shape:
-    return tuple(map(max, zip(*shapes, strict=True)))
 
 
 def _real(indices: Sequence[int]) -> Tensor:

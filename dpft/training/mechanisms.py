@@ -125,7 +125,10 @@ def make_mechanism(run: Run, dataset_size: int, clipper: Clipper | None = None) 
     thresholds = _any_thresholds(clip)
     try:
         # Checked before the steps are counted, in the words of the settings.
-        Mechanism(dataset_size, batch_size, 0, 0.0, (), delta, privacy.sampling)
+        Mechanism(
+            *(dataset_size, batch_size, 0, 0.0, (), delta, privacy.sampling),
+            max_batch=privacy.max_batch,
+        )
         steps = optim.steps
         if steps is None:
             steps = accounting.steps_for(
@@ -142,11 +145,13 @@ def make_mechanism(run: Run, dataset_size: int, clipper: Clipper | None = None) 
                 target_epsilon=privacy.epsilon,
                 accountant=privacy.accountant,
                 sampling=privacy.sampling,
+                max_batch=privacy.max_batch,
             )
         else:
             sigma = (privacy.noise_multiplier or 0.0) if clip.private else 0.0
             mechanism = Mechanism(
-                dataset_size, batch_size, steps, sigma, thresholds, delta, privacy.sampling
+                *(dataset_size, batch_size, steps, sigma, thresholds, delta, privacy.sampling),
+                max_batch=privacy.max_batch,
             )
         return mechanism if clipper is None else _over_groups(mechanism, clip, clipper)
     except ValueError as error:

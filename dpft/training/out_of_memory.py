@@ -195,8 +195,9 @@ class Budget:
             )
         elif self._fixed:
             again += (
-                ". In half precision nothing is halved: no record's shapes may depend on who is "
-                f"drawn with it. {anew}"
+                ". Where shapes are fixed (precision=bfloat16, parallel=pipeline, "
+                "sampling=truncated_poisson) nothing is halved: no record's shapes may depend on "
+                f"who is drawn with it. {anew}"
             )
         elif not self._halve:
             again = (

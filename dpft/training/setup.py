@@ -201,6 +201,11 @@ def prepare(
     units: TrainingSet = Records(trained, examples, shapes)
     if owners is not None:
         units = Users(trained, examples, owners, task.records_per_user, key, shapes)
+    if mechanism.max_batch is not None:
+        progress.say(
+            f"every step computes {mechanism.max_batch:,} {task.unit_noun}s of "
+            f"{objective.widest()[0]} positions, drawn or not (sampling=truncated_poisson)"
+        )
     if mechanism.private:
         budget = None if shapes is None else run.optim.microbatch_tokens
         whole = loaded.model if parts.pipeline is None else parts.pipeline.stages
@@ -339,8 +344,14 @@ def _load(
 
 
 def fixed_shapes(run: Run, parts: Parts) -> FixedShapes | None:
-    """What cuts microbatches where rounding would otherwise make records depend on each other."""
+    """What cuts microbatches where they may not depend on who is drawn.
+
+    Where batches have one size, and where rounding would otherwise make records depend on each
+    other.
+    """
     mechanism = parts.mechanism
+    if mechanism.max_batch is not None:
+        return FixedShapes(mechanism.batch_size, mechanism.max_batch)
     exact = all(p.dtype.itemsize >= 4 for p in parts.loaded.model.parameters())
     free = run.precision == "float32" and exact and run.parallel.name != "pipeline"
     if not mechanism.private or free:

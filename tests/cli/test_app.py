@@ -129,7 +129,7 @@ def test_account_calls_no_figure_of_shuffled_batches_a_bound():
         ("account privacy.accountant=pvr", "'pvr'; expected one of pld, rdp, gdp_clt, prv"),
         ("account eps=null", "neither privacy.epsilon nor privacy.noise_multiplier"),
         ("account resume=runs/one", "type dpft compare runs/one"),
-        ("validate task=sst2 sampling=shufle", "'shufle'; expected one of poisson, shuffle"),
+        ("validate task=sst2 sampling=shufle", "expected one of poisson, truncated_poisson, shuf"),
         ("validate task.max_length=1", "task.max_length is 1"),
         ("validate name=../elsewhere", "expected the name of a folder below runs_dir"),
         (

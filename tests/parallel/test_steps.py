@@ -8,6 +8,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from dpft.parallel.cohort import Replicas
 from dpft.parallel.sharded import Shards, shard
 from dpft.privacy import Mechanism, make_clipper
+from dpft.privacy.shapes import BLANK
+from dpft.training.adam_bc import AdamBC
 from tests.parallel.matrix import UNITS, Case, built, losses
 from tests.parallel.ranks import together
 
@@ -27,6 +29,9 @@ def mechanism_of(clipper):
         delta=1e-3,
         quantiles=clipper.adaptive,
         count_noise=3.0 if clipper.adaptive else None,
+        # One of the styles in batches of one size, of which some are cut.
+        sampling="truncated_poisson" if len(clipper.groups) == 1 else "poisson",
+        max_batch=4 if len(clipper.groups) == 1 else None,
     )
 
 
@@ -39,7 +44,10 @@ def trained(ranks, mesh, style):
     clipper = make_clipper(made.model, style, cohort=ranks, **case.options)
     mechanism = mechanism_of(clipper)
     sampler, noise = mechanism.sampler(b"key"), mechanism.noise(b"key", clipper)
-    optimizer = torch.optim.AdamW(clipper.parameters.values(), lr=1e-2)
+    named = clipper.parameters
+    optimizer = torch.optim.AdamW(named.values(), lr=1e-2)
+    if clipper.adaptive:  # whose noise changes from step to step
+        optimizer = AdamBC(named.values(), lr=1e-3, betas=(0.9, 0.99))
     sizes = []
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -47,9 +55,11 @@ def trained(ranks, mesh, style):
         mine = list(ranks.share(drawn) if ranks is not None else drawn)
         sizes.append(len(mine))
         if mine or (drawn and ranks.sharded):
-            real = None if mine else torch.tensor([False])
-            clipper.backward(losses(case, made, mine or [0]), real=real)
+            rows = [max(index, 0) for index in mine or [BLANK]]
+            real = torch.tensor([index != BLANK for index in mine or [BLANK]])
+            clipper.backward(losses(case, made, rows), real=None if real.all() else real)
         noise.privatise_(step)
+        optimizer.deviations = {named[name]: std for name, std in noise.deviations.items()}
         optimizer.step()
     clipper.close()
     parts = {}

@@ -1,5 +1,6 @@
 """Fixed shapes: what a unit is computed in follows from that unit alone."""
 
+import math
 from collections import Counter
 
 import pytest
@@ -62,6 +63,29 @@ def test_a_units_shapes_do_not_depend_on_its_company(shapes, batch_size, budget,
 def test_blanks_are_a_small_part_of_a_large_batch():
     pieces = FixedShapes(1024).microbatches(range(1024), lambda i: (1, 16 + 16 * (i % 3)), 4096)
     assert sum(piece.count(BLANK) for piece in pieces) < 0.2 * 1024
+
+
+@given(
+    places=st.integers(1, 300),
+    rows=st.integers(1, 4),
+    budget=st.integers(1, 2000),
+    data=st.data(),
+)
+def test_batches_of_one_size_are_the_same_microbatches_at_every_step(places, rows, budget, data):
+    """Whatever was drawn: as many of them, all of one shape, and none of the units lost."""
+    cut, shape = FixedShapes(64, places), (rows, 24)
+    drawn = sorted(data.draw(st.sets(st.integers(0, 999), max_size=places)))
+    pieces = cut.microbatches([*drawn, *[BLANK] * (places - len(drawn))], lambda i: shape, budget)
+    assert [i for piece in pieces for i in piece if i != BLANK] == drawn
+    full = cut.microbatches(range(places), lambda i: shape, budget)
+    assert [len(piece) for piece in pieces] == [len(piece) for piece in full]
+    assert len({len(piece) for piece in pieces}) == 1
+    for piece in pieces:
+        assert piece[-1] == BLANK
+        assert len(piece) == 2 or len(piece) * math.prod(shape) <= budget
+        assert cut.of(piece, lambda i: shape) == shape
+    # Hardly any rows but the batch's own: one a microbatch, and what evens them out.
+    assert sum(map(len, pieces)) - places < 2 * len(pieces)
 
 
 PLANS = ["bk", "ghost", "flat", "lee_kifer", "per_layer", "per_layer_adaptive", "none"]

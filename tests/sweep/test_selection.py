@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import typer
@@ -17,7 +17,7 @@ from dpft.cli.score import score_run
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
-from dpft.privacy import accounting
+from dpft.privacy import Mechanism, accounting
 from dpft.privacy.accounting import Trials
 from dpft.report.cost import composed
 from dpft.runs import config_hash
@@ -73,8 +73,8 @@ def test_each_trial_draws_a_candidate_and_a_seed_of_its_own(candidates):
 
 
 def test_the_price_is_of_the_worst_candidate():
-    cheap = SimpleNamespace(sampling_rate=0.02, total_noise_multiplier=2.0, steps=100, delta=1e-5)
-    dear = SimpleNamespace(sampling_rate=0.02, total_noise_multiplier=0.8, steps=400, delta=1e-5)
+    cheap = Mechanism(1000, 20, 100, 2.0, (1.0,), 1e-5)
+    dear = Mechanism(1000, 20, 400, 0.8, (1.0,), 1e-5)
     run = accounting.run_curve(sampling_rate=0.02, noise_multiplier=0.8, steps=400)
     each, total, delta = price([cheap, dear], Trials(10.0))
 
@@ -82,6 +82,8 @@ def test_the_price_is_of_the_worst_candidate():
     assert each == pytest.approx(run.epsilon(1, 1e-5))
     assert total == pytest.approx(Trials(10.0).cost(run).epsilon(1, 1e-5))
     assert total > each
+    cut = dataclasses.replace(dear, sampling="truncated_poisson", max_batch=30)
+    assert price([cheap, cut], Trials(10.0))[1] > total
 
 
 def test_another_selection_in_the_same_folder_is_refused(tmp_path, candidates):

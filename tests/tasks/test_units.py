@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpft.privacy.shapes import FixedShapes, padded
+from dpft.privacy.shapes import BLANK, FixedShapes, padded
 from dpft.tasks.objectives.base import Batch
 from dpft.tasks.units import Records, UnitBatch, Users, finite_losses
 
@@ -155,6 +155,9 @@ class Padded(Objective):
     def widths(self, example):
         return (padded(example.length, 64),)
 
+    def widest(self):
+        return (64,)
+
     def blank(self):
         return Example(-1, 1)
 
@@ -186,6 +189,23 @@ def test_a_user_is_computed_in_shapes_of_its_own():
         assert batch.rows_per_unit == rows
         assert batch.weights.sum(1).tolist() == [1] * len(piece)
         assert batch.real.tolist() == [i >= 0 for i in piece]
+
+
+def test_all_units_have_one_shape_where_batches_have_one_size():
+    owners = ["ann", *["bob"] * 3, *["cy"] * 9, "dee"]
+    examples = [Example(n, length=30) for n in range(len(owners))]
+    shapes = FixedShapes(3, places=6)
+    for data, rows in (
+        (Users(Padded(), examples, owners, MOST, b"key", shapes), MOST),
+        (Records(Padded(), examples, shapes), 1),
+    ):
+        for drawn in ([0, 1, 2, 3], [1], []):
+            given = [*drawn, *[BLANK] * (6 - len(drawn))]
+            pieces = data.microbatches(given, 5 * 64 * rows)
+            assert [len(piece) for piece in pieces] == [4, 4]
+            made = [data.batch(piece, 0) for piece in pieces]
+            assert [len(batch.batch) for batch in made] == [4 * rows, 4 * rows]
+            assert [i for batch in made for i in batch.real.tolist()].count(True) == len(drawn)
 
 
 def test_a_loss_that_is_not_finite_spoils_its_user_alone():

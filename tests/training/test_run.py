@@ -305,6 +305,26 @@ def test_shuffled_sampling_is_labelled_everywhere(tmp_path, quick_scores):
     assert said in (outcome.path / "model/README.md").read_text()
 
 
+def test_batches_of_one_size_are_labelled_everywhere(tmp_path, quick_scores):
+    settings = ("sampling=truncated_poisson", "optim=adam_bc", "name=cut", "privacy.max_batch=20")
+    outcome = run_experiment(parse(config(tmp_path, *settings)))
+    record, steps = outcome.record, outcome.record["training"]["steps"]
+    assert record["mechanism"]["max_batch"] == 20
+    assert "for Poisson samples cut to 20 records, for adding" in record["privacy"]["statement"]
+    assert any(
+        said.startswith("every batch has 20 places") for said in record["privacy"]["caveats"]
+    )
+    assert not record["privacy"]["warnings"]
+    card = (outcome.path / "model/README.md").read_text()
+    assert "truncated_poisson, rate 0.25, cut or filled up to 20: at each step" in card
+    assert "every batch has 20 places" in card
+    header = json.loads((outcome.path / "ledger.jsonl").read_text().splitlines()[0])["header"]
+    assert header["mechanism"]["overflow"] == record["mechanism"]["overflow"] > 0
+    lines = (outcome.path / "private/metrics.jsonl").read_text().splitlines()
+    assert len({json.loads(line)["microbatches"] for line in lines}) == 1
+    assert len(lines) == steps > 1
+
+
 def training(folder, *overrides):
     # Text to text, which is scored without Java: that would take most of the time.
     given = ["task=text2text", *SMALL, "task.limit_eval=1", "optim.steps=8", "privacy.noise_seed=1"]

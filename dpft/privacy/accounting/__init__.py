@@ -2,12 +2,13 @@
 
 One mechanism is accounted here: ``steps`` releases of a sum of clipped per-example gradients plus
 Gaussian noise of standard deviation ``noise_multiplier`` times the sensitivity, each on a Poisson
-sample that takes every record with probability ``sampling_rate``. Neighbouring datasets differ by
-adding or removing one record. Four accountants turn it into epsilon (in nats) at a given delta:
-privacy loss distributions (PLD; a proven upper bound, and the tightest: it is what a run states),
-Renyi DP (a proven upper bound, about a tenth larger), and two that repeat what papers print: the
-Gaussian-DP central limit theorem (an approximation, often too small), and numerical composition of
-privacy random variables (PRV; bounds from both sides, proven for removing a record).
+sample that takes every record with probability ``sampling_rate``, and is cut to a largest size if
+``overflow`` says how often that may happen (`dpft.privacy.accounting.truncation`). Neighbouring
+datasets differ by adding or removing one record. Four accountants turn it into epsilon (in nats) at
+a given delta: privacy loss distributions (PLD; a proven upper bound, and the tightest: it is what a
+run states), Renyi DP (a proven upper bound, about a tenth larger), and two that repeat what papers
+print: the Gaussian-DP central limit theorem (an approximation, often too small), and numerical
+composition of privacy random variables (PRV; bounds from both sides, proven for removing a record).
 ``docs/reference/accounting.md`` compares them with printed numbers and lists the limits.
 """
 
@@ -22,6 +23,7 @@ from dpft.privacy.accounting.prv import PRVEpsilon, epsilon_prv
 from dpft.privacy.accounting.rdp import Conversion, RDPCurve, epsilon_rdp, rdp_curve, run_curve
 from dpft.privacy.accounting.selection import Trials, at_most, composed
 from dpft.privacy.accounting.steps import steps_for
+from dpft.privacy.accounting.truncation import fitting_size, overflow
 
 # The share by which the discretisation of PLD may exceed the truth.
 _TOLERANCE = 0.01
@@ -40,6 +42,8 @@ __all__ = [
     "epsilon_pld",
     "epsilon_prv",
     "epsilon_rdp",
+    "fitting_size",
+    "overflow",
     "rdp_curve",
     "run_curve",
     "steps_for",
@@ -51,14 +55,20 @@ class AccountingError(ArithmeticError):
 
 
 def all_epsilons(
-    *, sampling_rate: float, noise_multiplier: float, steps: int, delta: float
+    *,
+    sampling_rate: float,
+    noise_multiplier: float,
+    steps: int,
+    delta: float,
+    overflow: float = 0.0,
 ) -> dict[str, Any]:
     """Epsilon by every accountant, ready for JSON.
 
     Returns:
         ``{"pld": float or None, "rdp": float, "gdp_clt": float, "prv": {"lower", "estimate",
         "upper"}}``; ``pld`` is None where it was not computed, ``prv`` also has ``"note"`` when
-        there is something to say.
+        there is something to say. ``gdp_clt`` and ``prv`` are None where batches are cut, of which
+        they know nothing.
 
     Raises:
         AccountingError: if PLD, the tighter bound, exceeds Renyi DP: then one of them is wrong.
@@ -69,7 +79,8 @@ def all_epsilons(
         "steps": steps,
         "delta": delta,
     }
-    rdp, pld, prv = epsilon_rdp(**kwargs), epsilon_pld(**kwargs), epsilon_prv(**kwargs)
+    rdp = epsilon_rdp(**kwargs, overflow=overflow)
+    pld = epsilon_pld(**kwargs, overflow=overflow)
     if pld is not None and pld > rdp * (1 + _TOLERANCE):
         raise AccountingError(
             f"epsilon by privacy loss distributions is {pld:.6g}, more than {rdp:.6g} by Renyi DP, "
@@ -77,6 +88,9 @@ def all_epsilons(
             "former is the tighter: one of them is wrong. Type privacy.accountant=rdp only after "
             "you have found which"
         )
+    if overflow:
+        return {"pld": pld, "rdp": rdp, "gdp_clt": None, "prv": None}
+    prv = epsilon_prv(**kwargs)
     bounds: dict[str, Any] = {"lower": prv.lower, "estimate": prv.estimate, "upper": prv.upper}
     if prv.note:
         bounds["note"] = prv.note

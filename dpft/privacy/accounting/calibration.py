@@ -70,6 +70,7 @@ def calibrate_noise(
     accountant: Accountant | str = "pld",
     conversion: Conversion = DEFAULT_CONVERSION,
     tol: float = 1e-4,
+    overflow: float = 0.0,
 ) -> float:
     """The smallest noise multiplier whose epsilon is at most ``target_epsilon``.
 
@@ -81,6 +82,8 @@ def calibrate_noise(
         accountant: ``"pld"``, ``"rdp"``, ``"gdp_clt"``, or ``"prv"`` (its upper bound).
         conversion: from Renyi DP to epsilon; only ``accountant="rdp"`` uses it.
         tol: relative tolerance; the result is at most this share above the smallest.
+        overflow: where batches are cut, see `dpft.privacy.accounting.truncation`; only ``"pld"``
+            and ``"rdp"`` know it.
 
     Guarantee: epsilon of the result, recomputed before it is returned, does not exceed the target.
     With ``"gdp_clt"`` that epsilon is itself only an approximation.
@@ -88,7 +91,7 @@ def calibrate_noise(
     Raises:
         ValueError: if an argument is outside its range, or no noise is enough.
     """
-    validate(sampling_rate=sampling_rate, steps=steps, delta=delta)
+    validate(sampling_rate=sampling_rate, steps=steps, delta=delta, overflow=overflow)
     if not target_epsilon > 0:
         raise ValueError(
             f"got epsilon={target_epsilon}; expected a number > 0. "
@@ -101,6 +104,12 @@ def calibrate_noise(
         )
     if not 0 < tol < 1:
         raise ValueError(f"got tol={tol}; expected a number in (0, 1). Leave it out for 1e-4.")
+    if overflow and accountant not in ("pld", "rdp"):
+        raise ValueError(
+            f"got accountant={accountant!r} for Poisson samples that are cut at a largest size; "
+            "expected 'pld' or 'rdp', which bound what that costs. Type privacy.accountant=pld, or "
+            "sampling=poisson."
+        )
     if steps == 0 or target_epsilon == math.inf:
         return 0.0
     setting: dict[str, Any] = {
@@ -110,6 +119,8 @@ def calibrate_noise(
         "sampling_rate": float(sampling_rate),
         "steps": int(steps),
     }
+    if overflow:
+        setting["overflow"] = float(overflow)
     search: dict[str, Any] = {"target": float(target_epsilon), "tol": float(tol), **setting}
     (sigma,) = _search_noise_cached(**search)
     # The number may come from a file that anything could have changed: never trust, check.

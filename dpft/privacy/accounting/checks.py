@@ -9,6 +9,7 @@ def validate(
     noise_multiplier: float | None = None,
     steps: int | None = None,
     delta: float | None = None,
+    overflow: float | None = None,
 ) -> None:
     """Raise ValueError for the first argument outside its range (NaN is outside every range)."""
     if sampling_rate is not None and not 0 < sampling_rate <= 1:
@@ -25,6 +26,11 @@ def validate(
         raise ValueError(
             f"got steps={steps}; expected a whole number >= 0. "
             "Use steps_for(dataset_size=..., batch_size=..., epochs=...)."
+        )
+    if overflow is not None and not 0 <= overflow <= 1:
+        raise ValueError(
+            f"got overflow={overflow}; expected a probability: leave it out, or ask "
+            "truncation.overflow(dataset_size=..., sampling_rate=..., max_batch=...)"
         )
     if delta is not None and not 0 < delta < 1:
         raise ValueError(

@@ -10,10 +10,12 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dpft.privacy.accounting.checks import validate
 from dpft.privacy.accounting.gdp import gaussian_epsilon
 from dpft.privacy.accounting.rdp import epsilon_rdp
 
@@ -56,6 +58,7 @@ class LossDistribution:
         sampling_rate: ``q``.
         noise_multiplier: ``sigma``, above 0.
         steps: at least 1.
+        overflow: where batches are cut, see `dpft.privacy.accounting.truncation`.
         grid: distance of neighbouring losses, in nats, at most; many steps make it less.
     """
 
@@ -65,20 +68,21 @@ class LossDistribution:
         sampling_rate: float,
         noise_multiplier: float,
         steps: int,
+        overflow: float = 0.0,
         grid: float = _COARSEST,
     ) -> None:
-        from dp_accounting.pld import privacy_loss_distribution
+        validate(overflow=overflow)
 
         if not (0 < sampling_rate <= 1 and noise_multiplier > 0 and steps >= 1):
             raise ValueError(
                 f"sampling_rate is {sampling_rate}, noise_multiplier {noise_multiplier}, steps "
                 f"{steps}; expected a rate in (0, 1], noise above 0 and at least one step"
             )
-        one = privacy_loss_distribution.from_gaussian_mechanism(
-            noise_multiplier,
-            sampling_prob=sampling_rate,
-            value_discretization_interval=min(grid, _OVER_ROOT_OF_STEPS / math.sqrt(steps)),
-        )
+        grid = min(grid, _OVER_ROOT_OF_STEPS / math.sqrt(steps))
+        one = _of_a_step(sampling_rate, noise_multiplier, grid)
+        if overflow:
+            half = _of_a_step(sampling_rate, noise_multiplier / 2, grid)
+            one = half.compute_mixture(one, overflow)
         self._composed = one.self_compose(steps)
 
     def epsilon(self, delta: float) -> float:
@@ -91,8 +95,22 @@ class LossDistribution:
         return PrivacyProfile(epsilons, np.clip(deltas, 0.0, 1.0))
 
 
+def _of_a_step(sampling_rate: float, noise_multiplier: float, grid: float) -> Any:
+    """Losses of the subsampled Gaussian mechanism, in both directions."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        noise_multiplier, sampling_prob=sampling_rate, value_discretization_interval=grid
+    )
+
+
 def epsilon_pld(
-    *, sampling_rate: float, noise_multiplier: float, steps: int, delta: float
+    *,
+    sampling_rate: float,
+    noise_multiplier: float,
+    steps: int,
+    delta: float,
+    overflow: float = 0.0,
 ) -> float | None:
     """Epsilon by numerical composition of the privacy loss: an upper bound in both directions.
 
@@ -104,19 +122,24 @@ def epsilon_pld(
         ValueError: if an argument is outside its range.
     """
     bound = epsilon_rdp(
-        sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, steps=steps, delta=delta
+        sampling_rate=sampling_rate,
+        noise_multiplier=noise_multiplier,
+        steps=steps,
+        delta=delta,
+        overflow=overflow,
     )
     if bound == 0:
         return bound
     if not bound <= MAX_EPSILON or delta < _ROUNDING * steps:
         return None
-    if sampling_rate == 1:
+    if sampling_rate == 1 and not overflow:
         return gaussian_epsilon(math.sqrt(steps) / float(noise_multiplier), delta)
     epsilon = _composed(
         sampling_rate=float(sampling_rate),
         noise_multiplier=float(noise_multiplier),
         steps=int(steps),
         delta=float(delta),
+        overflow=float(overflow),
         grid=min(_COARSEST, bound * _OVER_EPSILON),
     )
     return epsilon if math.isfinite(epsilon) else None
@@ -125,11 +148,21 @@ def epsilon_pld(
 # Within the process alone: what a run states is never read from a file that may have been changed.
 @functools.lru_cache(1024)
 def _composed(
-    *, sampling_rate: float, noise_multiplier: float, steps: int, delta: float, grid: float
+    *,
+    sampling_rate: float,
+    noise_multiplier: float,
+    steps: int,
+    delta: float,
+    overflow: float,
+    grid: float,
 ) -> float:
     try:
         losses = LossDistribution(
-            sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, steps=steps, grid=grid
+            sampling_rate=sampling_rate,
+            noise_multiplier=noise_multiplier,
+            steps=steps,
+            overflow=overflow,
+            grid=grid,
         )
         return max(0.0, losses.epsilon(delta))
     except (ArithmeticError, MemoryError, ValueError):  # the library's; Renyi DP is a bound too

@@ -91,10 +91,17 @@ class RDPCurve:
     """Renyi DP of one step: ``rdp[i]`` at ``orders[i]``, both of shape (orders,).
 
     Renyi DP adds up over steps, so epsilon after each step of a run costs microseconds.
+
+    Attributes:
+        orders, rdp: as above.
+        uncut: of a step whose batch is not cut; None where none can be.
+        overflow: how likely one may be, see `dpft.privacy.accounting.truncation`.
     """
 
     orders: Array
     rdp: Array
+    uncut: RDPCurve | None = None
+    overflow: float = 0.0
 
     def epsilon(
         self, steps: int, delta: float, *, conversion: Conversion = DEFAULT_CONVERSION
@@ -105,7 +112,10 @@ class RDPCurve:
         (2020), Proposition 12 (Balle et al., 2020, Theorem 21); it is never larger.
 
         Guarantee: ``steps`` steps are (epsilon, delta)-DP. Each order proves its own epsilon, so
-        the least is proven as well.
+        the least is proven as well. Where batches may be cut, high orders see little but the rare
+        step that is. Another bound is then taken where it is less: whether any step is cut is
+        independent of the one record, so its probability, ``steps * overflow`` at most, may be
+        taken off delta, and the rest be accounted for as if none were.
         """
         validate(steps=steps, delta=delta)
         if conversion not in get_args(Conversion):
@@ -118,18 +128,39 @@ class RDPCurve:
         epsilon = self.rdp * float(steps) - math.log(delta) / (self.orders - 1)
         if conversion == "improved":
             epsilon += np.log1p(-1 / self.orders) - np.log(self.orders) / (self.orders - 1)
-        return max(0.0, float(epsilon.min()))
+        least = max(0.0, float(epsilon.min()))
+        remaining = delta - steps * self.overflow
+        if self.uncut is None or remaining <= 0:
+            return least
+        return min(least, self.uncut.epsilon(steps, remaining, conversion=conversion))
 
 
-def rdp_curve(*, sampling_rate: float, noise_multiplier: float) -> RDPCurve:
+def rdp_curve(*, sampling_rate: float, noise_multiplier: float, overflow: float = 0.0) -> RDPCurve:
     """Renyi DP of one step of the Poisson-subsampled Gaussian mechanism at all our orders.
 
     Source: Mironov, Talwar & Zhang (2019), Theorem 4 and Section 3.3. Their Theorem 5 shows that
     removing a record is the worse direction for every order, so one direction is computed.
 
+    Args:
+        sampling_rate: ``q``.
+        noise_multiplier: ``sigma``.
+        overflow: where batches are cut, see `dpft.privacy.accounting.truncation`.
+
     Guarantee: ``rdp[i]`` bounds the Renyi divergence of order ``orders[i]`` in both directions.
     """
-    validate(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier)
+    validate(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, overflow=overflow)
+    if overflow:
+        whole, half = (
+            rdp_curve(sampling_rate=sampling_rate, noise_multiplier=sigma)
+            for sigma in (noise_multiplier, noise_multiplier / 2)
+        )
+        if overflow == 1:
+            return half
+        above = whole.orders - 1
+        mixed = np.logaddexp(
+            math.log1p(-overflow) + above * whole.rdp, math.log(overflow) + above * half.rdp
+        )
+        return RDPCurve(whole.orders, mixed / above, whole, overflow)
     q, sigma = float(sampling_rate), float(noise_multiplier)
     orders = np.concatenate([_FRACTIONAL_ORDERS, _INTEGER_ORDERS])
     if sigma < 1e-100:  # its square is not a number any more; infinity stays an upper bound
@@ -147,7 +178,9 @@ def rdp_curve(*, sampling_rate: float, noise_multiplier: float) -> RDPCurve:
     return RDPCurve(orders, rdp)
 
 
-def run_curve(*, sampling_rate: float, noise_multiplier: float, steps: int) -> RDPCurve:
+def run_curve(
+    *, sampling_rate: float, noise_multiplier: float, steps: int, overflow: float = 0.0
+) -> RDPCurve:
     """Renyi DP of a whole run: that of one step (see :func:`rdp_curve`) times ``steps``.
 
     0 steps cost 0.
@@ -158,7 +191,9 @@ def run_curve(*, sampling_rate: float, noise_multiplier: float, steps: int) -> R
     Raises:
         ValueError: if an argument is outside its range.
     """
-    step = rdp_curve(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier)
+    step = rdp_curve(
+        sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, overflow=overflow
+    )
     validate(steps=steps)
     # Infinity times 0 is not a number.
     rdp = np.zeros_like(step.rdp) if steps == 0 else step.rdp * float(steps)
@@ -172,15 +207,19 @@ def epsilon_rdp(
     steps: int,
     delta: float,
     conversion: Conversion = DEFAULT_CONVERSION,
+    overflow: float = 0.0,
 ) -> float:
-    """Epsilon by Renyi DP (see :func:`run_curve` and :meth:`RDPCurve.epsilon`).
+    """Epsilon by Renyi DP (see :func:`rdp_curve` and :meth:`RDPCurve.epsilon`).
 
     0 steps cost 0; no noise costs infinity.
 
-    Guarantee: an upper bound on the true epsilon under Poisson sampling.
+    Guarantee: an upper bound on the true epsilon under Poisson sampling, cut at a largest size
+    where ``overflow`` says so.
 
     Raises:
         ValueError: if an argument is outside its range.
     """
-    run = run_curve(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, steps=steps)
-    return run.epsilon(1, delta, conversion=conversion)
+    step = rdp_curve(
+        sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, overflow=overflow
+    )
+    return step.epsilon(steps, delta, conversion=conversion)

@@ -251,4 +251,4 @@ def _is_free(word: str, unknown: Sequence[str], own: Container[str]) -> bool:
     key = key_of(word)
     settings = [key_of(one) for one in unknown if "=" not in one]
     # Shuffled batches have a mark of their own; the papers' code shuffles too.
-    return key == "sampling" or word in unknown or (key in settings and key not in own)
+    return word == "sampling=shuffle" or word in unknown or (key in settings and key not in own)

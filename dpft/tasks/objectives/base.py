@@ -107,6 +107,10 @@ class Losses(Protocol):
         """
         ...
 
+    def widest(self) -> tuple[int, ...]:
+        """Widths that any example fits in, which follow from settings and model alone."""
+        ...
+
     def blank(self) -> Any:
         """A short example with a finite loss, which is no record's."""
         ...

@@ -146,6 +146,9 @@ class Causal:
         width = padded(example.length, self.max_length)
         return width, min(padded(len(example.target), self.max_length), width - 1)
 
+    def widest(self) -> tuple[int, int]:
+        return self.max_length, self.max_length - 1
+
     def blank(self) -> CausalExample:
         return CausalExample((self._end,), (self._end,))
 

@@ -104,6 +104,9 @@ class Classifier(Choice):
     def widths(self, example: ClassExample) -> tuple[int]:
         return (padded(example.length, self.max_length),)
 
+    def widest(self) -> tuple[int]:
+        return (self.max_length,)
+
     def blank(self) -> ClassExample:
         return ClassExample((self.tokenizer.pad_token_id,), None, 0)
 

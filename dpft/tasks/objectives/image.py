@@ -55,6 +55,9 @@ class ImageClassifier(Choice):
     def widths(self, example: ImageExample) -> tuple[int]:
         return (example.length,)
 
+    def widest(self) -> tuple[int]:
+        return ((self.size // self.patch) ** 2 + 1,)
+
     def blank(self) -> ImageExample:
         black = np.zeros((self.size, self.size, 3), dtype=np.uint8)
         return self.encode(LabelledImage(black, 0, ""))

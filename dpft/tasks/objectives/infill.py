@@ -152,6 +152,9 @@ class Infilling(Choice):
     def widths(self, example: InfillExample) -> tuple[int]:
         return (padded(example.length, self.max_length),)
 
+    def widest(self) -> tuple[int]:
+        return (self.max_length,)
+
     def blank(self) -> InfillExample:
         """The blank that is to be filled in, and nothing else."""
         return InfillExample((self.tokenizer.mask_token_id,), 0, 0)

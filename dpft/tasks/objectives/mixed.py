@@ -35,6 +35,9 @@ class Mixed:
     def widths(self, example: Any) -> tuple[int, ...]:
         return self._objective.widths(example)
 
+    def widest(self) -> tuple[int, ...]:
+        return self._objective.widest()
+
     def blank(self) -> Any:
         return self._objective.blank()
 
