@@ -173,18 +173,16 @@ class Operations:
 
 def content(folder: Path) -> dict[str, bytes]:
     """What must be the unbroken run's, by file: all that does not tell of time."""
-    import torch
-
     files = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name not in (".lock", "DONE", "config.yaml", "identity.json")
     }
     held = {name: data for name, data in files.items() if not name.startswith("checkpoints/")}
+    # The newest one's weights and moments; its manifest has the time that the steps took.
     newest = max(name.split("/")[1] for name in files if name.startswith("checkpoints/step"))
-    state = torch.load(folder / "checkpoints" / newest / "state.pt")
-    for name, tensor in state["tensors"].items():
-        held[f"checkpoints/{newest}/{name}"] = tensor.numpy().tobytes()
+    parts = f"checkpoints/{newest}/part-"
+    held |= {name: data for name, data in files.items() if name.startswith(parts)}
     record = json.loads(held["record.json"])
     del record["training"], record["config_hash"]
     held["record.json"] = json.dumps(record, sort_keys=True).encode()

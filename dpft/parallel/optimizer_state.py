@@ -1,102 +1,104 @@
-"""What an optimizer holds, whole for a checkpoint, and back to the ranks.
+"""What an optimizer holds, as tensors that a checkpoint keeps by name, and the few numbers beside.
 
-A checkpoint is the same file whatever the layout that wrote it.
+A rank gives, and gets back, what it holds of the parameters that it moves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dpft.parallel.cohort import Cohort
+from dpft.parallel.cohort import Cohort, own_part
 
 
-class _Sent(NamedTuple):
-    """Stands for a tensor that is sent by itself."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-
-
-def whole_state(
-    optimizer: torch.optim.Optimizer, cohort: Cohort, names: Sequence[str]
-) -> dict[str, Any]:
-    """``state_dict`` with whole tensors, of all parameters; every rank must ask.
+def taken_apart(
+    optimizer: torch.optim.Optimizer, names: Sequence[str], cohort: Cohort
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The state of an optimizer; every rank must ask.
 
     Args:
         optimizer: over the same parameters on every rank, of which it has moved those that it has.
-        cohort: the ranks.
         names: of the parameters, in the optimizer's order.
+        cohort: the ranks.
+
+    Returns:
+        This rank's tensors, by ``PARAMETER/NAME``; and plain data, the same on every rank.
     """
-    state = optimizer.state_dict()
-    if cohort.owners:
-        return {**state, "state": _of_owners(state["state"], cohort, names)}
-    kept = {
-        index: {k: cohort.whole(v) if isinstance(v, Tensor) else v for k, v in held.items()}
-        for index, held in state["state"].items()
-    }
-    return {**state, "state": kept}
+    state, parameters = optimizer.state_dict(), _parameters(optimizer)
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, dict[str, Any]] = {}
+    for index, held in state["state"].items():
+        for name, value in held.items():
+            if not isinstance(value, Tensor):
+                values.setdefault(names[index], {})[name] = value
+                continue
+            if value.dim() and _is_divided(parameters[index]) and not _is_divided(value):
+                raise AssertionError(
+                    f"{name} of {names[index]} is not divided as the parameter is, so that each "
+                    "rank may have another one"
+                )
+            tensors[f"{names[index]}/{name}"] = value
+    if cohort.owners:  # each rank knows the parameters that it moves
+        values = {name: held for each in cohort.gather(values) for name, held in each.items()}
+    groups = [{k: v for k, v in g.items() if k != "params"} for g in state["param_groups"]]
+    return tensors, {"groups": groups, "values": values}
 
 
-def _of_owners(
-    own: Mapping[int, Mapping[str, Any]], cohort: Cohort, names: Sequence[str]
-) -> dict[int, dict[str, Any]]:
-    """The states of the ranks that hold each parameter, on the first."""
-    described = {
-        index: {
-            name: _Sent(value.shape, value.dtype)
-            if isinstance(value, Tensor) and value.dim()
-            else value
-            for name, value in values.items()
-        }
-        for index, values in own.items()
-    }
-    kept: dict[int, dict[str, Any]] = {}
-    for of_rank in cohort.gather(described):
-        kept |= of_rank
-    for index, values in sorted(kept.items()):
-        for name, value in values.items():
-            if isinstance(value, _Sent):
-                held = own.get(index, {}).get(name)
-                held = torch.empty(value.shape, dtype=value.dtype) if held is None else held
-                values[name] = cohort.whole(held, names[index])
-    return kept
-
-
-def spread_state(
-    optimizer: torch.optim.Optimizer, state: Mapping[str, Any] | None, cohort: Cohort
-) -> None:
-    """Load on every rank what `whole_state` gave.
+def room_for(
+    optimizer: torch.optim.Optimizer, names: Sequence[str], saved: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Tensors to be filled, divided and placed as the parameters are.
 
     Args:
-        optimizer: over the same parameters in the same order.
-        state: on the first rank; None on the others.
-        cohort: the ranks.
+        optimizer: as of `taken_apart`.
+        names: likewise.
+        saved: tensors of their type and whole shape, by ``PARAMETER/NAME``.
     """
-    tensors: dict[tuple[int, str], Tensor] = {}
-    skeleton: dict[str, Any] = {}
-    if state is not None:
-        held = {index: dict(values) for index, values in state["state"].items()}
-        for index, values in held.items():
-            for name, value in values.items():
-                if isinstance(value, Tensor) and value.dim():
-                    tensors[index, name] = value
-                    values[name] = _Sent(value.shape, value.dtype)
-        skeleton = {**state, "state": held}
-    skeleton = cohort.from_first(skeleton)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for index, values in skeleton["state"].items():
-        parameter = parameters[index]
-        for name, value in values.items():
-            if not isinstance(value, _Sent):
-                continue
-            if value.shape == parameter.shape:  # divided as the parameter is
-                target = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
-            else:
-                target = torch.zeros(value.shape, dtype=value.dtype, device=parameter.device)
-            cohort.spread(target, tensors.get((index, name)))
-            values[name] = target
-    optimizer.load_state_dict(skeleton)
+    parameters, room = dict(zip(names, _parameters(optimizer), strict=True)), {}
+    for key, like in saved.items():
+        parameter = parameters[key.rpartition("/")[0]]
+        if like.dim() and like.shape == parameter.shape:
+            room[key] = torch.zeros_like(parameter, dtype=like.dtype, requires_grad=False)
+        else:  # a single number is in main memory, as a count of steps is
+            device = parameter.device if like.dim() else torch.device("cpu")
+            room[key] = torch.zeros(like.shape, dtype=like.dtype, device=device)
+    return room
+
+
+def put_together(
+    optimizer: torch.optim.Optimizer,
+    names: Sequence[str],
+    own: Collection[str],
+    tensors: Mapping[str, Tensor],
+    rest: Mapping[str, Any],
+) -> None:
+    """Give an optimizer the state that `taken_apart` gave.
+
+    Args:
+        optimizer: as of `taken_apart`.
+        names: likewise.
+        own: of these, the parameters that this rank holds.
+        tensors: this rank's, by ``PARAMETER/NAME``.
+        rest: the plain data.
+    """
+    state = {name: dict(held) for name, held in rest["values"].items() if name in own}
+    for key, tensor in tensors.items():
+        name, _, kind = key.rpartition("/")
+        state.setdefault(name, {})[kind] = tensor
+    groups = optimizer.state_dict()["param_groups"]
+    groups = [
+        {**told, "params": g["params"]} for told, g in zip(rest["groups"], groups, strict=True)
+    ]
+    found = {index: state[name] for index, name in enumerate(names) if name in state}
+    optimizer.load_state_dict({"state": found, "param_groups": groups})
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _is_divided(tensor: Tensor) -> bool:
+    return own_part(tensor) is not tensor

@@ -1,4 +1,9 @@
-"""Checkpoints: whole or absent, verified when read, the last two good ones kept."""
+"""Checkpoints: whole or absent, verified when read, the last two good ones kept.
+
+Each is a folder with the tensors, in a file for each rank that holds a part of them
+(`dpft.parallel.parts`), and a manifest of plain data: what lies where, checksums, and the small
+state. So it is of one form in every layout, and any number of ranks may read it.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,8 @@ import json
 import logging
 import re
 import shutil
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +27,10 @@ from dpft.runs.wellformed import parse_json
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT = 1
-STATE, MANIFEST = "state.pt", "manifest.json"
+    from dpft.parallel.cohort import Cohort
+
+FORMAT = 2  # 1: all in one file, state.pt
+MANIFEST = "manifest.json"
 KEPT = 2  # checkpoints, the newest included
 _TEMPORARY = ".tmp-"
 _log = logging.getLogger(__name__)
@@ -35,75 +42,106 @@ class Checkpoint:
 
     Attributes:
         step: steps that these weights have behind them; the next step's number.
-        tensors: as saved, on the CPU.
-        state: as saved, tensors on the CPU.
+        state: as saved; tuples are lists.
         path: its folder.
+        written: what tensors there are, by name: see `dpft.parallel.parts.Parts`.
+        cohort: the ranks that read it.
         warnings: newer checkpoints that were passed over, and why.
     """
 
     step: int
-    tensors: dict[str, Tensor]
     state: dict[str, Any]
     path: Path
+    written: Mapping[str, Any]
+    cohort: Cohort
     warnings: list[str] = field(default_factory=list)
+
+    def described(self) -> dict[str, Tensor]:
+        """Tensors without numbers, of the types and whole shapes of all that were saved."""
+        from dpft.parallel import parts
+
+        return parts.described(self.written)
+
+    def fill(self, targets: Mapping[str, Tensor]) -> None:
+        """Read tensors into these, or into the parts of them that this rank holds; all must ask.
+
+        Raises:
+            CheckpointError: they cannot be read, or are of other shapes.
+        """
+        from dpft.parallel import parts
+
+        try:
+            parts.read(self.path, self.written, targets, self.cohort)
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise CheckpointError(
+                f"{self.path} cannot be read: {error}; expected what its {MANIFEST} tells of. If "
+                "the disk is sound, remove the folder and run the same command again, which goes "
+                "on from the checkpoint before"
+            ) from error
 
 
 def save(
-    run: RunDirectory,
+    run: RunDirectory | None,
     step: int,
     tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
-) -> Path:
-    """Write a checkpoint, then drop those that it makes superfluous.
+    cohort: Cohort | None = None,
+) -> None:
+    """Write a checkpoint, then drop those that it makes superfluous; every rank must ask.
 
-    It is written beside the others under a temporary name, made durable and renamed, so a kill
-    leaves the previous ones untouched and at worst a folder that is removed on resuming.
+    Guarantee: it is written beside the others under a temporary name, made durable by every rank
+    and then renamed by the first, so a kill of any of them at any moment leaves the previous ones
+    untouched and at worst a folder that is removed on resuming.
 
     Args:
-        run: the run, locked by this process.
+        run: the run, locked by this process; None on the ranks that do not hold it.
         step: steps taken so far.
-        tensors: what moves: trainable parameters. May be empty.
-        state: plain data and tensors: optimizer, scheduler and whatever resuming needs.
-
-    Returns:
-        The checkpoint's folder.
+        tensors: what moves, or this rank's parts of it: trainable parameters, optimizer.
+        state: plain data that JSON can hold, and whatever else resuming needs; of the first rank.
+        cohort: the ranks; None: this process.
 
     Raises:
         CheckpointError: it could not be written; earlier checkpoints are as they were.
-        TypeError: ``state`` holds something else than plain data and tensors.
+        RankError: another rank could not.
+        TypeError: ``state`` holds something else than plain data.
     """
-    content = {"tensors": _portable(tensors, "tensors"), "state": _portable(state)}
-    target = run.checkpoints / f"step-{step:08d}"
-    temporary = run.checkpoints / f"{_TEMPORARY}{target.name}"
-    try:
-        _remove_leftovers(run)
-        temporary.mkdir()
-        _write(temporary, step, content)
-        _put_in_place(temporary, target)
-    except OSError as error:
-        report = disk_report(run.checkpoints, error)  # before the clean-up changes it
-        shutil.rmtree(temporary, ignore_errors=True)
-        earlier = [path.name for number, path in _steps(run) if number < step]
-        last = f"{earlier[-1]} is the last good one" if earlier else "there is no earlier one"
-        raise CheckpointError(
-            f"could not write checkpoint {target.name} in {run.checkpoints}: {report}. Of the "
-            f"checkpoints in place, {last}. Nothing is lost: free some space and run the same "
-            f"command again"
-        ) from error
-    older = [path for number, path in _steps(run) if number <= step]
-    ahead = [path for number, path in _steps(run) if number > step]  # damaged
-    _drop(run, older[:-KEPT] + ahead)
-    return target
+    from dpft.parallel import parts
+    from dpft.parallel.cohort import SingleProcess, together
+
+    cohort = cohort or SingleProcess()
+    folder: Path | None = None
+    with together(cohort, f"checkpoint {step}"):
+        if run is not None:
+            folder = run.checkpoints / f"{_TEMPORARY}step-{step:08d}"
+            canonical_json(state)
+            with _refused(folder, step, first=True):
+                _remove_leftovers(run.checkpoints)
+                folder.mkdir()
+    folder = cohort.from_first(folder)
+    assert folder is not None
+    with together(cohort), _refused(folder, step, first=run is not None):
+        written = parts.write(folder, tensors, cohort)
+        if run is not None:
+            _write_manifest(folder, step, state, written)
+            _put_in_place(folder, run.checkpoints / f"step-{step:08d}")
+    if run is not None:
+        older = [path for number, path in _steps(run.checkpoints) if number <= step]
+        ahead = [path for number, path in _steps(run.checkpoints) if number > step]  # damaged
+        _drop(run.checkpoints, older[:-KEPT] + ahead)
 
 
-def load_latest(run: RunDirectory, ledger_steps: int | None) -> Checkpoint | None:
-    """The newest checkpoint whose files are what its manifest says.
+def load_latest(
+    run: RunDirectory | None, ledger_steps: int | None, cohort: Cohort | None = None
+) -> Checkpoint | None:
+    """The newest checkpoint whose files are what its manifest says; every rank must ask.
 
     Guarantee: never returns weights that have seen more steps than the ledger counts.
 
     Args:
-        run: the run.
-        ledger_steps: `Ledger.next_step`; None for a run without privacy, which has no ledger.
+        run: the run; None on the ranks that do not hold it.
+        ledger_steps: `Ledger.next_step`; None for a run without privacy, which has no ledger. Of
+            the first rank.
+        cohort: the ranks; None: this process.
 
     Returns:
         None if there is no good one: start at step 0, where replayed steps repeat themselves
@@ -111,25 +149,38 @@ def load_latest(run: RunDirectory, ledger_steps: int | None) -> Checkpoint | Non
 
     Raises:
         LedgerMismatchError: a good checkpoint is ahead of the ledger, so the ledger lost lines.
+        CheckpointError: it is of another version's form, or a rank does not see it.
     """
-    _remove_leftovers(run)
+    from dpft.parallel.cohort import SingleProcess, together
+
+    cohort = cohort or SingleProcess()
+    found: list[tuple[int, Path]] = []
+    with together(cohort):
+        if run is not None:
+            _remove_leftovers(run.checkpoints)
+            found = _steps(run.checkpoints)
+    checkpoints = cohort.from_first(run and run.checkpoints)
+    with together(cohort):
+        if cohort.divided:
+            _check_shared(checkpoints, cohort)
     warnings: list[str] = []
-    for step, path in reversed(_steps(run)):
-        try:
-            tensors, state = _read(path, step)
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-            warnings.append(f"checkpoint {path.name} is damaged and was passed over: {error}")
-            _log.warning("%s", warnings[-1])
+    for step, path in reversed(cohort.from_first(found)):
+        with together(cohort):
+            told = _manifest(path, step) if run is not None else {}
+        told = cohort.from_first(told)
+        problem = told.get("problem") or _damage(path, told["files"], cohort)
+        if problem:
+            warnings.append(f"checkpoint {path.name} is damaged and was passed over: {problem}")
+            if run is not None:
+                _log.warning("%s", warnings[-1])
             continue
-        if ledger_steps is not None and step > ledger_steps:
-            raise LedgerMismatchError(
-                f"{path} has {step} steps behind it but the ledger holds {ledger_steps}; expected "
-                f"at least {step}: the ledger lost lines and would under-report what was spent. "
-                f"Restore {run.ledger}, or {START_OVER}"
-            )
-        # A process that was killed behind its last checkpoint may have left one too many.
-        _drop(run, [earlier for number, earlier in _steps(run) if number <= step][:-KEPT])
-        return Checkpoint(step, tensors, state, path, warnings)
+        with together(cohort):
+            if run is not None:
+                _check_ledger(run, path, step, ledger_steps)
+                # A process that was killed behind its last checkpoint may have left one too many.
+                earlier = [old for number, old in _steps(run.checkpoints) if number <= step]
+                _drop(run.checkpoints, earlier[:-KEPT])
+        return Checkpoint(step, told["state"], path, told["tensors"], cohort, warnings)
     return None
 
 
@@ -139,134 +190,108 @@ def drop_ahead(run: RunDirectory, step: int) -> None:
     In a new noise epoch they are other weights' history. Read again, if the damage was the disk's
     passing one, they would be taken for this one's.
     """
-    _drop(run, [path for number, path in _steps(run) if number > step])
+    _drop(run.checkpoints, [path for number, path in _steps(run.checkpoints) if number > step])
 
 
-def _write(folder: Path, step: int, content: dict[str, Any]) -> None:
-    _write_state(folder / STATE, content)
-    fsync_file(folder / STATE)
-    facts = {"sha256": sha256_file(folder / STATE), "size": (folder / STATE).stat().st_size}
-    body = {"format": FORMAT, "step": step, "files": {STATE: facts}}
+@contextmanager
+def _refused(folder: Path, step: int, first: bool) -> Iterator[None]:
+    """Around the writing of a checkpoint: what is left is removed, and a full disk is told of."""
+    try:
+        yield
+    except Exception as error:
+        report = disk_report(folder.parent, error)  # before the clean-up changes it
+        if first:
+            shutil.rmtree(folder, ignore_errors=True)
+        if not isinstance(error, OSError):
+            raise
+        earlier = [path.name for number, path in _steps(folder.parent) if number < step]
+        last = f"{earlier[-1]} is the last good one" if earlier else "there is no earlier one"
+        raise CheckpointError(
+            f"could not write checkpoint {folder.name.removeprefix(_TEMPORARY)} in "
+            f"{folder.parent}: {report}. Of the checkpoints in place, {last}. Nothing is lost: "
+            "free some space and run the same command again"
+        ) from error
+
+
+def _check_shared(checkpoints: Path, cohort: Cohort) -> None:
+    if not checkpoints.is_dir():
+        raise CheckpointError(
+            f"rank {cohort.rank} of {cohort.size} does not see {checkpoints}, where each rank "
+            "writes its part of a checkpoint; expected a folder on a file system that all machines "
+            "share: type runs_dir=FOLDER with such a one"
+        )
+
+
+def _check_ledger(run: RunDirectory, path: Path, step: int, ledger_steps: int | None) -> None:
+    if ledger_steps is not None and step > ledger_steps:
+        raise LedgerMismatchError(
+            f"{path} has {step} steps behind it but the ledger holds {ledger_steps}; expected "
+            f"at least {step}: the ledger lost lines and would under-report what was spent. "
+            f"Restore {run.ledger}, or {START_OVER}"
+        )
+
+
+def _write_manifest(folder: Path, step: int, state: Mapping[str, Any], written: Any) -> None:
+    files, tensors = written
+    body = {"format": FORMAT, "step": step, "state": state, "files": files, "tensors": tensors}
     manifest = folder / MANIFEST
-    manifest.write_text(json.dumps({**body, "sha256": _digest(body)}, indent=2, sort_keys=True))
+    manifest.write_text(json.dumps({**body, "sha256": _digest(body)}, sort_keys=True))
     fsync_file(manifest)
     fsync_directory(folder)
 
 
-def _write_state(path: Path, state: dict[str, Any]) -> None:
-    import torch
-
-    with path.open("wb", buffering=0) as file:
-        writer = _PatientWriter(file.write)
-        try:
-            torch.save(state, writer)  # type: ignore[arg-type]
-        except RuntimeError as error:
-            # Closing its half-written file, torch.save complains, and forgets that it was stopped.
-            if isinstance(error.__context__, KeyboardInterrupt):
-                raise error.__context__ from None
-            raise
-    if writer.error is not None:
-        raise writer.error
-
-
-class _PatientWriter:
-    """Keeps the first disk error for later.
-
-    An exception that crosses ``torch.save``'s C++ writer comes out as a RuntimeError that has
-    forgotten that the disk was full.
-    """
-
-    def __init__(self, write: Any) -> None:
-        self._write = write
-        self.error: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        total = len(view)
-        try:
-            while self.error is None and len(view):
-                view = view[self._write(view) :]
-        except OSError as error:
-            self.error = error
-        return total
-
-    def flush(self) -> None:
-        """Nothing is buffered."""
-
-
-def _read(path: Path, step: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    import torch
-
-    manifest = parse_json((path / MANIFEST).read_bytes())
-    if not isinstance(manifest, dict):
-        raise ValueError(f"{MANIFEST} holds no mapping")
-    claimed = manifest.pop("sha256")
-    if claimed != _digest(manifest):
-        raise ValueError(f"{MANIFEST} does not match its own checksum")
-    if manifest["format"] != FORMAT or manifest["step"] != step:
-        raise ValueError(
-            f"{MANIFEST} says format {manifest['format']}, step {manifest['step']}; expected "
-            f"format {FORMAT}, step {step}"
-        )
-    for name, expected in manifest["files"].items():
-        size = (path / name).stat().st_size
-        if size != expected["size"]:
-            raise ValueError(f"{name} has {size} bytes, expected {expected['size']}")
-        if sha256_file(path / name) != expected["sha256"]:
-            raise ValueError(f"{name} does not match its checksum")
-    content = torch.load(path / STATE, weights_only=True, map_location="cpu")
-    return content["tensors"], content["state"]
-
-
-def _portable(value: Any, where: str = "state") -> Any:
-    """The same state of plain data and tensors on the CPU, which pickles to the same bytes always.
-
-    Pickle writes one shared object differently from two equal ones, and which of the two a state
-    holds changes when it is loaded. So strings are interned and containers are made anew.
+def _manifest(path: Path, step: int) -> dict[str, Any]:
+    """What the manifest says; or what is wrong with it, as ``problem``.
 
     Raises:
-        TypeError: naming the place of a value that is not plain data.
+        CheckpointError: it is sound, and of another version's form.
     """
-    import torch
-
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, torch.Tensor):
-        tensor = value.detach().cpu().contiguous()
-        whole = tensor.untyped_storage().nbytes() == tensor.nbytes
-        return tensor if whole else tensor.clone()
-    if isinstance(value, str):
-        return sys.intern(str(value))
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value)
-    if isinstance(value, Mapping):
-        return {
-            _portable(key, where): _portable(item, f"{where}[{key!r}]")
-            for key, item in value.items()
-        }
-    if isinstance(value, list | tuple):
-        items = [_portable(item, f"{where}[{index}]") for index, item in enumerate(value)]
-        return items if isinstance(value, list) else tuple(items)
-    raise TypeError(
-        f"{where} is a {type(value).__name__}; expected tensors, numbers, strings, booleans, None, "
-        f"dicts, lists and tuples only: a checkpoint must load without running code"
+    try:
+        told = parse_json((path / MANIFEST).read_bytes(), infinities=True)
+        if not isinstance(told, dict):
+            raise ValueError(f"{MANIFEST} holds no mapping")
+        if told.pop("sha256") != _digest(told):
+            raise ValueError(f"{MANIFEST} does not match its own checksum")
+        if told["step"] != step:
+            raise ValueError(f"{MANIFEST} says step {told['step']}; expected {step}")
+        if told["format"] == FORMAT:
+            return {name: told[name] for name in ("state", "files", "tensors")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return {"problem": str(error)}
+    raise CheckpointError(
+        f"{path} is of format {told['format']}, which another version of dpft wrote; expected "
+        f"format {FORMAT}: continue with the version that began the run, or {START_OVER}"
     )
+
+
+def _damage(path: Path, files: Mapping[str, Any], cohort: Cohort) -> str:
+    """What is wrong with a file; nothing if all are sound. Ranks with parts share the work."""
+    names, found = sorted(files), ""
+    own = names[cohort.rank :: cohort.size] if cohort.divided else names * (cohort.rank == 0)
+    for name in own:
+        try:
+            size = (path / name).stat().st_size
+            if size != files[name]["size"]:
+                found = f"{name} has {size} bytes, expected {files[name]['size']}"
+            elif sha256_file(path / name) != files[name]["sha256"]:
+                found = f"{name} does not match its checksum"
+        except OSError as error:
+            found = str(error)
+    return next(filter(None, cohort.gather(found)), "")
 
 
 def _digest(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(body).encode()).hexdigest()
 
 
-def _steps(run: RunDirectory) -> list[tuple[int, Path]]:
+def _steps(checkpoints: Path) -> list[tuple[int, Path]]:
     """Checkpoints in place, oldest first."""
-    found = ((re.fullmatch(r"step-(\d+)", path.name), path) for path in run.checkpoints.iterdir())
+    found = ((re.fullmatch(r"step-(\d+)", path.name), path) for path in checkpoints.iterdir())
     return sorted((int(match[1]), path) for match, path in found if match)
 
 
-def _remove_leftovers(run: RunDirectory) -> None:
-    for path in run.checkpoints.glob(f"{_TEMPORARY}*"):
+def _remove_leftovers(checkpoints: Path) -> None:
+    for path in checkpoints.glob(f"{_TEMPORARY}*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -277,8 +302,8 @@ def _put_in_place(temporary: Path, target: Path) -> None:
     fsync_directory(target.parent)
 
 
-def _drop(run: RunDirectory, paths: Sequence[Path]) -> None:
+def _drop(checkpoints: Path, paths: Sequence[Path]) -> None:
     for path in paths:
         # Renamed first: a kill amid the removal must not leave what looks like a checkpoint.
         path.rename(path.with_name(f"{_TEMPORARY}old-{path.name}"))
-    _remove_leftovers(run)
+    _remove_leftovers(checkpoints)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,7 +15,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import own_part, together
-from dpft.parallel.optimizer_state import spread_state, whole_state
+from dpft.parallel.optimizer_state import put_together, room_for, taken_apart
 from dpft.privacy.noise import Released
 from dpft.runs.closing import Closing
 from dpft.training.epochs import go_on, in_epoch
@@ -28,6 +28,8 @@ from dpft.training.trackers import Figures, Guarded
 
 _AUDIT = "audit"  # the folder under private/
 _MICROBATCHES = "microbatches.json"  # under private/
+# Of the tensors in a checkpoint.
+_WEIGHTS, _OPTIMIZER = "weights/", "optimizer/"
 
 
 class Session(Closing):
@@ -66,12 +68,21 @@ class Session(Closing):
         if directory is not None and self._mechanism.private:
             self._ledger = runs.Ledger(directory.ledger, prepared.header())
         self._moved = prepared.parts.moved()
+        self._names = list(self._moved)
+        # Of a pipeline's parameters each rank trains its stages'.
+        self._own = [
+            name
+            for name in self._names
+            if not self._cohort.owners or name in self._clipper.parameters
+        ]
         self._optimizer = make_optimizer(run.optim, iter(self._moved.values()))
         self.seconds = 0.0
-        saved = None
-        with together(self._cohort, f"{prepared.data} {prepared.model}"):
+        self._cohort.meet(word=f"{prepared.data} {prepared.model}")
+        spent = self._ledger.next_step if self._ledger else None
+        saved = runs.checkpoint.load_latest(directory, spent, self._cohort)
+        with together(self._cohort):
             if directory is not None:
-                saved = self._resume(directory)
+                self._check(directory, saved)
                 if self._ledger is not None:
                     begun = 0 if saved is None else saved.step
                     go_on(run, self._mechanism, directory, self._ledger, begun, progress)
@@ -163,66 +174,44 @@ class Session(Closing):
 
     def whole_model(self) -> LoadedModel:
         """The trained model in one piece, on every rank; all must ask."""
-        trained = self._whole(self._moved) if self._cohort.divided else {}
-        return whole_again(
-            self._run, self._prepared.task, self._prepared.parts, self._cohort, trained
-        )
-
-    def _whole(self, parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, torch.Tensor]:
-        """Whole parameters, on the first rank; nothing on the others, which take part."""
-        if not self._cohort.divided:
-            return dict(parameters) if self._cohort.rank == 0 else {}
-        kept = {}
-        for name, parameter in parameters.items():
-            whole = self._cohort.whole(parameter.detach(), name)
-            if self._cohort.rank == 0:
-                kept[name] = whole.cpu()
-        return kept
+        return whole_again(self._run, self._prepared.task, self._prepared.parts, self._cohort)
 
     def _take_over(self, saved: runs.Checkpoint | None) -> int:
-        """Set every rank's weights, optimizer and estimates to the first one's checkpoint.
-
-        Args:
-            saved: the checkpoint; None on the other ranks, and where there is none.
-
-        Returns:
-            The step to begin with.
-        """
-        held: tuple[int, Sequence[float]] | None = None
-        if saved is not None:
-            held = saved.step, saved.state.get("estimates", ())
-        held = self._cohort.from_first(held)
-        if held is None:
+        """Set this rank's weights, optimizer and estimates to a checkpoint's; the first step."""
+        if saved is None:
             return 0
-        step, estimates = held
-        for name, parameter in self._moved.items():
-            self._cohort.spread(parameter, None if saved is None else saved.tensors[name])
-        spread_state(
-            self._optimizer, None if saved is None else saved.state["optimizer"], self._cohort
-        )
-        if self._cohort.owners:
-            for name in self._moved.keys() - self._clipper.parameters.keys():
-                self._optimizer.state.pop(self._moved[name], None)
+        held = {
+            name.removeprefix(_OPTIMIZER): like
+            for name, like in saved.described().items()
+            if name.startswith(_OPTIMIZER)
+        }
+        own = {key: like for key, like in held.items() if key.rpartition("/")[0] in self._own}
+        state = room_for(self._optimizer, self._names, own)
+        targets = {f"{_OPTIMIZER}{key}": tensor for key, tensor in state.items()}
+        targets |= {f"{_WEIGHTS}{name}": self._moved[name].detach() for name in self._own}
+        saved.fill(targets)
+        rest = saved.state["optimizer"]
+        put_together(self._optimizer, self._names, self._own, state, rest)
         if self._clipper.adaptive is not None:
-            self._clipper.move(estimates)
-        return step
+            self._clipper.move(saved.state["estimates"])
+        return saved.step
 
-    def _resume(self, directory: runs.RunDirectory) -> runs.Checkpoint | None:
-        """The checkpoint to go on from, once it is known to be of this run."""
+    def _check(self, directory: runs.RunDirectory, saved: runs.Checkpoint | None) -> None:
+        """That the checkpoint to go on from is of this run."""
         ledger, auditor = self._ledger, self._prepared.auditor
-        saved = runs.checkpoint.load_latest(directory, ledger.next_step if ledger else None)
         if saved is None:
             if ledger and ledger.next_step:
                 self._progress.say(
                     f"{directory.path} has no checkpoint: the {ledger.next_step} steps of "
                     "its ledger are repeated from the first on"
                 )
-            return None
+            return
         for warning in saved.warnings:
             self._progress.warn(warning)
-        if set(self._moved) != set(saved.tensors):
+        held = {name for name in saved.written if name.startswith(_WEIGHTS)}
+        if held != {f"{_WEIGHTS}{name}" for name in self._names}:
             raise ConfigError(
-                f"the checkpoint holds {len(saved.tensors)} parameters, the model trains "
+                f"the checkpoint holds {len(held)} parameters, the model trains "
                 f"{len(self._moved)}; expected the same ones: was the model replaced on disk? Type "
                 "force=true to start over"
             )
@@ -242,7 +231,6 @@ class Session(Closing):
         self._progress.say(
             f"continuing {directory.path} at step {saved.step} of {self._mechanism.steps}"
         )
-        return saved
 
     def _spend(self, step: int, released: Released) -> None:
         if not self._mechanism.private:
@@ -263,33 +251,23 @@ class Session(Closing):
                 self._ledger.spend(step, **entry)
 
     def _save(self, step: int) -> None:
-        """Write a checkpoint, the same whatever the layout; every rank takes part."""
-        tensors = self._whole(self._moved)
-        optimizer = whole_state(self._optimizer, self._cohort, list(self._moved))
-        with together(self._cohort, f"checkpoint {step}"):
-            if self._directory is not None:
-                self._write(self._directory, step, tensors, optimizer)
-
-    def _write(
-        self,
-        directory: runs.RunDirectory,
-        step: int,
-        tensors: Mapping[str, torch.Tensor],
-        optimizer: Mapping[str, Any],
-    ) -> None:
+        """Write a checkpoint, of the same form whatever the layout; every rank its part."""
+        held, rest = taken_apart(self._optimizer, self._names, self._cohort)
+        tensors = {f"{_WEIGHTS}{name}": self._moved[name].detach() for name in self._own}
+        tensors |= {f"{_OPTIMIZER}{key}": tensor for key, tensor in held.items()}
         state = {
-            "optimizer": optimizer,
+            "optimizer": rest,
             "seconds": self.seconds,
             "data": self._prepared.data,
             "model": self._prepared.model,
         }
         if self._clipper.adaptive is not None:
             state["estimates"] = list(self._clipper.estimates)
-        if self._prepared.auditor is not None:
+        if self._prepared.auditor is not None and self._directory is not None:
             # Not in the checkpoint, which the guarantee covers: the scores are noiseless.
             audited = self._prepared.auditor.state()
-            runs.save_private_state(directory, _AUDIT, step, audited)
-        runs.checkpoint.save(directory, step, tensors, state)
+            runs.save_private_state(self._directory, _AUDIT, step, audited)
+        runs.checkpoint.save(self._directory, step, tensors, state, self._cohort)
 
 
 def release_digest(parameters: Mapping[str, torch.nn.Parameter], released: Released) -> str:

@@ -307,28 +307,34 @@ def _agreed(of_ranks: Sequence[Mapping[str, str]]) -> dict[str, str]:
     return merged
 
 
-def whole_again(
-    run: Run, task: Task, parts: Parts, cohort: Cohort, trained: Mapping[str, torch.Tensor]
-) -> LoadedModel:
+@torch.no_grad()
+def whole_again(run: Run, task: Task, parts: Parts, cohort: Cohort) -> LoadedModel:
     """The model in one piece on every rank, once training is over, to be saved and asked.
+
+    One parameter at a time, so that a rank holds no more than its share and the whole model.
 
     Args:
         run: the settings.
         task: says what kind of model it needs.
         parts: what was trained.
         cohort: the ranks.
-        trained: on the first rank, whole parameters by name; nothing on the others.
     """
     if not cohort.divided:
         return parts.loaded
-    first = cohort.rank == 0
+    first, trained = cohort.rank == 0, dict(parts.moved())
     device = next(iter(parts.clipper.parameters.values())).device
     loaded = _load(run, task, cohort)
     loaded.model.to(device).train()  # type: ignore[arg-type]
-    moved = parts.moved()
     for name, parameter in loaded.model.named_parameters():
-        if name in moved or cohort.sharded:  # else each rank has read its own
-            cohort.spread(parameter, trained.get(name, parameter) if first else None)
+        if name in trained:
+            whole = cohort.whole(trained.pop(name).detach(), name)
+            if cohort.sharded:  # every rank has put it together
+                parameter.copy_(whole)
+            else:
+                cohort.spread(parameter, whole if first else None)
+        elif cohort.sharded:  # else each rank has read its own
+            cohort.spread(parameter, parameter if first else None)
+    assert not trained, f"the model has no place for {list(trained)}"
     for buffer in loaded.model.buffers():
         cohort.spread(buffer, buffer if first else None)
     return loaded

@@ -1,4 +1,5 @@
 import errno
+import json
 import logging
 import os
 import shutil
@@ -10,18 +11,25 @@ import torch
 
 from dpft.runs import CheckpointError, LedgerMismatchError, RunDirectory, checkpoint
 
-STATE: dict[str, Any] = {"lr": 0.5, "betas": (0.9, 0.99), "name": "adam", "none": None, 3: [True]}
+STATE: dict[str, Any] = {"lr": 0.1 + 0.2, "one": 1.0, "name": "adam", "none": None, "list": [True]}
 
 
 def save(run: RunDirectory, step: int) -> Path:
     weights = {"w": torch.arange(6.0).reshape(2, 3) + step, "b": torch.full((2,), float(step))}
-    return checkpoint.save(run, step, weights, {**STATE, "m": torch.ones(3) * step})
+    checkpoint.save(run, step, weights, STATE)
+    return run.checkpoints / f"step-{step:08d}"
 
 
 def load(run: RunDirectory) -> checkpoint.Checkpoint:
     latest = checkpoint.load_latest(run, None)
     assert latest is not None
     return latest
+
+
+def tensors(latest: checkpoint.Checkpoint) -> dict[str, torch.Tensor]:
+    found = {name: torch.empty_like(t, device="cpu") for name, t in latest.described().items()}
+    latest.fill(found)
+    return found
 
 
 def names(run: RunDirectory) -> list[str]:
@@ -38,9 +46,9 @@ def test_what_is_saved_is_loaded(run: RunDirectory) -> None:
     save(run, 4)
     latest = load(run)
     assert latest.step == 4
-    assert torch.equal(latest.tensors["w"], torch.arange(6.0).reshape(2, 3) + 4)
-    assert torch.equal(latest.state.pop("m"), torch.full((3,), 4.0))
+    assert torch.equal(tensors(latest)["w"], torch.arange(6.0).reshape(2, 3) + 4)
     assert latest.state == STATE
+    assert isinstance(latest.state["one"], float)
     assert latest.warnings == []
 
 
@@ -48,7 +56,7 @@ def test_loading_and_saving_again_gives_equal_bytes(run: RunDirectory) -> None:
     folder = save(run, 4)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     latest = load(run)
-    checkpoint.save(run, 4, latest.tensors, latest.state)
+    checkpoint.save(run, 4, tensors(latest), latest.state)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
@@ -74,43 +82,41 @@ def test_one_too_many_that_a_kill_left_is_dropped_on_resuming(
     assert names(run) == ["step-00000004", "step-00000006"]
 
 
-def test_tied_weights_are_saved_once_and_slices_without_what_they_are_cut_from(
+def test_tensors_of_every_shape_are_saved_without_what_they_are_cut_from(
     run: RunDirectory,
 ) -> None:
-    embedding, flat = torch.randn(50, 8), torch.randn(10_000)
-    tensors = {
-        "head": embedding,
-        "embedding": torch.nn.Parameter(embedding),
+    flat = torch.randn(10_000)
+    saved = {
+        "parameter": torch.nn.Parameter(torch.randn(50, 8)).detach(),
         "transposed": torch.randn(3, 2).T,
-        "left": flat[:8].view(2, 4),
+        "cut": flat[:8].view(2, 4),
+        "every second": flat[:10:2],
         "empty": torch.empty(0, 3),
+        "one": torch.tensor(7.0),
     }
-    folder = checkpoint.save(run, 1, tensors, {"slice": flat[8:]})
-    assert (folder / "state.pt").stat().st_size < 4 * (400 + 10_000) + 5_000
-    folder = checkpoint.save(run, 2, tensors, {"slice": flat[8:10]})
-    assert (folder / "state.pt").stat().st_size < 4 * 400 + 5_000
-    loaded = load(run).tensors
-    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
-    assert loaded["head"].data_ptr() == loaded["embedding"].data_ptr()
+    checkpoint.save(run, 1, saved, {})
+    part = run.checkpoints / "step-00000001/part-00000"
+    assert part.stat().st_size == 4 * (400 + 6 + 8 + 5 + 1)
+    loaded = tensors(load(run))
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in saved.items())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int64, torch.bool])
 def test_every_type_keeps_its_bits(run: RunDirectory, dtype: torch.dtype) -> None:
     tensor = torch.tensor([0.0, -0.0, 1.5, float("nan")]).to(dtype)
-    checkpoint.save(run, 1, {"x": tensor}, {"x": tensor})
-    latest = load(run)
-    for loaded in (latest.tensors["x"], latest.state["x"]):
-        assert loaded.dtype == dtype
-        assert torch.equal(loaded.view(torch.uint8), tensor.view(torch.uint8))
+    checkpoint.save(run, 1, {"x": tensor}, {})
+    loaded = tensors(load(run))["x"]
+    assert loaded.dtype == dtype
+    assert torch.equal(loaded.view(torch.uint8), tensor.view(torch.uint8))
 
 
 def test_a_state_that_needs_code_to_load_is_refused_by_name(run: RunDirectory) -> None:
-    with pytest.raises(TypeError, match=r"state\['sampler'\]\[0\] is a set"):
+    with pytest.raises(TypeError, match=r"sampler\[0\] is a set"):
         checkpoint.save(run, 1, {}, {"sampler": [{1, 2}]})
     assert names(run) == []
 
 
-@pytest.mark.parametrize("file", ["state.pt", "manifest.json"])
+@pytest.mark.parametrize("file", ["part-00000", "manifest.json"])
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
 def test_a_flipped_bit_falls_back_to_the_one_before(
     run: RunDirectory, file: str, place: float, caplog: pytest.LogCaptureFixture
@@ -125,7 +131,7 @@ def test_a_flipped_bit_falls_back_to_the_one_before(
     assert latest.warnings == caplog.messages
 
 
-@pytest.mark.parametrize("file", ["state.pt", "manifest.json"])
+@pytest.mark.parametrize("file", ["part-00000", "manifest.json"])
 def test_a_missing_or_short_file_falls_back_to_the_one_before(run: RunDirectory, file: str) -> None:
     save(run, 2)
     path = save(run, 4) / file
@@ -137,16 +143,16 @@ def test_a_missing_or_short_file_falls_back_to_the_one_before(run: RunDirectory,
 
 def test_all_damaged_means_step_zero(run: RunDirectory) -> None:
     for step in (2, 4):
-        (save(run, step) / "state.pt").write_bytes(b"")
+        (save(run, step) / "part-00000").write_bytes(b"")
     assert checkpoint.load_latest(run, 4) is None
 
 
 def test_a_damaged_one_is_replaced_and_never_counts_as_kept(run: RunDirectory) -> None:
     save(run, 2)
-    (save(run, 4) / "state.pt").write_bytes(b"")
+    (save(run, 4) / "part-00000").write_bytes(b"")
     save(run, 3)
     assert names(run) == ["step-00000002", "step-00000003"]
-    (save(run, 4) / "state.pt").write_bytes(b"")
+    (save(run, 4) / "part-00000").write_bytes(b"")
     save(run, 4)
     assert load(run).step == 4
     assert names(run) == ["step-00000003", "step-00000004"]
@@ -159,31 +165,37 @@ def test_weights_ahead_of_the_ledger_are_refused(run: RunDirectory) -> None:
         checkpoint.load_latest(run, 3)
 
 
-def test_ctrl_c_while_a_checkpoint_is_written_is_ctrl_c(tmp_path, monkeypatch):
+def test_ctrl_c_while_a_checkpoint_is_written_is_ctrl_c(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And no failure of the run, after which a sweep would go on with the next."""
 
-    write, calls = checkpoint._PatientWriter.write, []
+    def interrupted(self: Any, *_: Any) -> None:
+        raise KeyboardInterrupt
 
-    def interrupted(self, data):
-        calls.append(len(memoryview(data)))
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return write(self, data)
-
-    monkeypatch.setattr("dpft.runs.checkpoint._PatientWriter.write", interrupted)
+    monkeypatch.setattr("dpft.parallel.parts._Writer.write_data", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        checkpoint._write_state(tmp_path / "state.pt", {"x": torch.arange(10_000)})
+        save(run, 1)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused_by_name(run: RunDirectory) -> None:
+    """Passed over as a damaged one, the run would begin anew."""
+    file = save(run, 2) / "manifest.json"
+    body = {"format": 1, "step": 2, "files": {}}
+    file.write_text(json.dumps({**body, "sha256": checkpoint._digest(body)}))
+    with pytest.raises(CheckpointError, match=r"step-00000002 is of format 1, .*force=true"):
+        load(run)
 
 
 def test_a_full_disk_leaves_the_earlier_ones_and_says_what_to_do(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, _: Any) -> None:
-        path.write_bytes(b"half of it")
+    def full(folder: Path, *_: Any) -> None:
+        (folder / "manifest.json").write_bytes(b"half of it")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     save(run, 2)
-    monkeypatch.setattr(checkpoint, "_write_state", full)
+    monkeypatch.setattr(checkpoint, "_write_manifest", full)
     with pytest.raises(CheckpointError) as caught:
         save(run, 4)
     message = str(caught.value)

@@ -147,7 +147,7 @@ def test_temporary_files_of_killed_processes_go_and_those_of_others_stay(run: Ru
         ("private/metrics.jsonl", '{"step": 0}\n{"step": 1}\n{"st', 2),
         ("private/metrics.jsonl", '{"step": 0}\n\0\0\0\n', 1),
         ("private/norms.jsonl", '{"step": 2}\n', 3),
-        ("checkpoints/step-00000002/state.pt", "", 2),
+        ("checkpoints/step-00000002/part-00000", "", 2),
         ("private/audit/step-00000004.json", "{}", 4),
         ("model/model.safetensors", "x", 5),
         ("record.json", "{", 5),

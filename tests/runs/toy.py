@@ -38,8 +38,7 @@ def train(
             start = 0
             if (latest := checkpoint.load_latest(run, ledger.steps_spent)) is not None:
                 start = latest.step
-                weight.data.copy_(latest.tensors["head"])
-                momentum = latest.state["optimizer"][0]["momentum"]
+                latest.fill({"weight": weight.detach(), "momentum": momentum})
             if file_limit is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, resource.RLIM_INFINITY))
             with MetricsLog(run.metrics, start) as metrics:
@@ -53,9 +52,8 @@ def train(
                     print(step, flush=True)
                     time.sleep(pause)
                     if (step + 1) % save_every == 0 or step + 1 == steps:
-                        tensors = {"embedding": weight, "head": weight}
-                        state = {"optimizer": {0: {"momentum": momentum}}}
-                        checkpoint.save(run, step + 1, tensors, state)
+                        tensors = {"weight": weight, "momentum": momentum}
+                        checkpoint.save(run, step + 1, tensors, {"size": size})
         run.mark_done()
 
 

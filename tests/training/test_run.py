@@ -387,7 +387,7 @@ def test_a_corrupt_checkpoint_is_passed_over(tmp_path, finished, monkeypatch):
     broken = parse(config(tmp_path, "name=broken", "privacy.noise_seed=1"))
 
     train_only(broken, monkeypatch)
-    newest = sorted((tmp_path / "broken/checkpoints").iterdir())[-1] / "state.pt"
+    newest = sorted((tmp_path / "broken/checkpoints").iterdir())[-1] / "part-00000"
     data = bytearray(newest.read_bytes())
     data[-100] ^= 1
     newest.write_bytes(data)
@@ -435,7 +435,7 @@ def test_thresholds_from_elsewhere_are_another_release(tmp_path, quick_scores, m
     )
     train_only(settings, monkeypatch)
     newest = sorted((tmp_path / "odd/checkpoints").iterdir())[-1]
-    (newest / "state.pt").write_bytes(b"")
+    (newest / "part-00000").write_bytes(b"")
     load = runs.checkpoint.load_latest
 
     def changed(*arguments):
@@ -503,15 +503,15 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, finished, monkeyp
     from dpft.runs import checkpoint
 
     settings = parse(config(tmp_path, "name=full", "privacy.noise_seed=1"))
-    write = checkpoint._write_state
+    write = checkpoint._write_manifest
 
-    def fail_at_three(path, tensors):
-        if "00000003" in str(path):
+    def fail_at_three(folder, *content):
+        if "00000003" in str(folder):
             raise OSError(28, "No space left on device")
-        write(path, tensors)
+        write(folder, *content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_write_state", fail_at_three)
+        patch.setattr(checkpoint, "_write_manifest", fail_at_three)
         with pytest.raises(runs.CheckpointError, match=r"step-00000002 is the last good one"):
             run_experiment(settings)
     outcome = run_experiment(settings)

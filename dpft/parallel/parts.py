@@ -1,0 +1,278 @@
+"""The tensors of a checkpoint, by torch.distributed.checkpoint: each rank writes and reads its own.
+
+That module plans which rank writes which piece, each piece once, and which pieces a rank needs that
+loads them, in whatever layout. Here is how they lie on the disk: each rank's pieces one behind the
+other in one file of plain numbers, and a table of where each begins, of plain data. Its own format
+has a pickle for a table, which would run whatever code somebody put there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+)
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from dpft.config.errors import RankError
+from dpft.parallel.cohort import Cohort, UnansweredError
+
+
+class Parts(NamedTuple):
+    """What was written, as plain data.
+
+    Attributes:
+        files: SHA-256 and size of each file, by name.
+        tensors: by name, ``dtype``, ``size`` and ``pieces``: of each where it begins in the tensor
+            (``offsets``), its ``sizes``, its ``file``, and where it begins there (``at``).
+    """
+
+    files: dict[str, Any]
+    tensors: dict[str, Any]
+
+
+def write(folder: Path, tensors: Mapping[str, Tensor], cohort: Cohort) -> Parts:
+    """Write what the ranks hold, durably; every rank must ask, and none holds more than before.
+
+    Args:
+        folder: empty, the same on every rank that holds something of its own.
+        tensors: by name. Parts of one tensor have its name on every rank; copies are written once.
+        cohort: the ranks. Where they hold copies of everything, the first one writes.
+
+    Returns:
+        On the first rank what was written.
+
+    Raises:
+        OSError: on the rank whose file could not be written.
+        RankError: on the others, naming it.
+    """
+    alone = not cohort.divided
+    if alone and cohort.rank:
+        return Parts({}, {})
+    writer = _Writer(folder / f"part-{cohort.rank:05d}")
+    planner = dcp.DefaultSavePlanner(flatten_state_dict=False)
+    with _told(cohort):
+        dcp.save(
+            dict(sorted(tensors.items())), storage_writer=writer, planner=planner, no_dist=alone
+        )
+    files = [writer.facts] if alone else cohort.gather(writer.facts)
+    return Parts({name: facts for each in files for name, facts in each.items()}, writer.tensors)
+
+
+def read(
+    folder: Path, written: Mapping[str, Any], targets: Mapping[str, Tensor], cohort: Cohort
+) -> None:
+    """Fill tensors, or this rank's parts of them; every rank must ask.
+
+    Args:
+        folder: where the files lie.
+        written: see `Parts.tensors`.
+        targets: by name. Where ranks hold copies of everything, the same on each.
+        cohort: the ranks, which may be others than those that wrote.
+
+    Raises:
+        OSError, ValueError, RuntimeError: a file could not be read, or is not as the table says.
+        RankError: on the other ranks, naming the one that failed.
+    """
+    alone = not cohort.divided
+    if not alone or cohort.rank == 0:
+        planner = dcp.DefaultLoadPlanner(flatten_state_dict=False)
+        with _told(cohort):
+            reader = _Reader(folder, written)
+            dcp.load(dict(targets), storage_reader=reader, planner=planner, no_dist=alone)
+    if alone:
+        for target in targets.values():
+            cohort.spread(target, target if cohort.rank == 0 else None)
+
+
+def described(written: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Tensors without numbers, of the types and whole shapes of those that were written.
+
+    Args:
+        written: see `Parts.tensors`.
+    """
+    return {
+        name: torch.empty(told["size"], dtype=_dtype(told), device="meta")
+        for name, told in written.items()
+    }
+
+
+class _Writer(dcp.StorageWriter):
+    """Writes one rank's pieces to a file.
+
+    Attributes:
+        facts: of the file, by its name.
+        tensors: see `Parts`; on the first rank.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.facts: dict[str, Any] = {}
+        self.tensors: dict[str, Any] = {}
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        digest, results, at = hashlib.sha256(), [], 0
+        with self._file.open("xb", buffering=0) as stream:
+            for item in plan.items:
+                tensor: Any = planner.resolve_data(item)
+                # One at a time: on an accelerator a whole part would need as much main memory.
+                flat = tensor.detach().cpu().contiguous().flatten()
+                data = flat.view(torch.uint8).numpy().data
+                results.append(WriteResult(item.index, len(data), (self._file.name, at)))
+                digest.update(data)
+                at += len(data)
+                while len(data):
+                    data = data[stream.write(data) :]
+            os.fsync(stream.fileno())
+        self.facts = {self._file.name: {"sha256": digest.hexdigest(), "size": at}}
+        return _done(results)
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        places = {one.index: one.storage_data for each in results for one in each}
+        for name, tensor in metadata.state_dict_metadata.items():
+            assert isinstance(tensor, TensorStorageMetadata), name
+            pieces = []
+            for chunk in tensor.chunks:
+                file, at = places[dcp.metadata.MetadataIndex(name, chunk.offsets)]
+                where = {"offsets": list(chunk.offsets), "sizes": list(chunk.sizes)}
+                pieces.append({**where, "file": file, "at": at})
+            dtype = str(tensor.properties.dtype).removeprefix("torch.")
+            self.tensors[name] = {"dtype": dtype, "size": list(tensor.size), "pieces": pieces}
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        pass
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return True
+
+
+class _Reader(dcp.StorageReader):
+    """Reads the pieces that a rank needs, of any ranks' files."""
+
+    def __init__(self, folder: Path, written: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self._written = written
+
+    def read_metadata(self) -> Metadata:
+        return Metadata(
+            {
+                name: TensorStorageMetadata(
+                    TensorProperties(dtype=_dtype(tensor)),
+                    torch.Size(tensor["size"]),
+                    [
+                        ChunkStorageMetadata(torch.Size(p["offsets"]), torch.Size(p["sizes"]))
+                        for p in tensor["pieces"]
+                    ],
+                )
+                for name, tensor in self._written.items()
+            }
+        )
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        for item in plan.items:
+            target = planner.resolve_tensor(item).detach()
+            target.copy_(self._read(item))
+            planner.commit_tensor(item, target)
+        return _done(None)
+
+    def _read(self, item: ReadItem) -> Tensor:
+        """What is asked of a piece; no more rows of it are read than that needs."""
+        tensor, begin = self._written[item.storage_index.fqn], item.storage_index.offset
+        (piece,) = [p for p in tensor["pieces"] if torch.Size(p["offsets"]) == begin]
+        sizes, offsets, lengths = list(piece["sizes"]), item.storage_offsets, item.lengths
+        first, row = 0, math.prod(sizes[1:])
+        if sizes:
+            first, sizes[0] = offsets[0], lengths[0]
+        found = torch.empty(sizes, dtype=_dtype(tensor))
+        with (self._folder / piece["file"]).open("rb", buffering=0) as stream:
+            stream.seek(piece["at"] + first * row * found.itemsize)
+            data = found.flatten().view(torch.uint8).numpy().data
+            while len(data):
+                count = stream.readinto(data)
+                if not count:
+                    raise ValueError(f"{piece['file']} ends before {item.storage_index.fqn} does")
+                data = data[count:]
+        ranges = zip(offsets[1:], lengths[1:], strict=True)
+        return found[(..., *(slice(begin, begin + length) for begin, length in ranges))]
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        pass
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return True
+
+
+@contextmanager
+def _told(cohort: Cohort) -> Iterator[None]:
+    """Around what all ranks do: the error of this rank as it was, or who has failed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")
+            yield
+    except dcp.CheckpointException as told:
+        rank = 0 if not cohort.divided else cohort.rank
+        if rank in told.failures:
+            raise told.failures[rank][0] from told
+        other, (error, _) = min(told.failures.items())
+        raise RankError(
+            f"rank {other} of {cohort.size} stopped at its part of a checkpoint: {error}"
+        ) from None
+    except RuntimeError as error:  # of a collective: any other came in a CheckpointException
+        raise (UnansweredError(error) if cohort.divided else error) from error
+
+
+def _dtype(tensor: Mapping[str, Any]) -> torch.dtype:
+    found = getattr(torch, tensor["dtype"], None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"{tensor['dtype']!r} is no type of numbers")
+    return found
+
+
+def _done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
