@@ -7,7 +7,7 @@ the folder, and in the end all files with those of a run that was not killed.
     python -m tests.parallel.kills --kills 50 --folder build/kills
 
 There the ranks are forked from torchrun's agent; ``--command`` runs ``torchrun`` itself, whose
-ranks take seconds to import what they need.
+ranks take seconds to import what they need. Further settings may follow, such as ``parallel=fsdp``.
 """
 
 import argparse
@@ -88,16 +88,24 @@ class Campaign:
         folder: where they lie.
         seed: of the moments.
         launcher: what begins the ranks.
+        settings: beside `SETTINGS`.
     """
 
-    def __init__(self, folder: Path, seed: int = 0, launcher: type[Torchrun] = Agent) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int = 0,
+        launcher: type[Torchrun] = Agent,
+        settings: Sequence[str] = (),
+    ) -> None:
         self._folder, self._seed, self._launcher = folder, seed, launcher
+        self._settings = [*SETTINGS, *settings]
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(folder / "runs", ignore_errors=True)
         with Forked(time.sleep, 0) as process:  # the first one of all waits for the server
             process.finish()
         began = time.time()
-        with launcher([*SETTINGS, "name=unbroken"], folder) as run:
+        with launcher([*self._settings, "name=unbroken"], folder) as run:
             assert run.finish(2 * _LIFE) == 0, run.said
         path = folder / "runs/unbroken"
         self._unbroken = content(path)
@@ -113,7 +121,8 @@ class Campaign:
         name = f"run-{number}"
         path = self._folder / "runs" / name
         watched = Watched(path, STEPS, private=True)
-        with self._launcher([*SETTINGS, f"name={name}"], self._folder, restarts=kills) as run:
+        words = [*self._settings, f"name={name}"]
+        with self._launcher(words, self._folder, restarts=kills) as run:
             try:
                 dead: set[int] = set()
                 while len(result.kills) < kills:
@@ -182,10 +191,15 @@ class Campaign:
 
 
 def campaign(
-    folder: Path, kills: int, seed: int = 0, each: int = 5, launcher: type[Torchrun] = Agent
+    folder: Path,
+    kills: int,
+    seed: int = 0,
+    each: int = 5,
+    launcher: type[Torchrun] = Agent,
+    settings: Sequence[str] = (),
 ) -> Iterator[Result]:
     """Runs until so many kills were made."""
-    of = Campaign(folder, seed, launcher)
+    of = Campaign(folder, seed, launcher, settings)
     made = number = 0
     while made < kills:
         result = of.run(number, min(each, kills - made))
@@ -201,10 +215,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--command", action="store_true", help="by the command torchrun")
     parser.add_argument("--folder", type=Path, default=Path("build/kills"))
+    parser.add_argument("settings", nargs="*", help="of the runs, beside this module's own")
     given = parser.parse_args(arguments)
     fine, made = True, 0
     launcher = Torchrun if given.command else Agent
-    of = (given.folder.absolute(), given.kills, given.seed, given.each, launcher)
+    of = (given.folder.absolute(), given.kills, given.seed, given.each, launcher, given.settings)
     for result in campaign(*of):
         made += len(result.kills)
         for kill in result.kills:

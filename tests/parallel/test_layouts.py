@@ -47,6 +47,19 @@ def test_shards_that_are_killed_continue_to_the_same_bits(tmp_path):
     continue_to_the_same_bits(tmp_path, "clip=per_layer_adaptive", *SHARDED)
 
 
+def test_one_process_goes_on_from_what_shards_have_saved(tmp_path):
+    """Without privacy, where a step that is repeated costs nothing, to the same end."""
+    settings = ("clip=none", "optim=sgd", "optim.momentum=0.9", "optim.steps=8")
+    finished([alone(tmp_path, *settings, "name=one")])
+    begun = ranks(2, tmp_path, *settings, *SHARDED, "name=two")
+    begun[0].wait_for((tmp_path / "runs/two/checkpoints/step-00000002").exists)
+    for process in begun:
+        process.kill()
+    (told,) = finished([alone(tmp_path, *settings, "name=two")])
+    assert "continuing" in told.stderr
+    close(*(weights(tmp_path / "runs" / name) for name in ("one", "two")))
+
+
 def test_copies_of_shards_end_where_one_process_does(tmp_path):
     """Two copies of the model, each spread over two of four ranks."""
     finished([alone(tmp_path, "clip=bk", "name=one")])

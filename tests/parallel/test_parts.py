@@ -1,0 +1,260 @@
+"""Checkpoints of which each rank writes its own part: nothing is gathered, nothing is mixed."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dpft.config.errors import RankError
+from dpft.parallel import parts
+from dpft.parallel.optimizer_state import put_together, room_for, taken_apart
+from dpft.parallel.sharded import Shards, shard
+from dpft.runs import CheckpointError, RunDirectory, checkpoint
+from tests.parallel.ranks import together
+from tests.torture import Operations
+
+CONFIG = {"task": "e2e"}
+
+
+class Model(nn.Module):
+    """Rows that no number of ranks divides evenly, and fewer rows than ranks."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList([nn.Linear(5, 5), nn.Linear(5, 5)])
+        self.head = nn.Linear(5, 1)
+
+
+class Trained:
+    """The model with a moved optimizer, in one piece or in shards; the same numbers anywhere."""
+
+    def __init__(self, cohort=None, copies=1, steps=2):
+        self.model, self.cohort = Model(), cohort
+        if cohort is not None:
+            shape = (copies, cohort.size // copies)
+            mesh = init_device_mesh("cpu", shape, mesh_dim_names=("copy", "shard"))
+            shard(self.model, mesh if copies > 1 else mesh["shard"])
+        self.moved = dict(self.model.named_parameters())
+        self.optimizer = torch.optim.Adam(self.moved.values())
+        for _ in range(steps):
+            for parameter in self.moved.values():
+                parameter.grad = parameter.detach().sin()
+            self.optimizer.step()
+
+    def tensors(self):
+        held, rest = taken_apart(self.optimizer, list(self.moved), self.cohort or ALONE)
+        return {**{n: p.detach() for n, p in self.moved.items()}, **held}, rest
+
+    def save(self, run, step):
+        tensors, rest = self.tensors()
+        checkpoint.save(run, step, tensors, rest, self.cohort)
+
+    def load(self, run):
+        latest = checkpoint.load_latest(run, None, self.cohort)
+        names = list(self.moved)
+        like = {name: t for name, t in latest.described().items() if "/" in name}
+        room = room_for(self.optimizer, names, like)
+        latest.fill({**room, **{n: p.detach() for n, p in self.moved.items()}})
+        put_together(self.optimizer, names, names, room, latest.state)
+        return latest
+
+    def whole(self):
+        tensors, rest = self.tensors()
+        found = {n: t.full_tensor() if isinstance(t, DTensor) else t for n, t in tensors.items()}
+        return {name: tensor.clone() for name, tensor in found.items()}, rest
+
+
+class ALONE:
+    owners = ()
+
+
+def opened(folder):
+    return RunDirectory.open(folder, CONFIG, "task: e2e\n")
+
+
+def on_first(cohort, folder):
+    return opened(folder) if cohort.rank == 0 else None
+
+
+def same(one, two):
+    (tensors, rest), (others, other_rest) = one, two
+    assert tensors.keys() == others.keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, others[name]), name
+    assert rest["values"] == other_rest["values"]
+
+
+class Seen(TorchDispatchMode):
+    """Numbers that collectives took or gave, and the largest tensor that was made."""
+
+    def __init__(self):
+        super().__init__()
+        self.sent = self.largest = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        result = function(*arguments, **(named or {}))
+        collective = "c10d" in function._schema.name
+        for tensor in _tensors([arguments, result] if collective else [result]):
+            if tensor.is_floating_point():
+                self.sent += tensor.nbytes * collective
+                self.largest = max(self.largest, tensor.nbytes)
+        return result
+
+
+def _tensors(value):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each)
+
+
+def saved_in_parts(cohort, folder, copies):
+    trained, run = Trained(Shards(), copies), on_first(cohort, folder)
+    with Seen() as seen:
+        trained.save(run, 2)
+    with Seen() as gathered:  # what the same counts where tensors are put together
+        trained.whole()
+    return seen.sent, seen.largest, gathered.sent
+
+
+def loaded_in_parts(cohort, folder):
+    trained = Trained(Shards(), steps=0)
+    trained.load(on_first(cohort, folder))
+    return trained.whole()
+
+
+def test_nothing_is_gathered_and_any_number_of_ranks_goes_on(tmp_path):
+    """Saved by three, and by two copies of two; loaded by two, and by one process."""
+    alone = Trained().whole()
+    largest = 2 * 5 * 4  # of 5 rows, those of one rank
+    for size, copies in ((3, 1), (4, 2)):
+        folder = tmp_path / f"{size}"
+        for sent, made, gathered in together(saved_in_parts, size, folder, copies):
+            assert sent == 0
+            assert made <= largest * (2 if copies == 2 else 1)
+            assert gathered > 0
+        files = sorted((folder / "checkpoints/step-00000002").glob("part-*"))
+        assert len(files) == size
+        whole = sum(tensor.nbytes for tensor in alone[0].values())
+        assert sum(file.stat().st_size for file in files) == whole  # copies are written once
+        assert max(file.stat().st_size for file in files) < 0.7 * whole
+        with opened(folder) as run:
+            one = Trained(steps=0)
+            one.load(run)
+            same(one.whole(), alone)
+    for found in together(loaded_in_parts, 2, tmp_path / "3"):
+        same(found, alone)
+
+
+def test_one_process_hands_over_to_shards(tmp_path):
+    with opened(tmp_path) as run:
+        Trained().save(run, 2)
+    for found in together(loaded_in_parts, 2, tmp_path):
+        same(found, Trained().whole())
+
+
+def snapshots(cohort, folder, copies):
+    """A second checkpoint; before each operation of a rank on its files, what lies on the disk."""
+    first, second = Trained(Shards()), Trained(Shards(), steps=3)
+    run = on_first(cohort, folder)
+    first.save(run, 2)
+    looking = []
+
+    def look(self):
+        if not looking:
+            looking.append(True)
+            self.count += 1
+            shutil.copytree(folder, copies / f"{cohort.rank}-{self.count}")
+            looking.clear()
+        return False
+
+    Operations._is_last = look
+    Operations(folder, None).watch()
+    second.save(run, 4)
+    looking.append(True)
+
+
+def test_a_kill_at_any_moment_leaves_the_former_or_the_new_one(tmp_path):
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    together(snapshots, 2, tmp_path / "run", copies)
+    expected = {2: Trained().whole(), 4: Trained(steps=3).whole()}
+    found = set()
+    assert len(list(copies.glob("0-*"))) > 10
+    assert len(list(copies.glob("1-*"))) > 1
+    for folder in copies.iterdir():
+        with opened(folder) as run:
+            trained = Trained(steps=0)
+            latest = trained.load(run)
+            assert latest.warnings == []
+            same(trained.whole(), expected[latest.step])
+            found.add(latest.step)
+            assert not list(run.checkpoints.glob(".*"))
+    assert found == {2, 4}
+
+
+def refusals(cohort, folder):
+    """What each rank says when the second's disk is full, and when its part is damaged later."""
+    trained, run, said = Trained(Shards()), on_first(cohort, folder), []
+    trained.save(run, 2)
+    write = parts._Writer.write_data
+
+    def full(self, plan, planner):
+        self._file.write_bytes(b"half of it")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if cohort.rank == 1:
+        parts._Writer.write_data = full
+    try:
+        trained.save(run, 4)
+    except (CheckpointError, RankError) as error:
+        said.append(f"{type(error).__name__}: {error}")
+    parts._Writer.write_data = write
+    cohort.meet()
+    said.append(sorted(path.name for path in (folder / "checkpoints").iterdir()))
+    cohort.meet()
+    for damage in (lambda part: part.write_bytes(part.read_bytes()[::-1]), Path.unlink):
+        trained.save(run, 4)
+        if cohort.rank == 0:
+            damage(folder / "checkpoints/step-00000004/part-00001")
+        latest = checkpoint.load_latest(run, None, trained.cohort)
+        said.append((latest.step, latest.warnings))
+    return said
+
+
+def test_what_one_rank_cannot_write_or_read_all_are_told(tmp_path):
+    first, second = together(refusals, 2, tmp_path)
+    assert "CheckpointError: could not write checkpoint step-00000004" in second[0]
+    assert "No space left on device" in second[0]
+    assert "step-00000002 is the last good one" in second[0]
+    assert first[0].startswith("RankError: rank 1 of 2 stopped at its part of a checkpoint")
+    assert "No space left" in first[0]
+    for said in (first, second):
+        assert said[1] == ["step-00000002"]
+        assert [step for step, _ in said[2:]] == [2, 2]
+        assert "part-00001 does not match its checksum" in said[2][1][0]
+        assert "No such file" in said[3][1][0]
+
+
+def test_a_rank_that_does_not_see_the_folder_is_told_to_share_it(tmp_path):
+    """By ``load_latest``, before a step is taken; and no checkpoint is passed over for it."""
+
+    class Elsewhere(Shards):
+        rank, size = 1, 2
+
+        def __init__(self):
+            pass
+
+    with pytest.raises(CheckpointError, match=r"rank 1 of 2 does not see .* all machines share"):
+        checkpoint._check_shared(tmp_path / "gone", Elsewhere())
