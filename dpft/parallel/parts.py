@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
+    MetadataIndex,
     TensorProperties,
     TensorStorageMetadata,
 )
@@ -33,7 +35,9 @@ from torch.distributed.checkpoint.planner import (
     SavePlan,
     SavePlanner,
 )
-from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
 from dpft.config.errors import RankError
@@ -72,11 +76,9 @@ def write(folder: Path, tensors: Mapping[str, Tensor], cohort: Cohort) -> Parts:
     if alone and cohort.rank:
         return Parts({}, {})
     writer = _Writer(folder / f"part-{cohort.rank:05d}")
-    planner = dcp.DefaultSavePlanner(flatten_state_dict=False)
+    planner = DefaultSavePlanner(flatten_state_dict=False)
     with _told(cohort):
-        dcp.save(
-            dict(sorted(tensors.items())), storage_writer=writer, planner=planner, no_dist=alone
-        )
+        save(dict(sorted(tensors.items())), storage_writer=writer, planner=planner, no_dist=alone)
     files = [writer.facts] if alone else cohort.gather(writer.facts)
     return Parts({name: facts for each in files for name, facts in each.items()}, writer.tensors)
 
@@ -98,10 +100,10 @@ def read(
     """
     alone = not cohort.divided
     if not alone or cohort.rank == 0:
-        planner = dcp.DefaultLoadPlanner(flatten_state_dict=False)
+        planner = DefaultLoadPlanner(flatten_state_dict=False)
         with _told(cohort):
             reader = _Reader(folder, written)
-            dcp.load(dict(targets), storage_reader=reader, planner=planner, no_dist=alone)
+            load(dict(targets), storage_reader=reader, planner=planner, no_dist=alone)
     if alone:
         for target in targets.values():
             cohort.spread(target, target if cohort.rank == 0 else None)
@@ -119,7 +121,7 @@ def described(written: Mapping[str, Any]) -> dict[str, Tensor]:
     }
 
 
-class _Writer(dcp.StorageWriter):
+class _Writer(StorageWriter):
     """Writes one rank's pieces to a file.
 
     Attributes:
@@ -155,7 +157,7 @@ class _Writer(dcp.StorageWriter):
             assert isinstance(tensor, TensorStorageMetadata), name
             pieces = []
             for chunk in tensor.chunks:
-                file, at = places[dcp.metadata.MetadataIndex(name, chunk.offsets)]
+                file, at = places[MetadataIndex(name, chunk.offsets)]
                 where = {"offsets": list(chunk.offsets), "sizes": list(chunk.sizes)}
                 pieces.append({**where, "file": file, "at": at})
             dtype = str(tensor.properties.dtype).removeprefix("torch.")
@@ -178,7 +180,7 @@ class _Writer(dcp.StorageWriter):
         return True
 
 
-class _Reader(dcp.StorageReader):
+class _Reader(StorageReader):
     """Reads the pieces that a rank needs, of any ranks' files."""
 
     def __init__(self, folder: Path, written: Mapping[str, Any]) -> None:
@@ -224,8 +226,9 @@ class _Reader(dcp.StorageReader):
                 if not count:
                     raise ValueError(f"{piece['file']} ends before {item.storage_index.fqn} does")
                 data = data[count:]
-        ranges = zip(offsets[1:], lengths[1:], strict=True)
-        return found[(..., *(slice(begin, begin + length) for begin, length in ranges))]
+        for dim in range(1, len(sizes)):
+            found = found.narrow(dim, offsets[dim], lengths[dim])
+        return found
 
     def reset(self, checkpoint_id: Any = None) -> None:
         pass
@@ -253,7 +256,7 @@ def _told(cohort: Cohort) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")
             yield
-    except dcp.CheckpointException as told:
+    except CheckpointException as told:
         rank = 0 if not cohort.divided else cohort.rank
         if rank in told.failures:
             raise told.failures[rank][0] from told

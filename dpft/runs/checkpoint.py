@@ -159,9 +159,9 @@ def load_latest(
         if run is not None:
             _remove_leftovers(run.checkpoints)
             found = _steps(run.checkpoints)
-    checkpoints = cohort.from_first(run and run.checkpoints)
+    checkpoints = cohort.from_first(None if run is None else run.checkpoints)
     with together(cohort):
-        if cohort.divided:
+        if checkpoints is not None and cohort.divided:
             _check_shared(checkpoints, cohort)
     warnings: list[str] = []
     for step, path in reversed(cohort.from_first(found)):
