@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpft.config.errors import RankError
 from dpft.parallel import parts
+from dpft.parallel.cohort import SingleProcess
 from dpft.parallel.optimizer_state import put_together, room_for, taken_apart
 from dpft.parallel.sharded import Shards, shard
 from dpft.runs import CheckpointError, RunDirectory, checkpoint
@@ -50,7 +51,7 @@ class Trained:
             self.optimizer.step()
 
     def tensors(self):
-        held, rest = taken_apart(self.optimizer, list(self.moved), self.cohort or ALONE)
+        held, rest = taken_apart(self.optimizer, list(self.moved), self.cohort or SingleProcess())
         return {**{n: p.detach() for n, p in self.moved.items()}, **held}, rest
 
     def save(self, run, step):
@@ -70,10 +71,6 @@ class Trained:
         tensors, rest = self.tensors()
         found = {n: t.full_tensor() if isinstance(t, DTensor) else t for n, t in tensors.items()}
         return {name: tensor.clone() for name, tensor in found.items()}, rest
-
-
-class ALONE:
-    owners = ()
 
 
 def opened(folder):
