@@ -93,7 +93,7 @@ class Cohort(Sums, Protocol):
         """What each rank has, on every rank."""
 
     def whole(self, tensor: Tensor, name: str = "") -> Tensor:
-        """What a parameter, its gradient or its state is when its parts are put together.
+        """What a parameter or its gradient is when its parts are put together.
 
         Args:
             tensor: this rank's.
