@@ -262,7 +262,8 @@ def _told(cohort: Cohort) -> Iterator[None]:
             raise told.failures[rank][0] from told
         other, (error, _) = min(told.failures.items())
         raise RankError(
-            f"rank {other} of {cohort.size} stopped at its part of a checkpoint: {error}"
+            f"rank {other} of {cohort.size} stopped at its part of a checkpoint: "
+            f"{str(error) or type(error).__name__}"
         ) from None
     except RuntimeError as error:  # of a collective: any other came in a CheckpointException
         raise (UnansweredError(error) if cohort.divided else error) from error
