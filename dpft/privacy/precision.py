@@ -1,18 +1,25 @@
-"""Products in full float32, whatever the process allows elsewhere.
+"""Products of norms and sums: in the precision of their factors, and rounded to float32 only.
 
 TF32 (by default for convolutions on a GPU) and ``torch.set_float32_matmul_precision("medium")``
 round the factors of a product to 11 or 8 bits. A norm is then that of another gradient than the one
 that is summed, and where a record's gradient cancels over its positions the two may have nothing in
-common: clipping would let any multiple of the threshold through.
+common: clipping would let any multiple of the threshold through. `full_precision` forbids both.
+
+Factors that are in bfloat16 already need no rounding. The product of two such numbers has at most
+16 significant bits and is exact in float32, so that hardware for bfloat16 that adds up in float32
+computes what float32 would, many times faster: `mm`, `bmm` and `addmm_` use it where a device has
+it, and multiply the same numbers in float32 elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 _REDUCED = ("tf32", "bf16")
 
@@ -24,12 +31,67 @@ def _backends() -> tuple[Any, ...]:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Within this context float32 products are rounded once, to float32."""
+    """Within this context products are rounded once, to float32, and so are their partial sums."""
     changed = [(b, b.fp32_precision) for b in _backends() if b.fp32_precision in _REDUCED]
     for backend, _ in changed:
         backend.fp32_precision = "ieee"
+    cuda: Any = torch.backends.cuda.matmul
+    # A product that is cut along its sum may add up the parts in bfloat16.
+    reduced = cuda.allow_bf16_reduced_precision_reduction
+    if reduced:
+        cuda.allow_bf16_reduced_precision_reduction = False
     try:
         yield
     finally:
         for backend, before in changed:
             backend.fp32_precision = before
+        if reduced:
+            cuda.allow_bf16_reduced_precision_reduction = reduced
+
+
+@lru_cache
+def multiplies_halves(device: torch.device) -> bool:
+    """Whether a device multiplies numbers in bfloat16 and adds up in float32, by itself."""
+    return (
+        device.type == "cuda"
+        and torch.version.hip is None
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+    )
+
+
+def waits(device: torch.device) -> bool:
+    """Whether the host waits for a device when it reads a number there."""
+    return device.type != "cpu"
+
+
+def mm(x: Tensor, y: Tensor) -> Tensor:
+    """``x y`` of matrices, in float32 where both are in half precision."""
+    if _in_halves(x, y):
+        return torch.mm(x, y, out_dtype=torch.float32)
+    return torch.mm(*_widened(x, y))
+
+
+def bmm(x: Tensor, y: Tensor) -> Tensor:
+    """``x y`` of stacks of matrices, in float32 where both are in half precision."""
+    if _in_halves(x, y):
+        return torch.bmm(x, y, out_dtype=torch.float32)
+    return torch.bmm(*_widened(x, y))
+
+
+def addmm_(out: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Add ``x y`` to ``out``, which is no narrower than float32."""
+    if out.dtype == torch.float32 and _in_halves(x, y):
+        torch.addmm(out, x, y, out_dtype=torch.float32, out=out)
+        return out
+    x, y = _widened(x, y)
+    return out.addmm_(x.to(out.dtype), y.to(out.dtype))
+
+
+def _in_halves(x: Tensor, y: Tensor) -> bool:
+    return x.dtype == y.dtype == torch.bfloat16 and multiplies_halves(x.device)
+
+
+def _widened(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in one type, float32 at least: products of numbers in bfloat16 are exact there."""
+    dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
+    return x.to(dtype), y.to(dtype)

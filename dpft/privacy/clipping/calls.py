@@ -141,8 +141,9 @@ class Call:
 def uses_of(call: Call, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str, Use]]:
     """What one call adds to the gradients of its parameters, by their canonical names.
 
-    Under autocast a layer multiplies in half precision: norms and sums are computed in the
-    parameters' own, from the input as the layer rounded it. Several rows of one record become
+    Under autocast a layer multiplies in half precision: norms and sums are computed from the input
+    as the layer rounded it, in the parameters' own precision unless the rule does otherwise
+    (`halves`). Several rows of one record become
     further positions of it, over which every use sums.
     """
     check_rows(call, batch * rows, g)
@@ -151,7 +152,9 @@ def uses_of(call: Call, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str,
     a = call.input()
     if a is not None and a.is_floating_point() and a.dtype != g.dtype:
         a = a.to(g.dtype)
-    if g.dtype.itemsize < 4:
+    if g.dtype.itemsize < 4 and not (
+        g.dtype == torch.bfloat16 and call.site.rule.keeps_halves
+    ):
         g = g.float()
         a = a.to(g.dtype) if a is not None and a.is_floating_point() else a
     check_joins(call.site, rows)

@@ -26,11 +26,11 @@ from dpft.privacy.clipping.checks.structure import Structure, verify_uses
 from dpft.privacy.clipping.checks.verify import check_rules
 from dpft.privacy.clipping.functions import ClipFunction
 from dpft.privacy.clipping.groups import Group
-from dpft.privacy.clipping.plans import PRIVATE_PLANS, Batch
+from dpft.privacy.clipping.plans import PRIVATE_PLANS, Batch, LostRecordError
 from dpft.privacy.clipping.rules import Rule, UnsupportedLayerError
 from dpft.privacy.clipping.sites import check_joins, find_sites
 from dpft.privacy.cohort import Cohort
-from dpft.privacy.precision import full_precision
+from dpft.privacy.precision import full_precision, waits
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import TWO_BACKWARDS
 from dpft.privacy.thresholds import check_threshold, sensitivity
@@ -109,6 +109,7 @@ class Clipper:
         self._rules = rules
         self._schedule = Schedule()
         self._unfinished = False
+        self._careful = False
         self._forms: dict[str, str] = {}
         if cohort is not None and cohort.sharded:
             cohort.prepare(model, self.parameters, by_autograd=plan == "none")
@@ -201,10 +202,13 @@ class Clipper:
                 records. May be empty: then nothing is added.
             rows: rows of the model's batch that belong to one record, next to each other: the
                 model saw ``B * rows``. More than one where a unit of privacy has several texts.
-            real: which losses are of records, ``(B,)`` in bool. The others fill a microbatch up to
-                a fixed size: they add nothing, and have no norm. None: all are.
+            real: which losses are of records, ``(B,)`` in bool, best in the host's memory. The
+                others fill a microbatch up to a fixed size: they add nothing, and have no norm.
+                None: all are.
 
         Raises:
+            LostRecordError: where the host waits for the device to read a number, and a record that
+                is to be dropped was seen too late.
             ValueError: if ``losses`` is not one-dimensional, or ``real`` of another shape.
             UnsupportedLayerError: if a layer's batch cannot be told apart by record, or if a
                 parameter is used in a way that was not captured.
@@ -233,9 +237,7 @@ class Clipper:
         some = len(losses) > 0
         if real is not None:
             some = bool(real.any()) or (self._sharded and len(losses) > 0)
-            real = real.to(losses.device)
-            # A gradient that is zero at the loss is zero, exactly, in all rows of a blank.
-            losses = torch.where(real, losses, losses.new_zeros(()))
+            losses = _silenced(losses, real)
         if some and not self.private:
             losses.sum().backward()
         elif some:
@@ -280,7 +282,7 @@ class Clipper:
             Gradients of ``inputs``, and what `Clipper.finish` needs.
         """
         if real is not None:
-            losses = torch.where(real.to(losses.device), losses, losses.new_zeros(()))
+            losses = _silenced(losses, real)
         arrived: list[tuple[Call, Tensor]] = []
         with torch.autocast(losses.device.type, enabled=False), self._guard.on():
             structure = self._verified(losses, captured.calls, captured.hidden, rows, real)
@@ -368,7 +370,8 @@ class Clipper:
     def _count(self) -> None:
         """Add the last norms to `below`."""
         usable = self.factors > 0
-        small = self.norms <= self.norms.new_tensor(self.estimates)
+        estimates = torch.tensor(self.estimates, dtype=self.norms.dtype)
+        small = self.norms <= estimates.to(self.norms.device, non_blocking=True)
         self.below = self.below.to(self.norms.device) + (
             (small & usable).sum(0, dtype=torch.float64) - 0.5 * usable.sum(0, dtype=torch.float64)
         )
@@ -388,8 +391,12 @@ class Clipper:
             # From here on sums are formed; before, nothing was.
             self._unfinished = True
             batch = self._batch(losses, structure, rows)
-            PRIVATE_PLANS[self.plan](batch)
-            self._take_over(batch)
+            try:
+                PRIVATE_PLANS[self.plan](batch)
+                self._take_over(batch)
+            except LostRecordError:
+                self._careful = True
+                raise
 
     def _take_over(self, batch: Batch) -> None:
         """Norms and factors of a batch whose sums are formed."""
@@ -400,7 +407,8 @@ class Clipper:
     def _keep_real(self, real: Tensor | None) -> None:
         """Forget the norms of blanks, and count the others' where thresholds adapt."""
         if real is not None:
-            self.norms, self.factors = self.norms[real], self.factors[real]
+            kept = real.nonzero().flatten().to(self.norms.device, non_blocking=True)
+            self.norms, self.factors = self.norms[kept], self.factors[kept]
         if self.adaptive is not None:
             self._count()
 
@@ -456,6 +464,8 @@ class Clipper:
             self._factors_of,
             self.cohort,
             arrived,
+            # Processes that need each other must not part ways over what one of them has seen.
+            self._careful or self._sharded or arrived is not None or not waits(losses.device),
         )
 
     @property
@@ -475,3 +485,9 @@ class Clipper:
         """Remove all hooks from the model."""
         self._capture.close()
         self._guard.close()
+
+
+def _silenced(losses: Tensor, real: Tensor) -> Tensor:
+    """The losses with those of blanks zero: so is their gradient, exactly, in all of their rows."""
+    real = real.to(losses.device, non_blocking=True)
+    return torch.where(real, losses, losses.new_zeros(()))

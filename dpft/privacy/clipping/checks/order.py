@@ -15,6 +15,7 @@ from dpft.privacy.clipping.calls import Call, check_rows
 from dpft.privacy.clipping.capture import Capture, Listener
 from dpft.privacy.clipping.checks.reweighted import Reweighted
 from dpft.privacy.clipping.checks.structure import Structure
+from dpft.privacy.clipping.rules import UnsupportedLayerError
 
 # Factors of a record's loss: powers of two, which scale a gradient without rounding it.
 _FACTORS = 8
@@ -64,8 +65,9 @@ def check_order(
     order.by(factors.repeat_interleave(rows))
     backward(losses * factors.to(losses.dtype), order.second)
     names = ", ".join(sorted({node.name() for node in structure.row_permuting_nodes}))
-    order.verify(
-        f"rows change places inside the model ({names}), so that a layer's rows are not the "
-        "records of the losses in their order; expected row i of every layer to be of record i: "
-        "sort and gather before the model is called"
-    )
+    if not bool(order.holds()):
+        raise UnsupportedLayerError(
+            f"rows change places inside the model ({names}), so that a layer's rows are not the "
+            "records of the losses in their order; expected row i of every layer to be of record "
+            "i: sort and gather before the model is called"
+        )

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from dpft.privacy.clipping.calls import Call
-from dpft.privacy.clipping.rules import UnsupportedLayerError
 
 
 class Reweighted:
@@ -38,7 +37,7 @@ class Reweighted:
         self._allowed = self._ANYWHERE * scales * largest
 
     def second(self, call: Call, g: Tensor) -> None:
-        """Compare; what came of it is looked at in `verify`, since a look makes a GPU halt."""
+        """Compare; what came of it is read in `holds`, since to read it makes a GPU halt."""
         norms = self._norms.pop(id(call), None)
         if norms is None:
             return
@@ -48,18 +47,12 @@ class Reweighted:
         # A record whose loss is not finite is dropped, wherever its rows are.
         self._excess.append(excess.masked_fill(~expected.isfinite(), -1.0).max())
 
-    def verify(
-        self,
-        otherwise: str = (
-            "the second backward brought other gradients than the first, reweighted: a hook "
-            "changes gradients by their size, or rows change places inside the model; expected "
-            "a backward that is linear. Type clip=bk, which needs one backward only"
-        ),
-    ) -> None:
-        """Raise UnsupportedLayerError, with these words, unless all agreed."""
+    def holds(self) -> Tensor:
+        """Whether all agreed, a bool without dimensions."""
+        if not self._excess:
+            return self._scales.new_ones((), dtype=torch.bool)
         worst = [excess.to(self._excess[0].device) for excess in self._excess]
-        if worst and not bool((torch.stack(worst) <= 0).all()):
-            raise UnsupportedLayerError(otherwise)
+        return (torch.stack(worst) <= 0).all()
 
 
 def _row_norms(g: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ def check_rules(
     """
     halved = structure.halved
     finite = losses.detach().isfinite()
-    usable = (finite if real is None else finite & real).nonzero().flatten()
+    usable = (finite if real is None else finite & real.to(finite.device)).nonzero().flatten()
     last = len(usable) - 1
     # None may be left where another rank of a cohort asked for the check.
     parts = range(_RECORDS if last >= 0 else 0)

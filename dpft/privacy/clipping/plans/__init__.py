@@ -14,7 +14,7 @@ fused        one       ``(a, g)`` of one group, freed on the way    He et al. 20
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from dpft.privacy.clipping.plans.batch import Batch
+from dpft.privacy.clipping.plans.batch import Batch, LostRecordError
 from dpft.privacy.clipping.plans.bookkeeping import bookkeeping
 from dpft.privacy.clipping.plans.ghost import ghost
 from dpft.privacy.clipping.plans.groupwise import groupwise
@@ -31,4 +31,4 @@ PRIVATE_PLANS: Mapping[str, Callable[[Batch], None]] = MappingProxyType(
     }
 )
 
-__all__ = ["PRIVATE_PLANS", "Batch"]
+__all__ = ["PRIVATE_PLANS", "Batch", "LostRecordError"]

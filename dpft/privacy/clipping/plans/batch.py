@@ -8,7 +8,6 @@ be computed then, and with them its sums.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -48,6 +47,22 @@ Book = dict[str, Entry]
 """The complete parameters, by name."""
 
 
+class LostRecordError(RuntimeError):
+    """A record that has to be dropped is in sums already: its loss or gradient is not finite.
+
+    The sums are worth nothing, and nothing was released: they are formed again, by a batch that is
+    `careful`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the loss or the gradient of a record is not finite, which was seen when sums had been "
+            "formed; expected finite numbers. Set .grad to None, call clipper.reset() and begin "
+            "the logical batch again: from then on such a record is dropped before its group is "
+            "summed, at the cost of one wait of the host for each group"
+        )
+
+
 class Factors(NamedTuple):
     """Clip factors of one group.
 
@@ -76,6 +91,8 @@ class Batch:
         cohort: where parameters are sharded, who is given the sums.
         arrived: calls with their output gradients, where a backward was already; None: `backward`
             is one.
+        careful: whether the host may look at the numbers of each group as it completes. Otherwise
+            it reads once, at the end: see `LostRecordError`.
 
     Attributes:
         size: ``B``.
@@ -95,6 +112,7 @@ class Batch:
         clip: Callable[[int, Tensor], Tensor],
         cohort: Cohort | None = None,
         arrived: Sequence[tuple[Call, Tensor]] | None = None,
+        careful: bool = True,
     ) -> None:
         self.capture = capture
         self.guard = guard
@@ -106,15 +124,16 @@ class Batch:
         self.size = len(losses)
         self.group_of = {name: k for k, group in enumerate(groups) for name in group.parameters}
         self.forms: dict[str, str] = {}
+        self.careful = careful
         self._clip = clip
         self._arrived = arrived
         self._cohort = cohort if cohort is not None and cohort.sharded else None
         self._finite = torch.isfinite(losses.detach())
-        self._all_finite = bool(self._finite.all())
         self._grams = GramCache()
         self._norms: dict[int, Tensor] = {}
         self._factors: dict[int, Tensor] = {}
         self._formed: list[tuple[nn.Parameter, Tensor]] = []
+        self._expected: list[tuple[Tensor, Exception]] = []
 
     def backward(
         self,
@@ -190,21 +209,37 @@ class Batch:
 
         Guarantee: times its factor no record's gradient in the group is longer than ``C_k``.
         """
-        squared, dropped = self.squared_group_norm(k, book)
-        return self.factors_of(k, squared, dropped)
+        if self.careful:
+            return self.factors_of(k, *self.squared_group_norm(k, book))
+        entries = self._entries(k, book)
+        squared = total([entry.squared_norm for entry in entries]) if entries else self._no_norms()
+        kept = squared.value.isfinite() & self._finite.to(squared.value.device)
+        self.expect(kept.all(), LostRecordError())
+        # Who is dropped has NaN in the sums, which are then given up; nobody else's factor is one.
+        return self.factors_of(k, squared.certain().allowing(), None)
+
+    def all_clip_factors(self, book: Book) -> list[Factors]:
+        """Clip factors of all groups, where nothing was summed yet, from one look at the norms."""
+        found = []
+        for k in range(len(self.groups)):
+            entries = self._entries(k, book)
+            found.append(
+                total([e.squared_norm for e in entries]) if entries else self._no_norms()
+            )
+        device = self._finite.device  # groups may lie on several
+        fine = torch.stack([squared.sound().all().to(device) for squared in found])
+        if bool(fine.all() & self._finite.all()):
+            return [self.factors_of(k, one.allowing(), None) for k, one in enumerate(found)]
+        return [self.factors_of(k, *self._examined(k, book)) for k in range(len(self.groups))]
 
     def squared_group_norm(self, k: int, book: Book) -> tuple[Tensor, Tensor | None]:
         """``|g_k|^2`` of group ``k``, ``(B,)``, and who is dropped, as in `Factors`."""
-        names = [name for name in self.groups[k].parameters if name in book]
-        if not names:  # no parameter of the group took part: nothing to clip
-            return self._no_norms(), None if self._all_finite else ~self._finite
-        squared = total([book[name].squared_norm for name in names])
-        fine = squared.trusted() & (squared.value < math.inf)
+        entries = self._entries(k, book)
+        squared = total([entry.squared_norm for entry in entries]) if entries else self._no_norms()
         # One look for the whole group: each costs a GPU a halt.
-        if self._all_finite and bool(fine.all()):
-            return squared.value, None
-        squared, dropped = self._examined([book[name] for name in names])
-        return squared.value, dropped
+        if bool((squared.sound() & self._finite.to(squared.value.device)).all()):
+            return squared.allowing(), None
+        return self._examined(k, book)
 
     def factors_of(self, k: int, squared: Tensor, dropped: Tensor | None) -> Factors:
         """Clip factors of group ``k`` from its squared norms, ``(B,)``."""
@@ -251,27 +286,51 @@ class Batch:
         """Whether sums go to a cohort as they are formed, and not into ``.grad`` at once."""
         return self._cohort is not None
 
+    def expect(self, holds: Tensor, otherwise: Exception) -> None:
+        """Have `result` raise an error unless a bool without dimensions is true.
+
+        Where the host may look at once, it does.
+        """
+        if not self.careful:
+            self._expected.append((holds, otherwise))
+        elif not bool(holds):
+            raise otherwise
+
     @torch.no_grad()
     def result(self) -> tuple[Tensor, Tensor]:
-        """Norms and clip factors of all groups, ``(B, K)`` each, once all sums were formed."""
+        """Norms and clip factors of all groups, ``(B, K)`` each, once all sums were formed.
+
+        Raises:
+            Exception: the first of those that were given to `expect` and are due.
+        """
         self._scatter()
         for k in range(len(self.groups)):
             if k not in self._norms:
                 self.clip_factors(k, {})
         device = self._finite.device  # groups may lie on several
+        if self._expected:
+            holds = torch.stack([one.to(device) for one, _ in self._expected]).tolist()
+            for held, (_, otherwise) in zip(holds, self._expected, strict=True):
+                if not held:
+                    raise otherwise
         every = range(len(self.groups))
         norms = torch.stack([self._norms[k].to(device) for k in every], 1)
         return norms, torch.stack([self._factors[k].to(device) for k in every], 1)
 
-    def _no_norms(self) -> Tensor:
-        dtype = torch.promote_types(self.losses.dtype, torch.float32)
-        return self.losses.new_zeros(self.size, dtype=dtype)
+    def _entries(self, k: int, book: Book) -> list[Entry]:
+        """Of the parameters of group ``k`` that took part."""
+        return [book[name] for name in self.groups[k].parameters if name in book]
 
-    def _examined(self, entries: Sequence[Entry]) -> tuple[SquaredNorm, Tensor | None]:
+    def _no_norms(self) -> SquaredNorm:
+        """Of a group of which no parameter took part: there is nothing to clip."""
+        dtype = torch.promote_types(self.losses.dtype, torch.float32)
+        zeros = self.losses.new_zeros(self.size, dtype=dtype)
+        return SquaredNorm(zeros, zeros)
+
+    def _examined(self, k: int, book: Book) -> tuple[Tensor, Tensor | None]:
         """A group's norms without what cancellation made doubtful, and who cannot be used."""
-        squared = total(
-            [norm if norm.exact or not uses else recomputed(norm, uses) for norm, uses in entries]
-        )
-        squared = SquaredNorm(squared.value.clamp(min=0), squared.scale)
-        dropped = ~(torch.isfinite(squared.value) & self._finite.to(squared.value.device))
+        entries = self._entries(k, book)
+        parts = [norm if norm.exact or not uses else recomputed(norm, uses) for norm, uses in entries]
+        squared = (total(parts) if parts else self._no_norms()).allowing().clamp(min=0)
+        dropped = ~(torch.isfinite(squared) & self._finite.to(squared.device))
         return squared, dropped if bool(dropped.any()) else None

@@ -30,8 +30,7 @@ def bookkeeping(batch: Batch) -> None:
 
     batch.backward(complete)  # lines 3 and 4
     with torch.no_grad(), full_precision():
-        for k in range(len(batch.groups)):
-            factors = batch.clip_factors(k, book)  # lines 7 and 8
+        for k, factors in enumerate(batch.all_clip_factors(book)):  # lines 7 and 8
             batch.add_sums(k, book, factors)  # lines 9 to 11
 
 

@@ -19,8 +19,11 @@ def ghost(batch: Batch) -> None:
 
     def complete(name: str, uses: list[Use]) -> None:
         norm = batch.squared_norm(name, uses)  # equation 2: `rules.uses.MatrixUse`
-        if not (norm.exact or bool(norm.trusted().all())):
-            norm = recomputed(norm, uses)
+        if not norm.exact:
+            if not batch.careful:
+                norm = norm.certain()
+            elif not bool(norm.sound().all()):
+                norm = recomputed(norm, uses)
         book[name] = Entry(norm, [])
 
     passes = TwoBackwards(batch)

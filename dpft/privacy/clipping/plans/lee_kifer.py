@@ -12,7 +12,7 @@ import torch
 from dpft.privacy.clipping.plans.batch import Batch, Book, Entry
 from dpft.privacy.clipping.plans.norms import formed
 from dpft.privacy.clipping.plans.reweighting import TwoBackwards
-from dpft.privacy.clipping.rules import SquaredNorm, Use
+from dpft.privacy.clipping.rules import SquaredNorm, Use, joint_rounding
 from dpft.privacy.clipping.rules.base import floor
 
 
@@ -25,7 +25,7 @@ def lee_kifer(batch: Batch) -> None:
         scale = torch.stack([use.bound().sqrt() for use in uses]).sum(0).square()
         gradient = formed(uses)
         value = torch.maximum(batch.squared_norm(name, [gradient]).value, floor(scale))
-        book[name] = Entry(SquaredNorm(value, value), [])
+        book[name] = Entry(SquaredNorm(value, value, joint_rounding(uses)), [])
 
     passes = TwoBackwards(batch)
     passes.first(complete)  # |grad L_i|, layer by layer

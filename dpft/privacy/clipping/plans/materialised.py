@@ -24,6 +24,5 @@ def materialised(batch: Batch) -> None:
 
     batch.backward(complete)
     with torch.no_grad(), full_precision():
-        for k in range(len(batch.groups)):
-            factors = batch.clip_factors(k, gradients)
+        for k, factors in enumerate(batch.all_clip_factors(gradients)):
             batch.add_sums(k, gradients, factors)

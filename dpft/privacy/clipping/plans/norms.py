@@ -28,12 +28,16 @@ def total(parts: Sequence[SquaredNorm]) -> SquaredNorm:
     value = parts[0].value
     for part in parts[1:]:
         value = value + part.value
+    rounding = None
+    for part in parts:
+        if part.rounding is not None:
+            rounding = part.rounding if rounding is None else rounding + part.rounding
     if all(part.exact for part in parts):
-        return SquaredNorm(value, value)
+        return SquaredNorm(value, value, rounding)
     scale = parts[0].scale
     for part in parts[1:]:
         scale = scale + part.scale
-    return SquaredNorm(value, scale)
+    return SquaredNorm(value, scale, rounding)
 
 
 def recomputed(norm: SquaredNorm, uses: Sequence[Use]) -> SquaredNorm:
@@ -45,4 +49,4 @@ def recomputed(norm: SquaredNorm, uses: Sequence[Use]) -> SquaredNorm:
     for index in (~norm.trusted() & (norm.scale != 0)).nonzero():
         exact = exact_squared_norm([use.rows(index) for use in uses]).value
         value[index] = torch.maximum(exact, least[index])
-    return SquaredNorm(value, value)
+    return SquaredNorm(value, value, norm.rounding)

@@ -16,7 +16,13 @@ from dpft.privacy.clipping.capture import Gate
 from dpft.privacy.clipping.checks.reweighted import Reweighted
 from dpft.privacy.clipping.checks.structure import dominates
 from dpft.privacy.clipping.plans.batch import Batch, Factors
-from dpft.privacy.clipping.rules import Use
+from dpft.privacy.clipping.rules import UnsupportedLayerError, Use
+
+_NOT_LINEAR = (
+    "the second backward brought other gradients than the first, reweighted: a hook changes "
+    "gradients by their size, or rows change places inside the model; expected a backward that is "
+    "linear. Type clip=bk, which needs one backward only"
+)
 
 
 class TwoBackwards:
@@ -50,7 +56,9 @@ class TwoBackwards:
         is of ``sum_i L_i`` again, and the sums are formed from ``a`` and ``g``.
         """
         batch, c = self._batch, factors.values.detach()
-        if batch.sharded or batch.structure.halved or bool((c == 0).any()):
+        # A factor is 0 where a record is dropped, or a norm is beyond all numbers.
+        dropped = factors.dropped is not None or (batch.careful and bool((c == 0).any()))
+        if batch.sharded or batch.structure.halved or dropped:
             batch.backward(lambda name, uses: batch.add_sum(name, uses, factors), gate=self._gate)
             return
         for call in batch.structure.reached:  # so that the backward frees activations as it goes
@@ -65,7 +73,7 @@ class TwoBackwards:
                 torch.autograd.backward(
                     [self._gate.edge], [_reweighted(self._gate.g, c, batch.rows)], inputs=parameters
                 )
-        self._linear.verify()
+        batch.expect(self._linear.holds(), UnsupportedLayerError(_NOT_LINEAR))
 
     def _note(self, call: Call, g: Tensor) -> None:
         """Note the norms of ``g``, by which `second` is checked; not of the one it starts from."""

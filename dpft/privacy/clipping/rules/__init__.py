@@ -14,6 +14,7 @@ from dpft.privacy.clipping.rules.uses import (
     MatrixUse,
     exact_squared_norm,
     joint_per_example,
+    joint_rounding,
     joint_squared_norm,
 )
 
@@ -30,6 +31,7 @@ __all__ = [
     "exact_squared_norm",
     "find_rule",
     "joint_per_example",
+    "joint_rounding",
     "joint_squared_norm",
     "rule_names",
 ]

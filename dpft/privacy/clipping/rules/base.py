@@ -11,12 +11,15 @@ per-example gradient that one call contributes to one parameter, in implicit for
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from dpft.privacy.precision import bmm
 
 # A squared norm smaller than this many rounding errors of the terms it was summed from is not
 # trusted: it could understate the norm, and clipping would let too much through.
@@ -34,11 +37,13 @@ class SquaredNorm(NamedTuple):
     """Squared norms ``(B,)``, and ``scale`` ``(B,)``: the size of the terms that were summed.
 
     ``scale`` is what the value would be had nothing cancelled, an upper bound. Where the value is
-    a tiny fraction of it, the digits that are left are rounding errors.
+    a tiny fraction of it, the digits that are left are rounding errors. ``rounding`` ``(B,)`` is the
+    squared norm of what a sum in half precision may add (`halves`); None: it is not formed so.
     """
 
     value: Tensor
     scale: Tensor
+    rounding: Tensor | None = None
 
     @property
     def exact(self) -> bool:
@@ -49,6 +54,23 @@ class SquaredNorm(NamedTuple):
         """Where the value is right to about a percent, bool ``(B,)``; never where it is NaN."""
         smallest = _TRUSTED_ROUNDINGS * torch.finfo(self.value.dtype).eps
         return self.value > smallest * self.scale
+
+    def sound(self) -> Tensor:
+        """Where the value is finite, and trusted or of nothing at all; bool ``(B,)``."""
+        return (self.trusted() | (self.scale == 0)) & (self.value < math.inf)
+
+    def certain(self) -> SquaredNorm:
+        """The same with what rounding may have taken from the value added to it."""
+        if self.exact:
+            return self
+        lost = _ROUNDINGS * torch.finfo(self.value.dtype).eps * self.scale
+        return self._replace(value=self.value.clamp(min=0) + lost)
+
+    def allowing(self) -> Tensor:
+        """The squared norm that a record has at most once it was summed, for a factor of 1."""
+        if self.rounding is None:
+            return self.value
+        return (self.value.clamp(min=0).sqrt() + self.rounding.sqrt()).square()
 
 
 def floor(scale: Tensor) -> Tensor:
@@ -97,11 +119,12 @@ def batched_gram(x: Tensor) -> Tensor:
     """``x x^T`` of each record: ``(B, T, d)`` to ``(B, T, T)``."""
     batch, length, width = x.shape
     if x.device.type == "cpu" and length * length * width >= _LOOPED_GRAM:
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
         gram = x.new_empty(batch, length, length)
         for i in range(batch):
             torch.mm(x[i], x[i].t(), out=gram[i])
         return gram
-    return torch.bmm(x, x.transpose(1, 2))
+    return bmm(x, x.transpose(1, 2))
 
 
 class Use(ABC):
@@ -114,6 +137,10 @@ class Use(ABC):
     def bound(self) -> Tensor:
         """The squared norm had nothing cancelled, ``(B,)``; as ``scale`` of `SquaredNorm`."""
         return self.squared_norm().scale
+
+    def rounding(self) -> Tensor | None:
+        """As of `SquaredNorm`, from what is known without a norm."""
+        return None
 
     @abstractmethod
     def rows(self, index: Tensor) -> Use:
@@ -170,6 +197,9 @@ class Rule(ABC):
 
     sums_over_positions = False
     """Whether any dimensions between the first and the last are positions of one record."""
+
+    keeps_halves = False
+    """Whether `uses` may be given ``a`` and ``g`` in bfloat16; otherwise they come in float32."""
 
     @abstractmethod
     def uses(self, module: nn.Module, a: Tensor | None, g: Tensor) -> dict[str, Use]:

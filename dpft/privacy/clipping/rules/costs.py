@@ -31,7 +31,9 @@ class Form(Enum):
 
 
 @lru_cache(maxsize=4096)
-def choose_form(batch: int, length: int, p: int, d: int, *, transient: bool) -> Form:
+def choose_form(
+    batch: int, length: int, p: int, d: int, *, transient: bool, halved: bool = False
+) -> Form:
     """The cheapest form for ``batch`` records, by multiplications, with memory as the limit.
 
     Args:
@@ -40,6 +42,7 @@ def choose_form(batch: int, length: int, p: int, d: int, *, transient: bool) -> 
         p: outputs.
         d: inputs.
         transient: whether formed gradients would be freed at once.
+        halved: whether ``a`` and ``g`` are in half precision, and gradients would be in float32.
     """
     if length == 1 or batch == 0:
         return Form.GRAM
@@ -48,10 +51,13 @@ def choose_form(batch: int, length: int, p: int, d: int, *, transient: bool) -> 
     # Written once and read twice, where the Gram form reads what is warm.
     keep_time = 3 * MULTIPLICATIONS_PER_NUMBER * gradient if batch > 1 else gradient
     drop_time = length * gradient + MULTIPLICATIONS_PER_NUMBER * gradient
+    held //= 2 if halved else 1
     fits = batch == 1 or gradient <= held or (transient and batch * gradient <= MAX_TRANSIENT_NUMEL)
     times = {Form.GRAM: gram_time, Form.DROP: drop_time}
     if fits:
         times[Form.KEEP] = keep_time
+        if halved:  # the sum of what was formed needs no allowance for rounding
+            del times[Form.DROP]
     if batch * 2 * length * length > max(MAX_TRANSIENT_NUMEL, batch * gradient):
         del times[Form.GRAM]  # two T by T matrices would not fit where the gradient does
     return min(times, key=times.__getitem__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from dpft.privacy.clipping.rules.base import Rule, UnsupportedLayerError, Use, sequence, trains
@@ -15,6 +16,7 @@ class LinearRule(Rule):
     """
 
     sums_over_positions = True
+    keeps_halves = True
 
     def __init__(self, transposed: bool = False) -> None:
         self.transposed = transposed
@@ -26,7 +28,7 @@ class LinearRule(Rule):
             assert a is not None
             uses["weight"] = MatrixUse(sequence(a), g, self.transposed)
         if trains(module, "bias"):
-            uses["bias"] = DirectUse(g.sum(1))
+            uses["bias"] = DirectUse(g.sum(1, dtype=torch.promote_types(g.dtype, torch.float32)))
         return uses
 
     def needs_input(self, module: nn.Module) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpft.privacy.clipping.rules import halves
 from dpft.privacy.clipping.rules.base import (
     GramCache,
     SquaredNorm,
@@ -18,6 +19,7 @@ from dpft.privacy.clipping.rules.base import (
     zero_rows,
 )
 from dpft.privacy.clipping.rules.costs import PIECE, Form, choose_form
+from dpft.privacy.precision import addmm_, bmm, mm
 
 # Numbers that are squared and added up in one go.
 _ROW_PIECE = 1024
@@ -27,7 +29,8 @@ _ROW_PIECE = 1024
 class MatrixUse(Use):
     """``G_i = sum_t g_it a_it^T``: linear weights; ``a`` is ``(B, T, d)``, ``g`` is ``(B, T, p)``.
 
-    The weight is ``(p, d)``; with ``transposed`` it is stored as ``(d, p)``.
+    The weight is ``(p, d)``; with ``transposed`` it is stored as ``(d, p)``. Where both are in
+    bfloat16, so are the factors of all products: see `halves`.
     """
 
     a: Tensor
@@ -44,25 +47,32 @@ class MatrixUse(Use):
         """What runs along the stored weight's columns."""
         return self.g if self.transposed else self.a
 
+    @property
+    def halved(self) -> bool:
+        return self.a.dtype == self.g.dtype == torch.bfloat16
+
     def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
         if self.a.shape[1] == 1:
-            value = self.a.square().sum((1, 2)) * self.g.square().sum((1, 2))
-            return SquaredNorm(value, value)
+            value = _lengths(self.a)[:, 0].square() * _lengths(self.g)[:, 0].square()
+            return SquaredNorm(value, value, self.rounding())
         if self._chosen(transient=False) is Form.GRAM:
             a = batched_gram(self.a) if grams is None else grams.gram(self.a)
             g = batched_gram(self.g)
-            return SquaredNorm((a * g).sum((1, 2)), uncancelled(a, g))
+            rounding = halves.by_gram(a, g) if self.halved else None
+            return SquaredNorm((a * g).sum((1, 2)), uncancelled(a, g), rounding)
         chunk = max(1, PIECE // (self.a.shape[2] * self.g.shape[2]))
         pairs = zip(self.left.split(chunk), self.right.split(chunk), strict=True)
         value = torch.cat([_per_example(x, y).square().sum((1, 2)) for x, y in pairs])
         # The sum is formed from a and g, in another order: what cancels here may not cancel there.
         value = torch.maximum(value, floor(self.bound()))
-        return SquaredNorm(value, value)
+        return SquaredNorm(value, value, self.rounding())
 
     def bound(self) -> Tensor:
-        a, g = torch.linalg.vector_norm(self.a, dim=2), torch.linalg.vector_norm(self.g, dim=2)
-        terms: Tensor = (a * g).sum(1)
+        terms: Tensor = (_lengths(self.a) * _lengths(self.g)).sum(1)
         return terms.square()
+
+    def rounding(self) -> Tensor | None:
+        return halves.by_lengths(_lengths(self.a), _lengths(self.g)) if self.halved else None
 
     def rows(self, index: Tensor) -> MatrixUse:
         return replace(self, a=self.a[index], g=self.g[index])
@@ -72,11 +82,11 @@ class MatrixUse(Use):
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         left, right = self._weighted(weights)
-        return torch.mm(left.flatten(0, 1).t(), right.flatten(0, 1))
+        return mm(left.flatten(0, 1).t(), right.flatten(0, 1))
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         left, right = self._weighted(weights)
-        out.addmm_(left.flatten(0, 1).t(), right.flatten(0, 1))
+        addmm_(out, left.flatten(0, 1).t(), right.flatten(0, 1))
 
     def without(self, dropped: Tensor) -> MatrixUse:
         return replace(self, a=zero_rows(self.a, dropped), g=zero_rows(self.g, dropped))
@@ -90,9 +100,13 @@ class MatrixUse(Use):
 
     def _chosen(self, transient: bool) -> Form:
         batch, length, d = self.a.shape
-        return choose_form(batch, length, self.g.shape[2], d, transient=transient)
+        p = self.g.shape[2]
+        return choose_form(batch, length, p, d, transient=transient, halved=self.halved)
 
     def _weighted(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        if self.halved:
+            a = halves.scaled(self.a, weights)
+            return (a, self.g) if self.transposed else (self.g, a)
         scale = weights[:, None, None]
         # Scaling the narrower side moves less memory; the product is the same.
         if self.left.shape[2] <= self.right.shape[2]:
@@ -224,7 +238,7 @@ def joint_squared_norm(uses: Sequence[Use], grams: GramCache | None = None) -> S
         cross = 2 * _cross_term(matrix, embedding)
     value = torch.stack([part.value for part in parts]).sum(0) + cross
     scale = torch.stack([part.scale for part in parts]).sqrt().sum(0).square()
-    return SquaredNorm(value, scale)
+    return SquaredNorm(value, scale, parts[0].rounding)
 
 
 def exact_squared_norm(uses: Sequence[Use]) -> SquaredNorm:
@@ -235,7 +249,13 @@ def exact_squared_norm(uses: Sequence[Use]) -> SquaredNorm:
     else:
         parts = ([use.rows(index) for use in uses] for index in portions)
         value = torch.cat([squared_rows(joint_per_example(part)) for part in parts])
-    return SquaredNorm(value, value)
+    return SquaredNorm(value, value, joint_rounding(uses))
+
+
+def joint_rounding(uses: Sequence[Use]) -> Tensor | None:
+    """What sums of several uses of one parameter may add by rounding, as of `SquaredNorm`."""
+    found = [part for use in uses if (part := use.rounding()) is not None]
+    return torch.stack(found).sqrt().sum(0).square() if found else None
 
 
 def joint_per_example(uses: Sequence[Use]) -> Tensor:
@@ -302,7 +322,15 @@ def _joined(matrices: Sequence[MatrixUse]) -> MatrixUse:
 
 
 def _per_example(left: Tensor, right: Tensor) -> Tensor:
-    return torch.bmm(left.transpose(1, 2), right)
+    return bmm(left.transpose(1, 2), right)
+
+
+def _lengths(x: Tensor) -> Tensor:
+    """``|x_t|``, ``(B, T)``, in float32 at least."""
+    lengths: Tensor = torch.linalg.vector_norm(
+        x, dim=2, dtype=torch.promote_types(x.dtype, torch.float32)
+    )
+    return lengths
 
 
 def _cross_term(matrix: MatrixUse, embedding: EmbeddingUse) -> Tensor:
@@ -310,4 +338,4 @@ def _cross_term(matrix: MatrixUse, embedding: EmbeddingUse) -> Tensor:
     positions = matrix.a.shape[1]
     columns = embedding.ids[:, None, :].expand(-1, positions, -1)
     picked = matrix.left.gather(2, columns)
-    return (picked * torch.bmm(matrix.right, embedding.g.transpose(1, 2))).sum((1, 2))
+    return (picked * bmm(matrix.right, embedding.g.transpose(1, 2))).sum((1, 2))
