@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dpft.privacy.clipping import Clipper
     from dpft.privacy.clipping.rules import UnsupportedLayerError
     from dpft.privacy.clipping.styles import make_clipper
+    from dpft.privacy.clipping.plans import LostRecordError
     from dpft.privacy.guarantee import Guarantee
     from dpft.privacy.mechanism import Mechanism
     from dpft.privacy.quantiles import Quantiles
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Clipper": "clipping",
     "Guarantee": "guarantee",
+    "LostRecordError": "clipping.plans",
     "Mechanism": "mechanism",
     "Quantiles": "quantiles",
     "UnsupportedLayerError": "clipping.rules",
@@ -31,6 +33,7 @@ _HOME = {
 __all__ = [
     "Clipper",
     "Guarantee",
+    "LostRecordError",
     "Mechanism",
     "Quantiles",
     "UnsupportedLayerError",

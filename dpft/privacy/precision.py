@@ -66,28 +66,29 @@ def waits(device: torch.device) -> bool:
 
 def mm(x: Tensor, y: Tensor) -> Tensor:
     """``x y`` of matrices, in float32 where both are in half precision."""
-    if _in_halves(x, y):
+    if in_halves(x, y):
         return torch.mm(x, y, out_dtype=torch.float32)
     return torch.mm(*_widened(x, y))
 
 
 def bmm(x: Tensor, y: Tensor) -> Tensor:
     """``x y`` of stacks of matrices, in float32 where both are in half precision."""
-    if _in_halves(x, y):
+    if in_halves(x, y):
         return torch.bmm(x, y, out_dtype=torch.float32)
     return torch.bmm(*_widened(x, y))
 
 
 def addmm_(out: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Add ``x y`` to ``out``, which is no narrower than float32."""
-    if out.dtype == torch.float32 and _in_halves(x, y):
+    if out.dtype == torch.float32 and in_halves(x, y):
         torch.addmm(out, x, y, out_dtype=torch.float32, out=out)
         return out
     x, y = _widened(x, y)
     return out.addmm_(x.to(out.dtype), y.to(out.dtype))
 
 
-def _in_halves(x: Tensor, y: Tensor) -> bool:
+def in_halves(x: Tensor, y: Tensor) -> bool:
+    """Whether the product of two tensors is one in bfloat16."""
     return x.dtype == y.dtype == torch.bfloat16 and multiplies_halves(x.device)
 
 

@@ -47,11 +47,15 @@ class UnitBatch:
         return self.weights.shape[1]
 
     def to(self, device: torch.device) -> UnitBatch:
-        return UnitBatch(self.batch.to(device), self.weights.to(device), self.real)
+        weights = self.weights.to(device, non_blocking=device.type != "cpu")
+        return UnitBatch(self.batch.to(device), weights, self.real)
 
     def of_units(self, losses: Tensor) -> Tensor:
         """The losses without those of blanks."""
-        return losses if self.real is None else losses[self.real.to(losses.device)]
+        if self.real is None:
+            return losses
+        kept = self.real.nonzero().flatten()  # in the host's memory
+        return losses[kept.to(losses.device, non_blocking=losses.device.type != "cpu")]
 
     def without(self, units: Tensor) -> UnitBatch:
         """The batch without the units where ``units`` (bool, ``(B,)``) is true.

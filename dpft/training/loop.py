@@ -18,7 +18,7 @@ from dpft.config.schedule import lr_factor
 from dpft.config.schema import Optim
 from dpft.models.load import Reparametrisation
 from dpft.parallel.cohort import Cohort, SingleProcess, own_part, together
-from dpft.privacy import Clipper, Mechanism, keys
+from dpft.privacy import Clipper, LostRecordError, Mechanism, keys
 from dpft.privacy.noise import Released
 from dpft.privacy.precision import full_precision
 from dpft.privacy.shapes import BLANK
@@ -44,13 +44,18 @@ class StepStatistics:
     share: int | None = None
     groups: Sequence[int] | None = None
     records: int = 0
-    dropped: int = 0
+    left_out: int = 0
     microbatches: int = 0
     losses: list[Tensor] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)
     factors: list[Tensor] = field(default_factory=list)
     released: Released = field(default_factory=Released)
     seconds: float = 0.0
+
+    @property
+    def dropped(self) -> int:
+        """Records of this process that added nothing, since they were not finite."""
+        return self.left_out + sum(int((one == 0).any(1).sum()) for one in self.factors)
 
     def summary(self, cohort: Cohort | None = None) -> dict[str, Any]:
         """Plain numbers for the private metrics log; None where the batch was empty.
@@ -108,19 +113,25 @@ class StepStatistics:
             Records, dropped ones, microbatches, losses, their sum; and for each group that was
             seen its number, the sum of norms, how many were clipped, and the largest norm.
         """
-        seen, total = 0, 0.0
+        dropped, seen, total = self.left_out, 0, 0.0
+        groups: list[tuple[int, list[float]]] = []
         if self.losses:
             losses = torch.cat(self.losses)
-            seen, total = len(losses), float(losses.sum())
-        groups: list[tuple[int, list[float]]] = []
-        if self.norms and seen:
-            norms, factors = torch.cat(self.norms), torch.cat(self.factors)
-            clipped = (factors < 1).sum(0).to(norms.dtype)
-            numbers = torch.stack([norms.sum(0), clipped, norms.amax(0)], 1).tolist()
-            own = range(norms.shape[1]) if self.groups is None else self.groups
-            groups = list(zip(own, numbers, strict=True))
-        counts = [self.records, self.dropped, self.microbatches, seen, total]
-        return counts, groups
+            # One that is not finite is among them where the clipper drops it.
+            seen, figures = len(losses), [losses.nan_to_num(0.0, 0.0, 0.0).sum()]
+            if self.norms and seen:
+                norms, factors = torch.cat(self.norms), torch.cat(self.factors)
+                clipped = (factors < 1).sum(0).to(norms.dtype)
+                silenced = (factors == 0).any(1).sum()
+                figures += [silenced, torch.stack([norms.sum(0), clipped, norms.amax(0)], 1)]
+            # Read in one go: the host waits for each.
+            flat = [x.to(losses.device, torch.float64).flatten() for x in figures]
+            total, *others = torch.cat(flat).tolist()
+            if others:
+                dropped += int(others.pop(0))
+                own = range(len(others) // 3) if self.groups is None else self.groups
+                groups = [(k, others[3 * n : 3 * n + 3]) for n, k in enumerate(own)]
+        return [self.records, dropped, self.microbatches, seen, total], groups
 
 
 def train(
@@ -206,11 +217,22 @@ def train(
         for micro in pieces:
             batch = data.batch(micro, step).to(device)
             with exact():
-                losses, batch = finite_losses(data, model, batch, agreed)
+                if clipper.private and not clipper.careful:
+                    losses = data.losses(model, batch)  # the clipper drops who is not finite
+                else:
+                    losses, batch = finite_losses(data, model, batch, agreed)
                 clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
             losses, records = batch.of_units(losses), len(micro) - micro.count(BLANK)
             _observe(statistics, losses, clipper.norms, clipper.factors, records)
         return statistics
+
+    def attempted(step: int, pieces: Pieces) -> StepStatistics:
+        try:
+            return summed(step, pieces)
+        except LostRecordError:
+            pass
+        _forget(clipper)
+        return summed(step, pieces)  # now the clipper is careful
 
     for step in range(start, mechanism.steps):
         began = time.perf_counter()
@@ -225,7 +247,7 @@ def train(
             statistics = budget.attempt(
                 step,
                 cut=partial(_cut, data, cohort, real),
-                run=partial(summed, step),
+                run=partial(attempted, step),
                 forget=partial(_forget, clipper),
             )
         if audit is not None:
@@ -254,9 +276,8 @@ def _observe(
     statistics.records += records
     statistics.microbatches += 1
     statistics.losses.append(losses.detach())
-    statistics.dropped += records - len(losses)
+    statistics.left_out += records - len(losses)
     if norms.shape[1]:  # there are clipping groups
-        statistics.dropped += int((factors == 0).any(1).sum())
         statistics.norms.append(norms)
         statistics.factors.append(factors)
 

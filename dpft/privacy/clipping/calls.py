@@ -152,9 +152,7 @@ def uses_of(call: Call, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str,
     a = call.input()
     if a is not None and a.is_floating_point() and a.dtype != g.dtype:
         a = a.to(g.dtype)
-    if g.dtype.itemsize < 4 and not (
-        g.dtype == torch.bfloat16 and call.site.rule.keeps_halves
-    ):
+    if g.dtype.itemsize < 4 and not (g.dtype == torch.bfloat16 and call.site.rule.keeps_halves):
         g = g.float()
         a = a.to(g.dtype) if a is not None and a.is_floating_point() else a
     check_joins(call.site, rows)

@@ -138,6 +138,17 @@ class Clipper:
         """Whether the last `backward` broke off: ``.grad`` may hold part of a batch."""
         return self._unfinished or self._guard.received_gradient
 
+    @property
+    def careful(self) -> bool:
+        """Whether the host looks at the norms of each group before it is summed.
+
+        On the CPU that costs nothing. Elsewhere the host would wait for the device each time: it
+        reads once a `backward`, until a record had to be dropped. Processes that share parameters
+        must not part ways over what one of them has seen: they look.
+        """
+        device = next(iter(self.parameters.values())).device
+        return self._careful or self._sharded or not waits(device)
+
     def reset(self) -> None:
         """Forget forwards without a backward, counts, and a `backward` that broke off.
 
@@ -402,6 +413,7 @@ class Clipper:
         """Norms and factors of a batch whose sums are formed."""
         self.norms, self.factors = batch.result()
         self._forms = batch.forms
+        self._careful |= batch.dropped
         self._unfinished = False
 
     def _keep_real(self, real: Tensor | None) -> None:
@@ -464,8 +476,7 @@ class Clipper:
             self._factors_of,
             self.cohort,
             arrived,
-            # Processes that need each other must not part ways over what one of them has seen.
-            self._careful or self._sharded or arrived is not None or not waits(losses.device),
+            self.careful or arrived is not None,  # stages of a pipeline wait for each other
         )
 
     @property

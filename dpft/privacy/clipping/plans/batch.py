@@ -98,6 +98,7 @@ class Batch:
         size: ``B``.
         group_of: the index of a parameter's group.
         forms: how each parameter's norms were computed, in words.
+        dropped: whether a record was found that has to be dropped.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class Batch:
         self._grams = GramCache()
         self._norms: dict[int, Tensor] = {}
         self._factors: dict[int, Tensor] = {}
+        self.dropped = False
         self._formed: list[tuple[nn.Parameter, Tensor]] = []
         self._expected: list[tuple[Tensor, Exception]] = []
 
@@ -223,9 +225,7 @@ class Batch:
         found = []
         for k in range(len(self.groups)):
             entries = self._entries(k, book)
-            found.append(
-                total([e.squared_norm for e in entries]) if entries else self._no_norms()
-            )
+            found.append(total([e.squared_norm for e in entries]) if entries else self._no_norms())
         device = self._finite.device  # groups may lie on several
         fine = torch.stack([squared.sound().all().to(device) for squared in found])
         if bool(fine.all() & self._finite.all()):
@@ -309,10 +309,9 @@ class Batch:
                 self.clip_factors(k, {})
         device = self._finite.device  # groups may lie on several
         if self._expected:
-            holds = torch.stack([one.to(device) for one, _ in self._expected]).tolist()
-            for held, (_, otherwise) in zip(holds, self._expected, strict=True):
-                if not held:
-                    raise otherwise
+            holds = torch.stack([one.to(device) for one, _ in self._expected])
+            if not bool(holds.all()):
+                raise self._expected[int(holds.long().argmin())][1]
         every = range(len(self.groups))
         norms = torch.stack([self._norms[k].to(device) for k in every], 1)
         return norms, torch.stack([self._factors[k].to(device) for k in every], 1)
@@ -330,7 +329,12 @@ class Batch:
     def _examined(self, k: int, book: Book) -> tuple[Tensor, Tensor | None]:
         """A group's norms without what cancellation made doubtful, and who cannot be used."""
         entries = self._entries(k, book)
-        parts = [norm if norm.exact or not uses else recomputed(norm, uses) for norm, uses in entries]
+        parts = [
+            norm if norm.exact or not uses else recomputed(norm, uses) for norm, uses in entries
+        ]
         squared = (total(parts) if parts else self._no_norms()).allowing().clamp(min=0)
         dropped = ~(torch.isfinite(squared) & self._finite.to(squared.device))
-        return squared, dropped if bool(dropped.any()) else None
+        if not bool(dropped.any()):
+            return squared, None
+        self.dropped = True
+        return squared, dropped

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dpft.privacy.precision import bmm
+from dpft.privacy.precision import bmm, in_halves
 
 # A squared norm smaller than this many rounding errors of the terms it was summed from is not
 # trusted: it could understate the norm, and clipping would let too much through.
@@ -118,7 +118,8 @@ _LOOPED_GRAM = 2**24
 def batched_gram(x: Tensor) -> Tensor:
     """``x x^T`` of each record: ``(B, T, d)`` to ``(B, T, T)``."""
     batch, length, width = x.shape
-    if x.device.type == "cpu" and length * length * width >= _LOOPED_GRAM:
+    looped = x.device.type == "cpu" and length * length * width >= _LOOPED_GRAM
+    if looped and not in_halves(x, x):
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         gram = x.new_empty(batch, length, length)
         for i in range(batch):

@@ -51,12 +51,11 @@ def choose_form(
     # Written once and read twice, where the Gram form reads what is warm.
     keep_time = 3 * MULTIPLICATIONS_PER_NUMBER * gradient if batch > 1 else gradient
     drop_time = length * gradient + MULTIPLICATIONS_PER_NUMBER * gradient
-    held //= 2 if halved else 1
     fits = batch == 1 or gradient <= held or (transient and batch * gradient <= MAX_TRANSIENT_NUMEL)
     times = {Form.GRAM: gram_time, Form.DROP: drop_time}
     if fits:
         times[Form.KEEP] = keep_time
-        if halved:  # the sum of what was formed needs no allowance for rounding
+        if halved:  # gradients that are kept are summed in float32, without an allowance
             del times[Form.DROP]
     if batch * 2 * length * length > max(MAX_TRANSIENT_NUMEL, batch * gradient):
         del times[Form.GRAM]  # two T by T matrices would not fit where the gradient does

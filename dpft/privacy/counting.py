@@ -1,0 +1,167 @@
+"""What a step asks of an accelerator, without one: products by precision, and waits of the host.
+
+Two modes look at every operation of torch that runs within them. `Products` needs shapes only: on
+fake tensors it costs seconds for a model of any size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import flop_registry
+from torch.utils.weak import WeakIdKeyDictionary
+
+_aten: Any = torch.ops.aten
+
+# A number, a list of places or a number of rows that the host needs before it goes on.
+_READS = frozenset(
+    {
+        _aten._local_scalar_dense,
+        _aten.is_nonzero,
+        _aten.nonzero,
+        _aten.masked_select,
+        _aten.equal,
+        _aten.unique_dim,
+        _aten._unique,
+        _aten._unique2,
+        _aten.unique_consecutive,
+        _aten.bincount,
+    }
+)
+# Those that no dispatch mode sees where all is on the CPU.
+_OUT_OF_TORCH = frozenset({Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__})
+_INDEXED = frozenset({_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_})
+_COPIES = frozenset({_aten._to_copy, _aten.copy_})
+
+
+# What `flop_registry` lacks: attention as a CPU computes it, and products with one vector.
+_FLASH_ON_CPU = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: (
+        flop_registry[_aten._scaled_dot_product_flash_attention]
+    ),
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        flop_registry[_aten._scaled_dot_product_flash_attention_backward]
+    ),
+}
+_WITH_VECTOR = frozenset({_aten.mv, _aten.addmv, _aten.addmv_, _aten.dot})
+
+
+class Products(TorchDispatchMode):
+    """Counts floating-point operations of products: matrices, convolutions, attention.
+
+    Attributes:
+        flops: by the type of the factors. Where those are in bfloat16 and the result is in float32,
+            bfloat16 is what counts.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops: Counter[torch.dtype] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        operation = func._overloadpacket
+        # The last factor: of addmm the first is what is added to.
+        factors = [x for x in args if isinstance(x, Tensor) and x.is_floating_point()]
+        if operation in _WITH_VECTOR:
+            self.flops[factors[-1].dtype] += 2 * factors[-2].numel()
+        elif operation in _FLASH_ON_CPU or operation in flop_registry:
+            count = _FLASH_ON_CPU.get(operation) or flop_registry[operation]
+            sized = [x for x in args if not isinstance(x, torch.dtype)]
+            known = {name: x for name, x in kwargs.items() if name not in ("out", "out_dtype")}
+            self.flops[factors[-1].dtype] += count(*sized, **known, out_val=out)
+        return out
+
+    def outside(self, dtype: torch.dtype) -> float:
+        """The share of all operations whose factors are of another type, from 0 to 1."""
+        total = sum(self.flops.values())
+        return 1 - self.flops[dtype] / total if total else 0.0
+
+
+class Waits(TorchDispatchMode):
+    """Counts where the host would wait for a device: what it reads, and copies that block.
+
+    Every tensor counts as the device's, also one on the CPU, so that this needs no device; but for
+    those that are said to be the host's own, and what follows from such alone.
+
+    Args:
+        host: tensors in the host's memory.
+
+    Attributes:
+        found: how often, by the operation's name.
+    """
+
+    def __init__(self, host: Iterable[Tensor] = ()) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: Counter[str] = Counter()
+        self._host: Any = WeakIdKeyDictionary()
+        self._calls = _Calls(self)
+        for x in host:
+            self._host[x] = True
+
+    def __enter__(self) -> Waits:
+        self._calls.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._calls.__exit__(*error)
+
+    def sees(self, x: Any) -> bool:
+        """Whether a tensor counts as a device's."""
+        return isinstance(x, Tensor) and x not in self._host
+
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return sum(self.found.values())
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = [x for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)]
+        operation = func._overloadpacket
+        out = func(*args, **kwargs)
+        # What is made of Python's numbers is lifted.
+        if (given and not any(map(self.sees, given))) or operation is _aten.lift_fresh:
+            for x in tree_iter(out):
+                if isinstance(x, Tensor):
+                    self._host[x] = True
+        elif self._blocks(operation, given, kwargs, out):
+            self.found[str(operation)] += 1
+        return out
+
+    def _blocks(self, operation: Any, given: list[Tensor], kwargs: Any, out: Any) -> bool:
+        if operation in _INDEXED:  # a mask is a number of rows
+            return any(x.dtype in (torch.bool, torch.uint8) for x in given[1:])
+        if operation in _COPIES:
+            devices = {x.device for x in (*given, out)}
+            return len(devices) > 1 and not kwargs.get("non_blocking", False)
+        return operation in _READS
+
+
+class _Calls(TorchFunctionMode):
+    """Finds what leaves torch without an operation of its own."""
+
+    def __init__(self, waits: Waits) -> None:
+        super().__init__()
+        self._waits = waits
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in _OUT_OF_TORCH and self._waits.sees(args[0]):
+            self._waits.found[func.__name__] += 1
+        return func(*args, **(kwargs or {}))

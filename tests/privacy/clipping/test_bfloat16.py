@@ -1,0 +1,182 @@
+"""Sums of layers in bfloat16: no record adds more than its threshold, whatever is rounded."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from dpft.privacy import make_clipper, precision
+from dpft.privacy.clipping.functions import CLIP_FUNCTIONS
+from dpft.privacy.clipping.rules import MatrixUse, halves
+from dpft.privacy.clipping.rules.costs import Form
+from dpft.privacy.counting import Products
+from tests.privacy.reference import clear, grads_of
+from tests.privacy.small_models import build, causal_losses, class_losses, tokens
+
+# What is left of rounding is float32's: of norms, factors, and the sums of exact products.
+FLOAT32 = 1e-5
+
+
+def by_itself(use, weights):
+    """What each record adds, from the numbers that are multiplied, summed in float64."""
+    left, right = use._weighted(weights)
+    return torch.bmm(left.double().transpose(1, 2), right.double())
+
+
+def check(a, g, threshold, transposed=False, function="abadi"):
+    """No record is longer than the threshold, and none is further from what it should be."""
+    use = MatrixUse(a, g, transposed)
+    norm = use.squared_norm()
+    true = torch.bmm(use.left.double().transpose(1, 2), use.right.double())
+    if not bool(norm.sound().all()):  # the clipper has these computed again
+        norm = norm._replace(value=true.flatten(1).norm(dim=1).square().float())
+    length = norm.allowing().sqrt()
+    c = CLIP_FUNCTIONS[function](length, threshold)
+    added = by_itself(use, c).flatten(1)
+    assert (added.norm(dim=1) <= threshold * (1 + FLOAT32)).all()
+    kept = torch.where(c < halves.SMALLEST, 0.0, c.double())
+    apart = (added - kept[:, None] * true.flatten(1)).norm(dim=1)
+    allowed = kept * norm.rounding.double().sqrt()  # of a norm beyond float32: 0 times infinity
+    assert (apart <= allowed.nan_to_num(0.0) + 1e-12 * threshold).all()
+    return added.norm(dim=1)
+
+
+def numbers(generator, shape, exponents):
+    """Numbers in bfloat16 of all magnitudes between two powers of two, some of them zero."""
+    low, high = exponents
+    size = torch.empty(shape).uniform_(low, high, generator=generator)
+    sign = torch.randint(-1, 2, shape, generator=generator)
+    return (sign * torch.exp2(size)).bfloat16()
+
+
+@settings(max_examples=150)
+@given(
+    seed=st.integers(0, 10**6),
+    length=st.sampled_from([1, 2, 3, 17]),
+    inputs=st.sampled_from([(-3, 3), (-30, 20), (-110, -60), (-126, -120), (-60, 60)]),
+    gradients=st.sampled_from([(-3, 3), (-30, 20), (-40, -20), (-60, 60)]),
+    share=st.sampled_from([1e-6, 0.3, 0.999, 1.0, 1.001, 3.0, 1e6]),
+    transposed=st.booleans(),
+    function=st.sampled_from(sorted(CLIP_FUNCTIONS)),
+)
+def test_no_record_exceeds_its_threshold(
+    seed, length, inputs, gradients, share, transposed, function
+):
+    """Whatever the magnitudes, also of subnormal numbers; with factors near 1 and far from it."""
+    generator = torch.Generator().manual_seed(seed)
+    a = numbers(generator, (4, length, 5), inputs)
+    g = numbers(generator, (4, length, 3), gradients)
+    sizes = torch.bmm(g.double().transpose(1, 2), a.double()).flatten(1).norm(dim=1)
+    middle = float(sizes.sort().values[2])
+    threshold = min(max(share * middle, 1e-12), 1e12)
+    check(a, g, threshold, transposed, function)
+
+
+def test_roundings_that_all_go_one_way_stay_below_the_threshold(monkeypatch):
+    """Positions that are alike: with some thresholds every number is rounded away from zero."""
+    a, g = torch.ones(3, 9, 4).bfloat16(), torch.ones(3, 9, 3).bfloat16()
+    thresholds = torch.linspace(5.0, 10.0, 50).tolist()
+    for threshold in thresholds:
+        check(a, g, threshold)
+    # Without the allowance a record would exceed its own.
+    monkeypatch.setattr(halves, "_UNIT", 0.0)
+    broken = 0
+    for threshold in thresholds:
+        use = MatrixUse(a, g)
+        added = by_itself(use, threshold / use.squared_norm().allowing().sqrt())
+        broken += bool((added.flatten(1).norm(dim=1) > threshold * (1 + 2**-9)).any())
+    assert broken > 5
+
+
+def test_the_bound_without_gram_matrices_is_the_weaker_one():
+    generator = torch.Generator().manual_seed(0)
+    a, g = (numbers(generator, (8, 20, d), (-3, 3)) for d in (6, 5))
+    use = MatrixUse(a, g)
+    assert use._chosen(transient=False) is not Form.DROP
+    strong = halves.by_gram(precision.bmm(a, a.mT), precision.bmm(g, g.mT))
+    assert (strong <= use.rounding()).all()
+    assert (strong < 0.5 * use.rounding()).any()
+
+
+STYLES = ("bk", "flat", "ghost", "lee_kifer", "per_layer")
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("name", ["gpt2", "roberta_classifier"])
+def test_a_model_under_autocast_is_clipped_within_the_bound(name, style):
+    """Each record by itself, and the records together are the sum of what each is."""
+    losses_of, threshold = (causal_losses if name == "gpt2" else class_losses), 0.05
+    case = build(name)
+    model, batch = case.model.float(), case.data
+    clipper = make_clipper(model, style, threshold=threshold)
+
+    def clipped(rows):
+        clear(model)
+        with torch.autocast("cpu", torch.bfloat16):
+            losses = losses_of(model, case.rows(rows))
+        clipper.backward(losses.float())
+        return torch.cat([g.flatten().double() for g in grads_of(model).values()])
+
+    size = len(batch["input_ids"])
+    alone = torch.stack([clipped(slice(i, i + 1)) for i in range(size)])
+    lengths = alone.norm(dim=1)
+    assert (lengths <= threshold * (1 + FLOAT32)).all()
+    assert (lengths > 0.95 * threshold).all()
+    # Products in bfloat16 are rounded otherwise in another batch: half a percent of each record.
+    assert (clipped(slice(None)) - alone.sum(0)).norm() < 2e-2 * threshold * size
+
+
+@pytest.fixture
+def tensor_cores(monkeypatch):
+    """A device that multiplies bfloat16 and adds up in float32, as if the CPU were one."""
+    used = []
+
+    def product(name):
+        real = getattr(torch, name)
+
+        def multiplied(*args, out_dtype=None, out=None):
+            if out_dtype is None:
+                return real(*args)
+            used.append(name)
+            factors = args[-2:]
+            assert all(x.dtype == torch.bfloat16 for x in factors)
+            found = real(*args[:-2], *(x.float() for x in factors))
+            return found if out is None else out.copy_(found)
+
+        monkeypatch.setattr(torch, name, multiplied)
+
+    for name in ("mm", "bmm", "addmm"):
+        product(name)
+    monkeypatch.setattr(precision, "multiplies_halves", lambda device: True)
+    return used
+
+
+def test_a_device_for_bfloat16_gives_the_same_products(tensor_cores, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    a, g = (numbers(generator, (3, 6, d), (-3, 3)) for d in (5, 4))
+    use, weights = MatrixUse(a, g), torch.tensor([0.3, 1.0, 0.01])
+
+    def products():
+        total = use.weighted_sum(weights)
+        use.add_weighted_sum(weights, total)
+        return use.squared_norm().value, use.per_example(), total
+
+    found = products()
+    assert set(tensor_cores) == {"mm", "bmm", "addmm"}
+    monkeypatch.setattr(precision, "multiplies_halves", lambda device: False)
+    tensor_cores.clear()
+    for one, other in zip(found, products(), strict=True):
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+    assert not tensor_cores
+
+
+def test_partial_sums_are_not_rounded_to_bfloat16():
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_bf16_reduced_precision_reduction
+    assert before
+    with precision.full_precision():
+        assert not matmul.allow_bf16_reduced_precision_reduction
+    assert matmul.allow_bf16_reduced_precision_reduction == before
