@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpft.privacy.clipping import Clipper
+    from dpft.privacy.clipping.plans import LostRecordError
     from dpft.privacy.clipping.rules import UnsupportedLayerError
     from dpft.privacy.clipping.styles import make_clipper
-    from dpft.privacy.clipping.plans import LostRecordError
     from dpft.privacy.guarantee import Guarantee
     from dpft.privacy.mechanism import Mechanism
     from dpft.privacy.quantiles import Quantiles

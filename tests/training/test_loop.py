@@ -10,6 +10,7 @@ from dpft.config.errors import TrainingError
 from dpft.config.schedule import lr_factor
 from dpft.config.schema import Optim
 from dpft.privacy import Mechanism, make_clipper
+from dpft.privacy.clipping import clipper as clippers
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.shapes import FixedShapes
 from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
@@ -194,8 +195,16 @@ def test_the_ledger_is_told_before_the_weights_move():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("style", ["none", "flat", "ghost", "bk"])
-def test_a_record_whose_loss_is_not_finite_is_dropped_and_counted(style, value):
+@pytest.mark.parametrize(
+    ("style", "waits"),
+    [
+        *(("none", False), ("flat", False), ("ghost", False), ("bk", False)),
+        *(("ghost", True), ("bk", True), ("per_layer", True)),
+    ],
+)
+def test_a_record_whose_loss_is_not_finite_is_dropped_and_counted(style, waits, value, monkeypatch):
+    """Also on a device for which the host waits: steps are begun again where it is seen late."""
+    monkeypatch.setattr(clippers, "waits", lambda device: waits)
     dropped, sizes = [], []
 
     def after(step, statistics):

@@ -4,16 +4,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dpft.privacy import make_clipper, precision
 from dpft.privacy.clipping.functions import CLIP_FUNCTIONS
 from dpft.privacy.clipping.rules import MatrixUse, halves
 from dpft.privacy.clipping.rules.costs import Form
-from dpft.privacy.counting import Products
 from tests.privacy.reference import clear, grads_of
-from tests.privacy.small_models import build, causal_losses, class_losses, tokens
+from tests.privacy.small_models import build, causal_losses, class_losses
 
 # What is left of rounding is float32's: of norms, factors, and the sums of exact products.
 FLOAT32 = 1e-5

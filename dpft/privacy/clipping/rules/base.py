@@ -37,8 +37,8 @@ class SquaredNorm(NamedTuple):
     """Squared norms ``(B,)``, and ``scale`` ``(B,)``: the size of the terms that were summed.
 
     ``scale`` is what the value would be had nothing cancelled, an upper bound. Where the value is
-    a tiny fraction of it, the digits that are left are rounding errors. ``rounding`` ``(B,)`` is the
-    squared norm of what a sum in half precision may add (`halves`); None: it is not formed so.
+    a tiny fraction of it, the digits that are left are rounding errors. ``rounding`` ``(B,)`` is
+    the squared norm of what a sum in half precision may add (`halves`); None: none is formed so.
     """
 
     value: Tensor

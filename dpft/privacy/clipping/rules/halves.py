@@ -24,17 +24,19 @@ over the weights ``W`` of a group that are summed so. Proof, for ``c`` no smalle
 4. Over the weights of a group, and with all of its other gradients, which are summed in float32,
    ``|X| <= c (n + v sqrt(sum Q_W^2))`` by the triangle inequality. Several uses of one weight are
    one use of more positions.
-5. ``u = 2^-8 (1 + 2^-6)`` instead of ``v`` covers the rounding of ``Q``. An inner product in float32
-   is off by a few roundings of ``|g_t| |g_s|``; ``2^-16 |g_t| |g_s|`` is added to each.
+5. ``u = 2^-8 (1 + 2^-6)`` instead of ``v`` covers the rounding of ``Q``. An inner product in
+   float32 is off by a few roundings of ``|g_t| |g_s|``; ``2^-16 |g_t| |g_s|`` is added to each.
 6. Both clip functions give ``c <= C / (n + r)``, so that ``|X| <= C``. A smaller factor than
    `SMALLEST`, of a norm 1e18 times the threshold, counts as 0.
 
-``Q`` is the norm that the gradient would have if inputs of different positions were parallel and
-gradients only as much as they are: of a pretrained GPT-2 it is about twice the norm, so that a clipped
-record is shorter than ``C`` by about a hundredth. That is why ``a`` is rounded rather than ``g``,
-whose ``Q`` is larger, and why the weaker bound ``Q <= S = sum_t |g_t| (|a_t| + f)``, 3 to 8 times the
-norm, is used only where no Gram matrix is formed. Two products, of the rounded number and of the
-rest, would need no allowance and half as much time again for the weights' gradients.
+``Q`` is the norm that the gradient would have if inputs of different positions were parallel, and
+output gradients as nearly so as they are. Of the pretrained GPT-2 of `results/ladder` it is twice
+the norm, so that a clipped record is shorter than ``C`` by about a hundredth. That is why ``a`` is
+rounded: for ``g``, ``Q`` would be larger. The weaker bound ``Q <= S = sum_t |g_t| (|a_t| + f)``, 3
+to 8 times the norm there, is used only where no Gram matrix is formed: with one position, where all
+three are the same, and with `lee_kifer`. Gradients that are formed and kept are multiplied with
+their factors in float32 and need none of this. Two products, of the rounded number and of the rest,
+would hardly need an allowance, but take twice the time.
 """
 
 from __future__ import annotations
