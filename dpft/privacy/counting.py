@@ -71,15 +71,16 @@ class Products(TorchDispatchMode):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         operation = func._overloadpacket
-        # The last factor: of addmm the first is what is added to.
+        # The second is a factor of them all: addmm begins with what is added to, and a backward of
+        # attention ends with what is in float32 always.
         factors = [x for x in args if isinstance(x, Tensor) and x.is_floating_point()]
         if operation in _WITH_VECTOR:
-            self.flops[factors[-1].dtype] += 2 * factors[-2].numel()
+            self.flops[factors[1].dtype] += 2 * factors[-2].numel()
         elif operation in _FLASH_ON_CPU or operation in flop_registry:
             count = _FLASH_ON_CPU.get(operation) or flop_registry[operation]
             sized = [x for x in args if not isinstance(x, torch.dtype)]
             known = {name: x for name, x in kwargs.items() if name not in ("out", "out_dtype")}
-            self.flops[factors[-1].dtype] += count(*sized, **known, out_val=out)
+            self.flops[factors[1].dtype] += count(*sized, **known, out_val=out)
         return out
 
     def outside(self, dtype: torch.dtype) -> float:

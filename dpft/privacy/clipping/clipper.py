@@ -74,7 +74,8 @@ class Clipper:
         cohort: the processes whose sums are added up by `collect`; None: this one alone.
         estimates: the quantile estimates ``C_k``; the thresholds themselves where those are fixed.
         thresholds: the norms to which groups are clipped now, ``(K,)`` floats.
-        norms: per-example gradient norms of the last `backward`, ``(B, K)``; blanks have none.
+        norms: per-example gradient norms of the last `backward`, ``(B, K)``; blanks have none. With
+            what rounding to bfloat16 may add, where sums are formed in that.
         factors: the clip factors applied by the last `backward`, shape ``(B, K)``. A record whose
             gradient in a group is not finite has factor 0: it contributes nothing there.
         below: for adaptive thresholds, ``sum_i (1[n_ik <= C_k] - 1/2)`` over the records since the
@@ -84,7 +85,8 @@ class Clipper:
     provided that ``losses[i]`` depends on record ``i`` alone. In float32 rounding adds to that less
     than 1e-5 of the threshold for each record of the batch. Where anything is in half precision it
     adds up to half a percent for each, unless the shapes that a record is computed in depend on
-    that record alone: see `dpft.privacy.shapes`, which says how, and ``real`` of `backward`.
+    that record alone: see `dpft.privacy.shapes`, which says how, and ``real`` of `backward`. Sums
+    that are formed in bfloat16 are within the bound that `rules.halves` proves.
     """
 
     def __init__(

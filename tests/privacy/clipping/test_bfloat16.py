@@ -91,10 +91,12 @@ def test_the_bound_without_gram_matrices_is_the_weaker_one():
     generator = torch.Generator().manual_seed(0)
     a, g = (numbers(generator, (8, 20, d), (-3, 3)) for d in (6, 5))
     use = MatrixUse(a, g)
-    assert use._chosen(transient=False) is not Form.DROP
     strong = halves.by_gram(precision.bmm(a, a.mT), precision.bmm(g, g.mT))
     assert (strong <= use.rounding()).all()
     assert (strong < 0.5 * use.rounding()).any()
+    # Also where gradients would be formed but for a second use, as of a tied head.
+    assert use._chosen(transient=False) is Form.KEEP
+    torch.testing.assert_close(use.squared_norm().rounding, strong)
 
 
 STYLES = ("bk", "flat", "ghost", "lee_kifer", "per_layer")

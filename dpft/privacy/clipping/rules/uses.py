@@ -18,7 +18,7 @@ from dpft.privacy.clipping.rules.base import (
     floor,
     zero_rows,
 )
-from dpft.privacy.clipping.rules.costs import PIECE, Form, choose_form
+from dpft.privacy.clipping.rules.costs import MAX_TRANSIENT_NUMEL, PIECE, Form, choose_form
 from dpft.privacy.precision import addmm_, bmm, mm
 
 # Numbers that are squared and added up in one go.
@@ -55,7 +55,7 @@ class MatrixUse(Use):
         if self.a.shape[1] == 1:
             value = _lengths(self.a)[:, 0].square() * _lengths(self.g)[:, 0].square()
             return SquaredNorm(value, value, self.rounding())
-        if self._chosen(transient=False) is Form.GRAM:
+        if self._by_gram():
             a = batched_gram(self.a) if grams is None else grams.gram(self.a)
             g = batched_gram(self.g)
             rounding = halves.by_gram(a, g) if self.halved else None
@@ -96,7 +96,17 @@ class MatrixUse(Use):
         return DirectUse(self.per_example(), owned=True) if keep else self
 
     def form(self) -> str:
-        return self._chosen(transient=False).value
+        return Form.GRAM.value if self._by_gram() else self._chosen(transient=False).value
+
+    def _by_gram(self) -> bool:
+        """Whether norms come from Gram matrices: in half precision wherever those fit.
+
+        They bound what rounding adds to the sum, and more closely than anything else does.
+        """
+        batch, length, d = self.a.shape
+        room = max(MAX_TRANSIENT_NUMEL, batch * d * self.g.shape[2])
+        fits = 2 * batch * length**2 <= room
+        return (self.halved and fits) or self._chosen(transient=False) is Form.GRAM
 
     def _chosen(self, transient: bool) -> Form:
         batch, length, d = self.a.shape
