@@ -111,13 +111,13 @@ class Waits(TorchDispatchMode):
             self._host[x] = True
 
     def __enter__(self) -> Waits:
-        self._calls.__enter__()
-        super().__enter__()
+        self._calls.__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._calls.__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._calls.__exit__(*error)  # type: ignore[no-untyped-call]
 
     def sees(self, x: Any) -> bool:
         """Whether a tensor counts as a device's."""
