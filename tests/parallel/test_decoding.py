@@ -164,7 +164,7 @@ def seen(shares, groups, dtype=torch.float32):
         one = StepStatistics(seconds=2.0)
         for size in sizes:
             one.records += size + 1
-            one.dropped += 1
+            one.left_out += 1
             one.microbatches += 1
             one.losses.append(torch.rand(size, dtype=dtype))
             if groups:
@@ -197,7 +197,7 @@ def test_statistics_are_those_of_the_whole_batch(size):
             parts = seen(shares, groups)
             whole = seen([[]], 0)[0]
             for part in parts:
-                for name in ("records", "dropped", "microbatches", "losses", "norms", "factors"):
+                for name in ("records", "left_out", "microbatches", "losses", "norms", "factors"):
                     setattr(whole, name, getattr(whole, name) + getattr(part, name))
             losses = torch.cat([torch.zeros(0), *whole.losses])
             assert summary["records"] == whole.records
