@@ -57,6 +57,11 @@ class UnitBatch:
         kept = self.real.nonzero().flatten()  # in the host's memory
         return losses[kept.to(losses.device, non_blocking=losses.device.type != "cpu")]
 
+    def units(self, index: Tensor) -> UnitBatch:
+        """The batch of the units that ``index`` picks (int64, ``(n,)``), padded as they are here."""
+        real = None if self.real is None else self.real[index.to(self.real.device)]
+        return self._of(index.to(self.weights.device), real)
+
     def without(self, units: Tensor) -> UnitBatch:
         """The batch without the units where ``units`` (bool, ``(B,)``) is true.
 
@@ -69,9 +74,12 @@ class UnitBatch:
         else:
             kept[units] = len(self) - 1
             real = self.real & ~units.to(self.real.device)
+        return self._of(kept, real)
+
+    def _of(self, units: Tensor, real: Tensor | None) -> UnitBatch:
         m = self.rows_per_unit
-        rows = (kept.unsqueeze(1) * m + torch.arange(m, device=units.device)).flatten()
-        return UnitBatch(self.batch.rows(rows), self.weights[kept], real)
+        rows = (units.unsqueeze(1) * m + torch.arange(m, device=units.device)).flatten()
+        return UnitBatch(self.batch.rows(rows), self.weights[units], real)
 
 
 class Units(Protocol):

@@ -19,10 +19,11 @@ from dpft.config.schema import Optim
 from dpft.models.load import Reparametrisation
 from dpft.parallel.cohort import Cohort, SingleProcess, own_part, together
 from dpft.privacy import Clipper, LostRecordError, Mechanism, keys
+from dpft.privacy.clipping.frames import random_state_kept
 from dpft.privacy.noise import Released
 from dpft.privacy.precision import full_precision
 from dpft.privacy.shapes import BLANK
-from dpft.tasks.units import TrainingSet, finite_losses
+from dpft.tasks.units import TrainingSet, UnitBatch, finite_losses
 from dpft.training.adam_bc import AdamBC
 from dpft.training.out_of_memory import Budget, Pieces
 
@@ -217,6 +218,7 @@ def train(
         for micro in pieces:
             batch = data.batch(micro, step).to(device)
             with exact():
+                _check_rules(data, model, clipper, batch, agreed)
                 if clipper.private and not clipper.careful:
                     losses = data.losses(model, batch)  # the clipper drops who is not finite
                 else:
@@ -268,6 +270,29 @@ def train(
             _check_weights(optimizer, step, agreed)
         statistics.seconds = time.perf_counter() - began
         after_step(step, statistics)
+
+
+def _check_rules(
+    data: TrainingSet,
+    model: nn.Module,
+    clipper: Clipper,
+    batch: UnitBatch,
+    agreed: Callable[[bool], bool] | None,
+) -> None:
+    """Check the layers' rules on some units of a batch, where the clipper asks for it.
+
+    In a forward of their own, before that of the batch, for which nothing random is used up.
+    """
+    index = clipper.to_check(len(batch), batch.real)
+    if index is None:
+        return
+    some = batch.units(index)
+    with random_state_kept(*model.parameters()):
+        losses = data.losses(model, some)
+        if (agreed or bool)(not bool(torch.isfinite(losses.detach()).all())):
+            clipper.take()  # the batch itself is checked, without those that are not
+            return
+        clipper.check(losses, rows=some.rows_per_unit, real=some.real)
 
 
 def _observe(

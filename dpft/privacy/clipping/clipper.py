@@ -23,7 +23,7 @@ from dpft.privacy.clipping.checks.guard import Guard
 from dpft.privacy.clipping.checks.order import check_order
 from dpft.privacy.clipping.checks.schedule import Schedule
 from dpft.privacy.clipping.checks.structure import Structure, verify_uses
-from dpft.privacy.clipping.checks.verify import check_rules
+from dpft.privacy.clipping.checks.verify import check_rules, records_to_check
 from dpft.privacy.clipping.functions import ClipFunction
 from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.plans import PRIVATE_PLANS, Batch, LostRecordError
@@ -110,6 +110,7 @@ class Clipper:
         self._clip_function = clip_function
         self._rules = rules
         self._schedule = Schedule()
+        self._soon = True
         self._unfinished = False
         self._careful = False
         self._forms: dict[str, str] = {}
@@ -160,6 +161,7 @@ class Clipper:
         self._capture.take()
         self._unfinished = self._guard.received_gradient = False
         self._schedule = Schedule()
+        self._soon = True
         self._set(self.estimates, self.thresholds)
 
     def for_part(self, part: nn.Module, groups: Sequence[Group]) -> Clipper:
@@ -265,6 +267,58 @@ class Clipper:
         for parameter in self.parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
+
+    def to_check(self, size: int, real: Tensor | None = None) -> Tensor | None:
+        """Which records of the next batch are to go through `check` first, if any.
+
+        Without that `backward` checks the rules on the batch itself, whose activations it has to
+        hold meanwhile.
+
+        Args:
+            size: records of the batch, ``B``.
+            real: see `backward`.
+
+        Returns:
+            Indices of up to four records, from the first to the last, int64; or None.
+        """
+        return records_to_check(size, real) if self.private and self._soon and size else None
+
+    def check(self, losses: Tensor, rows: int = 1, real: Tensor | None = None) -> None:
+        """Compare the layers' rules with autograd on some records, ahead of their whole batch.
+
+        The records have a forward of their own, before the batch's, when no activations are held;
+        their losses are used up here. What a layer computes is checked on these records; that the
+        batch's records are kept apart, on the whole batch, in `backward`. If the batch goes through
+        other layer calls than these records did, nothing was shown of it, and `backward` checks
+        the rules on it too.
+
+        Args:
+            losses: of the records that `to_check` named, ``(n,)``, of the batch's own rows: padded
+                as they are there.
+            rows: see `backward`.
+            real: of these records, see `backward`.
+
+        Raises:
+            UnsupportedLayerError: as `backward`.
+        """
+        calls, hidden = self._capture.take()
+        if real is not None:
+            real = real.to(losses.device)
+            losses = torch.where(real, losses, losses.new_zeros(()))
+        with torch.autocast(losses.device.type, enabled=False), self._guard.on():
+            structure, leaves = self._structure(losses, calls, hidden)
+            verified = check_rules(
+                self._capture,
+                losses,
+                structure,
+                leaves,
+                self.groups,
+                rows,
+                real,
+                turn=self._schedule.batches,
+                retain_graph=False,
+            )
+        self._schedule.check_ahead(losses, structure.reached, rows, verified)
 
     def take(self) -> Captured:
         """The forwards since the last time, for `start`; forgotten here."""
@@ -426,15 +480,10 @@ class Clipper:
         if self.adaptive is not None:
             self._count()
 
-    def _verified(
-        self,
-        losses: Tensor,
-        calls: Sequence[Call],
-        hidden: Collection[str],
-        rows: int,
-        real: Tensor | None,
-    ) -> Structure:
-        """The structure of the losses' graph, once it and the rules were checked."""
+    def _structure(
+        self, losses: Tensor, calls: Sequence[Call], hidden: Collection[str]
+    ) -> tuple[Structure, Mapping[str, Tensor]]:
+        """The structure of the losses' graph, and what stood for the parameters in it."""
         self._guard.check_hooks()
         leaves: dict[str, Tensor] = dict(self.parameters)
         for call in calls:
@@ -445,20 +494,54 @@ class Clipper:
                 "the losses do not depend on any trainable layer that was called; expected losses "
                 "of this forward, neither detached nor constant"
             )
-        due = self._schedule.due(losses, structure.reached, rows, self._capture.hooks())
+        return structure, leaves
+
+    def _verified(
+        self,
+        losses: Tensor,
+        calls: Sequence[Call],
+        hidden: Collection[str],
+        rows: int,
+        real: Tensor | None,
+    ) -> Structure:
+        """The structure of the losses' graph, once it and the rules were checked."""
+        structure, leaves = self._structure(losses, calls, hidden)
+        reached = structure.reached
+        due = self._schedule.due(losses, reached, rows, self._capture.hooks())
+        ahead = self._schedule.ahead(losses, reached, rows)
         permuting = bool(structure.row_permuting_nodes)
-        if self.cohort is not None and self._sharded:
+        unproven = due and ahead is None
+        soon = self._schedule.soon
+        if self._sharded:
             # Ranks go through a backward together, or not at all, and form the same sums in it.
-            calls_of_all = " ".join(call.site.name for call in structure.reached)
-            due, permuting = self.cohort.agree([due, permuting], calls_of_all)
-        if due:
-            verified = check_rules(
-                self._capture, losses, structure, leaves, self.groups, rows, real
+            flags = [due, permuting, unproven, soon]
+            due, permuting, unproven, soon = self._agreed(flags, reached)
+        if unproven:
+            turn = self._schedule.batches
+            ahead = check_rules(
+                self._capture,
+                losses,
+                structure,
+                leaves,
+                self.groups,
+                rows,
+                real,
+                turn=turn,
+                retain_graph=True,
             )
-            self._schedule.checked(*verified)
-        if permuting:
+        if due or permuting:
             check_order(self._capture, losses, structure, rows, self._schedule.batches)
+        if due and ahead is not None:
+            self._schedule.checked(*ahead)
+            soon = self._schedule.soon
+            if self._sharded:
+                (soon,) = self._agreed([soon], reached)
+        self._soon = soon
         return structure
+
+    def _agreed(self, flags: Sequence[bool], calls: Sequence[Call]) -> list[bool]:
+        assert self.cohort is not None
+        return self.cohort.agree(flags, " ".join(call.site.name for call in calls))
 
     def _batch(
         self,

@@ -41,6 +41,11 @@ def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> S
     parameters = list(workload.model.parameters())
 
     def run(inputs: Inputs) -> None:
+        # As in training: where rules are to be checked, on some records ahead of the batch.
+        some = clipper.to_check(len(next(iter(inputs.values()))))
+        if some is not None:
+            few = {name: rows[some.to(rows.device)] for name, rows in inputs.items()}
+            clipper.check(forward(workload, workload.model, few, dtype))
         losses = forward(workload, workload.model, inputs, dtype)
         clipper.backward(losses)
         if adaptive is not None:

@@ -1,9 +1,10 @@
-"""Rows that change places inside a model: where the graph lets them, every batch is checked.
+"""Whether each layer's rows are the records of the losses, each by itself and in their order.
 
 A layer that sees the records in another order than the losses has norms of other records than its
-sum. A model that always does so is found on its first batch (`verify.RuleSums`). One that does so
-by its data (records sorted by length, masked positions gathered into as many rows as there are
-records) may look right in many batches before.
+sum, and so has one whose rows depend on several records. A model that always does so is found on
+its first batch. One that does so by its data (records sorted by length, masked positions gathered
+into as many rows as there are records) may look right in many batches before: where the graph lets
+rows change places, every batch is looked at.
 """
 
 from __future__ import annotations
@@ -17,8 +18,21 @@ from dpft.privacy.clipping.checks.reweighted import Reweighted
 from dpft.privacy.clipping.checks.structure import Structure
 from dpft.privacy.clipping.rules import UnsupportedLayerError
 
-# Factors of a record's loss: powers of two, which scale a gradient without rounding it.
+# Factors of a record's loss: powers of two, which scale a gradient without rounding it, and of at
+# most 1, so that none overflows.
 _FACTORS = 8
+
+
+def factors_of(batch: int, turn: int) -> Tensor:
+    """Factors of the records' losses, ``(B,)``: all different, for up to eight records.
+
+    Args:
+        batch: ``B``.
+        turn: changes them from one batch to the next: two of many records have the same one in one
+            of eight.
+    """
+    generator = torch.Generator().manual_seed(turn)
+    return 0.5 ** (torch.randperm(batch, generator=generator) % _FACTORS)
 
 
 def check_order(
@@ -27,20 +41,20 @@ def check_order(
     """Check that each layer's rows are the records of the losses, in their order.
 
     Of losses multiplied by powers of two each row's output gradient is multiplied likewise, to the
-    last bit. Two backwards towards the layers' outputs, without one weight gradient.
+    last bit. Two backwards towards the layers' outputs, without one weight gradient: of the batch
+    they hold nothing but its graph.
 
     Args:
         capture: of the calls.
         losses: per-example losses, ``(B,)``.
         structure: of their graph.
         rows: of the model's batch for each loss.
-        turn: changes the factors from one batch to the next: two records have the same one in one
-            of eight.
+        turn: see `factors_of`.
 
     Raises:
         UnsupportedLayerError: if a row is not its record's.
     """
-    order = Reweighted()
+    order = Reweighted(3e-2 if structure.halved else 1e-3, sums=True)
     batch = len(losses)
 
     def backward(weighted: Tensor, listener: Listener) -> None:
@@ -59,15 +73,22 @@ def check_order(
         order.first(call, g)
 
     backward(losses, first)
-    generator = torch.Generator().manual_seed(turn)
-    drawn = torch.randint(_FACTORS, (batch,), generator=generator)
-    factors = (2.0**drawn).to(losses.device)
+    factors = factors_of(batch, turn).to(losses.device)
     order.by(factors.repeat_interleave(rows))
     backward(losses * factors.to(losses.dtype), order.second)
+    name = order.disagreeing()
+    if name is None:
+        return
     names = ", ".join(sorted({node.name() for node in structure.row_permuting_nodes}))
-    if not bool(order.holds()):
-        raise UnsupportedLayerError(
-            f"rows change places inside the model ({names}), so that a layer's rows are not the "
-            "records of the losses in their order; expected row i of every layer to be of record "
-            "i: sort and gather before the model is called"
-        )
+    why = (
+        f"rows change places inside the model ({names})"
+        if names
+        else "records depend on each other, rows are in another order, or a hook changes gradients "
+        "by their size"
+    )
+    raise UnsupportedLayerError(
+        f"the rule for parameter {name!r} gives another gradient than autograd: when each record's "
+        "loss got a factor, not every row of the layer's output gradient got its own record's, "
+        f"since {why}; expected row i of every layer to be of record i alone, in every batch: sort "
+        "and gather before the model is called, and normalise within a record"
+    )

@@ -7,54 +7,89 @@ from torch import Tensor
 
 from dpft.privacy.clipping.calls import Call
 
+# Sums over a row that are compared beside its norm: a prime number of them, so that none is over a
+# whole dimension of a layer, where softmax and norm layers make gradients cancel.
+_SUMS = 61
+
 
 class Reweighted:
     """Whether a second backward brings the output gradients of the first, reweighted.
 
     It does where the backward is linear. A hook that clamps gradients is not, nor is a model whose
     rows are in another order inside: the norms would be of other gradients than the sum.
+
+    Args:
+        share: of a row's norm, what rounding may change of it.
+        sums: whether sums over parts of a row are compared beside its norm. They are linear: of
+            another record's gradient a share ``s`` shows in them as ``s``, in a norm it may as
+            ``s^2``. For weights that are powers of two, with which nothing is rounded otherwise.
     """
 
-    # What rounding may change: a share of a row's norm at this call, and of that at the call where
-    # it is largest (what is zero but for rounding, as behind a softmax, is other rounding then).
-    _HERE, _ANYWHERE = 1e-2, 1e-5
+    # What rounding may change as a share of a row's norm at the call where it is largest: what is
+    # zero but for rounding, as behind a softmax, is other rounding then.
+    _ANYWHERE = 1e-5
 
-    def __init__(self) -> None:
-        self._norms: dict[int, Tensor] = {}
+    def __init__(self, share: float = 1e-2, sums: bool = False) -> None:
+        self._share = share
+        self._sums = sums
+        self._seen: dict[int, Tensor] = {}
         self._scales = self._allowed = torch.empty(0)
         self._excess: list[Tensor] = []
+        self._names: list[str] = []
 
     def first(self, call: Call, g: Tensor) -> None:
-        """Note the norms of ``g``'s rows, ``(B,)``."""
-        self._norms[id(call)] = _row_norms(g)
+        """Note norms, and sums, of ``g``'s rows: ``(B, 1 + n)``."""
+        self._seen[id(call)] = self._numbers(g)
 
     def by(self, scales: Tensor) -> None:
         """What the second backward multiplies each row with, ``(B,)``."""
         self._scales = scales
         largest = torch.zeros_like(scales)
-        for norms in self._norms.values():
-            largest = torch.maximum(largest, norms.to(largest))
+        for numbers in self._seen.values():
+            norms = numbers[:, 0].to(largest)
+            largest = torch.maximum(largest, norms.masked_fill(~norms.isfinite(), 0.0))
         self._allowed = self._ANYWHERE * scales * largest
 
     def second(self, call: Call, g: Tensor) -> None:
         """Compare; what came of it is read in `holds`, since to read it makes a GPU halt."""
-        norms = self._norms.pop(id(call), None)
-        if norms is None:
+        numbers = self._seen.pop(id(call), None)
+        if numbers is None:
             return
-        expected = norms * self._scales.to(norms)
-        allowed = self._HERE * expected + self._allowed.to(norms)
-        excess = (_row_norms(g) - expected).abs() - allowed
+        expected = numbers * self._scales.to(numbers)[:, None]
+        norms = expected[:, 0]
+        allowed = self._share * norms + self._allowed.to(numbers)
+        excess = (self._numbers(g) - expected).abs().amax(1) - allowed
         # A record whose loss is not finite is dropped, wherever its rows are.
-        self._excess.append(excess.masked_fill(~expected.isfinite(), -1.0).max())
+        self._excess.append(excess.masked_fill(~norms.isfinite(), -1.0).max())
+        self._names.append(next(iter(call.site.names.values())))
 
     def holds(self) -> Tensor:
         """Whether all agreed, a bool without dimensions."""
+        return self._fine().all()
+
+    def disagreeing(self) -> str | None:
+        """A parameter of the first call of the backward that did not agree; None: all did."""
+        pairs = zip(self._names, self._fine().tolist(), strict=True)
+        return next((name for name, good in pairs if not good), None)
+
+    def _fine(self) -> Tensor:
+        """Of every call that was compared, whether it agreed, bool ``(n,)``."""
         if not self._excess:
-            return self._scales.new_ones((), dtype=torch.bool)
-        worst = [excess.to(self._excess[0].device) for excess in self._excess]
-        return (torch.stack(worst) <= 0).all()
+            return self._scales.new_ones(0, dtype=torch.bool)
+        return torch.stack([excess.to(self._excess[0].device) for excess in self._excess]) <= 0
+
+    def _numbers(self, g: Tensor) -> Tensor:
+        flat = g.detach().flatten(1)
+        norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
+        return torch.cat([norms[:, None], _sums(flat)], 1) if self._sums else norms[:, None]
 
 
-def _row_norms(g: Tensor) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(g.detach().flatten(1), dim=1)
-    return norms
+def _sums(flat: Tensor) -> Tensor:
+    """Of each row ``(B, n)`` the sums of every 61st number, ``(B, min(n, 61))``."""
+    kind = torch.promote_types(flat.dtype, torch.float32)
+    whole = flat.shape[1] // _SUMS * _SUMS
+    if not whole:
+        return flat.to(kind)
+    sums = flat[:, :whole].unflatten(1, (-1, _SUMS)).sum(1, dtype=kind)
+    sums[:, : flat.shape[1] - whole] += flat[:, whole:]
+    return sums

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dpft.privacy.clipping.calls import Call
+from dpft.privacy.clipping.checks.verify import Verified
 from dpft.privacy.clipping.rules import UnsupportedLayerError
 
 # A kind that was found right is looked at again after so many batches, and four times as many.
@@ -40,6 +41,23 @@ class Schedule:
         self._seen: dict[Kind, _Seen] = {}
         self._now = _Seen()
         self._hooks: tuple[int, ...] = ()
+        self._ahead: tuple[Kind, Verified] | None = None
+
+    @property
+    def soon(self) -> bool:
+        """Whether the next batch is one to check, if it is of the last one's kind."""
+        return self._now.batches + 1 >= self._now.next_check
+
+    def check_ahead(
+        self, losses: Tensor, calls: Sequence[Call], rows: int, verified: Verified
+    ) -> None:
+        """Note what some records of the next batch have shown, by themselves."""
+        self._ahead = _kind(losses, calls, rows), verified
+
+    def ahead(self, losses: Tensor, calls: Sequence[Call], rows: int) -> Verified | None:
+        """What some records of this batch have shown; None where the batch is of another kind."""
+        found, self._ahead = self._ahead, None
+        return found[1] if found is not None and found[0] == _kind(losses, calls, rows) else None
 
     def due(
         self, losses: Tensor, calls: Sequence[Call], rows: int, hooks: tuple[int, ...] = ()
@@ -55,8 +73,7 @@ class Schedule:
         if hooks != self._hooks:
             self._hooks = hooks
             self._seen.clear()
-        kind = tuple((call.site.name, call.root) for call in calls)
-        self._now = seen = self._seen.setdefault((kind, len(losses) > 1, rows > 1), _Seen())
+        self._now = seen = self._seen.setdefault(_kind(losses, calls, rows), _Seen())
         seen.batches += 1
         self.batches += 1
         if seen.batches < seen.next_check:
@@ -88,3 +105,7 @@ class Schedule:
                 "rules could not be checked against autograd; expected finite losses and "
                 "gradients: lower the learning rate, or leave out the records concerned"
             )
+
+
+def _kind(losses: Tensor, calls: Sequence[Call], rows: int) -> Kind:
+    return tuple((call.site.name, call.root) for call in calls), len(losses) > 1, rows > 1

@@ -1,9 +1,12 @@
-"""The check of layer rules against autograd: by random weights on the losses of some records."""
+"""The check of layer rules against autograd: in one backward, a parameter at a time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -11,16 +14,14 @@ from torch import Tensor
 
 from dpft.privacy.clipping.calls import Call, uses_of
 from dpft.privacy.clipping.capture import Capture
+from dpft.privacy.clipping.checks.order import factors_of
 from dpft.privacy.clipping.checks.structure import Structure
 from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.rules import UnsupportedLayerError, Use
 from dpft.privacy.precision import full_precision
 
-# Records of a batch that the rules are checked on, from its first to its last.
-_RECORDS = 4
-
-# Of the model's gradients, how large a share is held at a time by `RuleSums`.
-_PARTS = 4
+# Records of a batch that rules are checked on, where they may be computed by themselves.
+RECORDS = 4
 
 
 class Verified(NamedTuple):
@@ -37,6 +38,25 @@ class Verified(NamedTuple):
     finite: bool
 
 
+def records_to_check(size: int, real: Tensor | None) -> Tensor:
+    """Indices of up to four records of a batch, from its first to its last, ``(n,)`` in int64.
+
+    A microbatch is sorted by length: they differ in padding as much as its records do. Each batch
+    is drawn anew, so that others are looked at each time.
+
+    Args:
+        size: of the batch, at least 1.
+        real: which rows are of records, bool ``(size,)``; None: all. Where none is, it is the
+            first, which is nobody's.
+    """
+    usable = torch.arange(size) if real is None else real.cpu().nonzero().flatten()
+    last = len(usable) - 1
+    if last < 0:
+        return torch.zeros(1, dtype=torch.int64)
+    places = sorted({round(last * part / (RECORDS - 1)) for part in range(RECORDS)})
+    return usable[torch.tensor(places, dtype=torch.int64)]
+
+
 def check_rules(
     capture: Capture,
     losses: Tensor,
@@ -45,11 +65,18 @@ def check_rules(
     groups: Sequence[Group],
     rows: int,
     real: Tensor | None,
+    *,
+    turn: int,
+    retain_graph: bool,
 ) -> Verified:
-    """Compare the rules with autograd on some records of the batch; nothing is clipped yet.
+    """Compare the rules' sums with autograd's gradients; nothing is clipped yet.
 
-    Of the layers' inputs and output gradients only the rows of those records are kept, or their sum
-    where that is less, so that a batch that is checked takes hardly more memory than any other.
+    One backward of losses that have a factor each brings every layer's output gradient, which its
+    rule makes a sum of, and every parameter's gradient, which must be that sum. Each is forgotten
+    when it was compared: an ordinary backward, which keeps all gradients, takes more memory.
+
+    That a row's output gradient follows its own record's factor is `check_order`'s to say; the two
+    together say that the rule keeps the records apart.
 
     Args:
         capture: of the layers' calls.
@@ -59,40 +86,39 @@ def check_rules(
         groups: the clipping groups.
         rows: of the model's batch for each loss.
         real: which losses are of records, bool ``(B,)``; None: all.
+        turn: see `dpft.privacy.clipping.checks.order.factors_of`.
+        retain_graph: whether another backward is to come.
 
     Raises:
         UnsupportedLayerError: naming a parameter whose rule gives another gradient, or whose
             ``.grad`` was written to.
     """
-    halved = structure.halved
-    finite = losses.detach().isfinite()
-    usable = (finite if real is None else finite & real.to(finite.device)).nonzero().flatten()
-    last = len(usable) - 1
-    # None may be left where another rank of a cohort asked for the check.
-    parts = range(_RECORDS if last >= 0 else 0)
-    chosen = sorted({round(last * part / (_RECORDS - 1)) for part in parts})
-    index = usable[torch.tensor(chosen, dtype=torch.int64, device=losses.device)]
-    sums = RuleSums(losses[index], parameters, [group.parameters for group in groups])
+    halved, batch = structure.halved, len(losses)
+    usable = losses.detach().isfinite()
+    usable = usable if real is None else usable & real.to(usable.device)
+    factors = factors_of(batch, turn).to(losses.device, losses.dtype)
+    weighted = torch.where(usable, losses * factors, losses.new_zeros(())).sum()
+    named = [group.parameters for group in groups]
+    sums = RuleSums(parameters, structure.reached, named, batch)
     before = _versions(parameters)
 
     @torch.no_grad()
     def listen(call: Call, g: Tensor) -> None:
         call.hold()
-        size = (g.numel() + sum(x.numel() for x in call.inputs())) * len(index) // len(losses)
-        for name, use in uses_of(call, g, len(losses), rows):
-            sums.add(name, use.rows(index.to(g.device)), size, halved)
+        size = g.numel() + sum(x.numel() for x in call.inputs())
+        for name, use in uses_of(call, g, batch, rows):
+            sums.add(name, use, size, halved)
         call.let_go()
 
-    capture.backward(
-        losses,
-        structure.reached,
-        listen,
-        other_leaves=structure.other_leaves,
-        retain_graph=True,
-    )
-    with capture.silent_backward(), full_precision():
-        eps = torch.finfo(losses.dtype).eps  # where nothing is halved, the losses are not
-        verified = sums.verify(*((3e-2, 3e-4) if halved else (1e-3, 100 * eps)))
+    with capture.listening(listen), sums.compared(), full_precision():
+        torch.autograd.grad(
+            weighted,
+            list(parameters.values()),
+            retain_graph=retain_graph,
+            allow_unused=True,
+        )
+    eps = torch.finfo(losses.dtype).eps  # where nothing is halved, the losses are not
+    verified = sums.verify(*((3e-2, 3e-4) if halved else (1e-3, 100 * eps)))
     for name, version in _versions(parameters).items():
         if version != before[name]:
             raise UnsupportedLayerError(
@@ -110,59 +136,86 @@ def _versions(parameters: Mapping[str, Tensor]) -> dict[str, tuple[int, int] | N
 
 
 class RuleSums:
-    """Check, by an ordinary backward, that the rules keep the records apart rightly.
+    """The rules' sums of a backward, beside the gradients that autograd forms in it.
 
-    With random weights on the losses, the rules' weighted sums must be autograd's gradients.
-    They are not where a layer computes something else than its rule says, where an input was
-    changed in place after the call, where rows and losses are in different order, or where a
-    use was missed.
+    They differ where a layer computes something else than its rule says, where an input was changed
+    in place after the call, where a layer has its rows in another order inside, or where a use was
+    missed.
 
     Args:
-        losses: per-example losses of some records, ``(n,)``.
         parameters: the trainable parameters.
+        calls: of their layers, all of which the backward reaches.
         groups: names of the parameters that are clipped together. Beside a large gradient of its
             own group a small one hardly counts; one that is alone in its group is scaled up to
             its own threshold, however small it is.
+        records: in the batch, ``B``.
     """
 
     def __init__(
         self,
-        losses: Tensor,
         parameters: Mapping[str, Tensor],
+        calls: Sequence[Call],
         groups: Sequence[Sequence[str]],
+        records: int,
     ) -> None:
-        generator = torch.Generator().manual_seed(0)
-        weights = 0.5 + torch.rand(len(losses), generator=generator, dtype=torch.float64)
-        self._weights = weights.to(losses.device, torch.promote_types(losses.dtype, torch.float32))
-        self._losses = losses
         self._parameters = parameters
         self._groups = groups
+        self._records = records
+        self._outstanding = Counter(name for call in calls for name in call.site.names.values())
         self._held: dict[str, list[Use]] = {}
         self._sums: dict[str, Tensor] = {}
+        self._theirs: dict[str, Tensor] = {}
         self._terms: dict[str, float] = {}
+        # Norms of autograd's gradients and of the differences: looked at in the end, since a look
+        # makes a GPU halt.
+        self._norms: dict[str, Tensor] = {}
+        self._apart: dict[str, Tensor] = {}
 
     def add(self, name: str, use: Use, size: int, half: bool = False) -> None:
-        """Take in a use of a parameter by these records.
+        """Take in a use of a parameter.
 
         Args:
             name: of the parameter.
-            use: of the ``n`` records alone.
+            use: of all records, whose losses had their factors already.
             size: how many numbers ``use`` keeps alive; if more than its sum has, it is summed now.
             half: whether gradients were rounded to half precision on their way to the layer.
         """
         if half:
-            # Autograd rounds each record's gradient anew once it has its weight: where records
-            # cancel, as of a head's bias, the error is a share of what they had before.
+            # Each record's gradient is rounded: where records cancel, as of a head's bias, the
+            # error is a share of what they had before.
             norms = use.squared_norm().value.clamp(min=0).sqrt().double()
-            terms = float((norms * self._weights.to(norms)).sum())
-            self._terms[name] = self._terms.get(name, 0.0) + terms
+            self._terms[name] = self._terms.get(name, 0.0) + float(norms.sum())
         if size < self._parameters[name].numel():
             self._held.setdefault(name, []).append(use)
         else:
             self._add_to(self._sum(name), use)
+        self._outstanding[name] -= 1
+        if name in self._theirs:
+            self._compare(name)
+
+    @contextmanager
+    def compared(self) -> Iterator[None]:
+        """Around the backward: each gradient is compared as it is complete, and not kept."""
+
+        @torch.no_grad()
+        def complete(name: str, gradient: Tensor) -> Tensor:
+            self._theirs[name] = gradient
+            self._compare(name)
+            # In place of the gradient autograd keeps one number.
+            return gradient.new_zeros(()).expand_as(gradient)
+
+        handles = [
+            parameter.register_hook(partial(complete, name))
+            for name, parameter in self._parameters.items()
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def verify(self, tolerance: float, rounding: float) -> Verified:
-        """Compare with autograd.
+        """What the comparison has shown.
 
         Args:
             tolerance: relative difference that rounding explains, of a gradient's norm; of what
@@ -173,24 +226,13 @@ class RuleSums:
         Raises:
             UnsupportedLayerError: naming a parameter whose rule gives another gradient.
         """
-        norms: dict[str, float] = {}
-        apart: dict[str, float] = {}
-
-        @torch.no_grad()
-        def compare(name: str, theirs: Tensor | None) -> None:
-            ours = self._sum(name)
-            del self._sums[name]
-            for use in self._held.pop(name, []):
-                self._add_to(ours, use)
-            theirs = None if theirs is None else theirs.to(ours.dtype)
-            norms[name] = 0.0 if theirs is None else float(theirs.norm())
-            apart[name] = float((ours if theirs is None else ours.sub_(theirs)).norm())
-
-        _each_gradient((self._losses * self._weights).sum(), self._parameters, compare)
-        taking_part = tuple(norms)
-        for name in self._parameters:
-            if name not in norms:
-                compare(name, None)
+        taking_part = [name for name in self._parameters if self._came(name)]
+        with torch.no_grad(), full_precision():
+            for name in self._parameters:
+                if name not in self._norms:
+                    self._compare(name, last=True)
+        norms = _numbers(self._norms)
+        apart = _numbers(self._apart)
         # Where some record's gradient overflows, it will be dropped; the others are compared.
         finite = {name for name, norm in norms.items() if math.isfinite(norm)}
         largest = max((norms[name] for name in finite), default=0.0)
@@ -222,6 +264,22 @@ class RuleSums:
         )
         return Verified(conclusive, len(finite) == len(norms))
 
+    def _came(self, name: str) -> bool:
+        return name in self._norms or name in self._theirs
+
+    def _compare(self, name: str, last: bool = False) -> None:
+        """Compare, once all uses have arrived, and forget what was compared."""
+        if self._outstanding[name] > 0 and not last:
+            return
+        theirs = self._theirs.pop(name, None)
+        ours = self._sum(name)
+        del self._sums[name]
+        for use in self._held.pop(name, []):
+            self._add_to(ours, use)
+        theirs = None if theirs is None else theirs.to(ours.dtype)
+        self._norms[name] = ours.new_zeros(()) if theirs is None else theirs.norm()
+        self._apart[name] = (ours if theirs is None else ours.sub_(theirs)).norm()
+
     def _sum(self, name: str) -> Tensor:
         if name not in self._sums:
             # Whoever shards may put a parameter together in half precision; its uses are not.
@@ -231,32 +289,8 @@ class RuleSums:
         return self._sums[name]
 
     def _add_to(self, total: Tensor, use: Use) -> None:
-        use.add_weighted_sum(self._weights.to(total.device, total.dtype), total)
+        use.add_weighted_sum(total.new_ones(self._records), total)
 
 
-def _each_gradient(
-    loss: Tensor,
-    parameters: Mapping[str, Tensor],
-    compare: Callable[[str, Tensor], None],
-) -> None:
-    """Call ``compare`` with each parameter's gradient, a part of the model at a time.
-
-    All gradients at once would be held beside all activations, as in no other batch. Accumulating
-    them one by one would set off hooks that others left on the parameters.
-    """
-    most = sum(parameter.numel() for parameter in parameters.values()) / _PARTS
-    part: list[str] = []
-    size = 0
-    names = list(parameters)
-    for number, name in enumerate(names):
-        part.append(name)
-        size += parameters[name].numel()
-        if number + 1 < len(names) and size + parameters[names[number + 1]].numel() <= most:
-            continue
-        gradients = torch.autograd.grad(
-            loss, [parameters[n] for n in part], retain_graph=True, allow_unused=True
-        )
-        for n, gradient in zip(part, gradients, strict=True):
-            if gradient is not None:
-                compare(n, gradient)
-        part, size = [], 0
+def _numbers(norms: Mapping[str, Tensor]) -> dict[str, float]:
+    return {name: float(norm) for name, norm in norms.items()}
