@@ -184,13 +184,24 @@ class Optim:
 
 @dataclass(frozen=True)
 class Model:
-    """``conf/model``: which model, and how it is built."""
+    """``conf/model``: which model, and how it is built.
+
+    Attributes:
+        name: in tables and names of runs.
+        path: a hub id, a folder, or one of the other forms of docs/reference/models.md.
+        tied: ``false`` gives the output head a copy of the embedding; None: as the model is.
+        init: ``scratch`` draws all weights.
+        dropout: of all its layers; None: the model's own.
+        checkpointing: whether each block's activations are computed again in the backward, and not
+            kept from the forward.
+    """
 
     name: str
     path: Annotated[str, Effect.REPETITION]
     tied: bool | None = None
     init: Literal["pretrained", "scratch"] = "pretrained"
     dropout: Fraction | None = None
+    checkpointing: Annotated[bool, Effect.REPETITION] = False
 
 
 @dataclass(frozen=True)
@@ -375,6 +386,19 @@ class Run:
                 "type model.init=scratch, or adapt=full to go on from pretrained ones"
             )
 
+        if self.model.checkpointing and self.adapt.name == "prefix":
+            raise ConfigError(
+                "model.checkpointing=true with adapt=prefix, whose prefix reaches the blocks as "
+                "keys and values of earlier positions, which transformers drops under "
+                "checkpointing; expected false: type model.checkpointing=false, or another adapt"
+            )
+        if self.model.checkpointing and self.parallel.name == "pipeline":
+            raise ConfigError(
+                "model.checkpointing=true with parallel=pipeline, whose stages keep the "
+                "activations of several microbatches by themselves; expected false, or "
+                "parallel=data or parallel=fsdp"
+            )
+
     def identity(self) -> dict[str, Any]:
         """The part of the config that decides what is computed: what the run's hash is taken of.
 
@@ -387,6 +411,8 @@ class Run:
         if self.precision == "float32":
             beside |= {"precision"}
         kept = {key: value for key, value in self.raw.items() if key not in beside}
+        if not self.model.checkpointing:
+            kept["model"] = {k: v for k, v in kept["model"].items() if k != "checkpointing"}
         if not self.clip.private:
             kept["privacy"] = {
                 "sampling": self.privacy.sampling,

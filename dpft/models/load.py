@@ -262,10 +262,29 @@ def load_model(
         tokenizer, added = _tokenizer(origin, settings, needs)
         _fit(model, tokenizer, added, settings)
     _tie(model, settings, needs, absent)
+    if settings.checkpointing:
+        checkpoint(model, settings.name)
     if settings.init == "scratch":
         labels.append("random initialisation")
     stays = not drawn and not added
     return LoadedModel(model, tokenizer, tuple(labels), image=image, as_stored=stays)
+
+
+def checkpoint(model: PreTrainedModel, name: str) -> None:
+    """Have each block's activations computed again in the backward, rather than kept.
+
+    Not by reentrant checkpoints: they run a block in a backward of their own, where nothing is
+    captured.
+
+    Raises:
+        ModelError: if the model has no such blocks.
+    """
+    if not model.supports_gradient_checkpointing:
+        raise ModelError(
+            f"model.checkpointing=true, but model {name} ({type(model).__name__}) has no blocks "
+            "that transformers can checkpoint; type model.checkpointing=false"
+        )
+    model.activation_checkpointing_enable({"use_reentrant": False})
 
 
 def _check_base(folder: Path) -> None:

@@ -226,8 +226,8 @@ class Cost:
         trained: of these.
         held: bytes between steps: weights and the optimizer's state.
         peaks: the most bytes in each of `PHASES` of a step.
-        checked: the most in the check and the backward of a step whose layer rules are checked
-            against autograd; None where none is.
+        checked: the most in the backward of a step whose layer rules are checked against autograd;
+            None where none is.
         messages: bytes of the messages of a step by kind of collective, see `sent`.
         calls: collectives of a step, by kind.
     """
@@ -273,8 +273,6 @@ class Training:
         layout: one of `LAYOUTS`.
         ranks: how many train together.
         microbatches: of each rank in a step.
-        few: the losses of some records of a microbatch, on which rules are checked ahead of it;
-            None: they are checked on the whole.
     """
 
     build: Callable[[], nn.Module]
@@ -284,7 +282,6 @@ class Training:
     layout: str = "data"
     ranks: int = 1
     microbatches: int = 1
-    few: Callable[[nn.Module], Tensor] | None = None
 
 
 def simulated(training: Training, on_gpu: bool = True) -> Cost:
@@ -391,9 +388,6 @@ def steps(
 
     def step() -> None:
         for _ in range(training.microbatches):
-            if schedule.check and training.few is not None:
-                with phase(BACKWARD):
-                    clipper.check(training.few(model))
             with phase(FORWARD):
                 losses = training.losses(model)
             with phase(BACKWARD):

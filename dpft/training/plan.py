@@ -18,7 +18,6 @@ from dpft.models.load import DROPOUTS, LoadedModel, find
 from dpft.models.sizes import SIZES
 from dpft.parallel.simulate import LAYOUTS, Cost, Training, simulated
 from dpft.privacy import Clipper, make_clipper
-from dpft.privacy.clipping.checks.verify import RECORDS
 from dpft.privacy.cohort import Cohort
 from dpft.tasks import load_task
 from dpft.tasks.objectives.base import Batch, Losses
@@ -144,9 +143,6 @@ def training_of(run: Run, shape: Shape, private: bool = True) -> Training:
     def losses(model: nn.Module) -> Tensor:
         return objective.losses(model, _tokens(shape.batch, shape.length))
 
-    def few(model: nn.Module) -> Tensor:
-        return objective.losses(model, _tokens(min(shape.batch, RECORDS), shape.length))
-
     def clip(model: nn.Module, cohort: Cohort | None) -> Clipper:
         if not private:
             return make_clipper(model, "none", cohort=cohort)
@@ -167,7 +163,6 @@ def training_of(run: Run, shape: Shape, private: bool = True) -> Training:
         shape.layout,
         shape.ranks,
         shape.microbatches,
-        few,
     )
 
 

@@ -1,0 +1,196 @@
+"""Rules checked on a few records ahead of a batch: nothing is let through, no memory, no bit."""
+
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from dpft.privacy import UnsupportedLayerError, make_clipper
+from dpft.privacy.clipping import Clipper
+from dpft.tasks.objectives.causal import CausalExample, token_nll
+from dpft.tasks.units import Users
+from tests.training.test_loop import EXAMPLES, TinyObjective, run, weights
+
+
+def ahead(model, clipper, x):
+    """A step's backward as training does it."""
+    some = clipper.to_check(len(x))
+    if some is not None:
+        clipper.check(model(x[some]))
+    clipper.backward(model(x))
+    return some
+
+
+class Wrong(nn.Module):
+    """A sound model, but for what ``what`` does to activations, and ``inside`` in a layer."""
+
+    def __init__(self, what=lambda h: h, inside=None):
+        super().__init__()
+        self.first, self.second, self.what = nn.Linear(3, 4), nn.Linear(4, 2), what
+        if inside is not None:
+            inside(self.first)
+
+    def forward(self, x):
+        h = self.what(torch.tanh(self.first(x)))
+        return self.second(h).square().mean((1, 2))
+
+
+def doubled(layer):
+    """A hook makes the layer another one than its type says."""
+    layer.register_forward_hook(lambda module, args, out: 2 * out)
+
+
+def reversed_inside(layer):
+    layer.forward = lambda x: F.linear(x.flip(0), layer.weight, layer.bias)
+
+
+def in_place(layer):
+    layer.forward = lambda x: F.linear(x.data.mul_(2), layer.weight, layer.bias)
+
+
+def in_large_batches(what):
+    """Only where a batch has more records than are checked by themselves."""
+    return lambda h: what(h) if len(h) > 4 else h
+
+
+WRONG = {
+    "doubled": lambda: Wrong(inside=doubled),
+    "reversed": lambda: Wrong(inside=reversed_inside),
+    "in place": lambda: Wrong(inside=in_place),
+    "mean": lambda: Wrong(lambda h: h - h.mean(0)),
+    "rolled": lambda: Wrong(lambda h: torch.cat([h[1:], h[:1]])),
+    "mean of many": lambda: Wrong(in_large_batches(lambda h: h - h.mean(0))),
+    "a little of many": lambda: Wrong(in_large_batches(lambda h: h + 1e-2 * h.mean(0))),
+    "halves of many exchanged": lambda: Wrong(in_large_batches(lambda h: h.roll(4, 0))),
+}
+
+
+@pytest.mark.parametrize("style", ["bk", "per_layer", "ghost", "flat"])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_every_kind_of_coupling_is_found(wrong, style):
+    torch.manual_seed(0)
+    model, x = WRONG[wrong](), torch.randn(8, 2, 3)
+    clipper = make_clipper(model, style, threshold=1.0)
+    with pytest.raises((UnsupportedLayerError, RuntimeError), match=r"first|second|inplace"):
+        ahead(model, clipper, x)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_batch_that_goes_through_other_layers_is_checked_itself():
+    """Four records by themselves do not take the branch, whose layer is no linear one."""
+
+    class Branch(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.also, self.last = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 1)
+            doubled(self.also)
+
+        def forward(self, x):
+            h = torch.tanh(self.first(x))
+            if len(x) > 4:
+                h = torch.tanh(self.also(h))
+            return self.last(h).square().mean((1, 2))
+
+    torch.manual_seed(0)
+    model = Branch()
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    with pytest.raises(UnsupportedLayerError, match="also"):
+        ahead(model, clipper, torch.randn(8, 2, 3))
+
+
+def test_it_is_asked_for_when_a_check_is_due_and_looks_from_end_to_end():
+    torch.manual_seed(0)
+    model, x = Wrong(), torch.randn(9, 2, 3)
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    asked = [ahead(model, clipper, x) is not None for _ in range(300)]
+    assert [number + 1 for number, found in enumerate(asked) if found] == [1, 64, 256]
+    clipper.reset()
+    assert clipper.to_check(9).tolist() == [0, 3, 5, 8]
+    assert clipper.to_check(2).tolist() == [0, 1]
+    assert clipper.to_check(4, torch.tensor([True, False, True, False])).tolist() == [0, 2]
+    assert make_clipper(Wrong(), "none").to_check(9) is None
+
+
+@pytest.mark.parametrize("shape", ["records", "users"])
+def test_checking_shifts_no_bit_of_a_run_with_dropout(monkeypatch, shape):
+    """Nor does leaving it out, which checks the batch itself."""
+    options = {}
+    if shape == "users":
+        owners = [f"user {i % 7}" for i in range(len(EXAMPLES))]
+        monkeypatch.setattr(
+            "tests.training.test_loop.Records",
+            lambda objective, examples, shapes: Users(objective, examples, owners, 3, b"key"),
+        )
+        options["slots"] = 7 - len(EXAMPLES)
+    checked = weights(run(steps=3, **options)[0])
+    seen = []
+    check = Clipper.check
+    monkeypatch.setattr(Clipper, "check", lambda self, losses, **more: (
+        seen.append(len(losses)), check(self, losses, **more)
+    ))  # fmt: skip
+    again = weights(run(steps=3, **options)[0])
+    monkeypatch.setattr(Clipper, "to_check", lambda self, size, real=None: None)
+    unchecked = weights(run(steps=3, **options)[0])
+    assert 0 < len(seen)
+    assert max(seen) <= 4
+    for name, weight in checked.items():
+        assert torch.equal(weight, again[name])
+        assert torch.equal(weight, unchecked[name])
+
+
+class Meter(TorchDispatchMode):
+    """The most bytes of storages that were made within this context."""
+
+    def __init__(self):
+        super().__init__()
+        self.now, self.peak, self.sizes = 0, 0, {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(out):
+            storage = tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else None
+            if storage is not None and storage._cdata not in self.sizes:
+                self.sizes[storage._cdata] = storage.nbytes()
+                self.now += storage.nbytes()
+                self.peak = max(self.peak, self.now)
+                weakref.finalize(storage, self.forget, storage._cdata)
+        return out
+
+    def forget(self, key):
+        self.now -= self.sizes.pop(key)
+
+
+def peaks(style, batch, length=48):
+    """Bytes of tensors at most in a step that is checked, and in the one after it."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 4000, "n_positions": 64, "n_embd": 64, "n_layer": 4, "n_head": 2}
+    others = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0}
+    found = []
+    with Meter() as meter:
+        model = GPT2LMHeadModel(GPT2Config(**sizes, **others, eos_token_id=0)).train()
+        target = tuple(1 + i % 500 for i in range(length))
+        data = TinyObjective().collate([CausalExample((1,), target) for _ in range(batch)])
+        clipper = make_clipper(model, style, threshold=None if style == "none" else 1.0)
+        for _ in range(2):
+            for parameter in model.parameters():
+                parameter.grad = None
+            meter.peak = meter.now
+            some = clipper.to_check(batch)
+            if some is not None:
+                clipper.check(token_nll(model, data.rows(some)).mean(1))
+            clipper.backward(token_nll(model, data).mean(1))
+            found.append(meter.peak)
+    return found
+
+
+@pytest.mark.parametrize("style", ["bk", "per_layer"])
+@pytest.mark.parametrize("batch", [1, 12])
+def test_a_checked_step_takes_no_more_memory_than_any_other(style, batch):
+    checked, plain = peaks(style, batch)
+    # Of each row that is compared, a few numbers are kept.
+    assert 0 < checked <= 1.003 * max(plain, *peaks("none", batch))
