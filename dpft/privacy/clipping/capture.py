@@ -72,6 +72,7 @@ class Capture:
         self._spread: dict[str, None] = {}
         self._enabled = True
         self._in_backward = False
+        self._packed = False
         self._handles: list[Any] = []
         self._sharded = sharded
         self._leaves: dict[str, dict[str, Tensor]] = {}
@@ -102,6 +103,14 @@ class Capture:
             self._frames.done()
         hidden, self._hidden = self._hidden, set()
         return calls, hidden
+
+    @property
+    def packed(self) -> bool:
+        """Whether hooks stood between autograd and what it saved, as of activation checkpointing.
+
+        What one backward recomputes and has no need of is then held as long as the graph is.
+        """
+        return self._packed
 
     def hooks(self) -> tuple[int, ...]:
         """Which hooks the model's modules have: other ones may change what the layers compute."""
@@ -434,6 +443,7 @@ class Capture:
             return
         # The edge and the hook hold on to the place in the graph, not to the tensor: a later
         # in-place change cannot redirect them, and the output (a head's logits) is not kept alive.
+        self._packed |= torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
         call = Call(site, saved, [get_gradient_edge(output) for output in outputs], **about)
         self.calls.append(call)
         # A strong reference would close a cycle through the graph that no collector can see.

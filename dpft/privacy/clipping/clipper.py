@@ -530,7 +530,8 @@ class Clipper:
                 retain_graph=True,
             )
         if due or permuting:
-            check_order(self._capture, losses, structure, rows, self._schedule.batches)
+            turn = self._schedule.batches
+            check_order(self._capture, losses, structure, leaves, rows, turn)
         if due and ahead is not None:
             self._schedule.checked(*ahead)
             soon = self._schedule.soon

@@ -94,6 +94,7 @@ def cells(summary: Summary) -> Cells:
         "peak MB": "-" if peak is None else f"{peak.median / 1e6:,.0f}",
         "memory ratio": _median(summary.memory_ratio),
         "memory range": _range(summary.memory_ratio),
+        "whole run": _median(summary.whole_ratio),
     }
 
 
@@ -124,7 +125,8 @@ def note(settings: Settings, load: Sequence[float] | None) -> str:
     text = (
         "One step is forward, backward and clipping, without noise and optimizer. Medians and "
         f"ranges over {settings.rounds} interleaved rounds in fresh processes, {settings.steps} "
-        "steps each. "
+        "steps each. Memory is the peak of steps that check no rules; that of a whole run counts "
+        "those that do. "
     )
     if settings.device == "cuda":
         text += "Ratios to none, of the medians of each round."

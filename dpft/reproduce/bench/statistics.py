@@ -38,6 +38,8 @@ class Summary:
         time_ratio: to the baseline of the same round, by `time_ratio`.
         peak_bytes: highest memory in use after warm-up.
         memory_ratio: to the baseline of the same round.
+        whole_ratio: the same of a whole run, with the steps that the clipper checks; None in
+            measurements from before they were taken.
         gradient_norm: L2 norm of what the last step left as gradient; equal for all exact flat
             variants of equal tying.
         message: why it failed, where it did.
@@ -51,6 +53,7 @@ class Summary:
     time_ratio: Spread | None
     peak_bytes: Spread | None
     memory_ratio: Spread | None
+    whole_ratio: Spread | None
     gradient_norm: float | None
     message: str | None
 
@@ -105,6 +108,13 @@ def summarise(settings: Settings, rows: Sequence[Mapping[str, Any]]) -> list[Sum
                 peak_bytes=Spread.of([result["peak_bytes"] for result in good.values()]),
                 memory_ratio=Spread.of(
                     [own["peak_bytes"] / other["peak_bytes"] for own, other in paired]
+                ),
+                whole_ratio=Spread.of(
+                    [
+                        own["whole_peak_bytes"] / other["whole_peak_bytes"]
+                        for own, other in paired
+                        if "whole_peak_bytes" in own and "whole_peak_bytes" in other
+                    ]
                 ),
                 gradient_norm=next((r["gradient_norm"] for r in good.values()), None),
                 message=failures[-1]["message"] if failures else None,

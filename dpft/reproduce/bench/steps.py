@@ -21,12 +21,14 @@ class Step:
         reset: forgets all gradients; not timed, for no variant.
         gradients: what `run` left, to compare variants by.
         clipper: of our own styles.
+        check_again: has the next step check layer rules, as a run's first step does.
     """
 
     run: Callable[[Inputs], None]
     reset: Callable[[], None]
     gradients: Callable[[], Iterable[Tensor]]
     clipper: Any = None
+    check_again: Callable[[], None] = lambda: None
 
 
 def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> Step:
@@ -60,7 +62,7 @@ def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> S
     def gradients() -> list[Tensor]:
         return [p.grad for p in parameters if p.grad is not None]
 
-    return Step(run, reset, gradients, clipper)
+    return Step(run, reset, gradients, clipper, clipper.reset)
 
 
 def style_options(name: str, blocks: int) -> tuple[str, dict[str, Any]]:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from dpft.config.errors import DpftError
-from dpft.reproduce.bench.memory import meter
+from dpft.reproduce.bench.memory import Meter, meter
 from dpft.reproduce.bench.models import Inputs, Workload, build
 from dpft.reproduce.bench.processes import MARK, READY, STEP
 from dpft.reproduce.bench.steps import Step, style_step, weights_dtype
@@ -36,6 +36,8 @@ _WARM_UP = 2
 # On the CPU the C library keeps pieces between blocks, and a process grows for a dozen steps; its
 # peak is taken over no fewer than these, timed or not.
 _MEMORY_STEPS = 13
+# Full batches that are checked, after all others: their memory counts as that of a whole run.
+_CHECKED_STEPS = 3
 
 
 def main(job: dict[str, Any], asked: Iterable[Tell] | None = None) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def environment(job: dict[str, Any]) -> dict[str, Any]:
 def measure(job: dict[str, Any], asked: Iterable[Tell] | None = None) -> dict[str, Any]:
     """Seconds and peak memory of a variant's steps, after those that warm up.
 
-    No step with a full batch is one of those that the clipper checks, as long as no more are asked
+    Then that of steps which the clipper checks, as a run's first. Of those before them, no step with a full batch is one of those that the clipper checks, as long as no more are asked
     for than ``job["steps"]``.
     """
     workload, step = _prepare(job)
@@ -96,15 +98,26 @@ def measure(job: dict[str, Any], asked: Iterable[Tell] | None = None) -> dict[st
     for _ in range(watched - len(seconds)):
         _timed(job, step, inputs)
     peak = memory.peak()
+    whole = max(peak, _peak_of_checks(job, step, inputs, memory))
     squares = [gradient.double().square().sum() for gradient in step.gradients()]
     return {
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,
         "baseline_bytes": baseline,
         "peak_bytes": peak,
+        "whole_peak_bytes": whole,
         "memory": memory.method,
         "gradient_norm": float(torch.stack(squares).sum().sqrt()),
     }
+
+
+def _peak_of_checks(job: dict[str, Any], step: Step, inputs: Inputs, memory: Meter) -> int:
+    """Peak memory of steps that are checked; of a variant that checks nothing, of more steps."""
+    memory.reset()
+    for _ in range(_CHECKED_STEPS):
+        step.check_again()
+        _timed(job, step, inputs)
+    return memory.peak()
 
 
 def checked_steps(following: int) -> int:

@@ -9,6 +9,10 @@ rows change places, every batch is looked at.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -35,8 +39,32 @@ def factors_of(batch: int, turn: int) -> Tensor:
     return 0.5 ** (torch.randperm(batch, generator=generator) % _FACTORS)
 
 
+@contextmanager
+def each_gradient(
+    parameters: Mapping[str, Tensor], complete: Callable[[str, Tensor], None]
+) -> Iterator[None]:
+    """Around a backward to the parameters: each gradient as it is complete, and kept by nobody."""
+
+    def at(name: str, gradient: Tensor) -> Tensor:
+        complete(name, gradient)
+        # In place of the gradient autograd keeps one number.
+        return gradient.new_zeros(()).expand_as(gradient)
+
+    handles = [p.register_hook(partial(at, name)) for name, p in parameters.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def check_order(
-    capture: Capture, losses: Tensor, structure: Structure, rows: int, turn: int
+    capture: Capture,
+    losses: Tensor,
+    structure: Structure,
+    parameters: Mapping[str, Tensor],
+    rows: int,
+    turn: int,
 ) -> None:
     """Check that each layer's rows are the records of the losses, in their order.
 
@@ -48,6 +76,7 @@ def check_order(
         capture: of the calls.
         losses: per-example losses, ``(B,)``.
         structure: of their graph.
+        parameters: the trainable parameters.
         rows: of the model's batch for each loss.
         turn: see `factors_of`.
 
@@ -58,6 +87,12 @@ def check_order(
     batch = len(losses)
 
     def backward(weighted: Tensor, listener: Listener) -> None:
+        if capture.packed:
+            # All that is recomputed is asked for, and so let go.
+            leaves = list(parameters.values())
+            with each_gradient(parameters, lambda name, g: None), capture.listening(listener):
+                torch.autograd.grad(weighted.sum(), leaves, retain_graph=True, allow_unused=True)
+            return
         capture.backward(
             weighted,
             structure.reached,
@@ -75,7 +110,13 @@ def check_order(
     backward(losses, first)
     factors = factors_of(batch, turn).to(losses.device)
     order.by(factors.repeat_interleave(rows))
-    backward(losses * factors.to(losses.dtype), order.second)
+
+    def second(call: Call, g: Tensor) -> None:
+        call.hold()  # as above: what is recomputed and not asked for is kept
+        call.let_go()
+        order.second(call, g)
+
+    backward(losses * factors.to(losses.dtype), second)
     name = order.disagreeing()
     if name is None:
         return

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,7 +12,7 @@ from torch import Tensor
 
 from dpft.privacy.clipping.calls import Call, uses_of
 from dpft.privacy.clipping.capture import Capture
-from dpft.privacy.clipping.checks.order import factors_of
+from dpft.privacy.clipping.checks.order import each_gradient, factors_of
 from dpft.privacy.clipping.checks.structure import Structure
 from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.rules import UnsupportedLayerError, Use
@@ -110,7 +108,7 @@ def check_rules(
             sums.add(name, use, size, halved)
         call.let_go()
 
-    with capture.listening(listen), sums.compared(), full_precision():
+    with each_gradient(parameters, sums.complete), capture.listening(listen), full_precision():
         torch.autograd.grad(
             weighted,
             list(parameters.values()),
@@ -193,26 +191,10 @@ class RuleSums:
         if name in self._theirs:
             self._compare(name)
 
-    @contextmanager
-    def compared(self) -> Iterator[None]:
-        """Around the backward: each gradient is compared as it is complete, and not kept."""
-
-        @torch.no_grad()
-        def complete(name: str, gradient: Tensor) -> Tensor:
-            self._theirs[name] = gradient
-            self._compare(name)
-            # In place of the gradient autograd keeps one number.
-            return gradient.new_zeros(()).expand_as(gradient)
-
-        handles = [
-            parameter.register_hook(partial(complete, name))
-            for name, parameter in self._parameters.items()
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+    def complete(self, name: str, gradient: Tensor) -> None:
+        """Take in what autograd has for a parameter."""
+        self._theirs[name] = gradient
+        self._compare(name)
 
     def verify(self, tolerance: float, rounding: float) -> Verified:
         """What the comparison has shown.
