@@ -58,7 +58,7 @@ class UnitBatch:
         return losses[kept.to(losses.device, non_blocking=losses.device.type != "cpu")]
 
     def units(self, index: Tensor) -> UnitBatch:
-        """The batch of the units that ``index`` picks (int64, ``(n,)``), padded as they are here."""
+        """The units that ``index`` picks (int64, ``(n,)``), padded as they are here."""
         real = None if self.real is None else self.real[index.to(self.real.device)]
         return self._of(index.to(self.weights.device), real)
 

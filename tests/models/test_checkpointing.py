@@ -73,8 +73,8 @@ def test_it_saves_the_memory_that_it_saves_without_privacy(name):
 
 
 def test_a_model_without_blocks_and_what_drops_keys_are_refused_by_name():
+    settings = Model("random-wrn", "random:wrn", init="scratch", checkpointing=True)
     with pytest.raises(ModelError, match=r"WideResNet.*model\.checkpointing=false"):
-        settings = Model("random-wrn", "random:wrn", init="scratch", checkpointing=True)
         load_model(settings, Needs("image", ("a", "b")), 0)
     base = ["task=e2e", "model=tiny", "eps=3", "privacy.delta=1e-5", "model.checkpointing=true"]
     for more, said in (("adapt=prefix", "with adapt=prefix"), ("parallel=pipeline", "pipeline")):

@@ -74,8 +74,8 @@ def environment(job: dict[str, Any]) -> dict[str, Any]:
 def measure(job: dict[str, Any], asked: Iterable[Tell] | None = None) -> dict[str, Any]:
     """Seconds and peak memory of a variant's steps, after those that warm up.
 
-    Then that of steps which the clipper checks, as a run's first. Of those before them, no step with a full batch is one of those that the clipper checks, as long as no more are asked
-    for than ``job["steps"]``.
+    No step with a full batch is one of those that the clipper checks, as long as no more are asked
+    for than ``job["steps"]``. Steps that are checked, as a run's first is, come after all of them.
     """
     workload, step = _prepare(job)
     inputs = workload.inputs(job["batch"])

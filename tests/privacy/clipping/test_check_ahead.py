@@ -136,7 +136,7 @@ def test_checking_shifts_no_bit_of_a_run_with_dropout(monkeypatch, shape):
     again = weights(run(steps=3, **options)[0])
     monkeypatch.setattr(Clipper, "to_check", lambda self, size, real=None: None)
     unchecked = weights(run(steps=3, **options)[0])
-    assert 0 < len(seen)
+    assert seen
     assert max(seen) <= 4
     for name, weight in checked.items():
         assert torch.equal(weight, again[name])
