@@ -90,6 +90,6 @@ def _sums(flat: Tensor) -> Tensor:
     whole = flat.shape[1] // _SUMS * _SUMS
     if not whole:
         return flat.to(kind)
-    sums = flat[:, :whole].unflatten(1, (-1, _SUMS)).sum(1, dtype=kind)
+    sums: Tensor = flat[:, :whole].unflatten(1, (-1, _SUMS)).sum(1, dtype=kind)
     sums[:, : flat.shape[1] - whole] += flat[:, whole:]
     return sums
