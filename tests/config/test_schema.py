@@ -22,7 +22,7 @@ def test_what_leaves_the_result_alone():
     assert names_with(Run, Effect.EXECUTION) == EXECUTION
     repetitions = {
         Run: {"seed"},
-        Model: {"path"},
+        Model: {"path", "checkpointing"},
         Optim: {"microbatch_tokens"},
         Privacy: {"noise_seed"},
         Decode: {"split"},
