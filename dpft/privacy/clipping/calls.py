@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -48,6 +48,10 @@ class Call:
         doubtful: whether the rows may not be of records: a call around it may take over.
         automatic: how to compute the call again, where its layer has no rule.
         stops: where inputs of an automatic call come from in the graph.
+        compiled: whether it lies in a compiled block (`compiled`); ``outputs`` are tokens then.
+        shown: of a compiled block, which uses of parameters the graph shows.
+        constant: whether the block's parameters are constants of it, and no gradient of them can
+            be asked of autograd.
         awaited: which outputs the losses depend on.
     """
 
@@ -63,6 +67,9 @@ class Call:
         doubtful: bool = False,
         automatic: Recomputation | None = None,
         stops: frozenset[tuple[Node, int]] = frozenset(),
+        compiled: bool = False,
+        shown: Collection[str] = (),
+        constant: bool = False,
     ) -> None:
         self.site = site
         self.outputs = tuple(outputs)
@@ -72,6 +79,9 @@ class Call:
         self.doubtful = doubtful
         self.automatic = automatic
         self.stops = stops
+        self.compiled = compiled
+        self.shown = shown
+        self.constant = constant
         self.awaited = frozenset(range(len(self.outputs)))
         self._saved = saved
         self._held: tuple[Tensor, ...] | None = None
@@ -116,6 +126,8 @@ class Call:
         Args:
             names: canonical names of the parameters, or of what stood for them, by `id`.
         """
+        if self.compiled:
+            return Counter(self.shown)
         if self.automatic is None:
             return Counter(self.site.names.values())
         edges = [self.outputs[i] for i in sorted(self.awaited)]

@@ -11,10 +11,10 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,10 @@ from dpft.privacy.clipping.rules import UnsupportedLayerError
 from dpft.privacy.clipping.rules.automatic import Arguments
 from dpft.privacy.clipping.rules.broadcast import BroadcastRule
 from dpft.privacy.clipping.sites import Site
+from dpft.privacy.clipping.taps import Token, tap
+
+if TYPE_CHECKING:
+    from dpft.privacy.clipping.compiled import Parts
 
 Listener = Callable[[Call, Tensor], None]
 
@@ -79,6 +83,8 @@ class Capture:
         self._tried: set[str] = set()
         self._repeated: set[str] = set()
         self._replaced: list[tuple[nn.Module, str, nn.Parameter]] = []
+        self._parts: Parts | None = None
+        self._check_next: Callable[[int], bool] = lambda records: True
         self._frames = Frames(model, parameters, self.paused, self._originals)
         if parameters:
             self._install(model)
@@ -182,13 +188,69 @@ class Capture:
         before = self._listener, self._in_backward
         self._listener, self._in_backward = listener, True
         try:
-            yield
+            with nullcontext() if self._parts is None else self._parts.backward():
+                yield
         finally:
             self._listener, self._in_backward = before
 
     def silent_backward(self) -> AbstractContextManager[None]:
         """Around a backward that nobody listens to."""
         return self.listening(None)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether compiled blocks take the place of the model's own."""
+        return self._parts is not None
+
+    def compile(self, parts: Parts, check_next: Callable[[int], bool]) -> None:
+        """From the next forward on compiled blocks take the place of the model's own.
+
+        Args:
+            parts: the blocks.
+            check_next: whether the next batch of so many rows may be one to check.
+        """
+        self._parts, self._check_next = parts, check_next
+
+    def compiled_runs(self) -> int | None:
+        """Records of the forward that runs; None if nothing is captured of it.
+
+        Raises:
+            UnsupportedLayerError: if a compiled block is run again in a backward.
+        """
+        if self._frames.recording or not self._active():
+            return None
+        if self._in_backward:
+            raise UnsupportedLayerError(
+                "a compiled block runs again in the backward; expected no activation checkpointing "
+                "beside clipper.compile(): leave out one of them"
+            )
+        return self._batch if self._depth else None
+
+    @contextmanager
+    def apart(self) -> Iterator[list[Call]]:
+        """Calls within this context are those of a trial, and go into a list of their own."""
+        before, self.calls = self.calls, []
+        try:
+            yield self.calls
+        finally:
+            self.calls = before
+
+    def token(self, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """What a compiled block is given for a layer's output gradient."""
+        token: Tensor = Token.apply(self._token, shape, dtype, device)  # type: ignore[no-untyped-call]
+        return token
+
+    def try_backward(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        """Differentiate what a compiled block gave, for nobody."""
+        if outputs:
+            targets = [self._token, *(x for x in inputs if x.requires_grad)]
+            starts = [x.sum() for x in outputs]
+            torch.autograd.grad(starts, targets, allow_unused=True)
+
+    def add_compiled(self, site: Site, a: Tensor, token: Tensor, **about: Any) -> None:
+        """Keep a layer's call in a compiled block; ``about`` as of `Call`."""
+        saved = save_inputs(self._token, a) if site.rule.needs_input(site.module) else None
+        self._add([token], site, saved, root=False, leaves={}, compiled=True, **about)
 
     def _install(self, model: nn.Module) -> None:
         self._handles.append(model.register_forward_pre_hook(self._enter, with_kwargs=True))
@@ -237,6 +299,8 @@ class Capture:
         self._batch = None if first is None else len(first)
         if not self._depth:
             self._frames.begin()
+            if self._parts is not None:
+                self._parts.variables = self._batch is None or self._check_next(self._batch)
         self._depth += 1
         self._spread.clear()
 
@@ -284,6 +348,8 @@ class Capture:
 
     def _begin(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if torch.compiler.is_compiling():
+                return
             if self._frames.recording or (self._active() and not self._in_backward):
                 self._frames.enter(name, module, args, kwargs, len(self.calls))
 
@@ -293,10 +359,13 @@ class Capture:
         """After the forward of a layer with a rule, of a module around such layers, or of both."""
         needs_input = site is not None and site.rule.needs_input(module)
         owns = any(id(p) in self._frames.names for p in module.parameters(recurse=False))
+        is_layer = site is not None
 
         def hook(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
         ) -> Any:
+            if torch.compiler.is_compiling():
+                return tap(args, kwargs, output) if is_layer else None
             if self._frames.recording:
                 self._frames.leave(module, args, kwargs)
                 return None
@@ -480,6 +549,9 @@ class Capture:
     def close(self) -> None:
         """Remove all hooks from the model."""
         self._restore_all()
+        if self._parts is not None:
+            self._parts.close()
+            self._parts = None
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

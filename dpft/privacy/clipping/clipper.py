@@ -25,7 +25,7 @@ from dpft.privacy.clipping.checks.schedule import Schedule
 from dpft.privacy.clipping.checks.structure import Structure, verify_uses
 from dpft.privacy.clipping.checks.verify import check_rules, records_to_check
 from dpft.privacy.clipping.functions import ClipFunction
-from dpft.privacy.clipping.groups import Group
+from dpft.privacy.clipping.groups import Group, find_blocks
 from dpft.privacy.clipping.plans import PRIVATE_PLANS, Batch, LostRecordError
 from dpft.privacy.clipping.rules import Rule, UnsupportedLayerError
 from dpft.privacy.clipping.sites import check_joins, find_sites
@@ -118,6 +118,7 @@ class Clipper:
             cohort.prepare(model, self.parameters, by_autograd=plan == "none")
         clipped = {} if plan == "none" else self.parameters
         sites = find_sites(model, clipped, rules, self._sharded) if clipped else {}
+        self._model = model
         self._capture = Capture(model, sites, clipped, self._sharded)
         self._guard = Guard(self.parameters if self.private else {})
         self._set([group.threshold for group in self.groups])
@@ -163,6 +164,39 @@ class Clipper:
         self._schedule = Schedule()
         self._soon = True
         self._set(self.estimates, self.thresholds)
+
+    def compile(self, backend: str = "inductor") -> None:
+        """Compile each block of the model into one function, by `torch.compile`.
+
+        Called once, before training. What cannot be compiled exactly is refused in the first batch.
+        Batches whose shapes were seen before compile nothing from their second one on.
+
+        Args:
+            backend: of `torch.compile`; ``aot_eager`` compiles nothing, and shows what would be.
+
+        Raises:
+            ValueError: for a plan whose second backward forms sums by autograd.
+            UnsupportedLayerError: naming a block that cannot be compiled; where parameters are
+                sharded.
+        """
+        from dpft.privacy.clipping.compiled import Parts  # torch._dynamo takes seconds
+
+        if self.plan in TWO_BACKWARDS:
+            raise ValueError(
+                f"plan {self.plan!r} forms its sums in a second backward by autograd, and compiled "
+                "blocks have no gradients of their parameters; expected plan='bk', 'fused' or "
+                "'materialised'"
+            )
+        if self._sharded:
+            raise UnsupportedLayerError(
+                "the parameters are sharded, and compiled blocks need them whole; expected a copy "
+                "of the model on each rank (parallel=data), or no compile"
+            )
+        blocks = find_blocks(self._model)
+        parts = Parts(self._capture, blocks, self.parameters, backend, self.private)
+        self._capture.compile(
+            parts, lambda rows: self._schedule.may_be_due(rows, self._capture.hooks())
+        )
 
     def for_part(self, part: nn.Module, groups: Sequence[Group]) -> Clipper:
         """A clipper of the same kind for a part of the model, whose names are the model's.
@@ -281,6 +315,8 @@ class Clipper:
         Returns:
             Indices of up to four records, from the first to the last, int64; or None.
         """
+        if self._capture.compiled:  # each shape has functions of its own: the batch's are checked
+            return None
         return records_to_check(size, real) if self.private and self._soon and size else None
 
     def check(self, losses: Tensor, rows: int = 1, real: Tensor | None = None) -> None:
@@ -516,6 +552,13 @@ class Clipper:
             # Ranks go through a backward together, or not at all, and form the same sums in it.
             flags = [due, permuting, unproven, soon]
             due, permuting, unproven, soon = self._agreed(flags, reached)
+        if due and any(call.constant for call in reached):
+            raise UnsupportedLayerError(
+                "a batch that must be checked ran in compiled blocks of whose parameters autograd "
+                "has no gradients: it has other layer calls, or other rows for a record, than "
+                "batches before it; expected a model that calls the same layers in every batch: "
+                "leave out compile"
+            )
         if unproven:
             turn = self._schedule.batches
             ahead = check_rules(

@@ -11,6 +11,7 @@ from dpft.privacy.clipping.checks.single_process import check_single_process
 from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.clipping.functions import CLIP_FUNCTIONS
 from dpft.privacy.clipping.rules import RULES, Rule, UnsupportedLayerError
+from dpft.privacy.clipping.taps import refuse_compiled
 from dpft.privacy.cohort import Cohort
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import PLANS, STYLES, TWO_BACKWARDS, Partition
@@ -84,6 +85,7 @@ def make_clipper(
         functions = CLIP_FUNCTIONS[clip_function]
         return Clipper(model, plan, parameters, (), functions, {}, cohort=cohort)
     check_single_process(model, cohort)
+    refuse_compiled(model)
     low = [f"{n} ({p.dtype})" for n, p in parameters.items() if p.dtype.itemsize < 4]
     if low:
         raise UnsupportedLayerError(

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.autograd.graph import Node
@@ -26,6 +26,7 @@ Axes = Sequence[int | None]
 # From a function, the position of an input, its shape and the result's; None: not known.
 Rule = Callable[[Node, int, Shape, Shape], Axes | None]
 
+_DECLARED = object()
 _NAME = re.compile(r"(\w+?)Backward\d+")
 
 
@@ -47,6 +48,8 @@ def carried(
         the same record alone.
     """
     name = _function(node.name())
+    if _DECLARED in _metadata(node):
+        return 1 if outer == 1 else None
     rule = RULES.get(name)
     if given == result and (rule is _aligned or name in _RESHAPES or _passes_on(node, name)):
         return outer
@@ -56,6 +59,25 @@ def carried(
         return outer
     axes = rule(node, position, given, result) if rule is not None else None
     return None if axes is None else _moved(outer, batch, given, axes, result)
+
+
+def declare_rows_kept(node: Node) -> None:
+    """Say of a compiled function that what it gives has the records where its inputs have them.
+
+    Of no other function: it is known by its name.
+    """
+    if node.name() == "CompiledFunctionBackward":
+        _metadata(node)[_DECLARED] = True
+
+
+def _metadata(node: Node) -> dict[Any, Any]:
+    found: Any = node.metadata  # a property, whatever torch's types say
+    return cast(dict[Any, Any], found)
+
+
+def follows_from_shapes(node: Node) -> bool:
+    """Whether what `carried` says of a function never depends on the numbers in its inputs."""
+    return _function(node.name()) not in _INDEXED
 
 
 @lru_cache

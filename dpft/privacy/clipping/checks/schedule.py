@@ -18,9 +18,9 @@ from dpft.privacy.clipping.rules import UnsupportedLayerError
 # A kind that was found right is looked at again after so many batches, and four times as many.
 _AGAIN = 64
 
-# The sequence of layer calls, and whether several records were in the batch, with several rows
-# each: only then can they be confused.
-Kind = tuple[tuple[tuple[str, bool], ...], bool, bool]
+# The sequence of layer calls (which are roots, which compiled), and whether several records were in
+# the batch, with several rows each: only then can they be confused.
+Kind = tuple[tuple[tuple[str, bool, bool], ...], bool, bool]
 
 
 @dataclass
@@ -41,6 +41,7 @@ class Schedule:
         self._seen: dict[Kind, _Seen] = {}
         self._now = _Seen()
         self._hooks: tuple[int, ...] = ()
+        self._rows: set[int] = set()
         self._ahead: tuple[Kind, Verified] | None = None
 
     @property
@@ -83,6 +84,18 @@ class Schedule:
         self._postpone("no loss was")
         return False
 
+    def may_be_due(self, rows: int, hooks: tuple[int, ...]) -> bool:
+        """Whether `due` may say so of the next batch, before its forward.
+
+        Args:
+            rows: of the model's batch. The first batch of a size may be of a new kind.
+            hooks: as of `due`.
+        """
+        new = rows not in self._rows
+        self._rows.add(rows)
+        soon = any(seen.batches + 1 >= seen.next_check for seen in self._seen.values())
+        return new or soon or hooks != self._hooks
+
     def checked(self, all_conclusive: bool, all_finite: bool) -> None:
         """Set when to look again: soon, as long as small gradients leave something unproven.
 
@@ -108,4 +121,5 @@ class Schedule:
 
 
 def _kind(losses: Tensor, calls: Sequence[Call], rows: int) -> Kind:
-    return tuple((call.site.name, call.root) for call in calls), len(losses) > 1, rows > 1
+    names = tuple((call.site.name, call.root, call.compiled) for call in calls)
+    return names, len(losses) > 1, rows > 1
