@@ -32,7 +32,7 @@ from dpft.config.checks import (
 from dpft.config.clip import Clip
 from dpft.config.errors import ConfigError
 from dpft.config.track import Track
-from dpft.privacy.spec import Accountant, Sampling
+from dpft.privacy.spec import TWO_BACKWARDS, Accountant, Sampling
 
 Optimizer = Literal["adam", "adamw", "adam_bc", "sgd", "lamb"]
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
@@ -348,6 +348,8 @@ class Run:
     precision: Literal["float32", "bfloat16"] = "float32"
     out_of_memory: Annotated[Literal["stop", "halve"], Effect.EXECUTION] = "stop"
     replay: Annotated[Literal["exact", "charge"], Effect.EXECUTION] = "exact"
+    # Other kernels give other bits, by which a replayed step would be another release.
+    compile: bool = False
 
     def __post_init__(self) -> None:
         named = {**self.raw["clip"], "style": self.clip.style}
@@ -380,12 +382,13 @@ class Run:
                 "optim=adam_bc with adapt=rgp: noise is on the carriers, and what of it reaches a "
                 "coordinate of the weights differs from one to the next; type optim=adam"
             )
+        if self.compile:
+            self._check_compile()
         if self.adapt.name == "scratch" and self.model.init != "scratch":
             raise ConfigError(
                 f"model.init is {self.model.init} with adapt=scratch, which trains drawn weights; "
                 "type model.init=scratch, or adapt=full to go on from pretrained ones"
             )
-
         if self.model.checkpointing and self.adapt.name == "prefix":
             raise ConfigError(
                 "model.checkpointing=true with adapt=prefix, whose prefix reaches the blocks as "
@@ -399,6 +402,24 @@ class Run:
                 "parallel=data or parallel=fsdp"
             )
 
+    def _check_compile(self) -> None:
+        """Refuse what compiled blocks do not go together with."""
+        for wrong, got, instead in (
+            (self.clip.private and self.clip.plan in TWO_BACKWARDS, "clip.plan", "clip=bk"),
+            (self.precision != "float32", "precision", "precision=float32"),
+            (self.parallel.name != "data", "parallel", "parallel=data"),
+            (self.adapt.name == "prefix", "adapt", "adapt=lora"),
+            (self.model.checkpointing, "model.checkpointing", "model.checkpointing=false"),
+        ):
+            if wrong:
+                owner, _, key = got.partition(".")
+                value = getattr(self, owner)
+                value = getattr(value, key or "name", value)
+                raise ConfigError(
+                    f"compile=true with {got}={value}, whose blocks cannot be compiled exactly; "
+                    f"type {instead}, or compile=false"
+                )
+
     def identity(self) -> dict[str, Any]:
         """The part of the config that decides what is computed: what the run's hash is taken of.
 
@@ -410,6 +431,8 @@ class Run:
             beside |= {"audit"}
         if self.precision == "float32":
             beside |= {"precision"}
+        if not self.compile:
+            beside |= {"compile"}
         kept = {key: value for key, value in self.raw.items() if key not in beside}
         if not self.model.checkpointing:
             kept["model"] = {k: v for k, v in kept["model"].items() if k != "checkpointing"}

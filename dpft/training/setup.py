@@ -210,6 +210,8 @@ def prepare(
         budget = None if shapes is None else run.optim.microbatch_tokens
         whole = loaded.model if parts.pipeline is None else parts.pipeline.stages
         check_independence(units, whole, clipper, budget, parts.pipeline)
+    if run.compile:
+        clipper.compile()
     auditor = (
         None
         if audit is None
@@ -352,14 +354,15 @@ def _load(
 def fixed_shapes(run: Run, parts: Parts) -> FixedShapes | None:
     """What cuts microbatches where they may not depend on who is drawn.
 
-    Where batches have one size, and where rounding would otherwise make records depend on each
-    other.
+    Where batches have one size, where rounding would otherwise make records depend on each other,
+    and where each shape is compiled.
     """
     mechanism = parts.mechanism
     if mechanism.max_batch is not None:
         return FixedShapes(mechanism.batch_size, mechanism.max_batch)
     exact = all(p.dtype.itemsize >= 4 for p in parts.loaded.model.parameters())
     free = run.precision == "float32" and exact and run.parallel.name != "pipeline"
+    free = free and not run.compile
     if not mechanism.private or free:
         return None
     return FixedShapes(mechanism.batch_size)
