@@ -196,7 +196,7 @@ class Parts:
                 parameter.requires_grad_(False)
             result, inputs = self._called(block, trial.heard, tokens, args, kwargs)
         except TorchDynamoException as error:
-            what = str(error).strip().partition("\n")[0]
+            what = " ".join(str(error).strip().splitlines()[:2])
             raise _refusal(name, block, f"cannot be traced ({what})") from error
         finally:
             for parameter in constants:

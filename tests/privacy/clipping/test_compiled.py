@@ -141,6 +141,7 @@ def test_adapters_beside_frozen_layers_equal_the_autograd_loop():
         same_grads(model, total, TOLERANCE)
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch's own, which inductor sets off inside
 @pytest.mark.skipif("DPFT_LONG" not in os.environ, reason="a minute: DPFT_LONG=1 runs it")
 @pytest.mark.parametrize("name", ["gpt2", "roberta_classifier"])
 def test_inductor_equals_the_autograd_loop(name):
