@@ -17,6 +17,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -57,6 +58,7 @@ DROPOUTS = (
     "classifier_dropout",
     "seq_classif_dropout",
     "dropout",
+    "dropout_rate",
     "hidden_dropout",
     "activation_dropout",
     "embedding_dropout",
@@ -93,6 +95,9 @@ _KINDS: Mapping[str, _Kind] = MappingProxyType(
         ),
         "image": _Kind("model of images", AutoModelForImageClassification, "vit-base"),
     }
+)
+_ENCODER_DECODER = _Kind(
+    "model with encoder and decoder", AutoModelForSeq2SeqLM, "t5-small", ("eos", "pad")
 )
 
 
@@ -222,7 +227,8 @@ def load_model(
     if not own and isinstance(origin, Files):
         _check_base(Path(origin.location))
     config = origin.config()
-    auto = _auto_class(settings, needs, config)
+    kind = _kind(settings, needs, config)
+    auto = kind.auto
     stored = tuple((config.id2label or {}).get(i) for i in range(config.num_labels))
     if needs.classes:
         config.num_labels = len(needs.classes)
@@ -244,7 +250,7 @@ def load_model(
         model = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
     else:
         model, missing = origin.pretrained(auto, config, bool(needs.classes), absent)
-        _check_missing(model, missing, settings, needs)
+        _check_missing(model, missing, settings, needs, kind)
         if needs.classes and not any(of_classes(model, name) for name in missing):
             if stored == needs.classes:
                 labels.append("head pretrained on these classes")
@@ -259,7 +265,7 @@ def load_model(
 
         image = image_input(model.config, origin.preprocessor(), settings.name)
     else:
-        tokenizer, added = _tokenizer(origin, settings, needs)
+        tokenizer, added = _tokenizer(origin, settings, kind)
         _fit(model, tokenizer, added, settings)
     _tie(model, settings, needs, absent)
     if settings.checkpointing:
@@ -334,22 +340,38 @@ def _bundled(settings: Model, name: str) -> Files:
     return files if files.has_weights else Files(str(folder), path)
 
 
-def _auto_class(settings: Model, needs: Needs, config: Any) -> Any:
-    """The class that loads a model of the needed kind.
+def _kind(settings: Model, needs: Needs, config: Any) -> _Kind:
+    """What the model is, of the kinds that the task can do with.
 
-    Encoders count as such even where transformers also has a decoder of them.
+    Encoders count as such even where transformers also has a decoder of them, and models with both
+    even where it can take the decoder alone.
     """
     kind = _KINDS[needs.kind]
+    both = config.is_encoder_decoder and type(config) in AutoModelForSeq2SeqLM._model_mapping
+    if needs.source and both:
+        if getattr(config, "decoder_start_token_id", None) is None:
+            raise ModelError(
+                f"the config.json of {settings.path} has no decoder_start_token_id, the token that "
+                "a decoder writes its first one behind; expected the one of pretraining, such as "
+                "that of the padding for T5"
+            )
+        return _ENCODER_DECODER
     encoder = type(config) in AutoModelForMaskedLM._model_mapping
     fits = type(config) in kind.auto._model_mapping
     if needs.kind in ("causal", "classifier"):
         fits = fits and encoder == (needs.kind == "classifier")
+    if needs.kind == "causal":
+        fits = fits and not both
     if not fits:
+        name, example = kind.name, f"model={kind.example}"
+        if needs.source:
+            name += f" or {_ENCODER_DECODER.name}"
+            example += f" or model={_ENCODER_DECODER.example}"
         raise ModelError(
-            f"model {settings.name} ({config.model_type}) is no {kind.name}, which this task "
-            f"needs; expected one such as model={kind.example}"
+            f"model {settings.name} ({config.model_type}) is no {name}, which this task "
+            f"needs; expected one such as {example}"
         )
-    return kind.auto
+    return kind
 
 
 def _check_dropout(model: PreTrainedModel, settings: Model) -> None:
@@ -390,7 +412,7 @@ def _refuse_prefix(origin: Files) -> None:
 
 
 def _check_missing(
-    model: PreTrainedModel, missing: frozenset[str], settings: Model, needs: Needs
+    model: PreTrainedModel, missing: frozenset[str], settings: Model, needs: Needs, kind: _Kind
 ) -> None:
     """Refuse weights that transformers drew because the files had none, but for a new head's.
 
@@ -402,13 +424,13 @@ def _check_missing(
         raise ModelError(
             f"{settings.path} has no weights for {len(lacking)} parameters of a "
             f"{type(model).__name__} ({some}); expected a checkpoint of a "
-            f"{_KINDS[needs.kind].name}: type model.path=FOLDER or a hub id of another, or "
+            f"{kind.name}: type model.path=FOLDER or a hub id of another, or "
             "model.init=scratch to draw all weights"
         )
 
 
 def _tokenizer(
-    origin: Files | StandIn, settings: Model, needs: Needs
+    origin: Files | StandIn, settings: Model, kind: _Kind
 ) -> tuple[PreTrainedTokenizerBase, bool]:
     """The tokenizer, and whether it was given an end token.
 
@@ -416,10 +438,10 @@ def _tokenizer(
     to write texts.
     """
     tokenizer = origin.tokenizer()
-    added = needs.kind == "causal" and tokenizer.eos_token_id is None
+    added = kind is _KINDS["causal"] and tokenizer.eos_token_id is None
     if added:
         tokenizer.add_special_tokens({"eos_token": END})
-    for name in _KINDS[needs.kind].tokens:
+    for name in kind.tokens:
         if getattr(tokenizer, f"{name}_token_id") is None:
             raise ModelError(f"the tokenizer of {settings.path} has no {name} token; expected one")
     _check_spelling(tokenizer, settings)
@@ -477,6 +499,13 @@ def _tie(model: PreTrainedModel, settings: Model, needs: Needs, absent: Abstract
         raise ModelError(
             f"model.tied={str(settings.tied).lower()}, but a classifier has no output embedding "
             "that could be tied; type model.tied=null"
+        )
+    if settings.tied is False and is_tied(model) and model.config.is_encoder_decoder:
+        # Of BART, files that say so are read with other tables in encoder and decoder, drawn anew.
+        raise ModelError(
+            f"model.tied=false, but encoder, decoder and head of {type(model).__name__} share one "
+            "table, which transformers reads from files for all of them or for none; type "
+            "model.tied=null"
         )
     if settings.tied is False:
         # A process that holds one of them needs no second copy of the table.

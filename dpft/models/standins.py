@@ -20,6 +20,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
+    BartConfig,
     BertConfig,
     GPT2Config,
     LlamaConfig,
@@ -28,6 +29,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
     RobertaConfig,
+    T5Config,
     ViTConfig,
 )
 
@@ -114,6 +116,24 @@ def _roberta(vocabulary: int) -> RobertaConfig:
     )  # fmt: skip
 
 
+def _t5(vocabulary: int) -> T5Config:
+    """As the first T5: one table for encoder, decoder and, scaled, head; no limit of positions."""
+    return T5Config(
+        vocab_size=vocabulary, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4,
+        pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, tie_word_embeddings=True,
+        dropout_rate=0.0,
+    )  # fmt: skip
+
+
+def _bart(vocabulary: int) -> BartConfig:
+    return BartConfig(
+        vocab_size=vocabulary, d_model=64, encoder_layers=2, decoder_layers=2,
+        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=128,
+        decoder_ffn_dim=128, max_position_embeddings=1024, bos_token_id=0, pad_token_id=1,
+        eos_token_id=2, decoder_start_token_id=2, dropout=0.0,
+    )  # fmt: skip
+
+
 def _vit(vocabulary: int) -> ViTConfig:
     return ViTConfig(
         hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
@@ -126,6 +146,20 @@ def _wrn(vocabulary: int) -> WideResNetConfig:
 
 
 _END = "<|endoftext|>"
+_ROBERTA = Special(
+    ("<s>", "<pad>", "</s>", "<unk>"),
+    {
+        "bos": "<s>",
+        "eos": "</s>",
+        "sep": "</s>",
+        "cls": "<s>",
+        "unk": "<unk>",
+        "pad": "<pad>",
+        "mask": AddedToken("<mask>", lstrip=True, special=True),
+    },
+    last=("<mask>",),
+    around=("<s> $A </s>", "<s> $A </s> </s> $B </s>"),
+)
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "gpt2": Family(_gpt2, Special((_END,), {"bos": _END, "eos": _END})),
@@ -144,23 +178,16 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
                 around=("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"),
             ),
         ),
-        "roberta": Family(
-            _roberta,
+        "roberta": Family(_roberta, _ROBERTA),
+        "t5": Family(
+            _t5,
             Special(
-                ("<s>", "<pad>", "</s>", "<unk>"),
-                {
-                    "bos": "<s>",
-                    "eos": "</s>",
-                    "sep": "</s>",
-                    "cls": "<s>",
-                    "unk": "<unk>",
-                    "pad": "<pad>",
-                    "mask": AddedToken("<mask>", lstrip=True, special=True),
-                },
-                last=("<mask>",),
-                around=("<s> $A </s>", "<s> $A </s> </s> $B </s>"),
+                ("<pad>", "</s>", "<unk>"),
+                {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"},
+                around=("$A </s>", "$A </s> $B </s>"),
             ),
         ),
+        "bart": Family(_bart, _ROBERTA),  # whose tokens it has
         "vit": Family(_vit),
         "wrn": Family(_wrn),
     }

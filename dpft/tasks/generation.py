@@ -1,4 +1,4 @@
-"""Tasks whose answers are texts, written by a causal language model."""
+"""Tasks whose answers are texts, written by a causal model, or by one with encoder and decoder."""
 
 from __future__ import annotations
 
@@ -31,13 +31,20 @@ class Generation(Task):
 
     @property
     def needs(self) -> Needs:
-        return Needs("causal")
+        return Needs("causal", source=True)
 
     def objective(self, loaded: LoadedModel) -> Causal:
+        check_room(loaded.model, self.max_length)
+        how = (loaded.text_tokenizer, self.max_length, self.loss)
+        config = loaded.model.config
+        if config.is_encoder_decoder:
+            from dpft.tasks.objectives.encoder_decoder import EncoderDecoder
+
+            start: int = config.decoder_start_token_id
+            return EncoderDecoder(*how, **self.prompt_settings, start=start)
         from dpft.tasks.objectives.causal import Causal
 
-        check_room(loaded.model, self.max_length)
-        return Causal(loaded.text_tokenizer, self.max_length, self.loss, **self.prompt_settings)
+        return Causal(*how, **self.prompt_settings)
 
     @property
     def prompt_settings(self) -> Mapping[str, Any]:
@@ -51,7 +58,10 @@ def perplexity(predictions: Sequence[Prediction]) -> float | None:
 
 
 def text_room(model: Any) -> int | None:
-    """Tokens of a text that a model has positions for, behind a trained prefix; None: no limit."""
+    """Tokens of a text that a model has positions for, behind a trained prefix; None: no limit.
+
+    With encoder and decoder, tokens of either of the two texts.
+    """
     positions: int | None = getattr(model.config, "max_position_embeddings", None)
     return None if positions is None else positions - _prefix_length(model)
 

@@ -241,6 +241,10 @@ class LanguageModeling(Generation, OwnData):
     dataset = own_dataset("language_modeling")
     record_is = "one row of the training data: a text, cut to task.max_length tokens"
 
+    @property
+    def needs(self) -> Needs:
+        return Needs("causal")
+
     def objective(self, loaded: LoadedModel) -> LanguageModel:
         from dpft.tasks.objectives.language_model import LanguageModel
 

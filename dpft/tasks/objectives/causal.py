@@ -103,8 +103,7 @@ class Causal:
     def encode_all(self, records: Sequence[Any]) -> list[CausalExample]:
         texts = []
         for record in records:
-            space = "" if self._last_text(record)[-1:].isspace() else " "
-            texts += [*record.segments, space + record.target]
+            texts += [*record.segments, self._space(record) + record.target]
         ids = iter(token_ids(self.tokenizer, texts))
         return [
             self._example([next(ids) for _ in record.segments], next(ids)) for record in records
@@ -113,7 +112,7 @@ class Causal:
     def _example(self, segments: Sequence[list[int]], written: list[int]) -> CausalExample:
         """An example of tokens: of each segment of the source, and of the target."""
         before, source, after, lost = self._pieces(segments)
-        whole = [*written, self._end]
+        whole = self._whole(written)
         fixed = len(before) + len(after)
         if self.cut == "target":
             # At least one target token is kept, so that every record has a loss.
@@ -153,12 +152,15 @@ class Causal:
         return CausalExample((self._end,), (self._end,))
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        nll = token_nll(model, batch)
-        total = nll.sum(1)
+        total = self.nll(model, batch).sum(1)
         if self.loss == "sum":
             return total
         # Over the record's own tokens: an average over the batch's would couple records.
         return total / (batch.tensors["targets"] != -100).sum(1)
+
+    def nll(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Negative log-likelihood of each target token: ``(B, K)``, zero where there is none."""
+        return token_nll(model, batch)
 
     def predict(
         self,
@@ -206,7 +208,7 @@ class Causal:
 
         def answer(chosen: list[int]) -> list[float]:
             batch = self.collate([examples[i] for i in chosen]).to(device)
-            sums: list[float] = token_nll(model, batch).double().sum(1).tolist()
+            sums: list[float] = self.nll(model, batch).double().sum(1).tolist()
             return sums
 
         with evaluating(model):
@@ -225,8 +227,7 @@ class Causal:
 
         And how many tokens the first has lost already.
         """
-        end = [self._end] if self.ends else []
-        ended = [[*segment, *end] for segment in segments]
+        ended = self._ended(segments)
         whole = [*chain.from_iterable(ended[: self.keep])]
         kept = whole[: self.max_length // 2]
         source = [*chain.from_iterable(ended[self.keep :])]
@@ -235,6 +236,19 @@ class Causal:
         if not (before or source or after):
             source = [self._end]
         return before, source, after, len(whole) - len(kept)
+
+    def _ended(self, segments: Sequence[list[int]]) -> list[list[int]]:
+        """The segments, each with what follows it."""
+        end = [self._end] if self.ends else []
+        return [[*segment, *end] for segment in segments]
+
+    def _whole(self, written: list[int]) -> list[int]:
+        """All that is to be written: the target with its end."""
+        return [*written, self._end]
+
+    def _space(self, record: TextRecord) -> str:
+        """What the target begins with, so that it is no part of the word before it."""
+        return "" if self._last_text(record)[-1:].isspace() else " "
 
     @cached_property
     def _end(self) -> int:

@@ -62,20 +62,26 @@ def decode(
     fails at once and not after an hour. Unless texts are sampled, how many prompts share a batch
     does not matter: those of one batch may all write equally much. Each batch is sampled from a
     seed of its own, and so the same by whichever process of ``cohort``. What the model's own files
-    say about decoding is not read. The model is left in training mode if it was.
+    say about decoding is not read, but for the token that a decoder with an encoder begins with.
+    The model is left in training mode if it was.
     """
     times = Counter(prompts)
     texts: dict[tuple[int, ...], Written] = {}
     key, end = keys.public_key(seed), tokenizer.eos_token_id
+    encoder = bool(model.config.is_encoder_decoder)
+    padding = tokenizer.pad_token_id if encoder else end
+    start = model.config.decoder_start_token_id if encoder else None
 
     def write(batch: _Batch) -> list[tuple[str, bool]]:
         torch.manual_seed(keys.seed(key, "texts of a batch", batch.number))
         width = len(batch.prompts[0])
-        ids = torch.full((len(batch.prompts), width), end, dtype=torch.long)
+        ids = torch.full((len(batch.prompts), width), padding, dtype=torch.long)
         mask = torch.zeros_like(ids)
         for row, prompt in enumerate(batch.prompts):
-            ids[row, width - len(prompt) :] = torch.tensor(prompt)
-            mask[row, width - len(prompt) :] = 1
+            # An encoder reads it from the first column on; what a decoder writes follows it.
+            place = slice(len(prompt)) if encoder else slice(width - len(prompt), width)
+            ids[row, place] = torch.tensor(prompt)
+            mask[row, place] = 1
         output = model.generate(  # type: ignore[operator]
             input_ids=ids.to(model.device),
             attention_mask=mask.to(model.device),
@@ -86,14 +92,18 @@ def decode(
             length_penalty=settings.length_penalty if settings.beams > 1 else None,
             max_new_tokens=batch.new,
             eos_token_id=end,
-            pad_token_id=end,
-        )[:, width:]
-        # What is short is padded with end tokens too: a row without any is one that had none.
+            pad_token_id=padding,
+            **({"decoder_start_token_id": start} if encoder else {}),
+        )[:, 1 if encoder else width :]
+        # What is short may be padded with end tokens too: a row without any is one that had none.
         finished = (output == end).any(1).tolist()
         replies = tokenizer.batch_decode(output, skip_special_tokens=True)
         return list(zip(map(str.strip, replies), finished, strict=True))
 
-    with evaluating(model), _own_settings(model, end):
+    ours = GenerationConfig(
+        eos_token_id=end, pad_token_id=padding, decoder_start_token_id=start
+    )
+    with evaluating(model), _own_settings(model, ours):
         batches = list(_batches(model, list(times), settings))
         for batch, replies in answered(batches, write, cohort):
             for prompt, reply in zip(batch.prompts, replies, strict=True):
@@ -115,7 +125,9 @@ def _batches(
     def room(prompt: tuple[int, ...]) -> int:
         if positions is None:
             return settings.max_new_tokens
-        left = positions - getattr(model, "prefix_length", 0) - len(prompt)
+        left = positions - getattr(model, "prefix_length", 0)
+        if not model.config.is_encoder_decoder:  # whose decoder has positions of its own
+            left -= len(prompt)
         return max(1, min(settings.max_new_tokens, left))
 
     ordered = sorted(prompts, key=lambda prompt: (-len(prompt), prompt))
@@ -127,7 +139,7 @@ def _batches(
 
 
 @contextmanager
-def _own_settings(model: nn.Module, end: int) -> Iterator[None]:
+def _own_settings(model: nn.Module, ours: GenerationConfig) -> Iterator[None]:
     """Hide what a model's ``generation_config`` says: a temperature, a ban of repeated words.
 
     Transformers fills in from there whatever a caller leaves open, even in a config that the
@@ -137,7 +149,7 @@ def _own_settings(model: nn.Module, end: int) -> Iterator[None]:
     theirs = [holder.generation_config for holder in holders]
     try:
         for holder in holders:
-            holder.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=end)
+            holder.generation_config = ours
         yield
     finally:
         for holder, old in zip(holders, theirs, strict=True):

@@ -1,0 +1,141 @@
+"""Conditional generation with an encoder and a decoder (T5, BART): the loss is on the target.
+
+The encoder reads the source, the decoder the target as far as it is written. Padding is on the
+right of both: BART counts positions from the first column, and what comes later no position of a
+decoder sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from dpft.config.errors import ModelError
+from dpft.privacy.shapes import padded
+from dpft.tasks.objectives.base import Batch
+from dpft.tasks.objectives.causal import Causal, CausalExample
+from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.objectives.tokens import token_ids
+
+
+@dataclass(frozen=True)
+class EncoderDecoder(Causal):
+    """Write the target, given the source.
+
+    A source is ``before``, the segments and ``after``, with the tokens around it that the tokenizer
+    puts around a text (``text </s>`` for T5, ``<s> text </s>`` for BART). With ``ends`` the end
+    token stands between segments. A target has the tokens around it that the tokenizer puts around
+    one; all are written but for ``start``. ``max_length`` is of source and target together.
+
+    Args:
+        start: the token that the decoder is given first (``decoder_start_token_id``).
+    """
+
+    start: int = 0
+
+    def collate(
+        self, examples: Sequence[CausalExample], widths: Sequence[int] | None = None
+    ) -> Batch:
+        """Pad sources and targets on the right.
+
+        Args:
+            examples: one or more.
+            widths: as of `widths`; None: those of the longest source and the longest target.
+
+        Returns:
+            ``input_ids``, ``attention_mask``: ``(B, S)``; ``decoder_input_ids``, ``targets``:
+            ``(B, K)``, the latter with -100 where a record has no target.
+        """
+        _, sources, longest = widths or (
+            0,
+            max(len(example.prompt) for example in examples),
+            max(len(example.target) for example in examples),
+        )
+        rows = len(examples)
+        padding = int(self.tokenizer.pad_token_id)
+        ids = torch.full((rows, sources), padding, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        given = torch.full((rows, longest), padding, dtype=torch.long)
+        targets = torch.full((rows, longest), -100, dtype=torch.long)
+        for row, example in enumerate(examples):
+            source, target = torch.tensor(example.prompt), torch.tensor(example.target)
+            ids[row, : len(source)] = source
+            mask[row, : len(source)] = 1
+            given[row, 0] = self.start
+            given[row, 1 : len(target)] = target[:-1]
+            targets[row, : len(target)] = target
+        return Batch(
+            {
+                "input_ids": ids,
+                "attention_mask": mask,
+                "decoder_input_ids": given,
+                "targets": targets,
+            }
+        )
+
+    def widths(self, example: CausalExample) -> tuple[int, int, int]:  # type: ignore[override]
+        """Of both texts together, of the source, and of the target."""
+        source = padded(len(example.prompt), self.max_length)
+        target = padded(len(example.target), self.max_length)
+        return source + target, source, target
+
+    def nll(self, model: nn.Module, batch: Batch) -> Tensor:
+        targets = batch.tensors["targets"]
+        given = {name: x for name, x in batch.tensors.items() if name != "targets"}
+        logits = model(**given, use_cache=False).logits
+        return F.cross_entropy(
+            logits.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-100
+        ).view_as(targets)
+
+    def _ended(self, segments: Sequence[list[int]]) -> list[list[int]]:
+        if not self.ends or not segments:
+            return list(segments)
+        last = [self._end] if self.after else []  # else the tokenizer's own end follows
+        return [*([*segment, self._end] for segment in segments[:-1]), [*segments[-1], *last]]
+
+    def _whole(self, written: list[int]) -> list[int]:
+        first, last = self._around_target
+        return [*first, *written, *last]
+
+    def _space(self, record: TextRecord) -> str:
+        return ""  # nothing is written before it
+
+    @cached_property
+    def _frame(self) -> list[list[int]]:
+        before, after = super()._frame
+        first, last = around(self.tokenizer, target=False)
+        return [[*first, *before], [*after, *last]]
+
+    @cached_property
+    def _around_target(self) -> tuple[list[int], list[int]]:
+        first, last = around(self.tokenizer, target=True)
+        return first, last if self._end in last else [*last, self._end]
+
+
+def around(tokenizer: PreTrainedTokenizerBase, target: bool) -> tuple[list[int], list[int]]:
+    """The tokens that a tokenizer puts before and behind a text.
+
+    Args:
+        tokenizer: asked with a text of one letter.
+        target: whether the text is one to write: some put another language's token there.
+
+    Raises:
+        ModelError: if what it makes of a text does not contain the text.
+    """
+    text = "a"
+    whole = tokenizer(text_target=text) if target else tokenizer(text)
+    ids: list[int] = whole["input_ids"]
+    (inner,) = token_ids(tokenizer, [text])
+    for place in range(len(ids) - len(inner) + 1):
+        if ids[place : place + len(inner)] == inner:
+            return ids[:place], ids[place + len(inner) :]
+    raise ModelError(
+        f"{type(tokenizer).__name__} makes the tokens {ids} of {text!r} as a whole text and "
+        f"{inner} of it alone; expected a tokenizer that puts its own tokens around a text's"
+    )
