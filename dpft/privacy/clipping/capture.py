@@ -25,6 +25,7 @@ from dpft.privacy.clipping.frames import Frame, Frames, random_state_kept
 from dpft.privacy.clipping.rules import UnsupportedLayerError
 from dpft.privacy.clipping.rules.automatic import Arguments
 from dpft.privacy.clipping.rules.broadcast import BroadcastRule
+from dpft.privacy.clipping.rules.shared import Change, PositionsRule, for_records
 from dpft.privacy.clipping.sites import Site
 from dpft.privacy.clipping.taps import Token, tap
 
@@ -263,6 +264,9 @@ class Capture:
         for name, module in model.named_modules():
             trained = any(id(p) in self._frames.names for p in module.parameters())
             site = layers.get(id(module))
+            if trained and (change := for_records(module)):
+                give = self._of_records(name, change)
+                self._handles.append(module.register_forward_pre_hook(give, with_kwargs=True))
             if site is None and (
                 self._sharded or not trained or type(module).forward is nn.Module.forward
             ):
@@ -337,6 +341,18 @@ class Capture:
 
         return hook
 
+    def _of_records(self, name: str, change: Change) -> Callable[..., Any]:
+        """Give a lookup shared by the batch one row per record, where a module knows how."""
+
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if not self._active():
+                return None
+            self._spread[name] = None
+            first = args[0] if args else next(iter(kwargs.values()))
+            return change(module, args, kwargs, self._records() or len(first))
+
+        return hook
+
     def _note_leaves(self, site: Site) -> Callable[..., None]:
         """Before the forward: when the hooks after it run, the whole parameters may be gone."""
 
@@ -372,8 +388,11 @@ class Capture:
             if not (self._captures(name) if owns else self._active()):
                 return None
             frame = None if self._in_backward else self._frames.leave(module, args, kwargs)
+            spread = None
             if site is not None and isinstance(output, Tensor) and output.requires_grad:
                 a = args[0] if args else next(iter(kwargs.values()))
+                if isinstance(site.rule, PositionsRule):
+                    output = spread = output.expand(len(a), *output.shape[1:])
                 saved = save_inputs(self._token, a) if needs_input else None
                 positions = 1
                 if frame is not None:
@@ -391,7 +410,8 @@ class Capture:
                 )
             if self._in_backward and self._frames.takes(name):
                 save_inputs(self._token, *Arguments.of((args, kwargs))[1])
-            return None if frame is None else self._take(frame, args, kwargs, output)
+            taken = None if frame is None else self._take(frame, args, kwargs, output)
+            return spread if taken is None else taken
 
         return hook
 

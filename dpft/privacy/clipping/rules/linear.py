@@ -51,7 +51,10 @@ class EmbeddingRule(Rule):
         ids, g = a.flatten(1), g.flatten(1, -2)
         if module.padding_idx is not None:
             g = g.masked_fill((ids == module.padding_idx)[:, :, None], 0)
-        return {"weight": EmbeddingUse(ids, g, module.num_embeddings)}
+        use = EmbeddingUse(ids, g, module.num_embeddings)
+        # No larger than g: a table of relative positions is asked for all pairs of positions.
+        small = module.num_embeddings <= ids.shape[1]
+        return {"weight": DirectUse(use.per_example(), owned=True) if small else use}
 
 
 class ScaledEmbeddingRule(EmbeddingRule):

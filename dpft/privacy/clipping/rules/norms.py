@@ -93,6 +93,15 @@ class LlamaRMSNormRule(_NormRule):
         return tuple(range(1, g.dim() - 1))
 
 
+class T5NormRule(LlamaRMSNormRule):
+    """T5's norms, ``(B, ..., d)``: the mean square is in float32, and not the product with it."""
+
+    def normalised(self, module: nn.Module, a: Tensor) -> Tensor:
+        epsilon = module.variance_epsilon
+        assert isinstance(epsilon, float)
+        return a * (a.float().square().mean(-1, keepdim=True) + epsilon).rsqrt()
+
+
 class GroupNormRule(Rule):
     """``nn.GroupNorm`` (Wu & He 2018): input and output gradient ``(B, C, ...)``."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Iterable, Mapping
-from types import CodeType, MappingProxyType
+from types import MappingProxyType
 from typing import Any
 
 from torch import nn
 
 from dpft.privacy.clipping.rules.base import Rule
+from dpft.privacy.clipping.rules.code import code_of
 from dpft.privacy.clipping.rules.conv import ConvRule
 from dpft.privacy.clipping.rules.linear import EmbeddingRule, LinearRule, ScaledEmbeddingRule
 from dpft.privacy.clipping.rules.norms import (
@@ -19,11 +19,15 @@ from dpft.privacy.clipping.rules.norms import (
     LayerNormRule,
     LlamaRMSNormRule,
     RMSNormRule,
+    T5NormRule,
 )
+from dpft.privacy.clipping.rules.shared import PositionsRule, is_positions
 from dpft.privacy.clipping.rules.standardised import StandardisedConvRule
 
 _SCALED = "transformers.models.bart.modeling_bart.BartScaledWordEmbedding"
+_POSITIONS = "transformers.models.bart.modeling_bart.BartLearnedPositionalEmbedding"
 _LLAMA_NORM = "transformers.models.llama.modeling_llama.LlamaRMSNorm"
+_T5_NORM = "transformers.models.t5.modeling_t5.T5LayerNorm"
 
 # Keyed by qualified class name, so that a rule for a library's layer needs no import of it.
 RULES: Mapping[str, Rule] = MappingProxyType(
@@ -33,6 +37,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "transformers.models.falcon.modeling_falcon.FalconLinear": LinearRule(),
         "torch.nn.modules.sparse.Embedding": EmbeddingRule(),
         _SCALED: ScaledEmbeddingRule(),
+        _POSITIONS: PositionsRule(),
         "torch.nn.modules.conv.Conv1d": ConvRule(),
         "torch.nn.modules.conv.Conv2d": ConvRule(),
         "dpft.models.wrn.WeightStandardizedConv2d": StandardisedConvRule(),
@@ -41,8 +46,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "torch.nn.modules.normalization.RMSNorm": RMSNormRule(),
         # All instance norms have the forward of this class.
         "torch.nn.modules.instancenorm._InstanceNorm": InstanceNormRule(),
-        # Of most families of transformers as well, see `_is_llama_norm`.
+        # Of most families of transformers as well, see `_is_norm`.
         _LLAMA_NORM: LlamaRMSNormRule(),
+        _T5_NORM: T5NormRule(),
     }
 )
 
@@ -58,25 +64,30 @@ def find_rule(module: nn.Module, rules: Mapping[str, Rule]) -> Rule | None:
         return None
     if _SCALED in rules and _is_scaled_embedding(type(module)):
         return rules[_SCALED]
+    if _POSITIONS in rules and is_positions(type(module)):
+        return rules[_POSITIONS]
     for cls in type(module).__mro__:
         rule = rules.get(f"{cls.__module__}.{cls.__qualname__}")
         if rule is not None:
             return rule if _computes_as(module, cls) else None
-    if _LLAMA_NORM in rules and _is_llama_norm(type(module)):
-        return rules[_LLAMA_NORM]
+    for known in (_LLAMA_NORM, _T5_NORM):
+        if known in rules and _is_norm(type(module), known):
+            return rules[known]
     return None
 
 
-def _is_llama_norm(cls: type[nn.Module]) -> bool:
-    """Whether a norm of transformers computes what Llama's does.
+def _is_norm(cls: type[nn.Module], known: str) -> bool:
+    """Whether a norm of transformers computes what another one does, Llama's or T5's.
 
-    Each family has a class of its own, with its own copy of ``forward`` (140 of them in 5.23) or
+    Each family has a class of its own, with its own copy of ``forward`` (140 of Llama's in 5.23) or
     another formula, such as Gemma's ``1 + weight``. The copy is known by its compiled code.
     """
-    if not (cls.__module__.startswith("transformers.") and cls.__name__.endswith("RMSNorm")):
+    module, _, name = known.rpartition(".")
+    if not (cls.__module__.startswith("transformers.") and cls.__name__.endswith(name[-6:])):
         return False
-    llama = importlib.import_module("transformers.models.llama.modeling_llama")
-    return _code(cls.forward) == _code(llama.LlamaRMSNorm.forward)
+    return code_of(cls.forward) == code_of(
+        getattr(importlib.import_module(module), name).forward
+    )
 
 
 def _is_scaled_embedding(cls: type[nn.Module]) -> bool:
@@ -88,13 +99,7 @@ def _is_scaled_embedding(cls: type[nn.Module]) -> bool:
     bart = importlib.import_module("transformers.models.bart.modeling_bart")
     gemma = importlib.import_module("transformers.models.gemma3.modeling_gemma3")
     known = (bart.BartScaledWordEmbedding, gemma.Gemma3TextScaledWordEmbedding)
-    return any(_code(cls.forward) == _code(other.forward) for other in known)
-
-
-def _code(function: Any) -> tuple[Any, ...]:
-    """What a function does, but for the names of its local variables."""
-    code: CodeType = inspect.unwrap(function).__code__
-    return code.co_code, code.co_consts, code.co_names, code.co_argcount
+    return any(code_of(cls.forward) == code_of(other.forward) for other in known)
 
 
 def _computes_as(module: nn.Module, cls: type[nn.Module]) -> bool:
