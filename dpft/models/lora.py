@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, TaskType, get_peft_model
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
@@ -45,6 +45,7 @@ def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> 
     layers = _layers(model, targets, needs)
     assert settings.rank is not None
     assert settings.alpha is not None
+    pair = needs.source and model.config.is_encoder_decoder
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,
@@ -53,6 +54,8 @@ def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> 
         # Conv1D keeps its weight transposed.
         fan_in_fan_out=isinstance(layers[0], Conv1D),
         modules_to_save=list(head_modules(model, needs)) if has_new_head(needs) else None,
+        # Which peft's loader of adapters asks for; of the others it is not said.
+        task_type=TaskType.SEQ_2_SEQ_LM if pair else None,
     )
     torch.manual_seed(seed)
     return wrapped(loaded, lambda model: get_peft_model(model, config))

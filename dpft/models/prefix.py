@@ -122,6 +122,11 @@ def with_prefix(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -
             f"{needs.kind}: transformers makes the attention mask of an encoder without regard to "
             "a prefix; type adapt=lora"
         )
+    if loaded.model.config.is_encoder_decoder:
+        raise ModelError(
+            f"adapt=prefix gives a causal model keys and values, and {type(loaded.model).__name__} "
+            "has an encoder and a decoder; type adapt=lora"
+        )
     if "past_key_values" not in inspect.signature(loaded.model.forward).parameters:
         raise ModelError(
             f"adapt=prefix gives a model keys and values, and {type(loaded.model).__name__} takes "

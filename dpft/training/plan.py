@@ -121,6 +121,11 @@ def training_of(run: Run, shape: Shape, private: bool = True) -> Training:
         )
     path = run.model.path
     config = SIZES[path]() if path in SIZES else find(run.model).config()
+    if config.is_encoder_decoder:
+        raise ConfigError(
+            f"model {run.model.name} ({config.model_type}) has an encoder and a decoder; dpft plan "
+            "knows causal language models only: type a model such as model=gpt2"
+        )
     longest = getattr(config, "max_position_embeddings", shape.length)
     if shape.length > longest:
         raise ConfigError(

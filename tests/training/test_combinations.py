@@ -49,6 +49,8 @@ KINDS = {
     "masked": ("random-bert", "random-roberta"),
     "image": ("random-vit", "random-wrn"),
 }
+# Models with encoder and decoder take every task that has a source. A Bart also classifies.
+PAIRED = ("random-t5", "random-bart")
 TYPICAL = {
     "causal": ("e2e", None),
     "classifier": ("sst2", None),
@@ -75,6 +77,9 @@ NOT_ADAPTED = {
     ("causal", "random-openai-gpt", "prefix"): "prefix",
     ("causal", "*", "linear"): "tied",
     ("causal", "random-llama", "bias"): "bias",
+    ("paired", "*", "prefix"): "adapt=prefix",
+    ("paired", "*", "linear"): "adapt=linear",
+    ("paired", "random-t5", "bias"): "adapt=bias",
 }
 
 
@@ -189,6 +194,14 @@ def kind_of(task):
     return some_records(*task)[0].needs.kind
 
 
+def also(task):
+    """Models of no kind of their own that the task accepts."""
+    needs = some_records(*task)[0].needs
+    if needs.source:
+        return PAIRED
+    return ("random-bart",) if needs.kind in ("classifier", "masked") else ()
+
+
 def expected(kind, model, adapt):
     """Why the adaptation is refused, whatever the clipping; None if it is not."""
     return NOT_ADAPTED.get((kind, model, adapt)) or NOT_ADAPTED.get((kind, "*", adapt))
@@ -217,6 +230,12 @@ def judge(reason, kind, model, adapt, clip):
 )
 def test_tasks_models_and_adaptations(task, model):
     kind = kind_of(task)
+    if model in also(task):
+        turn = itertools.cycle(CLIPS)
+        adapts = ADAPTS if task == TYPICAL["causal"] else ("full", "lora")
+        for adapt, clip in zip(adapts, turn, strict=False):
+            judge(attempt(task, model, adapt, clip), "paired", model, adapt, clip)
+        return
     if model not in KINDS[kind]:
         reason = attempt(task, model, "full", "bk")
         assert reason is not None
