@@ -22,6 +22,7 @@ NEEDS = {
     "classifier": Needs("classifier", CLASSES),
     "masked": Needs("masked"),
     "image": Needs("image", CLASSES),
+    "paired": Needs("causal", source=True),
 }
 KINDS = {
     "gpt2": ("causal",),
@@ -31,9 +32,16 @@ KINDS = {
     "roberta": ("classifier", "masked"),
     "vit": ("image",),
     "wrn": ("image",),
+    "t5": ("paired",),
+    "bart": ("paired", "masked"),
 }
 PAIRS = [(family, kind) for family, kinds in KINDS.items() for kind in kinds]
-WRONG = [(f, kind) for f, kinds in KINDS.items() for kind in NEEDS if kind not in kinds]
+WRONG = [
+    (family, kind)
+    for family, kinds in KINDS.items()
+    for kind in NEEDS
+    if kind not in kinds and ("causal" not in kinds or kind != "paired")
+]
 TEXTS = ("name : Aromi | food : Thai", "Zoë's naïve 🙂\n\tplan: 100% “fine”", " great", "A")
 
 
@@ -42,7 +50,7 @@ def load(family, kind, seed=0, **settings):
 
 
 def tokenizer_of(family):
-    kind = KINDS[family][-1]
+    kind = KINDS[family][0]
     return load_model(Model(family, f"random:{family}"), NEEDS[kind], 0).text_tokenizer
 
 
@@ -55,7 +63,9 @@ def inputs(loaded, kind, lengths=(9, 5, 7)):
     ids = torch.randint(10, 2000, (len(lengths), max(lengths)), generator=g)
     mask = torch.tensor([[int(t < n) for t in range(max(lengths))] for n in lengths])
     given = {"attention_mask": mask}
-    if loaded.model.config.model_type != "roberta":  # which counts what is not padding
+    if kind == "paired":
+        given["decoder_input_ids"] = ids.flip(1)
+    elif loaded.model.config.model_type not in ("roberta", "bart"):  # which count by themselves
         given["position_ids"] = torch.arange(max(lengths)).repeat(len(lengths), 1)
     padding = loaded.tokenizer.pad_token_id or 0
     return {"input_ids": torch.where(mask == 1, ids, padding), **given}
