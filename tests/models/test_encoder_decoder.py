@@ -37,7 +37,7 @@ LETTERS = ("a", "b", "▁a", "▁b", "▁")
 
 
 def t5(folder, **settings):
-    """As published: settings that nobody reads, weights in PyTorch's format, a unigram tokenizer."""
+    """As published: settings that nobody reads, PyTorch's own format, a unigram tokenizer."""
     torch.manual_seed(0)
     sizes = {"d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 2, "num_heads": 2}
     model = T5ForConditionalGeneration(
@@ -56,7 +56,9 @@ def t5(folder, **settings):
     }
     (folder / "config.json").write_text(json.dumps(config))
     special = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
-    T5Tokenizer(vocab=[*special, *((x, -1.0) for x in LETTERS)], extra_ids=2).save_pretrained(folder)
+    T5Tokenizer(vocab=[*special, *((x, -1.0) for x in LETTERS)], extra_ids=2).save_pretrained(
+        folder
+    )
     return model
 
 

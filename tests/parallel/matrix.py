@@ -18,6 +18,7 @@ from dpft.parallel.sharded import Shards, shard
 from dpft.privacy import make_clipper
 from dpft.privacy.spec import STYLES
 from tests.models.adapted import adapted
+from tests.privacy import pairs
 from tests.privacy.small_models import VOCAB, build
 
 THRESHOLD = 0.5
@@ -93,12 +94,16 @@ MODELS = {
     "last block": lambda: adapted("llama", "top2")[0],
     "checkpointed": lambda: _checkpointed(frozen=False),
     "checkpointed frozen": lambda: _checkpointed(frozen=True),
+    "bart": lambda: pairs.padded("bart"),
+    "t5": lambda: pairs.padded("t5"),
 }
 
 CROSSED = tuple(itertools.product(EVERYWHERE, tuple(MODELS)[:8]))
 OTHERS = (
     *((style, "gpt2") for style in STYLES if style not in EVERYWHERE),
-    *itertools.product(("ghost", "bk", "per_layer_adaptive"), tuple(MODELS)[8:]),
+    *itertools.product(("ghost", "bk", "per_layer_adaptive"), tuple(MODELS)[8:-1]),
+    # Its norms round to float32, to other digits in the reweighted backward of ghost clipping.
+    *itertools.product(("bk", "per_layer_adaptive"), ("t5",)),
 )
 
 

@@ -100,9 +100,7 @@ def decode(
         replies = tokenizer.batch_decode(output, skip_special_tokens=True)
         return list(zip(map(str.strip, replies), finished, strict=True))
 
-    ours = GenerationConfig(
-        eos_token_id=end, pad_token_id=padding, decoder_start_token_id=start
-    )
+    ours = GenerationConfig(eos_token_id=end, pad_token_id=padding, decoder_start_token_id=start)
     with evaluating(model), _own_settings(model, ours):
         batches = list(_batches(model, list(times), settings))
         for batch, replies in answered(batches, write, cohort):

@@ -9,71 +9,11 @@ import warnings
 import pytest
 import torch
 from peft import LoraConfig, TaskType, get_peft_model
-from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from dpft.privacy import make_clipper
-from dpft.tasks.objectives.causal import CausalExample
-from dpft.tasks.objectives.encoder_decoder import EncoderDecoder
-from tests.privacy.architectures import in_double, shake, undropped
+from tests.privacy.architectures import in_double, shake
+from tests.privacy.pairs import TARGETS, VOCAB, build, losses
 from tests.privacy.reference import clear, clip_records, record_gradients, same_grads
-from tests.privacy.small_models import Case
-
-VOCAB = 24
-T5 = {"d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 2, "num_heads": 2}
-BART = {
-    **{"d_model": 8, "encoder_layers": 2, "decoder_layers": 2, "max_position_embeddings": 16},
-    **{"encoder_attention_heads": 2, "decoder_attention_heads": 2},
-    **{"encoder_ffn_dim": 12, "decoder_ffn_dim": 12, "scale_embedding": True},
-}
-MODELS = {
-    "t5": ("t5", T5),
-    # As version 1.1 and Flan: gated layers, a head of its own.
-    "t5 untied": ("t5", {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
-    "mt5": ("mt5", T5),
-    "bart": ("bart", BART),
-    "mbart": ("mbart", BART),
-    "pegasus": ("pegasus", BART),
-}
-TARGETS = {"t5": ["q", "v"], "bart": ["q_proj", "v_proj"]}
-
-
-class Padding:
-    pad_token_id = 0
-
-
-OBJECTIVES = {loss: EncoderDecoder(Padding(), 16, loss, start=3) for loss in ("mean", "sum")}
-EXAMPLES = [
-    CausalExample((5, 6, 7, 5, 6, 2), (9, 9, 8, 2)),
-    CausalExample((8, 2), (5, 6, 7, 10, 7, 2)),
-    CausalExample((11, 12, 13, 2), (2,)),
-    CausalExample((5, 6, 7, 5, 6, 2), (9, 9, 8, 2)),
-]
-
-
-def losses(model, data, loss="mean"):
-    """Of records by number, each padded to the longest of the batch: alone, they have others."""
-    batch = OBJECTIVES[loss].collate([EXAMPLES[i] for i in data["input_ids"][:, 0].tolist()])
-    # The clipper reads the number of records from what the model is given.
-    return OBJECTIVES[loss].losses(model, batch)
-
-
-def build(name, dropout=0.0):
-    torch.manual_seed(0)
-    kind, sizes = MODELS[name]
-    config = undropped(
-        AutoConfig.for_model(
-            kind, vocab_size=VOCAB, pad_token_id=0, eos_token_id=2, decoder_start_token_id=3, **sizes
-        )
-    )
-    config.dropout_rate = config.dropout = dropout
-    with in_double():
-        model = AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float64).train()
-    if name == "t5 untied":
-        model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
-    shake(model)
-    if "bart" in name:
-        model.final_logits_bias.copy_(torch.randn(1, VOCAB))
-    return Case(model, {"input_ids": torch.arange(len(EXAMPLES))[:, None]}, losses)
 
 
 def lora(case, targets):
@@ -109,7 +49,9 @@ def test_every_style_is_exact(name):
     case = build(name)
     tables = [n for n, p in case.model.named_parameters() if len(p) == VOCAB]
     assert len(tables) == (2 if name == "t5 untied" else 1)  # the shared one counts once
-    forms = compare(case, "ghost", "lee_kifer", "per_layer", "per_layer_adaptive", "block_wise", "bk")
+    forms = compare(
+        case, "ghost", "lee_kifer", "per_layer", "per_layer_adaptive", "block_wise", "bk"
+    )
     assert not any("again" in form for form in forms)  # a rule for every layer
 
 
@@ -128,15 +70,14 @@ def test_sums_of_losses_and_users_are_exact(name):
     """A record of two rows, and a loss that is a sum over tokens."""
     case = build(name)
     with in_double():
+
         def unit(i):
             rows = {"input_ids": torch.tensor([[2 * i], [2 * i + 1]])}
             return losses(case.model, rows, "sum").sum()
 
         records = record_gradients(case.model, unit, 2)
         clipper = make_clipper(case.model, "bk", threshold=0.5)
-        _, total = clip_records(
-            records, [list(clipper.parameters)], lambda k, n: min(1.0, 0.5 / n)
-        )
+        _, total = clip_records(records, [list(clipper.parameters)], lambda k, n: min(1.0, 0.5 / n))
         clear(case.model)
         clipper.backward(losses(case.model, case.data, "sum").view(2, 2).sum(1), rows=2)
         same_grads(case.model, total, 1e-10)

@@ -26,9 +26,7 @@ RECORDS = [
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def loaded(request):
-    found = load_model(
-        Model("x", f"random:{request.param}"), Needs("causal", source=True), seed=0
-    )
+    found = load_model(Model("x", f"random:{request.param}"), Needs("causal", source=True), seed=0)
     found.model.eval()
     with torch.no_grad():
         for p in found.model.parameters():

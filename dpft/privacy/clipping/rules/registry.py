@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 from torch import nn
 
@@ -85,9 +84,7 @@ def _is_norm(cls: type[nn.Module], known: str) -> bool:
     module, _, name = known.rpartition(".")
     if not (cls.__module__.startswith("transformers.") and cls.__name__.endswith(name[-6:])):
         return False
-    return code_of(cls.forward) == code_of(
-        getattr(importlib.import_module(module), name).forward
-    )
+    return code_of(cls.forward) == code_of(getattr(importlib.import_module(module), name).forward)
 
 
 def _is_scaled_embedding(cls: type[nn.Module]) -> bool:

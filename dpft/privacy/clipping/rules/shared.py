@@ -23,7 +23,7 @@ from dpft.privacy.clipping.rules.linear import EmbeddingRule
 
 Changed = tuple[tuple[Any, ...], dict[str, Any]]
 Change = Callable[[Any, tuple[Any, ...], dict[str, Any], int], Changed | None]
-"""From a module, its call's arguments and the number of records, other arguments; None: the same."""
+"""From a module, its call's arguments and the number of records: other arguments, or None."""
 
 
 class PositionsRule(EmbeddingRule):
