@@ -512,5 +512,8 @@ def _tie(model: PreTrainedModel, settings: Model, needs: Needs, absent: Abstract
         untie(model, copy=absent.isdisjoint(tables(model)))
     if settings.tied is True and not is_tied(model):
         raise ModelError(f"model.tied=true, but {settings.path} has separate head and embedding")
+    if model.config.is_encoder_decoder and not is_tied(model):
+        # For later T5s transformers 5 says the contrary, by which earlier versions would go.
+        model.config.tie_word_embeddings = False
     if needs.kind == "masked":
         settle_bias(model)

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
     BertConfig,
     BertForMaskedLM,
     BertForSequenceClassification,
@@ -17,6 +19,8 @@ from transformers import (
     OpenAIGPTLMHeadModel,
     RobertaConfig,
     RobertaForMaskedLM,
+    T5Config,
+    T5ForConditionalGeneration,
     ViTConfig,
     ViTForImageClassification,
 )
@@ -65,6 +69,27 @@ def vit(*shape):
     return ViTForImageClassification, encoder(ViTConfig, *shape, num_labels=10)
 
 
+def t5(width, hidden, layers, heads, **options):
+    sizes = {"d_model": width, "d_ff": hidden, "num_layers": layers, "num_heads": heads}
+    return T5ForConditionalGeneration, T5Config(**sizes, **options)
+
+
+def gated_t5(config):
+    """With a head of its own, which transformers 5 does not build."""
+    model = T5ForConditionalGeneration(config)
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    return model
+
+
+def bart(width, layers, heads):
+    sizes = {
+        f"{half}_{what}": n
+        for half in ("encoder", "decoder")
+        for what, n in (("layers", layers), ("attention_heads", heads), ("ffn_dim", 4 * width))
+    }
+    return BartForConditionalGeneration, BartConfig(vocab_size=50265, d_model=width, **sizes)
+
+
 SMOLLM2 = LlamaConfig(
     vocab_size=49152,
     hidden_size=576,
@@ -89,6 +114,11 @@ PUBLISHED = {
     "bert-large": (BertForMaskedLM, encoder(BertConfig, 1024, 24, 16)),
     "roberta-base": roberta(768, 12, 12),
     "roberta-large": roberta(1024, 24, 16),
+    "t5-small": t5(512, 2048, 6, 8),
+    "t5-base": t5(768, 3072, 12, 12),
+    "flan-t5-base": (gated_t5, t5(768, 2048, 12, 12, feed_forward_proj="gated-gelu")[1]),
+    "bart-base": bart(768, 6, 12),
+    "bart-large": bart(1024, 12, 16),
     "minilm": (BertForSequenceClassification, encoder(BertConfig, 384, 6, 12)),
     "vit-small": vit(384, 12, 6),
     "vit-base": vit(768, 12, 12),
@@ -102,6 +132,8 @@ OFFLINE = {
     "random-llama": ("random:llama", "causal"),
     "random-bert": ("random:bert", "masked"),
     "random-roberta": ("random:roberta", "masked"),
+    "random-t5": ("random:t5", "paired"),
+    "random-bart": ("random:bart", "paired"),
     "random-vit": ("random:vit", "image"),
     "random-wrn": ("random:wrn", "image"),
 }
@@ -116,6 +148,8 @@ def test_published_sizes(name):
 def test_sizes_of_what_loads_offline(name):
     path, kind = OFFLINE[name]
     needs = Needs(kind, TEN if kind == "image" else ())
+    if kind == "paired":
+        needs = Needs("causal", source=True)
     model = load_model(Model(name, path, init="scratch"), needs, seed=0).model
     assert stated()[name] == sum(p.numel() for p in model.parameters())
 

@@ -82,7 +82,7 @@ def _is_norm(cls: type[nn.Module], known: str) -> bool:
     another formula, such as Gemma's ``1 + weight``. The copy is known by its compiled code.
     """
     module, _, name = known.rpartition(".")
-    if not (cls.__module__.startswith("transformers.") and cls.__name__.endswith(name[-6:])):
+    if not (cls.__module__.startswith("transformers.") and cls.__name__.endswith("Norm")):
         return False
     return code_of(cls.forward) == code_of(getattr(importlib.import_module(module), name).forward)
 
