@@ -118,11 +118,12 @@ def _roberta(vocabulary: int) -> RobertaConfig:
 
 def _t5(vocabulary: int) -> T5Config:
     """As the first T5: one table for encoder, decoder and, scaled, head; no limit of positions."""
-    return T5Config(
+    config = T5Config(
         vocab_size=vocabulary, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4,
-        pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, tie_word_embeddings=True,
-        dropout_rate=0.0,
+        pad_token_id=0, eos_token_id=1, dropout_rate=0.0,
     )  # fmt: skip
+    config.decoder_start_token_id = config.pad_token_id
+    return config
 
 
 def _bart(vocabulary: int) -> BartConfig:

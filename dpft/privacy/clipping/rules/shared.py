@@ -66,7 +66,7 @@ def _positions(
 ) -> Changed | None:
     """The positions themselves in place of the tokens, which then nobody reads."""
     names = ("input_ids", "past_key_values_length", "position_ids")
-    given = {"past_key_values_length": 0, "position_ids": None}
+    given: dict[str, Any] = {"past_key_values_length": 0, "position_ids": None}
     given |= dict(zip(names, args, strict=False)) | kwargs
     places, before = given["position_ids"], given["past_key_values_length"]
     if places is None:
