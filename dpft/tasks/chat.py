@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpft.config.checks import one_of
 from dpft.config.errors import DataError
+from dpft.models.needs import Needs
 from dpft.tasks.generation import Generation, check_room, perplexity
 from dpft.tasks.metrics.perplexity import SIGNATURE as PERPLEXITY
 from dpft.tasks.objectives.base import Prediction, texts
@@ -46,6 +47,10 @@ class Chat(Generation, OwnData):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("task.template", self.template, ("auto", "plain"))
+
+    @property
+    def needs(self) -> Needs:
+        return Needs("causal")
 
     def objective(self, loaded: LoadedModel) -> ChatObjective:
         from dpft.tasks.objectives.chat import PLAIN
