@@ -132,7 +132,7 @@ independent = set()
 
 @pytest.fixture(autouse=True)
 def models_are_built_once(monkeypatch):
-    def built(*arguments, weights):
+    def built(*arguments, weights, absent=frozenset()):
         assert weights  # one process reads its own
         return copy.deepcopy(original(*arguments))
 
