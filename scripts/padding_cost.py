@@ -45,7 +45,7 @@ def main() -> None:
     examples = list(encode_all(objective, list(records)))
     free = Records(objective, examples)
     fixed = Records(objective, examples, FixedShapes(parts.mechanism.batch_size))
-    generator, budget = np.random.default_rng(0), run.optim.microbatch_tokens
+    generator, budget = np.random.default_rng(0), run.optim.token_budget
     ratios, counts = [], []
     for _ in range(STEPS):
         drawn = np.flatnonzero(generator.random(len(examples)) < parts.mechanism.sampling_rate)

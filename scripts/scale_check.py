@@ -79,6 +79,11 @@ class Resident:
         calls: Counter[str] = self._meter.calls
         return calls
 
+    @property
+    def sent(self) -> Counter[str]:
+        sent: Counter[str] = self._meter.sent
+        return sent
+
     def clear(self) -> None:
         self._meter.clear()
         self._wire = wire()
@@ -90,17 +95,19 @@ def one(words: list[str], options: argparse.Namespace) -> None:
 
     from dpft.config.compose import compose
     from dpft.config.schema import parse
-    from dpft.parallel.simulate import Meter, simulated, steps
-    from dpft.training.plan import shape_of, training_of
+    from dpft.parallel.metering import Meter
+    from dpft.parallel.simulate import simulated, steps
+    from dpft.parallel.simulated_layouts import world
+    from dpft.training.planned_step import shape_of, training_of
 
     torch.set_num_threads(1)
     run = parse(compose(words))
-    shape = shape_of(run, int(options.ranks), options.batch, options.length)
+    ranks, rank = int(options.ranks), options.rank or 0
+    shape = shape_of(run, ranks, options.batch, options.length, rank=rank)
     training = training_of(run, shape, run.clip.private)
     if options.rank is None:
         cost = simulated(training, on_gpu=False)
     else:
-        mesh = None
         if shape.ranks > 1:
             torch.distributed.init_process_group(
                 "gloo",
@@ -108,15 +115,14 @@ def one(words: list[str], options: argparse.Namespace) -> None:
                 rank=options.rank,
                 world_size=shape.ranks,
             )
-            mesh = torch.distributed.init_device_mesh("cpu", (shape.ranks,))
-        meter = Meter(ranks=shape.ranks)
+        layout, meter = world(training), Meter()
         counted: Any = meter if options.storages else Resident(meter)
         with meter:
-            cost = steps(training, counted, training.build(), mesh)
-        if mesh is not None:
+            cost = steps(training, counted, training.build(), layout)
+        if shape.ranks > 1:
             torch.distributed.barrier()
             torch.distributed.destroy_process_group()
-    print(json.dumps(asdict(cost)))
+    print(json.dumps({**asdict(cost), "work": {}}))
 
 
 def main() -> None:

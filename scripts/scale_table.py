@@ -4,7 +4,7 @@
     python scripts/scale_table.py table --out runs/plan/scale.jsonl
 
 Each line of the table is a fresh `dpft plan`. What is in the file already is not simulated again:
-the same command goes on after it was stopped. Of one core it takes about a quarter of an hour.
+the same command goes on after it was stopped. Of one core it takes about half an hour.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from dpft.parallel.simulate import sent
 from dpft.report.markdown import table
 
 GIB = 2**30
 _LAYOUTS, _STYLES = ("fsdp", "data"), ("bk", "per_layer")
 _LLAMA = "model=llama-3-8b parallel=fsdp --length 1024"
+_PIPELINE = (
+    "model=llama-3-8b parallel=pipeline parallel.microbatches=16 --length 1024 --batch 1 --ranks 8 "
+    "clip=per_device clip.count=8"
+)
 _GPT3 = (
     "model=gpt3-175b adapt=lora parallel=fsdp --length 1024 --batch 1 --checkpointing "
     "clip=per_layer"
@@ -35,6 +38,8 @@ COMMANDS = (
     *(f"{_LLAMA} clip={s} --ranks 8 --batch 1" for s in (*_STYLES, "ghost")),
     f"{_LLAMA} clip=per_layer --ranks 64 --batch 1",
     *(f"{_LLAMA} adapt=lora clip={s} --ranks 8 --batch 4" for s in _STYLES),
+    f"{_LLAMA} parallel.shards=8 clip=per_layer --ranks 64 --batch 1",
+    *(f"{_PIPELINE} --rank {rank}" for rank in (0, 7)),
     *(f"{_GPT3} --ranks {ranks}" for ranks in (16, 64, 1024)),
 )
 
@@ -71,10 +76,14 @@ def rows(path: Path) -> Iterator[list[Any]]:
 
     for what, entries in groupby(found, same):
         listed = list(entries)
-        yield [label(listed[0][0], what), "none", *figures(listed[0][0], "plain")]
+        named = label(listed[0][0], what)
+        if listed[0][0]["plain"] is not None:  # dpft has no pipelines without privacy
+            yield [named, "none", *figures(listed[0][0], "plain")]
+            named = ""
         for entry, command in listed:
             style = next(w for w in command.split() if w.startswith("clip="))
-            yield ["", style.partition("=")[2], *figures(entry, "private")]
+            yield [named, style.partition("=")[2], *figures(entry, "private")]
+            named = ""
 
 
 def label(entry: Mapping[str, Any], what: str) -> str:
@@ -82,26 +91,37 @@ def label(entry: Mapping[str, Any], what: str) -> str:
     words = what.split()
     model = words[0].partition("=")[2] + (", LoRA" if "adapt=lora" in words else "")
     extra = ", checkpointing" if shape["checkpointing"] else ""
-    return (
-        f"{model}; {shape['layout']}, {shape['ranks']} ranks; B={shape['batch']}, "
-        f"T={shape['length']}{extra}"
-    )
+    return f"{model}; {layout(shape)}; B={shape['batch']}, T={shape['length']}{extra}"
+
+
+def layout(shape: Mapping[str, Any]) -> str:
+    """In a pipeline ranks hold different stages."""
+    parallel, ranks = shape["parallel"], shape["ranks"]
+    said = f"{parallel['name']}, {ranks} ranks"
+    if parallel["shards"]:
+        said = f"{parallel['name']} of {parallel['shards']} shards, {ranks} ranks"
+    return f"{said}, rank {shape['rank']}" if parallel["name"] == "pipeline" else said
 
 
 def figures(entry: Mapping[str, Any], side: str) -> list[str]:
-    cost, ranks = entry[side], entry["shape"]["ranks"]
+    cost = entry[side]["cost"]
     usual = max(cost["peaks"].values())
     most = max(usual, cost["checked"] or 0)
-    traffic = sent(cost["messages"], ranks)
-    kinds = ("all-gather", "reduce-scatter", "all-reduce")
+    traffic = cost["sent"]
+    kinds = ("all-gather", "reduce-scatter", "all-reduce", "send")
     return [
         gib(cost["held"]),
-        gib(cost["peaks"]["forward"]),
-        gib(cost["peaks"]["backward"]),
+        *during(cost["peaks"]),
         gib(cost["checked"]) if cost["checked"] else "",
         "yes" if most <= 80 * GIB else "no",
         *(gib(traffic.get(kind, 0)) for kind in kinds),
     ]
+
+
+def during(peaks: Mapping[str, int]) -> list[str]:
+    """The most in the forward and in the backward, which a pipeline interleaves."""
+    both = peaks.get("forward and backward")
+    return ["", gib(both)] if both else [gib(peaks["forward"]), gib(peaks["backward"])]
 
 
 def gib(size: int) -> str:
@@ -118,7 +138,7 @@ def main() -> None:
         return
     headings = [
         *("step of one rank", "clip", "between steps", "forward", "backward", "checked", "80 GiB"),
-        *("gathered", "scattered", "reduced"),
+        *("gathered", "scattered", "reduced", "handed on"),
     ]
     print(table(headings, list(rows(options.out)), left=2))
 

@@ -131,6 +131,13 @@ def _options(hint: Any, extras: tuple[Any, ...] = ()) -> tuple[tuple[Any, Any], 
     return ((hint, extras),)
 
 
+def _word(kind: Any) -> str:
+    """What a type is called in an error."""
+    if typing.get_origin(kind) is Literal:
+        return " or ".join(map(str, typing.get_args(kind)))
+    return "null" if kind is types.NoneType else str(kind.__name__)
+
+
 def _check_group(value: Any, name: str) -> None:
     if not isinstance(value, Mapping):
         raise ConfigError(
@@ -148,9 +155,13 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
             return build(kind, value, name)  # type: ignore[arg-type]
         origin = typing.get_origin(kind) or kind
         if origin is Literal:
-            if value is not None or len(options) == 1:
+            others = [other for other, _ in options if other not in (kind, types.NoneType)]
+            absent = value is None and types.NoneType in (other for other, _ in options)
+            if not absent and not others:
                 one_of(name, value, typing.get_args(kind))
-            return value
+            if absent or value in typing.get_args(kind):
+                return value
+            continue
         if origin is Mapping:
             _check_group(value, name)
         if origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
@@ -163,7 +174,7 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
                     bounds.check(name, value)
             return value
     kinds = [kind for kind, _ in options]
-    expected = " or ".join("null" if k is types.NoneType else k.__name__ for k in kinds)
+    expected = " or ".join(map(_word, kinds))
     number = str in kinds and isinstance(value, int | float) and not isinstance(value, bool)
     quoted = f"; as text, type \"{name}='{value}'\"" if number else ""
     raise ConfigError(f"{name} is {value!r} ({type(value).__name__}); expected {expected}{quoted}")

@@ -30,6 +30,19 @@ def _llama_3_8b() -> Any:
     )  # fmt: skip
 
 
+def _roberta(width: int, layers: int, heads: int) -> Callable[[], Any]:
+    def config() -> Any:
+        from transformers import RobertaConfig
+
+        return RobertaConfig(
+            vocab_size=50_265, hidden_size=width, num_hidden_layers=layers,
+            num_attention_heads=heads, intermediate_size=4 * width,
+            max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5,
+        )  # fmt: skip
+
+    return config
+
+
 SIZES: Mapping[str, Callable[[], Any]] = MappingProxyType(
     {
         # Radford et al. 2019, table 2; heads have a width of 64.
@@ -37,6 +50,9 @@ SIZES: Mapping[str, Callable[[], Any]] = MappingProxyType(
         "openai-community/gpt2-medium": _gpt2(1024, 24, 16),
         "openai-community/gpt2-large": _gpt2(1280, 36, 20),
         "openai-community/gpt2-xl": _gpt2(1600, 48, 25),
+        # Liu et al. 2019, appendix B, table 9; two positions lie before those of a text.
+        "FacebookAI/roberta-base": _roberta(768, 12, 12),
+        "FacebookAI/roberta-large": _roberta(1024, 24, 16),
         # Grattafiori et al. 2024 ("The Llama 3 Herd of Models"), table 3. It has 128 thousand
         # tokens and 256 special ones, and in this size no tied head.
         "meta-llama/Meta-Llama-3-8B": _llama_3_8b,

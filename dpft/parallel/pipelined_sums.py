@@ -294,7 +294,8 @@ def pipelined(
     parts = {stage: part_of(model, where, stage) for stage in held}
     leave_others(model, parts.values())
     for part in parts.values():
-        part.to(device)
+        if device is not None:
+            part.to(device)
     ranks.owners = owners(where, schedule, ranks.length)
     clippers = StageClippers(whole, parts, where, ranks, ranks.copies)
     return clippers, PipelinedSums(parts, clippers, where, ranks)

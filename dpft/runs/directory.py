@@ -31,7 +31,8 @@ the noise was drawn from. Do not publish, send or commit any of it.
 - `noise_key`: whoever has it can recompute the noise and subtract it from the gradients.
 - `metrics.jsonl`: losses, gradient norms and batch sizes of the private records.
 - `norms.jsonl`: gradient norms of single records, where `record_norms` asked for them.
-- `microbatches.json`: which steps ran out of memory, which depends on the records that they drew.
+- `microbatches.json`: tokens of microbatches, and which steps ran out of memory, which depends on
+  the records that they drew.
 - `audit/`: scores of an audit's canaries; with the releases they give noiseless sums.
 
 Keep the folder while the run may have to be continued: without the key it cannot be. Delete it

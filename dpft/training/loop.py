@@ -195,7 +195,7 @@ def train(
     noise = mechanism.noise(key, clipper)
     # TF32 rounds to 11 bits, in ways that depend on the batch's shape: records would be coupled.
     exact = full_precision if clipper.private else nullcontext
-    budget = budget or Budget(settings.microbatch_tokens)
+    budget = budget or Budget(settings.token_budget)
     cohort = cohort or SingleProcess()
     # Masks fall to rows: each rank has its own.
     rank = (cohort.rank,) if cohort.size > 1 else ()

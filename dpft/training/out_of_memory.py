@@ -21,6 +21,9 @@ from dpft.config.errors import TrainingError
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import START_OVER, RunError, disk_report
 
+MICROBATCHES = "microbatches.json"
+"""Where a run keeps from which step on microbatches have how many tokens; under ``private/``."""
+
 T = TypeVar("T")
 Pieces = Sequence[Sequence[int]]
 
@@ -209,15 +212,36 @@ class Budget:
         raise _refused(what, error, again)
 
     def _write(self) -> None:
+        self._keep(self._from[1:])
+
+    def _keep(self, entries: Sequence[tuple[int, int]]) -> None:
         if self._file is None:
             return
         try:
-            write_atomic(self._file, json.dumps(self._from[1:]) + "\n", mode=0o600)
+            write_atomic(self._file, json.dumps(entries) + "\n", mode=0o600)
         except OSError as error:
             raise RunError(
                 f"could not write {self._file}: {disk_report(self._file.parent, error)}. Nothing "
                 "is lost: free some space and run the same command again"
             ) from error
+
+
+def begun_with(file: Path) -> int | None:
+    """The tokens of the first step's microbatches that `begin_with` has written; None: none has.
+
+    Raises:
+        RunError: if the file is damaged.
+    """
+    return dict(_read(file)).get(0) if file.exists() else None
+
+
+def begin_with(file: Path, tokens: int) -> None:
+    """Keep what a run's microbatches begin with, before any step is released.
+
+    Raises:
+        RunError: if it cannot be written.
+    """
+    Budget(tokens, file=file)._keep([(0, tokens)])
 
 
 def _read(file: Path) -> list[tuple[int, int]]:

@@ -2,195 +2,160 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, cast
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-import torch
-from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
+from dpft.config.schema import Run
+from dpft.parallel.operations import Operation, outside_bfloat16
+from dpft.parallel.simulate import Cost, simulated
+from dpft.training.devices import Device
+from dpft.training.estimate import Estimate, Length, estimate, length_of, microbatches_of
+from dpft.training.planned_step import Shape, training_of
 
-from dpft.config.errors import ConfigError
-from dpft.config.schema import Model, Run
-from dpft.models.adapt import adapt
-from dpft.models.head import untie
-from dpft.models.load import DROPOUTS, LoadedModel, find
-from dpft.models.sizes import SIZES
-from dpft.parallel.simulate import LAYOUTS, Cost, Training, simulated
-from dpft.privacy import Clipper, make_clipper
-from dpft.privacy.cohort import Cohort
-from dpft.tasks import load_task
-from dpft.tasks.objectives.base import Batch, Losses
-from dpft.tasks.objectives.language_model import LanguageModel
-from dpft.tasks.objectives.mixed import Mixed
-from dpft.training.adam_bc import AdamBC
-from dpft.training.mechanisms import attach_clipper
-from dpft.training.optim import make_optimizer
+SHARE = 0.9
+"""Of a device's memory: the rest is for what is not counted, such as fragmentation."""
 
-LENGTH = 512
-"""Tokens of a record where neither the command nor the task says how many."""
+_MOST = 1024  # records of a step where that is unknown
 
 
 @dataclass(frozen=True)
-class Shape:
-    """How a step is laid out.
+class Side:
+    """A step with privacy, or without.
 
     Attributes:
-        layout: one of `dpft.parallel.simulate.LAYOUTS`.
-        ranks: how many train together.
-        batch: records of each rank's microbatch.
-        length: tokens of each record.
-        microbatches: of each rank in a step.
-        checkpointing: whether each block's activations are computed again in the backward.
+        cost: what one rank holds, computes and sends.
+        time: of a whole step on the device.
+        outside: share of products' floating-point operations that are not of bfloat16.
     """
 
-    layout: str
-    ranks: int
-    batch: int
-    length: int
-    microbatches: int = 1
-    checkpointing: bool = False
+    cost: Cost
+    time: Estimate
+    outside: float
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What one rank holds and sends.
+    """What one rank of a run takes.
 
     Attributes:
-        shape: of the step.
+        shape: of the simulated step.
+        device: of each rank.
+        length: of the run; None where the size of its data is unknown.
         private: as the run clips; None where it does not.
-        plain: the same without privacy.
+        plain: the same without privacy; None for a pipeline, of which there is none without.
     """
 
     shape: Shape
-    private: Cost | None
-    plain: Cost
+    device: Device
+    length: Length | None
+    private: Side | None
+    plain: Side | None
+
+    def hours(self, side: Side) -> float | None:
+        """Of the whole run's steps."""
+        return None if self.length is None else self.length.steps * side.time.seconds / 3600
+
+    def plain_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        found = asdict(self)
+        for name, side in (("private", self.private), ("plain", self.plain)):
+            if side is not None:
+                found[name]["cost"]["work"] = {
+                    phase: [[*operation, times] for operation, times in work.items()]
+                    for phase, work in side.cost.work.items()
+                }
+                found[name]["time"]["seconds"] = side.time.seconds
+                found[name]["hours"] = self.hours(side)
+        return found
 
 
-def shape_of(run: Run, ranks: int, batch: int | None, length: int | None, **options: Any) -> Shape:
-    """The shape of a run's step, with its own settings where nothing is given.
-
-    Raises:
-        ConfigError: for a layout that is not simulated.
-    """
-    if run.parallel.name not in LAYOUTS or run.parallel.shards is not None:
-        raise ConfigError(
-            f"parallel={run.parallel.name} with shards={run.parallel.shards} is not simulated; "
-            f"expected parallel={' or parallel='.join(LAYOUTS)}, over all ranks"
-        )
-    length = length or int(run.task.get("max_length") or LENGTH)
-    batch = batch or max(1, run.optim.microbatch_tokens // length)
-    return Shape(run.parallel.name, ranks, batch, length, **options)
-
-
-def plan(run: Run, shape: Shape) -> Plan:
+def plan(run: Run, shape: Shape, device: Device, check: bool = True) -> Plan:
     """Simulate a step of a run, and the same one without privacy.
 
     Args:
         run: its settings.
-        shape: of the step.
+        shape: of the step; the run's own steps have as many such microbatches as they need.
+        device: that each rank has.
+        check: whether memory of checked batches is wanted too.
 
     Raises:
-        ConfigError: for what cannot be simulated.
+        ConfigError: for what cannot be simulated, or a precision that the device lacks.
     """
-    private = simulated(training_of(run, shape)) if run.clip.private else None
-    return Plan(shape, private, simulated(training_of(run, shape, private=False)))
+    length = length_of(run)
+    count = None if length is None else microbatches_of(shape, length.records)
+
+    def side(private: bool) -> Side:
+        cost = simulated(training_of(run, shape, private), check=check)
+        return Side(cost, estimate(cost, shape, device, count), share_outside(cost))
+
+    staged = shape.parallel.name == "pipeline"
+    private = side(True) if run.clip.private else None
+    return Plan(shape, device, length, private, None if staged else side(False))
 
 
-def training_of(run: Run, shape: Shape, private: bool = True) -> Training:
-    """How a run trains, in one step of that shape.
+def share_outside(cost: Cost) -> float:
+    """Of all products of a step, the share whose factors are not bfloat16, by operations."""
+    every: Counter[Operation] = Counter()
+    for work in cost.work.values():
+        every.update(work)
+    return outside_bfloat16(every)
+
+
+def peak_of(run: Run, shape: Shape, on_gpu: bool = True) -> Callable[[int], int]:
+    """Bytes that a step takes at most, checked ones too, by records of its microbatch."""
+
+    def peak(batch: int) -> int:
+        training = training_of(run, replace(shape, batch=batch), run.clip.private)
+        return simulated(training, on_gpu).peak
+
+    return peak
+
+
+def largest_of(run: Run, shape: Shape, memory: float, on_gpu: bool = True) -> int:
+    """Records of the largest microbatch that fits, by simulation; see `largest`.
 
     Args:
         run: its settings.
-        shape: of the step.
-        private: whether it clips as the settings say, or not at all.
-
-    Raises:
-        ConfigError: for what cannot be simulated.
+        shape: of the step, but for its batch.
+        memory: bytes of a device, of which a tenth stays free.
+        on_gpu: as of `simulated`.
     """
-    needs = load_task(run.task).needs
-    if needs.kind != "causal":
-        raise ConfigError(
-            f"task={run.task['name']} needs a model of kind {needs.kind}; expected a task of texts "
-            "to write, such as task=e2e: dpft plan knows causal language models only"
-        )
-    if run.adapt.name in ("prefix", "rgp"):
-        raise ConfigError(
-            f"adapt is {run.adapt.name}, whose steps dpft plan cannot simulate; expected "
-            "adapt=full or adapt=lora"
-        )
-    path = run.model.path
-    config = SIZES[path]() if path in SIZES else find(run.model).config()
-    if config.is_encoder_decoder:
-        raise ConfigError(
-            f"model {run.model.name} ({config.model_type}) has an encoder and a decoder; dpft plan "
-            "knows causal language models only: type a model such as model=gpt2"
-        )
-    longest = getattr(config, "max_position_embeddings", shape.length)
-    if shape.length > longest:
-        raise ConfigError(
-            f"records of {shape.length} tokens for {run.model.name}, which takes {longest}; "
-            f"type --length {longest} or less"
-        )
-
-    def build() -> nn.Module:
-        model = _drawn(run.model, config)
-        if shape.checkpointing:
-            model.activation_checkpointing_enable({"use_reentrant": False})
-        adapted = adapt(LoadedModel(model, None, ("random initialisation",)), run.adapt, needs, 0)
-        trained: nn.Module = adapted.model
-        return trained.train()
-
-    objective: Losses = LanguageModel(tokenizer=cast(Any, None), max_length=shape.length)
-    if run.precision != "float32":
-        objective = Mixed(objective)
-
-    def losses(model: nn.Module) -> Tensor:
-        return objective.losses(model, _tokens(shape.batch, shape.length))
-
-    def clip(model: nn.Module, cohort: Cohort | None) -> Clipper:
-        if not private:
-            return make_clipper(model, "none", cohort=cohort)
-        return attach_clipper(run.clip, model, cohort)
-
-    def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        every = list(parameters)
-        made = make_optimizer(run.optim, iter(every))
-        if isinstance(made, AdamBC):
-            made.deviations = dict.fromkeys(every, 1.0)  # no noise is drawn here
-        return made
-
-    return Training(
-        build,
-        losses,
-        clip,
-        optimizer,
-        shape.layout,
-        shape.ranks,
-        shape.microbatches,
-    )
+    return largest(peak_of(run, shape, on_gpu), SHARE * memory, most_of(run))
 
 
-def _drawn(settings: Model, config: Any) -> Any:
-    """The model, without dropout: attention that drops has other kernels on a CPU than on a GPU."""
-    for name in DROPOUTS:
-        if hasattr(config, name):
-            setattr(config, name, 0.0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
-    if settings.tied is False:
-        untie(model)
-    return model
+def most_of(run: Run) -> int:
+    """Records that a microbatch can have: those of a step."""
+    length = length_of(run)
+    return _MOST if length is None else length.records
 
 
-def _tokens(batch: int, length: int) -> Batch:
-    """Records of which every token is predicted, as of `dpft.tasks.objectives.causal.collate`."""
-    ids = torch.zeros(batch, length, dtype=torch.long)
-    positions = torch.arange(length).repeat(batch, 1)
-    return Batch(
-        {
-            "input_ids": ids,
-            "attention_mask": torch.ones_like(ids),
-            "position_ids": positions,
-            "targets": ids.clone(),
-        }
-    )
+def largest(peak: Callable[[int], float], room: float, most: int) -> int:
+    """The largest microbatch that fits, by few questions: what it takes grows about evenly.
+
+    Args:
+        peak: bytes by records; larger for more.
+        room: bytes.
+        most: records to look for.
+
+    Returns:
+        From 0 (not even one fits) to ``most``.
+    """
+    fits, taken = 0, 0.0
+    beyond = most + 1
+    guess = 1
+    while beyond - fits > 1:
+        found = peak(guess)
+        if found <= room:
+            rise = (found - taken) / (guess - fits) if fits else 0.0
+            fits, taken = guess, found
+            # As far as the last rise leads; at first twice as far.
+            more = math.floor((room - taken) / rise) if rise > 0 else fits
+            guess = fits + max(1, more)
+        else:
+            beyond = guess
+            guess = (fits + beyond) // 2
+        guess = min(max(guess, fits + 1), beyond - 1)
+    return fits

@@ -108,6 +108,10 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
             if not run.clip.private:
                 progress.say("clip=none: training without privacy; eps is of no effect")
             try:
+                if run.optim.microbatch_tokens == "auto":
+                    from dpft.training.microbatch import with_microbatch
+
+                    run = with_microbatch(run, directory, progress)
                 prepared = prepare(run, load_task(run.task), directory, progress, cohort)
                 loaded = _train_stage(run, prepared, directory, progress, tracker)
             except (DpftError, UnsupportedLayerError) as error:
@@ -148,6 +152,11 @@ def _check_launcher(run: Run) -> None:
         raise ConfigError(
             f"out_of_memory=halve with {several}, of which one alone would halve its microbatches; "
             "type out_of_memory=stop and a smaller optim.microbatch_tokens"
+        )
+    if run.optim.microbatch_tokens == "auto":
+        raise ConfigError(
+            f"optim.microbatch_tokens=auto with {several}, which may have unlike memory; expected "
+            "a number: dpft plan --largest finds one for a device and a layout"
         )
     if run.parallel.name == "fsdp" and run.adapt.name == "prefix":
         # Its keys and values reach a layer in an object that FSDP's hooks do not look into.

@@ -21,13 +21,12 @@ from dpft.runs.closing import Closing
 from dpft.training.epochs import go_on, in_epoch
 from dpft.training.loop import StepStatistics, train
 from dpft.training.optim import make_optimizer
-from dpft.training.out_of_memory import Budget, explained
+from dpft.training.out_of_memory import MICROBATCHES, Budget, explained
 from dpft.training.progress import Progress
 from dpft.training.setup import Prepared, whole_again
 from dpft.training.trackers import Figures, Guarded
 
 _AUDIT = "audit"  # the folder under private/
-_MICROBATCHES = "microbatches.json"  # under private/
 # Of the tensors in a checkpoint.
 _WEIGHTS, _OPTIMIZER = "weights/", "optimizer/"
 
@@ -102,16 +101,16 @@ class Session(Closing):
         names = [group.name for group in self._clipper.groups]
         start = self._start
         budget = Budget(
-            run.optim.microbatch_tokens,
+            run.optim.token_budget,
             halve=run.out_of_memory == "halve",
-            file=None if directory is None else directory.private / _MICROBATCHES,
+            file=None if directory is None else directory.private / MICROBATCHES,
             released=self._ledger.next_step if self._ledger else 0,
             warn=self._progress.warn,
             fixed=prepared.units.shapes is not None,
         )
         with ExitStack() as stack:
             stack.enter_context(
-                explained(f"training with optim.microbatch_tokens={run.optim.microbatch_tokens}")
+                explained(f"training with optim.microbatch_tokens={run.optim.token_budget}")
             )
             show = stack.enter_context(self._progress.training(start, self._mechanism))
             metrics = norms = None

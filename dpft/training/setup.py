@@ -207,7 +207,7 @@ def prepare(
             f"{objective.widest()[0]} positions, drawn or not (sampling=truncated_poisson)"
         )
     if mechanism.private:
-        budget = None if shapes is None else run.optim.microbatch_tokens
+        budget = None if shapes is None else run.optim.token_budget
         whole = loaded.model if parts.pipeline is None else parts.pipeline.stages
         check_independence(units, whole, clipper, budget, parts.pipeline)
     if run.compile:

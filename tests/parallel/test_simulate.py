@@ -1,27 +1,25 @@
 """One fake rank of many: its memory and its messages are those of true ranks."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import DTensor
 from transformers import GPT2Config, GPT2LMHeadModel
-from typer.testing import CliRunner
 
-from dpft.cli.app import app
 from dpft.config.compose import compose
-from dpft.config.errors import ConfigError, ModelError
-from dpft.config.schema import parse
-from dpft.models.load import find
+from dpft.config.schema import Parallel, parse
+from dpft.parallel.metering import Meter, sent
+from dpft.parallel.operations import flops
+from dpft.parallel.pretended import Answers
 from dpft.parallel.sharded import Shards, shard
-from dpft.parallel.simulate import Answers, Meter, Training, sent, simulated, steps
+from dpft.parallel.simulate import Training, simulated, steps
+from dpft.parallel.simulated_layouts import world
 from dpft.privacy import make_clipper
-from dpft.training.plan import Shape, plan, training_of
+from dpft.training.planned_step import Shape, shape_of, training_of
 from tests.parallel.ranks import together
 
 # Beside what is counted, what Python frees a moment later.
@@ -32,10 +30,12 @@ def run_of(*words):
     return parse(compose(["model=random-gpt2", *words]))
 
 
-def training(style="bk", layout="data", ranks=1, **options):
+def training(style="bk", layout="data", ranks=1, rank=0, **options):
     private = style != "none"
-    shape = Shape(layout, ranks, batch=3, length=20, **options)
-    return training_of(run_of(f"clip={style if private else 'bk'}"), shape, private)
+    words = f"clip={style if private else 'bk'} parallel={layout} model.tied=false"
+    run = run_of(*words.split(), *(f"parallel.{key}={value}" for key, value in options.items()))
+    found = training_of(run, shape_of(run, ranks, 3, 20, rank=rank), private)
+    return found if layout != "pipeline" else replace(found, build=narrow)
 
 
 def same(simulation, true):
@@ -44,6 +44,13 @@ def same(simulation, true):
     assert simulation.peaks == pytest.approx(true.peaks, rel=CLOSE)
     assert simulation.messages == true.messages
     assert simulation.calls == true.calls
+    assert simulation.sent == true.sent
+    assert simulation.noise == true.noise
+    assert products(simulation) == products(true)
+
+
+def products(cost):
+    return {phase: flops(work) for phase, work in cost.work.items()}
 
 
 @pytest.mark.parametrize("style", ["none", "bk", "per_layer", "ghost"])
@@ -56,37 +63,55 @@ def test_memory_of_one_process_is_that_of_true_tensors(style):
 
 
 def true_steps(cohort, cases):
-    mesh = dist.init_device_mesh("cpu", (cohort.size,))
     costs = []
-    for case in cases:
-        meter = Meter(ranks=cohort.size)
+    for style, layout, options in cases:
+        meter = Meter()
+        chosen = training(style, layout, cohort.size, cohort.rank, **options)
+        layout = world(chosen)
         with meter:
-            chosen = training(*case, ranks=cohort.size)
-            costs.append(steps(chosen, meter, chosen.build(), mesh))
+            costs.append(steps(chosen, meter, chosen.build(), layout))
     return costs
 
 
-CASES = [("none", "fsdp"), ("bk", "fsdp"), ("per_layer", "fsdp"), ("per_layer_adaptive", "data")]
+CASES = {
+    2: [
+        ("none", "fsdp", {}),
+        ("bk", "fsdp", {}),
+        ("per_layer_adaptive", "data", {}),
+        ("per_device", "pipeline", {"schedule": "1f1b", "microbatches": 2}),
+        ("bk", "pipeline", {"schedule": "zbv", "microbatches": 4}),
+    ],
+    4: [
+        ("bk", "fsdp", {"shards": 2}),
+        ("per_layer", "pipeline", {"length": 2, "schedule": "gpipe", "microbatches": 2}),
+    ],
+}
 
 
-def test_memory_and_messages_of_two_ranks_are_those_of_true_ones():
-    first, _ = together(true_steps, 2, CASES)
-    for case, true in zip(CASES, first, strict=True):
+@pytest.mark.parametrize("size", CASES)
+def test_memory_and_messages_of_ranks_are_those_of_true_ones(size):
+    ranks = together(true_steps, size, CASES[size])
+    for number, case in enumerate(CASES[size]):
+        style, layout, options = case
+        rank = size - 1 if layout == "pipeline" else 0  # which has the head, or the most
+        true = ranks[rank][number]
         assert true.messages, case
-        simulation = simulated(training(*case, ranks=2), on_gpu=False)
-        # Gloo holds on to a message for a while after it was sent.
-        message = 4 * simulation.trained
+        simulation = simulated(training(style, layout, size, rank, **options), on_gpu=False)
+        # Gloo holds on to messages for a while after they were sent.
+        messages = simulation.messages
+        message = 4 * simulation.trained + messages.get("send", 0) + messages.get("all-reduce", 0)
         for name, peak in true.peaks.items():
             assert 0.99 * simulation.peaks[name] <= peak <= simulation.peaks[name] + message
         if true.checked is not None:
             assert 0.99 * simulation.checked <= true.checked <= simulation.checked + message
-        simulation = replace(simulation, peaks=true.peaks, checked=true.checked)
-        same(simulation, true)
+        same(replace(simulation, peaks=true.peaks, checked=true.checked), true)
+        if simulation.noise:  # weights and two moments of its own part, and what is received
+            assert simulation.held == pytest.approx(12 * simulation.noise, rel=0.15)
 
 
 def test_shards_are_gathered_as_often_as_without_privacy():
     plain, private = (
-        simulated(training(style, "fsdp", 4, microbatches=2)) for style in ("none", "bk")
+        simulated(replace(training(style, "fsdp", 4), microbatches=2)) for style in ("none", "bk")
     )
     for kind in ("all-gather", "reduce-scatter"):
         assert private.messages[kind] == plain.messages[kind]
@@ -102,10 +127,27 @@ def test_a_rank_of_many_holds_its_part():
     assert costs[8].peak < costs[1].peak
 
 
+def test_a_rank_of_copies_sends_within_its_copy_and_beside_it():
+    whole, halves = (
+        simulated(training("bk", "fsdp", 4, **options), check=False)
+        for options in ({}, {"shards": 2})
+    )
+    flags = 32  # among all four, on what they do
+    sums = halves.messages["all-reduce"] - flags
+    assert 2 * sums == halves.messages["reduce-scatter"]  # of a half, to the other copy
+    assert halves.messages["all-gather"] == whole.messages["all-gather"]
+    for cost, ranks in ((whole, 4), (halves, 2)):
+        for kind in ("all-gather", "reduce-scatter"):
+            assert cost.sent[kind] == cost.messages[kind] * (ranks - 1) // ranks
+    assert halves.sent["all-reduce"] == sums + flags * 2 * 3 // 4
+    assert halves.noise == 2 * whole.noise
+    assert halves.checked is None
+
+
 def narrow():
     config = GPT2Config(
         vocab_size=64, n_positions=64, bos_token_id=0, eos_token_id=0,
-        n_embd=128, n_layer=4, n_head=2,
+        n_embd=128, n_layer=4, n_head=2, tie_word_embeddings=False,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
     )  # fmt: skip
     return GPT2LMHeadModel(config).train()
@@ -115,7 +157,7 @@ def test_one_record_on_shards_holds_no_whole_gradients_beside_each_other(monkeyp
     monkeypatch.setattr("dpft.privacy.clipping.plans.batch._AT_ONCE", 1 << 15)
 
     def backward(style):
-        shape = Shape("fsdp", 64, batch=1, length=32)
+        shape = Shape(Parallel("fsdp"), 64, batch=1, length=32)
         chosen = training_of(run_of("clip=bk"), shape, style != "none")
         return simulated(replace(chosen, build=narrow)).peaks["backward"]
 
@@ -179,8 +221,10 @@ def test_what_is_asked_of_fake_numbers_is_answered_as_where_all_goes_well():
 
 def test_bytes_that_a_rank_sends_are_the_least_that_each_collective_takes():
     messages = {"all-gather": 800, "reduce-scatter": 80, "all-reduce": 8, "broadcast": 0}
-    assert sent(messages, 1) == {"all-gather": 0, "reduce-scatter": 0, "all-reduce": 0}
-    assert sent(messages, 4) == {"all-gather": 600, "reduce-scatter": 60, "all-reduce": 12}
+    least = [sent(kind, size, 4) for kind, size in messages.items()]
+    assert least == [600, 60, 12, 0]
+    assert [sent(kind, size, 1) for kind, size in messages.items()] == [0, 0, 0, 0]
+    assert sent("send", 5, 4) == 5
 
 
 def test_a_process_that_is_in_a_group_is_refused():
@@ -189,31 +233,4 @@ def test_a_process_that_is_in_a_group_is_refused():
 
 def refused(cohort):
     with pytest.raises(RuntimeError, match="in a process group already"):
-        simulated(Training(*[None] * 4))
-
-
-def test_what_cannot_be_planned_is_refused_by_name():
-    with pytest.raises(ConfigError, match="--length 1024 or less"):
-        plan(run_of(), Shape("data", 1, 1, 1025))
-    with pytest.raises(ConfigError, match="kind classifier"):
-        plan(run_of("task=sst2"), Shape("data", 1, 1, 8))
-    with pytest.raises(ConfigError, match="adapt is rgp"):
-        plan(run_of("adapt=rgp"), Shape("data", 1, 1, 8))
-    with pytest.raises(ModelError, match="sizes and no weights"):
-        find(parse(compose(["model=gpt3-175b"])).model)
-
-
-def dpft_plan(*words):
-    return CliRunner().invoke(app, ["plan", "model=random-llama", *words, "--length", "16"])
-
-
-def test_the_command_prints_both_sides_and_whether_they_fit():
-    result = dpft_plan("adapt=lora", "parallel=fsdp", "--ranks", "2", "--memory", "0.001")
-    assert result.exit_code == 0, result.output
-    lines = [line.split() for line in result.output.splitlines()]
-    assert ["fits", "in", "0.001", "GiB", "no", "no"] in lines
-    assert any(line[:4] == ["MiB", "sent", "by", "all-gather"] for line in lines)
-    answer = json.loads(dpft_plan("--json", "--checkpointing", "--batch", "2").output)
-    assert answer["shape"]["batch"] == 2
-    assert answer["private"]["trained"] == answer["plain"]["parameters"]
-    assert "not simulated" in dpft_plan("parallel=fsdp", "parallel.shards=2").output
+        simulated(Training(*[None] * 5))

@@ -1,0 +1,178 @@
+"""The arithmetic of a step: products by precision, and the bytes that every operation moves.
+
+What a device needs for one operation is at least its floating-point operations over the rate of
+their precision, and the bytes it reads and writes over the bandwidth of its memory (the roofline of
+Williams, Waterman & Patterson 2009). Both are of shapes alone, so fake tensors will do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import (
+    flop_registry,
+    sdpa_backward_flop_count,
+    sdpa_flop_count,
+)
+
+_aten: Any = torch.ops.aten
+
+# Attention: where the queries are among the arguments. Not in PyTorch's table, of the CPU.
+_ATTENTION: Mapping[Any, int] = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: 0,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: 1,
+}
+# What reads no more than it writes: looked up, or made of nothing.
+_LOOKS_UP = {
+    _aten.embedding,
+    _aten.index,
+    _aten.index_select,
+    _aten.gather,
+    _aten._index_put_impl_,
+    _aten.index_put_,
+    _aten.index_add_,
+    _aten.scatter_add_,
+}
+_WRITES = {
+    _aten.fill_,
+    _aten.zero_,
+    _aten.zeros,
+    _aten.zeros_like,
+    _aten.ones,
+    _aten.full,
+    _aten.full_like,
+    _aten.new_zeros,
+    _aten.new_full,
+    _aten.arange,
+}
+_NOTHING = {
+    _aten.empty,
+    _aten.empty_like,
+    _aten.new_empty,
+    _aten.empty_strided,
+    _aten.new_empty_strided,
+    _aten.resize_,
+    _aten.set_,
+    _aten._unsafe_view,
+    _aten._local_scalar_dense,
+    _aten.is_nonzero,
+    _aten.lift_fresh,
+}
+
+
+class Operation(NamedTuple):
+    """One operation of torch, as far as its time depends on it.
+
+    Attributes:
+        precision: of a product's factors, as ``float32``; empty where nothing is multiplied.
+        flops: floating-point operations of a product: two for a multiplication and its addition.
+        moved: bytes read and written.
+    """
+
+    precision: str
+    flops: int
+    moved: int
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations while it is entered; collectives are no operations of the device.
+
+    Attributes:
+        counted: how often each one was.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counted: Counter[Operation] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # its operations on this rank's part come here by themselves
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        packet = getattr(func, "overloadpacket", None)
+        free = packet in _NOTHING or getattr(func, "is_view", False) or _is_elsewhere(func)
+        if packet is not None and not free:
+            self.counted[_operation(packet, args, kwargs, out)] += 1
+        return out
+
+
+def flops(counted: Mapping[Operation, int]) -> dict[str, int]:
+    """Floating-point operations of products, by precision."""
+    found: Counter[str] = Counter()
+    for operation, times in counted.items():
+        if operation.precision:
+            found[operation.precision] += times * operation.flops
+    return dict(found)
+
+
+def outside_bfloat16(counted: Mapping[Operation, int]) -> float:
+    """The share of products' floating-point operations whose factors are not bfloat16."""
+    by = flops(counted)
+    return 1 - by.get("bfloat16", 0) / sum(by.values()) if by else 0.0
+
+
+def _is_elsewhere(func: Any) -> bool:
+    """Whether it is a collective, or a question about a tensor that needs no device."""
+    space = getattr(func, "namespace", "")
+    return "c10d" in space or space == "prim"
+
+
+def _operation(packet: Any, args: Any, kwargs: Any, out: Any) -> Operation:
+    inputs = list(_tensors((args, kwargs)))
+    outputs = list(_tensors(out))
+    moved = _moved(packet, inputs, outputs)
+    if packet in _ATTENTION:
+        first = _ATTENTION[packet]
+        shapes = [t.shape for t in args[: first + 3]]
+        count = sdpa_backward_flop_count if first else sdpa_flop_count
+        masked = args[-1] is True or kwargs.get("is_causal", False)
+        # Blocks above the diagonal are left out.
+        return Operation(_kind(args[0]), count(*shapes) // (2 if masked else 1), moved)
+    if packet in flop_registry:
+        found = int(flop_registry[packet](*args, **kwargs, out_val=out))
+        return Operation(_kind(inputs[-1]), found, moved)
+    return Operation("", 0, moved)
+
+
+def _kind(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _moved(packet: Any, inputs: list[Tensor], outputs: list[Tensor]) -> int:
+    written = _bytes(outputs)
+    if packet in _WRITES:
+        return written
+    if packet is _aten.copy_:
+        return written + _bytes(inputs[1:])
+    if packet is _aten.embedding_dense_backward:
+        return _bytes(inputs) + written
+    if packet in _LOOKS_UP:
+        # In place it adds its values, the last of the arguments, to where they belong.
+        same = inputs and outputs and inputs[0] is outputs[0]
+        return 3 * _bytes(inputs[-1:]) if same else 2 * written
+    return _bytes(inputs) + written
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum({id(t): _extent(t) for t in tensors}.values())
+
+
+def _extent(tensor: Tensor) -> int:
+    """What lies in memory: of a dimension along which a tensor is expanded, one entry."""
+    sides = zip(tensor.shape, tensor.stride(), strict=True)
+    return math.prod(size for size, stride in sides if stride) * tensor.element_size()
+
+
+def _tensors(tree: Any) -> Iterable[Tensor]:
+    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, Tensor))

@@ -1,0 +1,103 @@
+"""``optim.microbatch_tokens=auto``: as many tokens at once as fit, found before the first step.
+
+On a GPU by trial: steps of made up records, checked ones too, on the device itself. On a CPU, where
+too much memory would bring down others, by simulation against what is free. What is found depends
+on the settings and the machine and on nobody's records. It holds for the whole run: other
+microbatches would round a released step otherwise (`dpft.training.out_of_memory`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from dpft import runs
+from dpft.config.errors import ConfigError
+from dpft.config.schema import Run
+from dpft.parallel.metering import Meter
+from dpft.parallel.simulate import steps
+from dpft.training.devices import available_memory
+from dpft.training.out_of_memory import (
+    MICROBATCHES,
+    begin_with,
+    begun_with,
+    free,
+    is_out_of_memory,
+)
+from dpft.training.plan import SHARE, largest, largest_of, most_of
+from dpft.training.planned_step import Shape, shape_of, training_of
+from dpft.training.progress import Progress
+from dpft.training.setup import device_of
+
+
+def with_microbatch(run: Run, directory: runs.RunDirectory, progress: Progress) -> Run:
+    """The run with a number of tokens in place of ``auto``: the one it began with, or the largest.
+
+    Raises:
+        ConfigError: if it cannot be found, or not one record fits.
+        RunError: if the run has released steps and what it began with is lost.
+    """
+    file = directory.private / MICROBATCHES
+    tokens = begun_with(file)
+    if tokens is None:
+        if directory.ledger.exists() and runs.read_ledger(directory.ledger).steps_spent:
+            raise runs.RunError(
+                f"{file} is missing, which says how many tokens the microbatches of released steps "
+                "had; expected it beside the ledger. Put it back, or type force=true to start over"
+            )
+        with progress.phase("finding the largest microbatch", None):
+            tokens = _found(run)
+        begin_with(file, tokens)
+        progress.say(f"optim.microbatch_tokens=auto: {tokens} tokens")
+    return replace(run, optim=replace(run.optim, microbatch_tokens=tokens))
+
+
+def _found(run: Run) -> int:
+    """Tokens of the largest microbatch that fits this device.
+
+    Raises:
+        ConfigError: if that cannot be said.
+    """
+    device, shape = device_of(run.device), shape_of(run, 1)
+    try:
+        if device.type == "cuda":
+            room = float(torch.cuda.mem_get_info(device)[0])
+            records = largest(_tried(run, shape, device), SHARE * room, most_of(run))
+        else:
+            room = available_memory()
+            records = largest_of(run, shape, room, on_gpu=False)
+    except ConfigError as error:
+        raise ConfigError(
+            f"optim.microbatch_tokens=auto: {error}. Or type a number, such as "
+            "optim.microbatch_tokens=4096"
+        ) from error
+    if not records:
+        raise ConfigError(
+            f"optim.microbatch_tokens=auto: not one record of {shape.length} tokens fits into "
+            f"{SHARE:.0%} of the {room / 2**30:.1f} GiB that are free; expected more memory, a "
+            "smaller model, adapt=lora, or a smaller task.max_length"
+        )
+    return records * shape.length
+
+
+def _tried(run: Run, shape: Shape, device: torch.device) -> Callable[[int], float]:
+    """What the device's allocator takes for a step, by records; infinite where it fails."""
+
+    def peak(batch: int) -> float:
+        training = training_of(run, replace(shape, batch=batch), run.clip.private)
+        torch.cuda.reset_peak_memory_stats(device)
+        found = math.inf
+        try:
+            with torch.device(device), Meter() as meter:
+                steps(training, meter, training.build())
+            found = float(torch.cuda.max_memory_reserved(device))
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        free()  # outside of the clause: the exception's frames hold what filled memory
+        return found
+
+    return peak

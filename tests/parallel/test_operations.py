@@ -1,0 +1,69 @@
+"""Operations are counted as paper and pencil count them."""
+
+from collections import Counter
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dpft.parallel.operations import Operation, Operations, flops, outside_bfloat16
+
+
+def counted(work):
+    with Operations() as operations:
+        work()
+    return operations.counted
+
+
+def test_a_product_is_two_operations_for_each_pair_of_factors():
+    a, b = torch.ones(3, 4), torch.ones(4, 5)
+    assert counted(lambda: a @ b) == {Operation("float32", 2 * 3 * 4 * 5, 4 * (12 + 20 + 15)): 1}
+    half = counted(lambda: a.bfloat16() @ b.bfloat16())
+    assert flops(half) == {"bfloat16": 120}
+    assert outside_bfloat16(half) == 0.0
+    both = half + counted(lambda: torch.bmm(a[None], b[None]))
+    assert flops(both) == {"bfloat16": 120, "float32": 120}
+    assert outside_bfloat16(both) == 0.5
+    assert outside_bfloat16({}) == 0.0
+
+
+def test_a_backward_multiplies_twice_as_often():
+    layer = torch.nn.Linear(8, 6)
+    x = torch.ones(5, 8, requires_grad=True)
+    losses = counted(lambda: layer(x).sum().backward())
+    assert flops(losses) == {"float32": 3 * 2 * 5 * 8 * 6}
+
+
+def test_attention_leaves_out_what_is_masked():
+    q = torch.ones(2, 3, 64, 16, requires_grad=True)
+    whole = flops(counted(lambda: F.scaled_dot_product_attention(q, q, q)))
+    assert whole == {"float32": 2 * 2 * 2 * 3 * 64 * 64 * 16}
+    half = flops(counted(lambda: F.scaled_dot_product_attention(q, q, q, is_causal=True)))
+    assert 2 * half["float32"] == whole["float32"]
+
+    def both():
+        F.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
+
+    # Five products in the backward, one of them the forward's again.
+    assert flops(counted(both))["float32"] == half["float32"] * 7 / 2
+
+
+MOVED = {
+    "a view": (lambda x, ids: x.t()[1:], 0),
+    "a question": (lambda x, ids: torch.ops.prim.device.default(x), 0),
+    "room": (lambda x, ids: torch.empty_like(x), 0),
+    "zeros": (lambda x, ids: torch.zeros(10), 40),
+    "a sum of two": (lambda x, ids: x + x, 2 * 4000),
+    "in place": (lambda x, ids: x.mul_(2), 2 * 4000),
+    "an expanded one": (lambda x, ids: x[:1].expand(100, 10) * 2.0, 40 + 4000),
+    "a few rows": (lambda x, ids: F.embedding(ids, x), 2 * 80),
+    "a copy": (lambda x, ids: torch.zeros(10).copy_(x[0]), 40 + 80),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_bytes_are_those_that_an_operation_reads_and_writes(name):
+    work, expected = MOVED[name]
+    x, ids = torch.ones(100, 10), torch.tensor([3, 4])
+    found: Counter[Operation] = counted(lambda: work(x, ids))
+    assert sum(operation.moved * times for operation, times in found.items()) == expected

@@ -1,0 +1,156 @@
+"""What a run would take is what its shapes and a data sheet say."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from dpft.cli.app import app
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError, ModelError
+from dpft.config.schema import Parallel, parse
+from dpft.models.load import find
+from dpft.parallel.operations import Operation
+from dpft.parallel.simulate import Cost
+from dpft.training.devices import Device, device, names
+from dpft.training.estimate import estimate, length_of, microbatches_of
+from dpft.training.plan import largest, plan
+from dpft.training.planned_step import Shape, shape_of
+
+DEVICE = Device(
+    title="a device", memory=1e9, rates={"bfloat16": 100.0, "float32": 10.0}, bandwidth=50.0,
+    overhead=2.0, link=4.0, network=1.0, per_node=8, normals=5.0,
+)  # fmt: skip
+SHAPE = Shape(Parallel(), 8, batch=2, length=4, microbatches=2)
+COST = Cost(
+    parameters=1, trained=1, noise=10, held=0, peaks={}, checked=None, messages={}, calls={},
+    sent={"all-gather": 16, "all-reduce": 24},
+    work={
+        "forward": {Operation("bfloat16", 1000, 100): 1, Operation("bfloat16", 100, 500): 1},
+        "backward": {Operation("float32", 100, 100): 2, Operation("", 0, 5): 3},
+        "reduction": {Operation("", 0, 150): 1},
+        "optimizer": {Operation("", 0, 200): 1},
+    },
+)  # fmt: skip
+
+
+def run_of(*words):
+    return parse(compose(["model=random-gpt2", *words]))
+
+
+def test_an_operation_takes_what_takes_longest():
+    found = estimate(COST, SHAPE, DEVICE)
+    # By products, by bytes; by products twice, and three times as the shortest.
+    assert found.microbatch == (10 + 10 + 2 * 10 + 3 * 2) / 2
+    assert found.noise == 10 / 5
+    assert found.optimizer == 3 + 4
+    assert found.sending == 40 / 4
+    assert found.seconds == 2 * 23 + 2 + 7 + 10
+    assert estimate(COST, replace(SHAPE, ranks=9), DEVICE).sending == 40
+    assert estimate(COST, SHAPE, DEVICE, 6).seconds == 6 * 23 + 2 + 7 + 10
+    serial = estimate(COST, SHAPE, replace(DEVICE, serial=True))
+    assert serial.microbatch == (12 + 12 + 2 * 12 + 3 * (0.1 + 2)) / 2
+
+
+def test_shards_are_sent_for_every_microbatch():
+    assert estimate(COST, replace(SHAPE, parallel=Parallel("fsdp")), DEVICE, 6).sending == 30
+
+
+@pytest.mark.parametrize(
+    ("schedule", "idle"), [("1f1b", 3 / 8), ("interleaved", 3 / 16), ("zbv", 0)]
+)
+def test_a_pipeline_waits_at_both_ends(schedule, idle):
+    shape = Shape(Parallel("pipeline", schedule=schedule), 4, 2, 4, microbatches=8)
+    assert estimate(COST, shape, DEVICE).idle == idle
+
+
+def test_a_data_sheet_without_a_precision_says_so():
+    with pytest.raises(ConfigError, match="no rate of float32"):
+        estimate(COST, SHAPE, replace(DEVICE, rates={"bfloat16": 1.0}))
+
+
+def test_every_data_sheet_is_whole():
+    assert {"h100-sxm", "h100-pcie", "a100-80gb", "l40s", "rtx-4090"} <= set(names())
+    for name in names():
+        found = device(name)
+        assert found.memory > 2e10
+        assert found.rates["bfloat16"] > found.rates["float32"] > found.rates["float64"] > 1e11
+        assert found.network < found.link < found.bandwidth
+
+
+def test_an_unknown_device_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="h100-sxm"):
+        device("h100")
+    file = tmp_path / "mine.yaml"
+    file.write_text("title: mine\n")
+    with pytest.raises(ConfigError, match="is no data sheet"):
+        device(str(file))
+
+
+def test_noise_of_a_gpu_is_drawn_by_operations():
+    gpu = replace(device("h100-sxm"), overhead=0.0)
+    twice = [estimate(replace(COST, noise=n), SHAPE, gpu).noise for n in (10**8, 2 * 10**8)]
+    assert twice[1] == pytest.approx(2 * twice[0])
+    assert twice[0] > 10**8 * 2600 / gpu.bandwidth  # ChaCha20 alone, in operations of torch
+
+
+def test_a_step_has_as_many_microbatches_as_its_records_need():
+    assert microbatches_of(SHAPE, 100) == 7  # 13 records a rank, two at a time
+    staged = Shape(Parallel("pipeline", length=4), 8, batch=2, length=4, microbatches=16)
+    assert microbatches_of(staged, 100) == 32  # 50 records a pipeline, in rounds of 16
+
+
+def test_steps_are_those_of_the_settings():
+    length = length_of(run_of("optim.batch_size=1000", "optim.epochs=3"))
+    assert length is not None
+    assert (length.steps, length.records) == (3 * 42, 1000)
+    assert length_of(run_of("task=language_modeling", "optim.epochs=3")) is None
+
+
+def test_the_largest_microbatch_is_found_by_few_questions():
+    asked = []
+
+    def peak(batch):
+        asked.append(batch)
+        return 100 + 7 * batch + batch // 10
+
+    for room, expected in ((50, 0), (107, 1), (1000, 126), (10**6, 500)):
+        asked.clear()
+        assert largest(peak, room, 500) == expected
+        assert len(asked) <= 8
+
+
+def test_what_cannot_be_planned_is_refused_by_name():
+    with pytest.raises(ConfigError, match="--length 1024 or less"):
+        plan(run_of(), Shape(Parallel(), 1, 1, 1025), DEVICE)
+    with pytest.raises(ConfigError, match="kind image"):
+        plan(run_of("task=cifar10"), Shape(Parallel(), 1, 1, 8), DEVICE)
+    with pytest.raises(ConfigError, match="adapt is rgp"):
+        plan(run_of("adapt=rgp"), Shape(Parallel(), 1, 1, 8), DEVICE)
+    run = run_of("parallel=fsdp", "parallel.shards=2")
+    with pytest.raises(ConfigError, match="a number that divides them"):
+        plan(run, shape_of(run, 3, 1, 8), DEVICE)
+    with pytest.raises(ConfigError, match="--ranks 2"):
+        plan(run_of("parallel=pipeline"), Shape(Parallel("pipeline"), 1, 1, 8), DEVICE)
+    with pytest.raises(ModelError, match="sizes and no weights"):
+        find(parse(compose(["model=gpt3-175b"])).model)
+
+
+def dpft_plan(*words):
+    return CliRunner().invoke(app, ["plan", "model=random-llama", *words, "--length", "16"])
+
+
+def test_the_command_prints_both_sides_and_whether_they_fit():
+    result = dpft_plan("adapt=lora", "parallel=fsdp", "--ranks", "2", "--memory", "0.001")
+    assert result.exit_code == 0, result.output
+    lines = [line.split() for line in result.output.splitlines()]
+    assert ["fits", "in", "0.001", "GiB", "no", "no"] in lines
+    assert any(line[:4] == ["MiB", "sent", "by", "all-gather"] for line in lines)
+    assert any(line[:2] == ["hours", "of"] for line in lines)
+    words = ("--checkpointing", "--batch", "2", "--price", "2", "--largest", "--json")
+    answer = json.loads(dpft_plan("precision=bfloat16", "optim.batch_size=4", *words).output)
+    assert answer["shape"]["batch"] == 2
+    assert answer["private"]["cost"]["trained"] == answer["plain"]["cost"]["parameters"]
+    assert answer["plain"]["outside"] == 0.0 < answer["private"]["outside"]
+    assert answer["largest"] == 4  # as many as a step has
