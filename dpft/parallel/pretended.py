@@ -106,16 +106,6 @@ def give_storages(model: nn.Module) -> None:
         held[name] = made[tensor]
 
 
-def take_storages(model: nn.Module, kept: Sequence[nn.Module]) -> None:
-    """Put tensors of the meta device in place of a model's that are in none of these parts."""
-    own = {id(t) for part in kept for t in (*part.parameters(), *part.buffers())}
-    for held, name, tensor in _tensors(model):
-        if id(tensor) not in own:
-            empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-            is_parameter = isinstance(tensor, nn.Parameter)
-            held[name] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
-
-
 def _tensors(model: nn.Module) -> Iterator[tuple[Any, str, Tensor]]:
     for module in model.modules():
         every: list[Any] = [module._parameters, module._buffers]

@@ -14,7 +14,7 @@ from dpft.config.errors import ConfigError
 from dpft.parallel.cohort import Replicas
 from dpft.parallel.mesh import Pipelines
 from dpft.parallel.pipelined_sums import pipelined, stages
-from dpft.parallel.pretended import Alike, take_storages
+from dpft.parallel.pretended import Alike
 from dpft.parallel.sharded import Shards, shard
 from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.spec import Partition
@@ -122,8 +122,6 @@ class _Stages:
         how = Partition("per_device", stages(ranks.schedule, ranks.length))
         whole: Any = training.clip(model, ranks)
         parts, self._sums = pipelined(model, whole, how, ranks)
-        # The other stages stay in main memory.
-        take_storages(model, [share.part for share in self._sums._shares.values()])
         self._training = training
         clippers: Any = parts
         self.clipper, self.clippers = clippers, list(parts.clippers.values())
