@@ -49,7 +49,12 @@ class Part(Protocol):
     def clippers(self) -> Sequence[Clipper]: ...
 
     def sums(self, phase: Phase, check: bool) -> None:
-        """Form the sums of this rank's microbatches, every piece of work within its phase."""
+        """Form the sums of this rank's microbatches, every piece of work within its phase.
+
+        Args:
+            phase: of a name, within which work is counted.
+            check: whether rules are checked, ahead of their batch where the training says how.
+        """
 
 
 def world(training: Training) -> World:

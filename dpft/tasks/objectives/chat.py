@@ -99,7 +99,7 @@ class Chat(Causal):
 
     def _of_exchanges(self, exchanges: Sequence[tuple[list[int], list[int]]]) -> CausalExample:
         """An example of tokens: for each answer, what precedes it, and itself."""
-        trained = [(given, *self._ended(answer)) for given, answer in exchanges]
+        trained = [(given, *self._up_to_end(answer)) for given, answer in exchanges]
         whole = [len(given) + len(answer) + len(rest) for given, answer, rest in trained]
         kept = 1
         while kept < len(trained) and sum(whole[:kept]) + self._least(trained[kept]) <= (
@@ -130,7 +130,7 @@ class Chat(Causal):
         """Tokens of an exchange that is the last: nothing behind its end token."""
         return len(exchange[0]) + len(exchange[1])
 
-    def _ended(self, answer: list[int]) -> tuple[list[int], list[int]]:
+    def _up_to_end(self, answer: list[int]) -> tuple[list[int], list[int]]:
         """An answer up to its end token, and what the template writes behind that."""
         if self._end not in answer:
             raise ConfigError(
