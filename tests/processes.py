@@ -7,6 +7,7 @@ fresh process imports, or about the program's own entry, the test starts Python 
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -123,6 +124,8 @@ def dpft_in(arguments: list[str], cwd: Path) -> None:
     """``dpft ARGUMENTS`` in that folder, by this process."""
     os.chdir(cwd)
     sys.argv = ["dpft", *arguments]
+    # What a shell runs in the background ignores it, a test suite's children among it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     from dpft.cli.app import main
 
     main()

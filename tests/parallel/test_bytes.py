@@ -98,5 +98,5 @@ def test_shards_send_what_training_without_privacy_sends_and_8_bytes_a_group():
             again = none.bytes["scatter"] if style == "ghost" else 0
             assert step.bytes["gather"] == none.bytes["gather"] + again, style
             # Beside that, a microbatch's checks and calls are agreed on.
-            assert step.bytes["sum"] == 8 * step.groups + 32 * MICROBATCHES, style
+            assert step.bytes["sum"] == 8 * step.groups + 48 * MICROBATCHES, style
             assert step.calls["scatter"] <= none.calls["scatter"], style

@@ -98,8 +98,7 @@ def test_of_a_selection_the_chosen_run_is_sampled_at_the_price_of_the_choice(pri
     record = runs.read_record(private)
     spent = record["mechanism"]
     mechanism = SimpleNamespace(
-        sampling_rate=spent["sampling_rate"],
-        total_noise_multiplier=spent["noise_multiplier"],
+        spent={key: spent[key] for key in ("sampling_rate", "noise_multiplier")},
         **{key: spent[key] for key in ("steps", "delta")},
     )
     selection.describe([], Trials(10.0), "BLEU", lowest=False)

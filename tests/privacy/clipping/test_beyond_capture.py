@@ -148,14 +148,20 @@ def test_under_autocast_layers_may_be_called_twice(style):
 
 @pytest.mark.parametrize("style", PLANS)
 def test_under_autocast_norms_are_of_the_inputs_as_the_layer_rounded_them(style):
-    """Two positions cancel in float32, and differ by a whole step in bfloat16."""
+    """Two positions cancel in float32, and differ by a whole step in bfloat16.
+
+    Sums that are products in bfloat16 have an allowance in their norms (`rules.halves`), here of
+    more than the norm, since nearly all of it cancels.
+    """
     model = nn.Linear(1, 1, bias=False)
     clipper = make_clipper(model, style, threshold=1.0)
     x, scale = torch.tensor([[[100.24], [100.26]]]), torch.tensor([[[50.0], [-50.0]]])
     for _ in range(2):
         moved = released(model, clipper, (autocast(model, x) * scale).sum((1, 2)))
-        assert clipper.norms.item() == pytest.approx(25, rel=1e-5)
-        assert moved == pytest.approx(1, rel=1e-5)
+        norm = clipper.norms.item()
+        assert 25 * (1 - 1e-5) <= norm < 75
+        assert moved == pytest.approx(25 / norm, rel=1e-2)
+        assert moved <= 1 + 1e-5
 
 
 @pytest.mark.parametrize("style", TWO)
@@ -179,7 +185,7 @@ def test_backward_within_autocast_is_as_exact_as_without(style):
     clipper = make_clipper(model, style, threshold=0.01)
     with torch.autocast("cpu", torch.bfloat16):
         losses = model(torch.randn(1, 5, 8)).float().square().mean((1, 2))
-        assert released(model, clipper, losses) == pytest.approx(0.01, rel=1e-5)
+        assert 0.0098 <= released(model, clipper, losses) <= 0.01 * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("style", PLANS)
