@@ -43,7 +43,7 @@ VERBS = {
     "account": Verb("Noise and epsilon by four accountants, without data"),
     "ls": Verb("List the choices of every config group, or of one"),
     "data": Verb("Find, check, fetch or generate a task's data", hub=True),
-    "plan": Verb("Memory and traffic of a rank, before a run is paid for", hub=True),
+    "plan": Verb("Memory, time and cost of a run, before it is paid for", hub=True),
     "validate": Verb("Check a configuration without running it"),
     "compare": Verb("Scores and guarantees of several runs side by side"),
     "report": Verb("One HTML page of a run, of several or of a sweep"),

@@ -47,7 +47,10 @@ def load_partly(
                 if name in unread:
                     stored = torch.zeros(()).expand(*stored.get_shape())
                 weights[name] = stored
-        return kind.from_pretrained(None, config=config, state_dict=weights, **options)
+        options.pop("trust_remote_code", None)
+        return kind.from_pretrained(
+            None, config=config, state_dict=weights, trust_remote_code=False, **options
+        )
 
 
 def _unread(kind: type[PreTrainedModel], config: Any, absent: AbstractSet[str]) -> AbstractSet[str]:

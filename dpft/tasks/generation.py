@@ -37,7 +37,7 @@ class Generation(Task):
         check_room(loaded.model, self.max_length)
         how = (loaded.text_tokenizer, self.max_length, self.loss)
         config = loaded.model.config
-        if config.is_encoder_decoder:
+        if getattr(config, "is_encoder_decoder", False):
             from dpft.tasks.objectives.encoder_decoder import EncoderDecoder
 
             start: int = config.decoder_start_token_id

@@ -71,8 +71,9 @@ def test_in_half_precision_no_canary_changes_what_another_adds(tmp_path):
 def test_a_canary_that_is_included_adds_its_threshold_and_others_nothing(tmp_path, precision):
     with prepared(tmp_path, f"precision={precision}") as (_, clipper, canaries):
         one, *_ = np.flatnonzero(canaries.included).tolist()
-        assert float(inserted(clipper, canaries, [one]).norm()) == pytest.approx(
-            clipper.sensitivity, rel=1e-5
-        )
+        norm, most = float(inserted(clipper, canaries, [one]).norm()), clipper.sensitivity
+        # Sums that are products in bfloat16 allow for what they round.
+        assert norm == pytest.approx(most, rel=1e-5 if precision == "float32" else 1e-2)
+        assert norm <= most * (1 + 1e-5)
         canaries.insert(np.flatnonzero(~canaries.included).tolist())
         assert all(parameter.grad is None for parameter in clipper.parameters.values())

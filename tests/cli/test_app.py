@@ -248,7 +248,7 @@ def test_an_unreachable_hub_is_not_asked_again_and_again(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
     monkeypatch.delenv("DPFT_DATA", raising=False)
     for overrides, said in (
-        (["task.source=sample", "model=gpt2"], "model=tiny for the bundled model"),
+        (["task.source=sample", "model=gpt2"], "model=tiny is bundled"),
         ([], "task.source=sample for generated data"),
     ):
         # By Python itself: it is on import that the client learns whether to ask.
@@ -273,7 +273,7 @@ REFUSED = [
     ("privacy.eps=3", "unknown setting privacy.eps; did you mean 'eps'?"),
     ("batch_size=3", "unknown setting batch_size; did you mean 'optim.batch_size'?"),
     ("eps", "got 'eps' without a value; type eps=3"),
-    ("task=text2txt", "task is 'text2txt'; did you mean 'text2text'?; expected one of cifar10,"),
+    ("task=text2txt", "task is 'text2txt'; did you mean 'text2text'?; expected one of chat,"),
     ("clip=Ghost", "clip is 'Ghost'; did you mean 'ghost'?"),
     (
         "task.classes=3",
@@ -283,7 +283,7 @@ REFUSED = [
         "adapt.rank=4",
         "the adapt that was chosen has no setting adapt.rank; it belongs to adapt=lora",
     ),
-    ("task=null", "task is 'null'; expected one of cifar10"),
+    ("task=null", "task is 'null'; expected one of chat"),
     ("model=./mine", "model is './mine'; expected a name that `dpft ls model` shows. For a folder"),
     ("privacy.noise_multiplier=1 eps=3", "got eps=3 beside privacy.noise_multiplier=1, from which"),
     ("experiment=demo", "experiment has no choice by default; type +experiment=NAME"),

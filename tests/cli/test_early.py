@@ -94,7 +94,7 @@ for name, key, value in wrong:
     )
     lines = said.splitlines()
     assert [line[:24] for line in lines[:-5]] == ["unknown setting task.foo"] * (len(lines) - 5)
-    assert len(lines) == 21
+    assert len(lines) == 22
     starts = ("task.max_length is 1", "task.loss is 'middle'", "task.mode is 'word'")
     starts += ("task.image_size is 0", "task.unit=user, but nothing says whose")
     for line, start in zip(lines[-5:], starts, strict=True):

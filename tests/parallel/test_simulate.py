@@ -132,7 +132,7 @@ def test_a_rank_of_copies_sends_within_its_copy_and_beside_it():
         simulated(training("bk", "fsdp", 4, **options), check=False)
         for options in ({}, {"shards": 2})
     )
-    flags = 32  # among all four, on what they do
+    flags = 48  # among all four, on what they do
     sums = halves.messages["all-reduce"] - flags
     assert 2 * sums == halves.messages["reduce-scatter"]  # of a half, to the other copy
     assert halves.messages["all-gather"] == whole.messages["all-gather"]

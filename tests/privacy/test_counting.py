@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from dpft.parallel.simulate import Answers, _give_storages
+from dpft.parallel.pretended import Answers, give_storages
 from dpft.privacy import LostRecordError, make_clipper, precision
 from dpft.privacy.clipping import clipper as clippers
 from dpft.privacy.clipping.rules import SquaredNorm, uses
@@ -52,7 +52,7 @@ def share_outside_bfloat16(style, lora):
         model = GPT2LMHeadModel(config)
         model = adapted(model) if lora else model
     with FakeTensorMode(), Answers():
-        _give_storages(model)
+        give_storages(model)
         clipper = make_clipper(model, style, threshold=0.1)
         ids = torch.zeros(4, 100, dtype=torch.int64)
         data = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

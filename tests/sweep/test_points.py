@@ -59,7 +59,7 @@ def test_equal_configurations_are_merged():
         (["eps=8"], ["privacy.epsilon=8"]),
         (["sampling=shuffle"], ["privacy.sampling=shuffle"]),
         (["clip=none", "eps=3"], ["clip=none", "eps=8", "privacy.delta=1e-6"]),
-        (["privacy.noise_multiplier=1", "eps=3"], ["privacy.noise_multiplier=1", "eps=8"]),
+        (["privacy.noise_multiplier=1", "eps=null"], ["privacy.noise_multiplier=1"]),
     ],
 )
 def test_one_run_has_one_name_however_it_was_typed(one, other):

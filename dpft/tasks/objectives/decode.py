@@ -68,7 +68,7 @@ def decode(
     times = Counter(prompts)
     texts: dict[tuple[int, ...], Written] = {}
     key, end = keys.public_key(seed), tokenizer.eos_token_id
-    encoder = bool(model.config.is_encoder_decoder)
+    encoder = bool(getattr(model.config, "is_encoder_decoder", False))
     padding = tokenizer.pad_token_id if encoder else end
     start = model.config.decoder_start_token_id if encoder else None
 
@@ -124,7 +124,9 @@ def _batches(
         if positions is None:
             return settings.max_new_tokens
         left = positions - getattr(model, "prefix_length", 0)
-        if not model.config.is_encoder_decoder:  # whose decoder has positions of its own
+        if not getattr(
+            model.config, "is_encoder_decoder", False
+        ):  # whose decoder has positions of its own
             left -= len(prompt)
         return max(1, min(settings.max_new_tokens, left))
 

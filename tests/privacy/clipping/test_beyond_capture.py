@@ -160,7 +160,7 @@ def test_under_autocast_norms_are_of_the_inputs_as_the_layer_rounded_them(style)
         moved = released(model, clipper, (autocast(model, x) * scale).sum((1, 2)))
         norm = clipper.norms.item()
         assert 25 * (1 - 1e-5) <= norm < 75
-        assert moved == pytest.approx(25 / norm, rel=1e-2)
+        assert moved == pytest.approx(25 / norm, rel=2e-2)
         assert moved <= 1 + 1e-5
 
 

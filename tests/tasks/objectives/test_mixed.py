@@ -125,7 +125,7 @@ def prepared(tmp_path, monkeypatch, *more):
 
 
 def test_a_private_run_in_half_precision_trains_and_checks_in_fixed_shapes(tmp_path, monkeypatch):
-    found, [(units, model, clipper, budget)] = prepared(
+    found, [(units, model, clipper, budget, _)] = prepared(
         tmp_path, monkeypatch, "precision=bfloat16", "optim.microbatch_tokens=1024"
     )
     assert units is found.units

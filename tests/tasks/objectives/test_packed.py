@@ -61,6 +61,6 @@ def test_what_is_more_than_numbers_is_not_packed():
     assert fields(ImageExample) is None
     assert fields(int) is None
     assert fields(CausalExample) == {
-        "prompt": True, "target": True, "cut_source": False, "cut_target": False
+        "prompt": True, "target": True, "silent": True, "cut_source": False, "cut_target": False
     }  # fmt: skip
     assert np.array_equal(values([object()], "cut_source"), [0])

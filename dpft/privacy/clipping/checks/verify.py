@@ -108,10 +108,12 @@ def check_rules(
             sums.add(name, use, size, halved)
         call.let_go()
 
+    # A compiled block tells its gradients by tokens, which no way to a parameter goes through.
+    tokens = structure.other_leaves if capture.compiled else ()
     with each_gradient(parameters, sums.complete), capture.listening(listen), full_precision():
         torch.autograd.grad(
             weighted,
-            list(parameters.values()),
+            [*parameters.values(), *tokens],
             retain_graph=retain_graph,
             allow_unused=True,
         )
