@@ -83,9 +83,30 @@ def _run(verb: Callable[..., None], options: dict[str, Any], after: str) -> None
             "take a machine with more, and type the same command again"
         )
     except KeyboardInterrupt as error:
-        if speaks():
-            secho(f"dpft: stopped; {after}", err=True)
-        sys.exit(error.status if isinstance(error, Stopped) else 130)
+        _stop(error, after)
+    except Exception as error:
+        # A library that is interrupted amid its own clearing up may raise something else.
+        interrupt = _interrupt_behind(error)
+        if interrupt is None:
+            raise
+        _stop(interrupt, after)
+
+
+def _stop(error: KeyboardInterrupt, after: str) -> NoReturn:
+    if speaks():
+        secho(f"dpft: stopped; {after}", err=True)
+    sys.exit(error.status if isinstance(error, Stopped) else 130)
+
+
+def _interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:
+    """The interrupt that an error was raised from, or while it was dealt with."""
+    seen: list[BaseException | None] = [error]
+    for one in seen:
+        if isinstance(one, KeyboardInterrupt):
+            return one
+        if one is not None:
+            seen += [x for x in (one.__cause__, one.__context__) if x not in seen]
+    return None
 
 
 def _refuse(said: str) -> NoReturn:

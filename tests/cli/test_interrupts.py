@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from dpft.cli.guard import guarded
+from dpft.cli.interrupts import Stopped
+
 # Where the process is interrupted: at the first import of that name, by that signal.
 CODE = """
 import os, signal, sys
@@ -49,3 +52,18 @@ def test_sigterm_is_a_sentence_too_and_of_several_ranks_the_first_says_it():
     assert (done.returncode, done.stderr.count("dpft: stopped")) == (143, 1)
     done = interrupted("typer", "SIG_DFL", signal.SIGTERM, RANK="1")
     assert (done.returncode, done.stderr) == (143, "")
+
+
+def test_a_library_that_trips_over_an_interrupt_hides_it_from_nobody(capsys):
+    """As omegaconf does, which is interrupted before it has set what it puts back."""
+
+    def verb():
+        try:
+            raise Stopped(signal.SIGTERM)
+        finally:
+            print(never)  # noqa: F821
+
+    with pytest.raises(SystemExit) as ended:
+        guarded(verb, hub=False, resumes=False)()
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert "dpft: stopped" in capsys.readouterr().err
