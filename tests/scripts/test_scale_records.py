@@ -81,7 +81,8 @@ def test_the_stages_of_two_hundred_rows(scale, tmp_path, monkeypatch):
         assert float(row["process_mib"]) > 60
     run = work / "runs-200" / "scale"
     assert scale.checkpoints(run) >= 2
-    assert len(list(run.glob(f"checkpoints/*/{MANIFEST}"))) == 2
+    # Killed when it is far enough, it may have had no time to take the oldest away.
+    assert len(list(run.glob(f"checkpoints/*/{MANIFEST}"))) in (2, 3)
 
     # What stands in the file is not measured again, and what is left over is removed.
     def refused(*arguments):
