@@ -132,8 +132,10 @@ class Session(Closing):
                     rate = self._optimizer.param_groups[0]["lr"]
                     metrics.append(step, lr=rate, **summary)
                     norms.append(step, recorded)
-                    thresholds = tuple(statistics.released.thresholds)
-                    self._tracker.step(step + 1, figures.of_step(step, rate, thresholds, summary))
+                    if self._tracker.tracks:
+                        thresholds = tuple(statistics.released.thresholds)
+                        values = figures.of_step(step, rate, thresholds, summary)
+                        self._tracker.step(step + 1, values)
                 show(step, summary)
                 done = step + 1
                 if done % run.checkpoint_every == 0 and done < self._mechanism.steps:

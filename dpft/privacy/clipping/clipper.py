@@ -23,7 +23,7 @@ from dpft.privacy.clipping.checks.guard import Guard
 from dpft.privacy.clipping.checks.order import check_order
 from dpft.privacy.clipping.checks.schedule import Schedule
 from dpft.privacy.clipping.checks.structure import Structure, verify_uses
-from dpft.privacy.clipping.checks.verify import check_rules, records_to_check
+from dpft.privacy.clipping.checks.verify import Verified, check_rules, records_to_check
 from dpft.privacy.clipping.functions import ClipFunction
 from dpft.privacy.clipping.groups import Group, find_blocks
 from dpft.privacy.clipping.plans import PRIVATE_PLANS, Batch, LostRecordError
@@ -343,17 +343,7 @@ class Clipper:
             losses = torch.where(real, losses, losses.new_zeros(()))
         with torch.autocast(losses.device.type, enabled=False), self._guard.on():
             structure, leaves = self._structure(losses, calls, hidden)
-            verified = check_rules(
-                self._capture,
-                losses,
-                structure,
-                leaves,
-                self.groups,
-                rows,
-                real,
-                turn=self._schedule.batches,
-                retain_graph=False,
-            )
+            verified = self._compared(losses, structure, leaves, rows, real, retain_graph=False)
         self._schedule.check_ahead(losses, structure.reached, rows, verified)
 
     def take(self) -> Captured:
@@ -560,18 +550,7 @@ class Clipper:
                 "leave out compile"
             )
         if unproven:
-            turn = self._schedule.batches
-            ahead = check_rules(
-                self._capture,
-                losses,
-                structure,
-                leaves,
-                self.groups,
-                rows,
-                real,
-                turn=turn,
-                retain_graph=True,
-            )
+            ahead = self._compared(losses, structure, leaves, rows, real, retain_graph=True)
         if due or permuting:
             turn = self._schedule.batches
             check_order(self._capture, losses, structure, leaves, rows, turn)
@@ -582,6 +561,29 @@ class Clipper:
                 (soon,) = self._agreed([soon], reached)
         self._soon = soon
         return structure
+
+    def _compared(
+        self,
+        losses: Tensor,
+        structure: Structure,
+        leaves: Mapping[str, Tensor],
+        rows: int,
+        real: Tensor | None,
+        *,
+        retain_graph: bool,
+    ) -> Verified:
+        """What comparing the rules with autograd on these records has shown."""
+        return check_rules(
+            self._capture,
+            losses,
+            structure,
+            leaves,
+            self.groups,
+            rows,
+            real,
+            turn=self._schedule.batches,
+            retain_graph=retain_graph,
+        )
 
     def _agreed(self, flags: Sequence[bool], calls: Sequence[Call]) -> list[bool]:
         assert self.cohort is not None

@@ -101,8 +101,8 @@ class Chat(Causal):
         """An example of tokens: for each answer, what precedes it, and itself."""
         trained = [(given, *self._up_to_end(answer)) for given, answer in exchanges]
         whole = [len(given) + len(answer) + len(rest) for given, answer, rest in trained]
-        kept = 1
-        while kept < len(trained) and sum(whole[:kept]) + self._least(trained[kept]) <= (
+        kept = 1  # of the last one, what stands behind its end token does not count
+        while kept < len(trained) and sum(whole[:kept]) + sum(map(len, trained[kept][:2])) <= (
             self.max_length
         ):
             kept += 1
@@ -124,11 +124,6 @@ class Chat(Causal):
             cut_source=max(0, len(given) - len(prompt)) + sum(len(given) for given, _, _ in lost),
             cut_target=len(answer) - len(shorter) + sum(len(words) for _, words, _ in lost),
         )
-
-    @staticmethod
-    def _least(exchange: tuple[list[int], list[int], list[int]]) -> int:
-        """Tokens of an exchange that is the last: nothing behind its end token."""
-        return len(exchange[0]) + len(exchange[1])
 
     def _up_to_end(self, answer: list[int]) -> tuple[list[int], list[int]]:
         """An answer up to its end token, and what the template writes behind that."""

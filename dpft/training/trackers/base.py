@@ -70,6 +70,11 @@ class Guarded:
         self._begun = begun
         self._going = False
 
+    @property
+    def tracks(self) -> bool:
+        """Whether anybody takes figures: they cost something to compute."""
+        return self._tracker is not None
+
     def begin(self, start: int) -> None:
         """As the methods of `Tracker`."""
         self._going = True
