@@ -25,13 +25,27 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=500)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
+# Runs sync their files, thousands of times in all. Waiting for a disk shows nothing: where memory is
+# a file system with room enough, tests write there.
+MEMORY, NEEDED_BYTES = "/dev/shm", 4 << 30
+
 _session_cache = pytest.StashKey[str]()
+
+
+def _room_in(folder: str) -> int:
+    """Bytes that can be written there; 0 where there is no such folder, or it is another's."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return 0
+    return shutil.disk_usage(folder).free
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Gives the session its own caches and checks DPFT_DATA, once, before any worker starts."""
     if hasattr(config, "workerinput"):
         return
+    if "TMPDIR" not in os.environ and _room_in(MEMORY) >= NEEDED_BYTES:
+        os.environ["TMPDIR"] = MEMORY  # of the tests' processes, too
+        tempfile.tempdir = None  # it is read again
     cache = tempfile.mkdtemp(prefix="dpft-tests-")
     config.stash[_session_cache] = cache
     os.environ["DPFT_CACHE_DIR"] = str(Path(cache, "dpft"))
