@@ -97,8 +97,9 @@ def test_noise_that_is_the_same_at_every_step_is_caught(tmp_path, monkeypatch):
 
 def test_clipping_that_is_left_out_is_caught(tmp_path, monkeypatch):
     """Every record counts in full, whatever its norm: what is released shows them."""
-    overrides = ["audit=bound", "audit.gradients=0", "audit.records=100", "eps=0.3"]
+    overrides = ["audit=bound", "audit.gradients=0", "audit.records=60", "eps=0.3"]
     overrides += ["model=random-gpt2", "task=language_modeling", "task.max_length=24"]
+    overrides += ["task.limit_train=8", "optim.batch_size=40", "optim.steps=8"]
     right = run_experiment(parse(config(tmp_path, "name=right", *overrides))).record["audit"]
     monkeypatch.setattr(Clipper, "_factors_of", lambda self, k, norms: norms * 0 + 1)
     broken = run_experiment(parse(config(tmp_path, "name=broken", *overrides))).record["audit"]
@@ -139,14 +140,15 @@ def test_an_audit_goes_on_after_a_kill(tmp_path, monkeypatch):
 
 def test_secrets_that_are_repeated_are_learnt_without_privacy(tmp_path):
     overrides = ["audit=canary", "audit.secrets=3", "audit.repetitions=20", "audit.candidates=200"]
+    overrides += ["task.limit_train=8"]
     trained = run_experiment(
-        parse(config(tmp_path, "clip=none", "optim.lr=1e-2", "optim.steps=25", *overrides))
+        parse(config(tmp_path, "clip=none", "optim.lr=1e-2", "optim.steps=16", *overrides))
     ).record
     untrained = run_experiment(parse(config(tmp_path, "optim.steps=0", *overrides))).record
 
     exposures = [r["scores"]["canaries"]["metrics"]["exposure"] for r in (trained, untrained)]
     assert exposures[0] > exposures[1] + 3
-    assert trained["dataset"]["counts"] == {"train": 64 + 60}
+    assert trained["dataset"]["counts"] == {"train": 8 + 60}
     assert "3 canary texts in the training data, 20 times each" in trained["labels"]
 
 
