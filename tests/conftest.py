@@ -25,8 +25,8 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=500)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
-# Runs sync their files, thousands of times in all. Waiting for a disk shows nothing: where memory is
-# a file system with room enough, tests write there.
+# Runs sync their files, thousands of times in all. Waiting for a disk shows nothing: where memory
+# is a file system with room enough, tests write there.
 MEMORY, NEEDED_BYTES = "/dev/shm", 4 << 30
 
 _session_cache = pytest.StashKey[str]()

@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -94,6 +95,8 @@ def test_the_stages_of_two_hundred_rows(scale, tmp_path, monkeypatch):
     assert lines(out) == found
     assert not work.exists()
 
+    if "DPFT_LONG" not in os.environ:
+        return
     # A file that was cut off after the start: the run to resume is made again, unrecorded.
     rows = out.read_text().splitlines(keepends=True)
     out.write_text("".join(rows[:3]))

@@ -96,7 +96,7 @@ def rows(path):
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_the_file_of_a_run(tmp_path, monkeypatch, private):
+def test_the_file_of_a_run(tmp_path, quick_scores, monkeypatch, private):
     monkeypatch.chdir(tmp_path)
     run_experiment(parse(compose([*RUN, "track=csv", f"track.private={str(private).lower()}"])))
     folder = tmp_path / "runs/run"

@@ -13,7 +13,7 @@ from dpft.reproduce.bench import STYLES, worker
 from dpft.reproduce.bench.memory import CpuMeter
 from dpft.reproduce.bench.models import build
 from dpft.reproduce.bench.peers import swap_conv1d
-from dpft.reproduce.bench.processes import Session, run_job
+from dpft.reproduce.bench.processes import Session
 from dpft.reproduce.bench.settings import Variant
 from dpft.reproduce.bench.steps import style_options
 
@@ -178,14 +178,10 @@ def test_two_sessions_take_steps_in_turn():
         assert tuple(result["seconds"]) == seconds
 
 
-def test_a_session_that_fails_says_why_and_takes_no_steps():
-    session = Session(settings(**SMALL).job("measure", Variant("nothing")))
+def test_a_worker_that_leaves_no_result_died():
+    session = Session({"threads": "two"})
     assert not session.ready()
     assert session.step() is None
-    assert session.finish()["status"] == "refused"
-
-
-def test_a_worker_that_leaves_no_result_died():
-    result = run_job({"threads": "two"})
+    result = session.finish()
     assert result["status"] == "died"
     assert "ended with status 1" in result["message"]
