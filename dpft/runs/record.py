@@ -102,9 +102,14 @@ class ScoreRecord(TypedDict):
 
 
 class ModelRecord(TypedDict, total=False):
-    """What was trained; ``base_model`` is None for weights that no hub has."""
+    """What was trained: ``hub_model`` is None for a base that no hub has.
+
+    ``pipeline``: what the hub calls the model's task.
+    """
 
     base_model: str | None
+    hub_model: NotRequired[str | None]
+    pipeline: NotRequired[str]
     adaptation: str
     parameters: int
     trainable_parameters: int
