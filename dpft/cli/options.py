@@ -28,6 +28,9 @@ Licence = Annotated[
 NotPrivate = Annotated[
     bool, typer.Option("--not-private", help="Also from a run without any guarantee.")
 ]
+DecodeSettings = Annotated[
+    list[str] | None, typer.Argument(help="Settings of decode, such as decode.beams=1.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 OutFile = Annotated[
     Path | None, typer.Option(help="File to write; its suffix may give the format.")

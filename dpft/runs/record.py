@@ -18,6 +18,7 @@ from dpft.runs.guard import noiseless_names
 from dpft.runs.wellformed import NonNegative, fault, parse_json
 
 SCHEMA_VERSION = 2
+HARNESS = "lm-eval "  # before the names of tasks whose scores are lm-evaluation-harness's
 
 
 class DatasetRecord(TypedDict):
@@ -86,11 +87,12 @@ class ScoreRecord(TypedDict):
     """Scores of one split, over ``examples`` examples, by the metric that ``signature`` names.
 
     ``references``: a digest of them, where they are published; a plain hash, hence of no others.
-    ``distinct``: how many answers differ. ``baselines``: by metric, what the most frequent class
+    ``standard_errors``: of metrics, by name. ``distinct``: how many answers differ. ``baselines``: by metric, what the most frequent class
     scores everywhere. ``confusion``: counts by true class, then by answer.
     """
 
     metrics: dict[str, float | None]
+    standard_errors: NotRequired[dict[str, float]]
     examples: int
     distinct: NotRequired[int]
     baselines: NotRequired[dict[str, float]]
