@@ -33,7 +33,7 @@ def main(
     from dpft.training.harness import Settings, check_harness
     from dpft.training.trained import loaded_run
 
-    settings = build(Settings, _typed(arguments), "eval")
+    settings = build(Settings, _typed(arguments))
     trained = loaded_run(path)
     check_harness(trained)
     from dpft.config.offline import stay_offline_if_unreachable

@@ -195,7 +195,7 @@ def _train_stage(
     record = make_record(run, prepared, directory, session.seconds, measured)
     write_card(directory.model, record)
     write_descent(directory.model, record)
-    for folder in (directory.model, directory.adapter):
+    for folder in filter(Path.is_dir, (directory.model, directory.adapter)):
         runs.fsync_tree(folder)  # before anything says that the model is there
     runs.write_record(directory, record)
     return loaded

@@ -64,11 +64,12 @@ def test_upper_bounds_round_up_and_lower_bounds_down(record: dict[str, Any]) -> 
 
 
 def test_the_head_is_yaml_that_a_hub_reads(record: dict[str, Any]) -> None:
-    record["model"]["base_model"] = 'odd: "name"'
+    record["model"]["base_model"] = 'odd"name'
     head = yaml.safe_load(model_card(record).split("---\n")[1])
     assert head == {
         "library_name": "transformers",
-        "base_model": 'odd: "name"',
+        "base_model": 'odd"name',
+        "base_model_relation": "finetune",
         "tags": ["dpft", "differential-privacy"],
     }
 
