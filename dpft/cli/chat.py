@@ -39,7 +39,9 @@ def main(
     one = dataclasses.replace(trained.run.decode, beams=1, sample=True, top_p=0.9)
     settings = decoding(overrides or (), one)
     if settings.beams > 1:
-        raise ConfigError(f"decode.beams={settings.beams}; expected 1: replies are shown as written")
+        raise ConfigError(
+            f"decode.beams={settings.beams}; expected 1: replies are shown as written"
+        )
     from dpft.config.offline import stay_offline_if_unreachable
 
     stay_offline_if_unreachable()

@@ -66,7 +66,10 @@ def main(
     # A model of plain texts writes none.
     plain = trained.task.unconditional
     rows = [
-        {**question.cells, **({"nll": p.nll, "tokens": p.tokens} if plain else {column: p.prediction})}
+        {
+            **question.cells,
+            **({"nll": p.nll, "tokens": p.tokens} if plain else {column: p.prediction}),
+        }
         for question, p in zip(questions, found, strict=True)
     ]
     # For its owner alone, as the rows may be.

@@ -59,7 +59,7 @@ def model_card(record: Mapping[str, Any], shape: Shape = WHOLE) -> str:
             "head": head(record, shape),
             "shape": shape,
             "hub": on_hub(model),
-            "loader": loader(record, shape),
+            "loader": _fenced(loader(record, shape)),
             "guarantee": guarantee,
             "privacy": as_markdown(guarantee, _rows(record)),
             "counts": ", ".join(
@@ -70,6 +70,11 @@ def model_card(record: Mapping[str, Any], shape: Shape = WHOLE) -> str:
             "remarks": [line for split, score in scores.items() for line in _remarks(split, score)],
         }
     )
+
+
+def _fenced(code: str | None) -> str | None:
+    # Not in the template, whose braces a formatter of the blocks in Markdown takes for Python's.
+    return code and f"```python\n{code}\n```"
 
 
 def _rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:

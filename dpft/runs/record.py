@@ -87,8 +87,9 @@ class ScoreRecord(TypedDict):
     """Scores of one split, over ``examples`` examples, by the metric that ``signature`` names.
 
     ``references``: a digest of them, where they are published; a plain hash, hence of no others.
-    ``standard_errors``: of metrics, by name. ``distinct``: how many answers differ. ``baselines``: by metric, what the most frequent class
-    scores everywhere. ``confusion``: counts by true class, then by answer.
+    ``standard_errors``: by metric. ``distinct``: how many answers differ. ``baselines``: by metric,
+    what the most frequent class scores everywhere. ``confusion``: counts by true class, then by
+    answer.
     """
 
     metrics: dict[str, float | None]

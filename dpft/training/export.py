@@ -46,7 +46,9 @@ class Plan:
     def sizes(self) -> dict[str, int]:
         """Bytes of each file, by name."""
         made = {name: len(text.encode()) for name, text in self.written.items()}
-        return dict(sorted({**{n: p.stat().st_size for n, p in self.files.items()}, **made}.items()))
+        return dict(
+            sorted({**{n: p.stat().st_size for n, p in self.files.items()}, **made}.items())
+        )
 
 
 def plan_export(

@@ -1,4 +1,4 @@
-"""Talking to a trained model: each line asked as the run's task asks, the reply as it is written."""
+"""Talking to a trained model: each line is asked as the task asks, and told as it is written."""
 
 from __future__ import annotations
 

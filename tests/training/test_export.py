@@ -183,7 +183,10 @@ class Hub:
 def test_push_uploads_what_it_showed_and_nothing_private(made, monkeypatch):
     hub = Hub()
     monkeypatch.setattr(pushing, "HfApi", lambda: hub)
-    assert "HF_HUB_OFFLINE forbids it; type dpft export" in invoke("push", made, "a/b", "--merge").output
+    assert (
+        "HF_HUB_OFFLINE forbids it; type dpft export"
+        in invoke("push", made, "a/b", "--merge").output
+    )
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr("dpft.config.offline.stay_offline_if_unreachable", lambda: None)
     done = invoke("push", made, "a/b", "--merge")
@@ -261,7 +264,9 @@ def test_rows_are_questions_without_their_answers(tmp_path):
     csv.write_text("text,id\ngood,1\nbad,2\n")
     found = TextClassification(classes=("no", "yes")).questions(csv)
     assert [q.instance.record.texts for q in found] == [("good",), ("bad",)]
-    assert [dict(q.cells) for q in found] == [{"text": t, "id": i} for t, i in (("good", "1"), ("bad", "2"))]
+    assert [dict(q.cells) for q in found] == [
+        {"text": t, "id": i} for t, i in (("good", "1"), ("bad", "2"))
+    ]
     assert [q.instance.references for q in found] == [(), ()]
     (found, *_) = TextToText(source_column="text").questions(csv)
     assert (found.instance.record.segments, found.instance.record.target) == (("good",), "")

@@ -123,7 +123,9 @@ def test_what_cannot_be_asked_is_told_in_one_sentence(made, asked, monkeypatch):
 def test_the_harness_itself_asks_a_task_of_ones_own(made, tmp_path):
     pytest.importorskip("lm_eval")
     file = tmp_path / "colours.jsonl"
-    lines = [{"question": f"Thing {i} is", "choices": ["red", "blue"], "answer": i % 2} for i in range(4)]
+    lines = [
+        {"question": f"Thing {i} is", "choices": ["red", "blue"], "answer": i % 2} for i in range(4)
+    ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "colours.yaml").write_text(TASK.format(file=file))
     done = invoke(made, "tasks=colours", f"include={tmp_path}")
