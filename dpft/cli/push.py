@@ -43,6 +43,11 @@ def main(
             "with eps=3 first, or type --not-private if the records are public"
         )
     plan = plan_export(trained, merge=merge, base=base, licence=licence)
+    if plan.shape.base is not None and plan.shape.hub is None:
+        raise ConfigError(
+            f"--base {plan.shape.base} is a folder of this machine, where nobody else finds the "
+            "adapter's base; type --merge, for the whole model"
+        )
     from dpft.config.offline import stay_offline_if_unreachable
 
     stay_offline_if_unreachable()

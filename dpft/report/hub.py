@@ -45,12 +45,14 @@ class Shape:
     """What of a model lies in a folder.
 
     Attributes:
-        base: whose adapter it is, for peft; None: a whole model.
+        base: whose adapter it is, as peft finds it, perhaps in a folder; None: a whole model.
+        hub: the name of the base on the hub; None: the one that the run knows, if any.
         classes: how many a classifier's adapter tells apart, whose base has another head.
         licence: what the hub calls it; None: that of the base, if it is known.
     """
 
     base: str | None = None
+    hub: str | None = None
     classes: int = 0
     licence: str | None = None
 
@@ -77,7 +79,7 @@ def head(record: Mapping[str, Any], shape: Shape) -> str:
     from huggingface_hub import ModelCardData
 
     model, adapter = record.get("model", {}), shape.base is not None
-    base = shape.base or on_hub(model)
+    base = shape.hub or on_hub(model)
     tags = ["dpft", *(["differential-privacy"] if Guarantee.of_record(record).private else [])]
     return str(
         ModelCardData(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,17 +93,22 @@ def plan_export(
                 f"{path} has no adapter by itself; type --merge, for the model that it is part of"
             )
         config = json.loads((path / where / _CONFIG).read_text(encoding="utf-8"))
-        named = base or _base(trained, config)
+        named, hub = _base(trained, config) if base is None else (base, _on_hub(base))
         classes = len(trained.task.needs.classes)
-        shape = Shape(base=named, classes=classes, licence=licence)
+        shape = Shape(named, hub, classes, licence)
         files = {n: p for n, p in files.items() if n not in _OF_WEIGHTS and not _weights(n)}
         for name in listed:
             if name.startswith(where) and not name.endswith((_CONFIG, ".md")):
                 files[name.removeprefix(where)] = path / name
         config["base_model_name_or_path"] = named
         written[_CONFIG] = json.dumps(config, indent=2) + "\n"
+    if trained.task.needs.kind == "image":
+        content = json.loads((path / MODEL / "config.json").read_text(encoding="utf-8"))
+        written["preprocessor_config.json"] = preprocessor(
+            content, getattr(trained.task, "image_size", None)
+        )
     written["README.md"] = model_card(trained.record, shape)
-    known = licence or licence_of(shape.base or on_hub(trained.record.get("model", {})))
+    known = licence or licence_of(shape.hub or on_hub(trained.record.get("model", {})))
     return Plan(files, written, shape, known)
 
 
@@ -123,6 +129,34 @@ def export(plan: Plan, folder: Path) -> None:
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise DataError(f"cannot write {folder}: {disk_report(folder.parent, error)}") from error
+
+
+def preprocessor(config: Mapping[str, Any], size: int | None) -> str:
+    """``preprocessor_config.json``: what `dpft.tasks.objectives.image` does with an image.
+
+    Args:
+        config: of the model, whose ``image_mean`` and ``image_std`` dpft has noted there.
+        size: pixels a side; None: those of the model.
+    """
+    side = size or config["image_size"]
+    side = side if isinstance(side, int) else side[0]
+    return (
+        json.dumps(
+            {
+                "image_processor_type": "ViTImageProcessor",
+                "do_resize": True,
+                "size": {"height": side, "width": side},
+                "resample": 2,  # bilinear
+                "do_rescale": True,
+                "rescale_factor": 1 / 255,
+                "do_normalize": True,
+                "image_mean": config["image_mean"],
+                "image_std": config["image_std"],
+            },
+            indent=2,
+        )
+        + "\n"
+    )
 
 
 def _listed(path: Path) -> list[str]:
@@ -151,8 +185,14 @@ def _weights(name: str) -> bool:
     return name.endswith(_WEIGHTS)
 
 
-def _base(trained: TrainedRun, config: dict[str, Any]) -> str:
-    """The base that an adapter belongs to, as others find it.
+def _on_hub(base: str) -> str | None:
+    from dpft.models.hub import hub_name  # and torch, which takes seconds
+
+    return hub_name(base)
+
+
+def _base(trained: TrainedRun, config: dict[str, Any]) -> tuple[str, str]:
+    """The base that an adapter belongs to, as others find it: its name on the hub, twice.
 
     Raises:
         ConfigError: if they find it nowhere.
@@ -168,4 +208,4 @@ def _base(trained: TrainedRun, config: dict[str, Any]) -> str:
             f"the adapter's base, model.path={trained.run.model.path}, is on no hub; type --merge, "
             "for the whole model, or --base NAME, a hub id or a folder that has it"
         )
-    return found
+    return found, found

@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from huggingface_hub.utils import validate_repo_id
 from peft import AutoPeftModelForCausalLM
 from PIL import Image
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoImageProcessor, AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 import dpft.models
@@ -24,9 +24,11 @@ from dpft.config.schema import Adapt, parse
 from dpft.models.hub import hub_name
 from dpft.report.hub import licence_of
 from dpft.tasks import load_task
+from dpft.tasks.objectives.image import ImageClassifier
+from dpft.tasks.objectives.images import LabelledImage
 from dpft.tasks.own_texts import LanguageModeling, TextClassification, TextToText
 from dpft.training import push as pushing
-from dpft.training.export import plan_export
+from dpft.training.export import plan_export, preprocessor
 from dpft.training.run import run_experiment
 from dpft.training.talk import Talk
 from dpft.training.trained import loaded_run
@@ -72,6 +74,7 @@ def test_strangers_load_the_same_model_whole_or_as_an_adapter(made, tmp_path):
     beside = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "beside")
     torch.testing.assert_close(logits(beside), own, rtol=1e-4, atol=1e-4)
     assert (logits(AutoModelForCausalLM.from_pretrained(BASE)) - own).abs().max() > 0.01
+    assert str(BASE) not in (tmp_path / "beside/README.md").read_text()
     for folder in ("whole", "beside"):
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / folder)
         asked = tokenizer.apply_chat_template(TURNS, tokenize=False, add_generation_prompt=True)
@@ -192,6 +195,7 @@ def test_push_uploads_what_it_showed_and_nothing_private(made, monkeypatch):
     done = invoke("push", made, "a/b", "--merge")
     assert "type --yes" in done.output
     assert hub.took is None
+    assert "a folder of this machine" in invoke("push", made, "a/b", "--base", BASE).output
     assert "is no name on the hub" in invoke("push", made, "a/b/c", "--merge", "--yes").output
     done = invoke("push", made, "a/b", "--merge", "--yes")
     assert done.output.endswith("https://hub/a/b\n")
@@ -279,3 +283,16 @@ def test_rows_are_questions_without_their_answers(tmp_path):
     assert found[0].instance.record.pixels(4).shape == (4, 4, 3)
     with pytest.raises(DataError, match="no folder with any"):
         load_task(compose(["task=cifar10"])["task"]).questions(csv)
+
+
+def test_strangers_give_a_model_of_images_the_pixels_it_was_trained_on(tmp_path):
+    mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
+    config = {"model_type": "vit", "image_size": 8, "image_mean": mean, "image_std": std}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "preprocessor_config.json").write_text(preprocessor(config, None))
+    pixels = torch.randint(0, 256, (11, 9, 3), dtype=torch.uint8).numpy()
+    theirs = AutoImageProcessor.from_pretrained(tmp_path)
+    found = theirs(Image.fromarray(pixels), return_tensors="pt")["pixel_values"]
+    ours = ImageClassifier(8, mean, std, 4, ("a", "b"))
+    expected = ours.collate([ours.encode(LabelledImage(pixels, 0, ""))]).tensors["pixels"]
+    torch.testing.assert_close(found, expected)
