@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.utils import HFValidationError, validate_repo_id
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from dpft.models.needs import Needs
 from dpft.models.packaged import PACKAGES
@@ -26,11 +27,16 @@ def hub_name(path: str) -> str | None:
     kind, colon, name = path.partition(":")
     if colon:
         return PACKAGES[name].hub if kind == "package" and name in PACKAGES else None
+    return None if refusal(path) or Path(path).is_dir() else path
+
+
+def refusal(name: str) -> str | None:
+    """Why the hub would not take a name; None if it would."""
     try:
-        validate_repo_id(path)
-    except HFValidationError:
-        return None
-    return None if Path(path).is_dir() else path
+        validate_repo_id(name)
+    except HFValidationError as error:
+        return str(error)
+    return None
 
 
 def pipeline_of(needs: Needs, config: Any) -> str:

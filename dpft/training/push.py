@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 
 from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.errors import LocalTokenNotFoundError
 
 from dpft.config.errors import ConfigError, DataError
+from dpft.models.hub import refusal
 from dpft.training.export import Plan, export
 
 
@@ -20,12 +20,10 @@ def check_push(name: str) -> None:
     Raises:
         ConfigError: saying which.
     """
-    try:
-        validate_repo_id(name)
-    except HFValidationError as error:
+    if why := refusal(name):
         raise ConfigError(
-            f"{name!r} is no name on the hub ({error}); expected one such as OWNER/my-model"
-        ) from error
+            f"{name!r} is no name on the hub ({why}); expected one such as OWNER/my-model"
+        )
     if os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"):
         raise ConfigError(
             "the hub cannot be reached, or HF_HUB_OFFLINE forbids it; type dpft export, and push "
@@ -61,7 +59,7 @@ def push(plan: Plan, name: str, *, public: bool) -> str:
             )
         except LocalTokenNotFoundError as error:
             raise ConfigError("nobody is logged in at the hub; type hf auth login") from error
-        except (HfHubHTTPError, OSError) as error:
+        except Exception as error:  # the client raises many types; all mean the same here
             said = str(error).strip().partition("\n")[0]
             raise DataError(
                 f"the hub did not take {name} ({type(error).__name__}: {said}); expected a login "

@@ -200,6 +200,10 @@ def test_push_uploads_what_it_showed_and_nothing_private(made, monkeypatch):
     done = invoke("push", made, "a/b", "--merge", "--yes")
     assert done.output.endswith("https://hub/a/b\n")
     assert hub.private is True
+    monkeypatch.setattr(hub, "create_repo", lambda name, **options: 1 / 0)
+    done = invoke("push", made, "a/b", "--merge", "--yes")
+    assert "the hub did not take a/b (ZeroDivisionError: division by zero); expected" in done.output
+    assert done.exit_code == 2
     assert hub.took == {
         "README.md", "chat_template.jinja", "config.json", "dpft.json", "generation_config.json",
         "model.safetensors", "tokenizer.json", "tokenizer_config.json",
