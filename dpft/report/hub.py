@@ -47,13 +47,13 @@ class Shape:
     Attributes:
         base: whose adapter it is, as peft finds it, perhaps in a folder; None: a whole model.
         hub: the name of the base on the hub; None: the one that the run knows, if any.
-        classes: how many a classifier's adapter tells apart, whose base has another head.
+        classes: those that a classifier's adapter tells apart, whose base has another head.
         licence: what the hub calls it; None: that of the base, if it is known.
     """
 
     base: str | None = None
     hub: str | None = None
-    classes: int = 0
+    classes: tuple[str, ...] = ()
     licence: str | None = None
 
 
@@ -101,7 +101,7 @@ def loader(record: Mapping[str, Any], shape: Shape) -> str | None:
         return None
     name, given = f"AutoModelFor{_CLASSES[tag]}", ""
     if shape.classes:
-        given = f", num_labels={shape.classes}, ignore_mismatched_sizes=True"
+        given = f", num_labels={len(shape.classes)}, ignore_mismatched_sizes=True"
     if shape.base is None:
         lines = [f"from transformers import {name}", f'model = {name}.from_pretrained("FOLDER")']
     elif tag in _WITH_BASE:

@@ -94,8 +94,7 @@ def plan_export(
             )
         config = json.loads((path / where / _CONFIG).read_text(encoding="utf-8"))
         named, hub = _base(trained, config) if base is None else (base, _on_hub(base))
-        classes = len(trained.task.needs.classes)
-        shape = Shape(named, hub, classes, licence)
+        shape = Shape(named, hub, trained.task.needs.classes, licence)
         files = {n: p for n, p in files.items() if n not in _OF_WEIGHTS and not _weights(n)}
         for name in listed:
             if name.startswith(where) and not name.endswith((_CONFIG, ".md")):
