@@ -50,6 +50,11 @@ VERBS = {
     "table": Verb("A paper's table beside your runs, and the missing ones", resumes=True),
     "claims": Verb("The papers' headline claims: do they hold?"),
     "figure": Verb("A paper's figure, as PNG and SVG with its data as CSV", resumes=True),
+    "export": Verb("The model as a folder for other tools"),
+    "push": Verb("Upload the model to the hub"),
+    "chat": Verb("Talk to a trained model"),
+    "predict": Verb("A trained model's answers to the rows of a file"),
+    "eval": Verb("Score a model by lm-evaluation-harness"),
     "generate": Verb("Synthetic records from a private run"),
     "study": Verb("Human ratings of several runs' texts: make, read"),
     "bench": Verb(

@@ -5,11 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Annotated, Any
 
-import typer
-
-from dpft.cli.options import RunFolder
+from dpft.cli.options import DecodeSettings, RunFolder
 from dpft.config.checks import build
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Decode, Parallel
@@ -18,9 +15,7 @@ from dpft.report.terminal import echo
 
 def main(
     path: RunFolder,
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="Settings of decode, such as decode.beams=1.")
-    ] = None,
+    overrides: DecodeSettings = None,
 ) -> None:
     """Decode again with other settings, without training: dpft decode RUN decode.beams=1
 
@@ -31,9 +26,7 @@ def main(
 
     trained = loaded_run(path)
     run = trained.run
-    settings = build(
-        Decode, {**dataclasses.asdict(run.decode), **_parsed(overrides or ())}, "decode"
-    )
+    settings = decoding(overrides or (), run.decode)
     changed = "-".join(
         f"{field.name}={getattr(settings, field.name)}"
         for field in dataclasses.fields(Decode)
@@ -71,10 +64,15 @@ def main(
     echo(f"{file}\nscore it with: dpft score {path}")
 
 
-def _parsed(overrides: Sequence[str]) -> dict[str, Any]:
+def decoding(overrides: Sequence[str], usual: Decode) -> Decode:
+    """Settings of decoding as they were typed, ``decode.NAME=VALUE``, beside the usual ones.
+
+    Raises:
+        ConfigError: for another setting, or a value that it may not have.
+    """
     import yaml
 
-    values = {}
+    values = dataclasses.asdict(usual)
     for override in overrides:
         key, equals, value = override.partition("=")
         if not key.startswith("decode.") or not equals:
@@ -83,4 +81,4 @@ def _parsed(overrides: Sequence[str]) -> dict[str, Any]:
                 "decode.NAME=VALUE, for instance decode.beams=1"
             )
         values[key.removeprefix("decode.")] = yaml.safe_load(value)
-    return values
+    return build(Decode, values, "decode")

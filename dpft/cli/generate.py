@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpft.cli.guard import alone
-from dpft.cli.options import RunFolder
+from dpft.cli.options import NotPrivate, RunFolder
 from dpft.cli.output import warn
 from dpft.config.checks import COUNT, SEED, build
 from dpft.config.errors import ConfigError, DataError, suggestion
@@ -59,9 +59,7 @@ def main(
             "decode.top_p=0.9 and other settings of decode."
         ),
     ] = None,
-    not_private: Annotated[
-        bool, typer.Option("--not-private", help="Also from a run without any guarantee.")
-    ] = False,
+    not_private: NotPrivate = False,
 ) -> None:
     """Synthetic records from a private run: dpft generate RUN n=1000 sources=dev
 

@@ -2,7 +2,8 @@
 
 The folder of a run's model holds an ordinary model in ``save_pretrained`` form, whatever the
 adaptation: LoRA is merged into it, RGP has moved its weights. With prefix tuning it is the frozen
-model, which the prefix in ``adapter/`` belongs to.
+model, which the prefix in ``adapter/`` belongs to. What LoRA learned is also kept by itself, in
+another folder: put on the merged model, it would count twice.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
+from dpft.models.hub import hub_name
 from dpft.models.load import ADAPTER, ADAPTER_CONFIG, LoadedModel, has_prefix, load_model
 from dpft.models.needs import Needs
 from dpft.runs.lineage import base_model
@@ -22,26 +24,28 @@ from dpft.runs.lineage import base_model
 _CARD = """# Adapter
 
 In peft's format. LoRA belongs to the base model named in `adapter_config.json`, and is merged into
-the model in the folder above; where no base is named, its weights were drawn by the run or got a
-token more, and only the merged model is to be had. A prefix belongs to the model in the folder
-above, which is the base model as it was; without the prefix that model has learned nothing.
+the run's `model/` already: put on that, it would count twice. Where no base is named, its weights
+were drawn by the run or got a token more, and only the merged model is to be had. A prefix belongs
+to the model in the folder above, which is the base model as it was; without the prefix that model
+has learned nothing.
 
-    from peft import PeftModel
-    from transformers import AutoModel  # or the class of the task
-
-    model = PeftModel.from_pretrained(AutoModel.from_pretrained("BASE"), "adapter")
-
-What it was trained on, and with which guarantee, says the card of the folder above.
+What it was trained on, and with which guarantee, says `model/README.md` of the run. `dpft export`
+makes a folder of it that peft loads with its base.
 """
 
 
-def save_model(loaded: LoadedModel, folder: Path) -> None:
-    """Write model and tokenizer in ``save_pretrained`` form, and an adapter beside them.
+def save_model(loaded: LoadedModel, folder: Path, adapter: Path | None = None) -> None:
+    """Write model and tokenizer in ``save_pretrained`` form, and a prefix beside them.
 
     The model in memory stays as it is.
+
+    Args:
+        loaded: the model.
+        folder: for it.
+        adapter: for what LoRA learned, as peft keeps it; None: it is in the model alone.
     """
     if hasattr(loaded.model, "peft_config"):
-        _save_adapted(loaded, folder)
+        _save_adapted(loaded, folder, adapter)
     elif loaded.reparametrisation is not None:
         from dpft.models.rgp import LowRank
 
@@ -89,19 +93,27 @@ def _check_classes(folder: Path, needs: Needs) -> None:
         )
 
 
-def _save_adapted(loaded: LoadedModel, folder: Path) -> None:
+def _save_adapted(loaded: LoadedModel, folder: Path, adapter: Path | None) -> None:
     model: Any = loaded.model
-    config = model.peft_config["default"]
-    # A folder's name and no more of this machine; nothing where that model is another than this.
-    stored = loaded.as_stored or config.is_prompt_learning
-    # Neither of the methods changes embeddings; left to itself, peft asks the hub about them.
-    model.save_pretrained(str(folder / ADAPTER), save_embedding_layers=False)
-    file = folder / ADAPTER / ADAPTER_CONFIG
-    content = json.loads(file.read_text(encoding="utf-8"))
-    content["base_model_name_or_path"] = base_model(model.name_or_path) if stored else None
-    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    (folder / ADAPTER / "README.md").write_text(_CARD, encoding="utf-8")
-    if config.is_prompt_learning:
+    if model.peft_config["default"].is_prompt_learning:
+        _save_adapter(model, folder / ADAPTER, stored=True)
         model.get_base_model().save_pretrained(folder)
-    else:
-        copy.deepcopy(model).merge_and_unload().save_pretrained(folder)
+        return
+    if adapter is not None:
+        _save_adapter(model, adapter, stored=loaded.as_stored)
+    copy.deepcopy(model).merge_and_unload().save_pretrained(folder)
+
+
+def _save_adapter(model: Any, folder: Path, *, stored: bool) -> None:
+    """As peft keeps it; with the name of its base, where the base's weights are those ``stored``.
+
+    A folder's name and no more of this machine.
+    """
+    # Neither of the methods changes embeddings; left to itself, peft asks the hub about them.
+    model.save_pretrained(str(folder), save_embedding_layers=False)
+    file = folder / ADAPTER_CONFIG
+    content = json.loads(file.read_text(encoding="utf-8"))
+    path = model.name_or_path
+    content["base_model_name_or_path"] = (hub_name(path) or base_model(path)) if stored else None
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    (folder / "README.md").write_text(_CARD, encoding="utf-8")

@@ -9,6 +9,7 @@ from typing import Any
 from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import number
 from dpft.report.guarantee import as_markdown, audit_rows, mechanism_rows
+from dpft.report.hub import WHOLE, Shape, head, loader, on_hub
 from dpft.report.markdown import inline, table
 from dpft.runs.atomic import write_atomic
 from dpft.runs.lineage import FILE, descent
@@ -30,24 +31,22 @@ def write_descent(model: Path, record: Mapping[str, Any]) -> None:
     write_atomic(model / FILE, descent(record))
 
 
-def model_card(record: Mapping[str, Any]) -> str:
+def model_card(record: Mapping[str, Any], shape: Shape = WHOLE) -> str:
     """Render a run record as a model card.
 
     Args:
         record: a run record, see `dpft.runs.RunRecord`.
+        shape: what of the model lies beside the card.
 
     Returns:
         Markdown with the YAML head that model hubs read.
     """
-    from huggingface_hub import ModelCardData
     from jinja2 import ChainableUndefined
 
     from dpft.report.html import environment
 
     guarantee = Guarantee.of_record(record)
     model, scores = record.get("model", {}), record.get("scores", {})
-    tags = ["dpft", "differential-privacy"] if guarantee.private else ["dpft"]
-    head = ModelCardData(library_name="transformers", base_model=model.get("base_model"), tags=tags)
     # Markdown, not HTML: what comes from elsewhere goes through `inline`.
     cards = environment(autoescape=False, undefined=ChainableUndefined)
     cards.filters["inline"] = inline
@@ -57,7 +56,10 @@ def model_card(record: Mapping[str, Any]) -> str:
             "labels": [],
             **record,
             "model": model,
-            "head": head.to_yaml(),
+            "head": head(record, shape),
+            "shape": shape,
+            "hub": on_hub(model),
+            "loader": _fenced(loader(record, shape)),
             "guarantee": guarantee,
             "privacy": as_markdown(guarantee, _rows(record)),
             "counts": ", ".join(
@@ -68,6 +70,11 @@ def model_card(record: Mapping[str, Any]) -> str:
             "remarks": [line for split, score in scores.items() for line in _remarks(split, score)],
         }
     )
+
+
+def _fenced(code: str | None) -> str | None:
+    # Not in the template, whose braces a formatter of the blocks in Markdown takes for Python's.
+    return code and f"```python\n{code}\n```"
 
 
 def _rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from dpft.privacy.rounding import down, up
 from dpft.report.console import Console
 from dpft.report.markdown import table as markdown_table
 from dpft.report.terminal import echo
+from dpft.runs.record import HARNESS
 from dpft.tasks.metrics.baseline import cautions
 
 Row = dict[str, str]
@@ -55,6 +56,11 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
             cells[metric] = "-" if value is None else f"{value:.4f}"
             if (constant := section.get("baselines", {}).get(metric)) is not None:
                 cells[f"{metric} of one class"] = f"{constant:.4f}"
+    for name, section in scores.items():
+        if name.startswith(HARNESS):
+            for metric, value in section["metrics"].items():
+                column = f"{name.removeprefix(HARNESS)} {metric}"
+                cells[column] = "-" if value is None else f"{value:.4f}"
     epsilon = Guarantee.of_record(record).epsilon
     for column, key in _EPSILONS.items():
         if key == "pld" and (epsilon is None or "pld" not in epsilon):

@@ -57,6 +57,7 @@ class RunDirectory(Closing):
         self.checkpoints = path / "checkpoints"  # see `checkpoint`
         self.record = path / "record.json"  # see `write_record`
         self.model = path / "model"  # the trained model and its card
+        self.adapter = path / "adapter"  # what LoRA learned, by itself
         self.done_marker = path / DONE  # see `is_done`
         self.private = path / "private"  # what no guarantee covers
         self.noise_key_file = self.private / "noise_key"  # the secret; see `noise_key`
@@ -278,7 +279,8 @@ class RunDirectory(Closing):
         inside = [path for path in self.private.iterdir() if path.is_dir()]
         for folder in (self.private, *inside, self.model, self.path / "generations"):
             found += folder.glob(temporary_of(folder / "*").name)
-        found += self.model.rglob(".tmp??????")  # of the library that writes tensors
+        for folder in (self.model, self.adapter):
+            found += folder.rglob(".tmp??????")  # of the library that writes tensors
         for path in found:
             if path != temporary_of(self.private / "report.html"):  # made without the lock
                 path.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ from dpft.runs.wellformed import parse_json
 DONE = "DONE"
 CARD = "model/README.md"
 RECORD, LEDGER, CONFIG = "record.json", "ledger.jsonl", "config.yaml"
-MODEL, GENERATIONS = "model/", "generations/"
+MODEL, ADAPTER, GENERATIONS = "model/", "adapter/", "generations/"
 
 # Hashing takes about 1 s for 500 MB. Smaller files are always hashed; larger ones where weights are
 # about to be used or the run's own command is typed, not where hundreds of runs are passed over.
@@ -184,7 +184,7 @@ def state_of_content(content: bytes | str) -> State:
 def _listed(folder: Path) -> Iterator[str]:
     names = [name for name in (RECORD, LEDGER, CONFIG) if (folder / name).is_file()]
     yield from names
-    for part in (MODEL, GENERATIONS):
+    for part in (MODEL, ADAPTER, GENERATIONS):
         for path in (folder / part).rglob("*"):
             name = path.relative_to(folder).as_posix()
             if path.is_file() and name != CARD and not path.name.startswith("."):

@@ -18,6 +18,7 @@ from dpft.runs.guard import noiseless_names
 from dpft.runs.wellformed import NonNegative, fault, parse_json
 
 SCHEMA_VERSION = 2
+HARNESS = "lm-eval "  # before the names of tasks whose scores are lm-evaluation-harness's
 
 
 class DatasetRecord(TypedDict):
@@ -86,11 +87,13 @@ class ScoreRecord(TypedDict):
     """Scores of one split, over ``examples`` examples, by the metric that ``signature`` names.
 
     ``references``: a digest of them, where they are published; a plain hash, hence of no others.
-    ``distinct``: how many answers differ. ``baselines``: by metric, what the most frequent class
-    scores everywhere. ``confusion``: counts by true class, then by answer.
+    ``standard_errors``: by metric. ``distinct``: how many answers differ. ``baselines``: by metric,
+    what the most frequent class scores everywhere. ``confusion``: counts by true class, then by
+    answer.
     """
 
     metrics: dict[str, float | None]
+    standard_errors: NotRequired[dict[str, float]]
     examples: int
     distinct: NotRequired[int]
     baselines: NotRequired[dict[str, float]]
@@ -102,9 +105,14 @@ class ScoreRecord(TypedDict):
 
 
 class ModelRecord(TypedDict, total=False):
-    """What was trained; ``base_model`` is None for weights that no hub has."""
+    """What was trained: ``hub_model`` is None for a base that no hub has.
+
+    ``pipeline``: what the hub calls the model's task.
+    """
 
     base_model: str | None
+    hub_model: NotRequired[str | None]
+    pipeline: NotRequired[str]
     adaptation: str
     parameters: int
     trainable_parameters: int

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpft.config.errors import ConfigError, DataError
 from dpft.models.needs import Needs
-from dpft.tasks.objectives.base import Instance, Objective, Prediction
+from dpft.tasks.objectives.base import Instance, Objective, Prediction, Question
 from dpft.tasks.objectives.records import Record, TextRecord
 from dpft.tasks.sources import Dataset, locate, read
 from dpft.tasks.tables import write_lines
@@ -197,6 +197,18 @@ class Task(ABC):
     def instance(self, record: Any) -> Instance:
         """A record as a question, with its own target as the reference."""
         return Instance(record, (record.target,))
+
+    def questions(self, path: Path) -> Sequence[Question]:
+        """What a file asks of a trained model, row by row; here one of the task's own form.
+
+        Raises:
+            DataError: if it is missing or malformed.
+        """
+        records = [self.record(row) for row in self.read_file(path)]
+        return [
+            Question({"source": getattr(record, "source", "")}, Instance(record, ()))
+            for record in records
+        ]
 
     @abstractmethod
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:

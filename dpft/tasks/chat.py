@@ -12,7 +12,7 @@ from dpft.config.errors import DataError
 from dpft.models.needs import Needs
 from dpft.tasks.generation import Generation, check_room, perplexity
 from dpft.tasks.metrics.perplexity import SIGNATURE as PERPLEXITY
-from dpft.tasks.objectives.base import Prediction, texts
+from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import Conversation
 from dpft.tasks.own import OwnData, own_dataset
 from dpft.tasks.sources import well_formed
@@ -75,6 +75,15 @@ class Chat(Generation, OwnData):
                 f"expected {_FORM}"
             )
         return Conversation(turns[: last + 1])  # what follows the last answer trains nothing
+
+    def asked(self, row: TableRow) -> Instance:
+        """What precedes the last answer, or all where the last turn is not the assistant's."""
+        turns = self._turns(row)
+        if turns[-1][0] == "assistant":
+            turns = turns[:-1]
+        if not turns:
+            raise DataError(f"{row.place}: there is nothing before the answer; expected {_FORM}")
+        return Instance(Conversation((*turns, ("assistant", ""))), ())
 
     def texts(self, row: TableRow) -> tuple[str, ...]:
         return tuple(text for _, text in self._turns(row))

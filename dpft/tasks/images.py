@@ -11,6 +11,7 @@ from dpft.config.checks import COUNT
 from dpft.config.errors import ConfigError, DataError, ModelError, SplitError
 from dpft.models.needs import Needs
 from dpft.tasks.classification import Classes
+from dpft.tasks.objectives.base import Instance, Question
 from dpft.tasks.objectives.images import LabelledImage, Pixels
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 Rows = list[LabelledImage]
 
+# Of the formats that `LabelledImage` reads.
+_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
 # Up to this many bytes an encoded image is kept; of a larger one, where it is.
 KEPT = 1 << 14
 # Pixels a side of images that are kept decoded.
@@ -54,6 +57,20 @@ class Images(Classes):
                 f"{len(self.classes) - 1}"
             )
         return row
+
+    def questions(self, path: Path) -> list[Question]:
+        """A folder's images in the order of their names, or one image."""
+        files = [path] if path.is_file() else sorted(path.glob("*"))
+        images = [file for file in files if file.suffix.lower() in _SUFFIXES]
+        if not images:
+            raise DataError(
+                f"{path} is no image, and no folder with any; expected files ending in "
+                f"{', '.join(_SUFFIXES)}"
+            )
+        return [
+            Question({"file": file.name}, Instance(LabelledImage(file, 0, file.name), ()))
+            for file in images
+        ]
 
     @property
     def needs(self) -> Needs:

@@ -26,7 +26,7 @@ from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.tasks.base import SPLITS, Task
 from dpft.tasks.keeping import is_ours, settings
 from dpft.tasks.kept_readings import read_or_kept
-from dpft.tasks.objectives.base import Instance
+from dpft.tasks.objectives.base import Instance, Question
 from dpft.tasks.objectives.records import Record
 from dpft.tasks.owners import Owners
 from dpft.tasks.reading import Reading, RowRules, read_splits
@@ -161,6 +161,13 @@ class OwnData(Task):
 
     def instances(self, split: str) -> Sequence[Instance]:
         return Mapped(self.instance, self.records(split)[: self.limit_eval])
+
+    def questions(self, path: Path) -> Sequence[Question]:
+        return [Question(row.values, self.asked(row)) for row in read_table(path)]
+
+    def asked(self, row: TableRow) -> Instance:
+        """A row as a question, whose answer may be missing."""
+        raise NotImplementedError
 
     @property
     def published(self) -> bool:

@@ -68,6 +68,10 @@ class TextToText(Generation, OwnData):
         source, target = self.texts(row)
         return TextRecord((source,), target)
 
+    def asked(self, row: TableRow) -> Instance:
+        source = row.text(self.source_column, "task.source_column")
+        return Instance(TextRecord((source,), ""), ())
+
     def texts(self, row: TableRow) -> tuple[str, str]:
         return (
             row.text(self.source_column, "task.source_column"),
@@ -188,6 +192,9 @@ class TextClassification(OwnData):
             )
         return LabelledText(self.texts(row), self.class_names.index(name))
 
+    def asked(self, row: TableRow) -> Instance:
+        return Instance(LabelledText(self.texts(row), 0), ())
+
     def _content(self, row: TableRow, digest: str) -> str:
         # Not the number of its class, which one record of a new class would change.
         name = row.name(self.label_column, "task.label_column")
@@ -253,6 +260,9 @@ class LanguageModeling(Generation, OwnData):
 
     def record(self, row: TableRow) -> TextRecord:
         return TextRecord((), *self.texts(row))
+
+    def asked(self, row: TableRow) -> Instance:
+        return self.instance(self.record(row))  # how likely the text itself is
 
     def texts(self, row: TableRow) -> tuple[str]:
         return (row.text(self.text_column, "task.text_column"),)

@@ -88,7 +88,7 @@ def predict(
         progress.warn(
             f"{stopped:,} of {len(predictions):,} texts were stopped at "
             f"decode.max_new_tokens={settings.max_new_tokens}, or at the model's last position, "
-            "before they came to an end; they are scored as they are"
+            "before they came to an end; they are kept as they are"
         )
     cut = sum(prediction.cut is True for prediction in predictions)
     if cut:

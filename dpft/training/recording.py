@@ -11,6 +11,7 @@ from dpft import runs
 from dpft.config.audit import Audit
 from dpft.config.published import is_other_size
 from dpft.config.schema import Run
+from dpft.models.hub import hub_name, pipeline_of
 from dpft.privacy.guarantee import guarantee
 from dpft.runs import memory
 from dpft.runs.lineage import ancestral_caveats
@@ -57,6 +58,8 @@ def make_record(
         },
         "model": {
             "base_model": runs.base_model(run.model.path),
+            "hub_model": hub_name(run.model.path) if run.model.init != "scratch" else None,
+            "pipeline": pipeline_of(task.needs, loaded.model.config),
             "adaptation": run.adapt.name,
             "labels": list(loaded.labels),
             "parameters": sum(p.numel() for p in parameters),

@@ -10,7 +10,7 @@ from dpft import runs
 from dpft.config.schema import Run
 from dpft.privacy.rounding import up
 from dpft.report.card import write_card
-from dpft.runs.finished import CARD, CONFIG, GENERATIONS, LEDGER, MODEL, RECORD
+from dpft.runs.finished import ADAPTER, CARD, CONFIG, GENERATIONS, LEDGER, MODEL, RECORD
 from dpft.training.predictions import predict, score_file, spelled, write_predictions
 from dpft.training.progress import Progress
 from dpft.training.trained import TrainedRun
@@ -40,7 +40,7 @@ def is_whole(
     names = [damage.name for damage in found]
     if LEDGER in names:
         raise runs.LedgerError(_lost(directory, next(d for d in found if d.name == LEDGER)))
-    trained = any(n == RECORD or (n.startswith(MODEL) and n != CARD) for n in names)
+    trained = any(n == RECORD or (n.startswith((MODEL, ADAPTER)) and n != CARD) for n in names)
     own = f"{GENERATIONS}{run.decode.split}.jsonl"
     with Progress() as progress:
         for damage in found:

@@ -180,7 +180,7 @@ def _train_stage(
         measured = _audited(run, prepared, progress)
         loaded = session.whole_model()
     try:
-        save_model(loaded, directory.model)
+        save_model(loaded, directory.model, directory.adapter)
     except (OSError, SafetensorError) as error:
         raise runs.RunError(
             f"could not save the model in {directory.model}: "
@@ -195,7 +195,8 @@ def _train_stage(
     record = make_record(run, prepared, directory, session.seconds, measured)
     write_card(directory.model, record)
     write_descent(directory.model, record)
-    runs.fsync_tree(directory.model)  # before anything says that the model is there
+    for folder in filter(Path.is_dir, (directory.model, directory.adapter)):
+        runs.fsync_tree(folder)  # before anything says that the model is there
     runs.write_record(directory, record)
     return loaded
 

@@ -44,7 +44,7 @@ def settings(tmp_path, *overrides):
 @pytest.mark.parametrize(
     ("name", "weights"),
     [
-        ("lora", "adapter/adapter_model.safetensors"),
+        ("lora", "../adapter/adapter_model.safetensors"),
         ("prefix", "adapter/adapter_model.safetensors"),
         ("rgp", "model.safetensors"),
     ],
@@ -78,7 +78,7 @@ def test_what_is_saved_is_what_was_trained(tmp_path, monkeypatch, name):
     trained = []
     save = experiment.save_model
     monkeypatch.setattr(
-        experiment, "save_model", lambda loaded, to: (trained.append(loaded), save(loaded, to))
+        experiment, "save_model", lambda loaded, *to: (trained.append(loaded), save(loaded, *to))
     )
     outcome = run_experiment(settings(tmp_path, f"adapt={name}", "optim.lr=1e-2"))
     ids = torch.tensor([[5, 6, 7, 8]])
@@ -146,7 +146,7 @@ def test_a_prefix_is_told_on_the_card_and_is_no_base(tmp_path):
 )
 def test_an_adapter_names_the_base_it_belongs_to_or_none(tmp_path, overrides, named):
     made = run_experiment(settings(tmp_path, "name=one", "adapt=lora", *overrides))
-    config = json.loads((made.path / "model/adapter/adapter_config.json").read_text())
+    config = json.loads((made.path / "adapter/adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == named
 
 
@@ -155,7 +155,7 @@ def test_an_adapter_tells_no_folder_of_the_machine(tmp_path):
     made = run_experiment(
         settings(tmp_path, "name=one", "adapt=lora", "model=custom", f"model.path={base}")
     )
-    config = json.loads((made.path / "model/adapter/adapter_config.json").read_text())
+    config = json.loads((made.path / "adapter/adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "model"
     assert str(tmp_path) not in (made.path / "model/dpft.json").read_text()
 

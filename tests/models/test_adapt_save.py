@@ -88,11 +88,13 @@ def test_an_untied_head_is_saved_with_the_adapter_merged(tmp_path):
 @pytest.mark.parametrize("name", ["lora", "prefix"])
 def test_the_adapter_is_one_that_peft_loads(name, tmp_path):
     loaded = moved(name)
-    save_model(loaded, tmp_path)
-    config = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
+    save_model(loaded, tmp_path / "model", tmp_path / "adapter")
+    # A prefix is of the model beside it; LoRA is in it, and would count twice.
+    folder = tmp_path / ("model/adapter" if name == "prefix" else "adapter")
+    config = json.loads((folder / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "bundled:tiny"
     base = load_model(TINY, CAUSAL, 0).model
-    theirs = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+    theirs = PeftModel.from_pretrained(base, folder).eval()
     ids = torch.tensor([[5, 6, 7, 8]])
     mask = torch.ones_like(ids)
     inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": mask.cumsum(1) - 1}

@@ -162,7 +162,7 @@ def test_what_is_saved_loads_in_plain_transformers(tmp_path, make):
             if p.requires_grad:
                 p.add_(0.5 * torch.randn_like(p))
     expected = losses_of(adapted)
-    save_model(adapted, lora)
+    save_model(adapted, lora, lora / "adapter")
     merged = AutoModelForSeq2SeqLM.from_pretrained(lora)
     base = AutoModelForSeq2SeqLM.from_pretrained(given)
     beside = PeftModel.from_pretrained(base, str(lora / "adapter"))

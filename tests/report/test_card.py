@@ -5,6 +5,7 @@ import pytest
 import yaml
 
 from dpft.report.card import model_card
+from dpft.report.hub import Shape
 from dpft.runs import base_model
 from tests.report.test_comparison import CONSTANT
 from tests.runs.example import example_record, without_privacy
@@ -64,13 +65,24 @@ def test_upper_bounds_round_up_and_lower_bounds_down(record: dict[str, Any]) -> 
 
 
 def test_the_head_is_yaml_that_a_hub_reads(record: dict[str, Any]) -> None:
-    record["model"]["base_model"] = 'odd: "name"'
+    record["model"]["base_model"] = 'odd"name'
     head = yaml.safe_load(model_card(record).split("---\n")[1])
     assert head == {
         "library_name": "transformers",
-        "base_model": 'odd: "name"',
+        "base_model": 'odd"name',
+        "base_model_relation": "finetune",
         "tags": ["dpft", "differential-privacy"],
     }
+
+
+def test_the_card_of_an_adapter_says_how_it_is_put_on_its_base(record: dict[str, Any]) -> None:
+    record["model"]["pipeline"] = "text-classification"
+    card = model_card(record, Shape("ann/base", "ann/base", ("no", "yes")))
+    head = yaml.safe_load(card.split("---\n")[1])
+    assert (head["base_model"], head["base_model_relation"]) == ("ann/base", "adapter")
+    assert (head["library_name"], head["pipeline_tag"]) == ("peft", "text-classification")
+    assert "- Classes, in the order of its outputs: no, yes\n" in card
+    assert 'ModelForSequenceClassification.from_pretrained("FOLDER", num_labels=2, ' in card
 
 
 def test_no_folder_of_a_model_is_named(tmp_path: Path) -> None:

@@ -37,13 +37,26 @@ class Instance:
 
     Attributes:
         record: what the model is given; its target is not shown to it.
-        references: every right answer.
+        references: every right answer; none where nobody knows one.
         subset: the part of the split that it belongs to, where parts are scored by themselves.
     """
 
     record: Any
     references: tuple[str, ...]
     subset: str = ""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A row that a trained model is asked about, whose answer need not be known.
+
+    Attributes:
+        cells: of the row, by column, to be written beside the answer.
+        instance: the question, without references unless they are what is asked about.
+    """
+
+    cells: Mapping[str, Any]
+    instance: Instance
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ class Causal:
         ids = [prompt for prompt, _ in prompts]
         texts = decode(model, self.tokenizer, ids, settings, seed, advance, cohort)
         likelihoods: list[tuple[float | None, int | None]] = [(None, None)] * len(instances)
-        if self.perplexity:
+        if self.perplexity and all(instance.references for instance in instances):
             likelihoods = [*self.likelihoods(model, instances, settings.batch_size, cohort)]
         return [
             Prediction(

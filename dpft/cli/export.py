@@ -1,0 +1,59 @@
+"""``dpft export RUN``: the trained model as a folder that others' tools load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpft.cli.guard import alone
+from dpft.cli.options import Base, Licence, Merge, RunFolder
+from dpft.cli.output import warn
+from dpft.config.errors import ConfigError
+from dpft.report.terminal import echo
+
+
+def main(
+    path: RunFolder,
+    merge: Merge = False,
+    gguf: Annotated[
+        bool, typer.Option("--gguf", help="Also a GGUF file, by llama.cpp's converter.")
+    ] = False,
+    to: Annotated[
+        Path | None, typer.Option(help="The folder; default: export/ in the run's folder.")
+    ] = None,
+    base: Base = None,
+    licence: Licence = None,
+) -> None:
+    """The model as a folder for other tools: dpft export RUN --merge
+
+    Weights, tokenizer with its chat template, and the card with the guarantee; nothing of private/.
+    It loads in transformers and, an adapter, in peft, without dpft.
+    """
+    alone("export")
+    from dpft.training.export import export, plan_export
+    from dpft.training.trained import loaded_run
+
+    trained, folder = loaded_run(path), to or path / "export"
+    plan = plan_export(trained, merge=merge, base=base, licence=licence)
+    if gguf and plan.shape.base is not None:
+        raise ConfigError("--gguf takes a whole model, and this is an adapter; type --merge too")
+    export(plan, folder)
+    if gguf:
+        from dpft.training.gguf import write_gguf
+
+        write_gguf(folder)
+    what = "a whole model" if plan.shape.base is None else f"an adapter of {plan.shape.base}"
+    echo(f"{folder}: {what}, {sum(plan.sizes().values()) / 1e6:,.1f} MB")
+    from dpft.report.hub import loader
+
+    code = loader(trained.record, plan.shape)
+    if code:
+        echo("\n" + code.replace("FOLDER", str(folder)) + "\n")
+    from dpft.privacy.guarantee import Guarantee
+
+    guarantee = Guarantee.of_record(trained.record)
+    (echo if guarantee.private else warn)(guarantee.statement)
+    if plan.licence is None:
+        warn("note: the base's licence is not known here; before others get it, type --license ID")

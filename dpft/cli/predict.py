@@ -1,0 +1,88 @@
+"""``dpft predict RUN FILE``: what a trained model answers to each row of a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dpft.cli.decode import decoding
+from dpft.cli.guard import alone
+from dpft.cli.options import DecodeSettings, RunFolder
+from dpft.config.errors import ConfigError, DataError
+from dpft.report.terminal import echo
+
+_SUFFIXES = (".jsonl", ".csv")
+
+
+def main(
+    path: RunFolder,
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="file", help="Rows in the form of the run's task, or images."),
+    ],
+    overrides: DecodeSettings = None,
+    out: Annotated[
+        Path | None, typer.Option(help="JSONL or CSV; default: FILE.predictions.jsonl.")
+    ] = None,
+    column: Annotated[str, typer.Option(help="What the answers' column is called.")] = "prediction",
+) -> None:
+    """A trained model's answers to the rows of a file: dpft predict RUN FILE
+
+    The columns are those that the run was trained on, of which the answers' may be missing; a task
+    of images takes a folder of them. For plain texts it is how likely each one is.
+    """
+    alone("predict")
+    from dpft.training.trained import loaded_run
+
+    trained = loaded_run(path)
+    settings = decoding(overrides or (), trained.run.decode)
+    out = out or file.with_name(f"{file.stem}.predictions.jsonl")
+    if out.suffix not in _SUFFIXES:
+        raise ConfigError(f"--out {out}; expected a file ending in {' or '.join(_SUFFIXES)}")
+    if out.exists():
+        raise ConfigError(f"{out} exists; give another file: --out FILE")
+    questions = trained.task.questions(file)
+    if not questions:
+        raise DataError(f"{file} has no rows; expected at least one")
+    if column in questions[0].cells:
+        raise ConfigError(f"{file} has a column {column!r}; type --column NAME for the answers'")
+    from dpft.config.offline import stay_offline_if_unreachable
+
+    stay_offline_if_unreachable()
+    from dpft.runs.atomic import write_atomic
+    from dpft.training.predictions import predict
+    from dpft.training.progress import Progress
+
+    with Progress() as progress:
+        asked = [question.instance for question in questions]
+        seed = trained.run.seed
+        found = predict(trained.task, trained.loaded, asked, settings, seed, progress)
+    # A model of plain texts writes none.
+    plain = trained.task.unconditional
+    rows = [
+        {
+            **question.cells,
+            **({"nll": p.nll, "tokens": p.tokens} if plain else {column: p.prediction}),
+        }
+        for question, p in zip(questions, found, strict=True)
+    ]
+    # For its owner alone, as the rows may be.
+    write_atomic(out, _spelled(rows, out.suffix), mode=0o600)
+    echo(f"{out}: {len(rows):,} rows")
+
+
+def _spelled(rows: Sequence[Mapping[str, Any]], suffix: str) -> str:
+    if suffix == ".jsonl":
+        return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+    text = io.StringIO()
+    columns = dict.fromkeys(name for row in rows for name in row)
+    table = csv.DictWriter(text, list(columns), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue()

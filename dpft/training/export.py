@@ -1,0 +1,210 @@
+"""What people take home from a run: a folder that others' tools load, without dpft.
+
+Files are copied, nothing is computed: LoRA was merged when the run saved its model. Only what a
+finished run lists as its own is copied, so that nothing else that lies in its folders can leave.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpft import runs
+from dpft.config.errors import ConfigError, DataError
+from dpft.report.card import model_card
+from dpft.report.hub import Shape, licence_of, on_hub
+from dpft.runs.errors import disk_report
+from dpft.runs.finished import ADAPTER, CARD, MODEL
+from dpft.training.trained import TrainedRun
+
+_ADAPTERS = ("lora", "prefix")
+# What belongs to the weights in a run's ``model/``; the rest is the tokenizer's.
+_OF_WEIGHTS = ("config.json", "generation_config.json", "dpft.json")
+_WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin")
+_CONFIG = "adapter_config.json"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an exported folder is to hold.
+
+    Attributes:
+        files: where each file is copied from, by its name in the folder.
+        written: texts of the files that are made.
+        shape: whether it is a whole model or an adapter.
+        licence: of the model, if it is known.
+    """
+
+    files: dict[str, Path]
+    written: dict[str, str]
+    shape: Shape
+    licence: str | None
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each file, by name."""
+        made = {name: len(text.encode()) for name, text in self.written.items()}
+        return dict(
+            sorted({**{n: p.stat().st_size for n, p in self.files.items()}, **made}.items())
+        )
+
+
+def plan_export(
+    trained: TrainedRun, *, merge: bool, base: str | None = None, licence: str | None = None
+) -> Plan:
+    """What to copy of a run, and its card.
+
+    Args:
+        trained: the run, which is finished.
+        merge: a whole model, whatever was trained; else an adapter by itself, where one was.
+        base: a hub id or folder that an adapter is to name as its base; None: what the run knows.
+        licence: as the hub spells it; None: that of the base, if it is known.
+
+    Raises:
+        ConfigError: if a prefix is to be merged, or an adapter's base is nowhere to be found.
+        RunError: if the run is not finished, or damaged.
+    """
+    path, adaptation = trained.path, trained.run.adapt.name
+    adapter = adaptation in _ADAPTERS and not merge
+    if adaptation == "prefix" and merge:
+        raise ConfigError(
+            "adapt=prefix with --merge: a prefix is keys and values before every text, for which "
+            "the model has no weights; leave --merge out, for an adapter that peft loads"
+        )
+    if base is not None and not adapter:
+        raise ConfigError(
+            f"--base {base}, which an adapter names, and this is a whole model; leave it out"
+        )
+    listed = _listed(path)
+    files = {
+        name.removeprefix(MODEL): path / name
+        for name in listed
+        if name.startswith(MODEL) and "/" not in name.removeprefix(MODEL)
+    }
+    shape, written = Shape(licence=licence), {}
+    if adapter:
+        # Where a prefix is, and where earlier versions kept LoRA.
+        where = next((p for p in (ADAPTER, MODEL + ADAPTER) if p + _CONFIG in listed), None)
+        if where is None:
+            raise runs.RunError(
+                f"{path} has no adapter by itself; type --merge, for the model that it is part of"
+            )
+        config = json.loads((path / where / _CONFIG).read_text(encoding="utf-8"))
+        named, hub = _base(trained, config) if base is None else (base, _on_hub(base))
+        shape = Shape(named, hub, trained.task.needs.classes, licence)
+        files = {n: p for n, p in files.items() if n not in _OF_WEIGHTS and not _weights(n)}
+        for name in listed:
+            if name.startswith(where) and not name.endswith((_CONFIG, ".md")):
+                files[name.removeprefix(where)] = path / name
+        config["base_model_name_or_path"] = named
+        written[_CONFIG] = json.dumps(config, indent=2) + "\n"
+    if trained.task.needs.kind == "image":
+        content = json.loads((path / MODEL / "config.json").read_text(encoding="utf-8"))
+        written["preprocessor_config.json"] = preprocessor(
+            content, getattr(trained.task, "image_size", None)
+        )
+    written["README.md"] = model_card(trained.record, shape)
+    known = licence or licence_of(shape.hub or on_hub(trained.record.get("model", {})))
+    return Plan(files, written, shape, known)
+
+
+def export(plan: Plan, folder: Path) -> None:
+    """Write what was planned into a folder, which is made.
+
+    Raises:
+        ConfigError: if something is in it.
+        DataError: if it cannot be written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} exists; give an empty or a new folder: --to FOLDER")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, source in plan.files.items():
+            shutil.copyfile(source, folder / name)
+        for name, text in plan.written.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"cannot write {folder}: {disk_report(folder.parent, error)}") from error
+
+
+def preprocessor(config: Mapping[str, Any], size: int | None) -> str:
+    """``preprocessor_config.json``: what `dpft.tasks.objectives.image` does with an image.
+
+    Args:
+        config: of the model, whose ``image_mean`` and ``image_std`` dpft has noted there.
+        size: pixels a side; None: those of the model.
+    """
+    side = size or config["image_size"]
+    side = side if isinstance(side, int) else side[0]
+    return (
+        json.dumps(
+            {
+                "image_processor_type": "ViTImageProcessor",
+                "do_resize": True,
+                "size": {"height": side, "width": side},
+                "resample": 2,  # bilinear
+                "do_rescale": True,
+                "rescale_factor": 1 / 255,
+                "do_normalize": True,
+                "image_mean": config["image_mean"],
+                "image_std": config["image_std"],
+            },
+            indent=2,
+        )
+        + "\n"
+    )
+
+
+def _listed(path: Path) -> list[str]:
+    """The files that a finished run consists of, all of them whole and none a link.
+
+    Raises:
+        RunError: if it is not finished, damaged, or has links, which may lead into ``private/``.
+    """
+    runs.check_whole(path, (MODEL, ADAPTER))
+    marker = runs.read_marker(path)
+    if marker is None:
+        raise runs.RunError(
+            f"{path} is not finished; expected a run that is: type dpft train resume={path}"
+        )
+    names = [name for name in marker.files if name.startswith((MODEL, ADAPTER)) and name != CARD]
+    for name in names:
+        if (path / name).resolve() != path.resolve() / name:
+            raise runs.RunError(
+                f"{path / name} is a link, or in a folder that is one; expected a file of the run "
+                "itself: put it there"
+            )
+    return names
+
+
+def _weights(name: str) -> bool:
+    return name.endswith(_WEIGHTS)
+
+
+def _on_hub(base: str) -> str | None:
+    from dpft.models.hub import hub_name  # and torch, which takes seconds
+
+    return hub_name(base)
+
+
+def _base(trained: TrainedRun, config: dict[str, Any]) -> tuple[str, str]:
+    """The base that an adapter belongs to, as others find it: its name on the hub, twice.
+
+    Raises:
+        ConfigError: if they find it nowhere.
+    """
+    if config["base_model_name_or_path"] is None:
+        raise ConfigError(
+            "the adapter belongs to weights that this run drew, or gave a token more, and that are "
+            "nowhere else; type --merge, for the whole model"
+        )
+    found = on_hub(trained.record.get("model", {}))
+    if found is None:
+        raise ConfigError(
+            f"the adapter's base, model.path={trained.run.model.path}, is on no hub; type --merge, "
+            "for the whole model, or --base NAME, a hub id or a folder that has it"
+        )
+    return found, found

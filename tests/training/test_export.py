@@ -1,0 +1,302 @@
+"""What people take home: it loads without dpft, computes what the run's model does, and is all."""
+
+import dataclasses
+import json
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from huggingface_hub.utils import validate_repo_id
+from peft import AutoPeftModelForCausalLM
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+import dpft.models
+from dpft import runs
+from dpft.cli.app import app
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError, DataError
+from dpft.config.schema import Adapt, parse
+from dpft.models.hub import hub_name
+from dpft.report.hub import licence_of
+from dpft.tasks import load_task
+from dpft.tasks.objectives.image import ImageClassifier
+from dpft.tasks.objectives.images import LabelledImage
+from dpft.tasks.own_texts import LanguageModeling, TextClassification, TextToText
+from dpft.training import push as pushing
+from dpft.training.export import plan_export, preprocessor
+from dpft.training.run import run_experiment
+from dpft.training.talk import Talk
+from dpft.training.trained import loaded_run
+
+BASE = Path(dpft.models.__file__).parent / "tiny"
+IDS = torch.tensor([[5, 6, 7, 8, 9, 10]])
+TURNS = [{"role": "user", "content": "hello"}]
+SECRETS = ("noise_key", "metrics.jsonl", "visits.csv", "ledger", "checkpoint", "private")
+
+
+def invoke(*arguments, **options):
+    return CliRunner().invoke(app, list(map(str, arguments)), **options)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A chat model with LoRA of visible size; and somebody's own file beside its weights."""
+    words = [
+        "task=chat", "task.source=sample", "task.limit_train=16", "task.limit_eval=2",
+        "task.max_length=128",
+        "adapt=lora", "optim.lr=0.05", "optim.batch_size=8", "optim.steps=2", "threads=1",
+        "decode=greedy", "decode.max_new_tokens=4", "privacy.noise_multiplier=1", "name=run",
+        f"runs_dir={tmp_path_factory.mktemp('export')}",
+    ]  # fmt: skip
+    path = run_experiment(parse(compose(words))).path
+    (path / "model" / "visits.csv").write_text("name\nAnn\n")
+    return path
+
+
+@torch.no_grad()
+def logits(model):
+    return model.eval()(input_ids=IDS).logits
+
+
+def test_strangers_load_the_same_model_whole_or_as_an_adapter(made, tmp_path):
+    own = logits(loaded_run(made).loaded.model)
+    assert invoke("export", made, "--merge", "--to", tmp_path / "whole").exit_code == 0
+    whole = AutoModelForCausalLM.from_pretrained(tmp_path / "whole")
+    assert torch.equal(logits(whole), own)
+    done = invoke("export", made, "--to", tmp_path / "beside", "--base", BASE)
+    assert f"an adapter of {BASE}" in done.output
+    # Of peft, which puts it on the base: once.
+    beside = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "beside")
+    torch.testing.assert_close(logits(beside), own, rtol=1e-4, atol=1e-4)
+    assert (logits(AutoModelForCausalLM.from_pretrained(BASE)) - own).abs().max() > 0.01
+    assert str(BASE) not in (tmp_path / "beside/README.md").read_text()
+    for folder in ("whole", "beside"):
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / folder)
+        asked = tokenizer.apply_chat_template(TURNS, tokenize=False, add_generation_prompt=True)
+        assert asked == "user: hello\nassistant:"
+    # Whoever loads a run's own folder finds no adapter that would count twice.
+    assert not list((made / "model").rglob("adapter*"))
+
+
+def test_the_cards_say_what_a_hub_reads(made, tmp_path):
+    for name, words in {"whole": ["--merge"], "beside": ["--base", "ann/tiny"]}.items():
+        given = "apache-2.0" if name == "whole" else "mit"
+        invoke("export", made, "--to", tmp_path / name, "--license", given, *words)
+        card = ModelCard.load(tmp_path / name / "README.md")
+        head = card.data.to_dict()
+        assert head["license"] == given
+        assert head["pipeline_tag"] == "text-generation"
+        assert {"dpft", "differential-privacy"} <= set(head["tags"])
+        assert "differential privacy by" in card.text
+        # Of a bundled model there is none on the hub.
+        assert head.get("base_model") == (None if name == "whole" else "ann/tiny")
+        assert head["library_name"] == ("transformers" if name == "whole" else "peft")
+    assert "AutoPeftModelForCausalLM" in card.text
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "licence"),
+    [
+        ("package:smollm2", "HuggingFaceTB/SmolLM2-135M-Instruct", "apache-2.0"),
+        ("package:minilm", "sentence-transformers/all-MiniLM-L6-v2", "apache-2.0"),
+        ("openai-community/gpt2", "openai-community/gpt2", "mit"),
+        ("bundled:tiny", None, None),
+        ("random:llama", None, None),
+        ("/home/ann/gpt2", None, None),
+        (str(BASE), None, None),
+    ],
+)
+def test_a_base_is_named_as_the_hub_does_or_not_at_all(path, name, licence):
+    assert hub_name(path) == name
+    assert licence_of(name) == licence
+    if name:
+        validate_repo_id(name)
+
+
+def test_only_what_the_run_wrote_leaves_and_no_link(made, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    for part in made.iterdir():  # links to folders, so that nothing is copied
+        (run / part.name).symlink_to(part)
+    with pytest.raises(runs.RunError, match="is a link, or in a folder that is one"):
+        plan_export(loaded_run(run), merge=True)
+    (run / "DONE").unlink()
+    with pytest.raises(runs.RunError, match=r"is not finished.*dpft train resume="):
+        plan_export(loaded_run(run), merge=True)
+
+
+def test_what_cannot_be_taken_home_is_refused_by_name(made, tmp_path):
+    trained = loaded_run(made)
+    with pytest.raises(ConfigError, match=r"bundled:tiny, is on no hub; type --merge"):
+        plan_export(trained, merge=False)
+    prefix = Adapt("prefix", length=2, hidden=4)
+    prefixed = dataclasses.replace(trained, run=dataclasses.replace(trained.run, adapt=prefix))
+    with pytest.raises(ConfigError, match="adapt=prefix with --merge"):
+        plan_export(prefixed, merge=True)
+    (tmp_path / "mine.txt").write_text("mine")
+    done = invoke("export", made, "--merge", "--to", tmp_path)
+    assert "give an empty or a new folder" in done.output
+    assert done.exit_code == 2
+    done = invoke("export", made, "--gguf", "--base", "ann/tiny", "--to", tmp_path / "x")
+    assert "type --merge too" in done.output
+    assert not (tmp_path / "x").exists()
+
+
+def test_gguf_is_by_llama_cpps_converter_or_says_what_to_type(made, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = invoke("export", made, "--merge", "--gguf", "--to", tmp_path / "a b")
+    assert "python llama.cpp/convert_hf_to_gguf.py '" in done.output
+    assert (tmp_path / "a b" / "config.json").exists()
+    converter = tmp_path / "convert_hf_to_gguf.py"
+    converter.write_text(
+        "import sys, pathlib\nassert sys.argv[2] == '--outfile'\n"
+        "pathlib.Path(sys.argv[3]).write_text(' '.join(p.name for p in "
+        "sorted(pathlib.Path(sys.argv[1]).iterdir())))\n"
+    )
+    converter.chmod(0o700)
+    done = invoke("export", made, "--merge", "--gguf", "--to", tmp_path / "c d")
+    assert done.exit_code == 0, done.output
+    assert "model.safetensors" in (tmp_path / "c d" / "model.gguf").read_text()
+    converter.write_text("raise SystemExit('no such architecture')")
+    done = invoke("export", made, "--merge", "--gguf", "--to", tmp_path / "e")
+    assert "no such architecture" in done.output
+    assert done.exit_code == 2
+
+
+class Hub:
+    """The hub's client, which notes what it is given."""
+
+    def __init__(self):
+        self.took = None
+
+    def create_repo(self, name, *, private, exist_ok):
+        self.private = private
+        return SimpleNamespace(repo_id=name, url=f"https://hub/{name}")
+
+    def upload_folder(self, *, repo_id, folder_path, allow_patterns, commit_message):
+        self.took = {p.name for p in Path(folder_path).rglob("*")}
+        assert self.took == set(allow_patterns)
+
+
+def test_push_uploads_what_it_showed_and_nothing_private(made, monkeypatch):
+    hub = Hub()
+    monkeypatch.setattr(pushing, "HfApi", lambda: hub)
+    assert (
+        "HF_HUB_OFFLINE forbids it; type dpft export"
+        in invoke("push", made, "a/b", "--merge").output
+    )
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr("dpft.config.offline.stay_offline_if_unreachable", lambda: None)
+    done = invoke("push", made, "a/b", "--merge")
+    assert "type --yes" in done.output
+    assert hub.took is None
+    assert "a folder of this machine" in invoke("push", made, "a/b", "--base", BASE).output
+    assert "is no name on the hub" in invoke("push", made, "a/b/c", "--merge", "--yes").output
+    done = invoke("push", made, "a/b", "--merge", "--yes")
+    assert done.output.endswith("https://hub/a/b\n")
+    assert hub.private is True
+    monkeypatch.setattr(hub, "create_repo", lambda name, **options: 1 / 0)
+    done = invoke("push", made, "a/b", "--merge", "--yes")
+    assert "the hub did not take a/b (ZeroDivisionError: division by zero); expected" in done.output
+    assert done.exit_code == 2
+    assert hub.took == {
+        "README.md", "chat_template.jinja", "config.json", "dpft.json", "generation_config.json",
+        "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+    }  # fmt: skip
+    assert all(name in done.output for name in hub.took)
+    assert not any(secret in done.output for secret in SECRETS)
+
+
+def test_an_answer_is_written_for_its_owner_alone(made, tmp_path):
+    """Rows without answers, and with one that is not shown to the model, in their own order."""
+    trained = loaded_run(made)
+    rows = [trained.task.rows("test")[i].values for i in (1, 0)]
+    cut = {"messages": rows[0]["messages"][:-1], "id": 7}
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in (cut, rows[1], rows[0])))
+    done = invoke("predict", made, file)
+    assert done.exit_code == 0, done.output
+    out = tmp_path / "rows.predictions.jsonl"
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    decoded = (made / "generations" / "test.jsonl").read_text().splitlines()
+    first, second = (json.loads(line)["prediction"] for line in decoded)
+    assert [row["prediction"] for row in found] == [second, first, second]
+    assert found[0]["id"] == 7
+    assert "exists; give another" in invoke("predict", made, file).output
+    done = invoke("predict", made, file, "--out", tmp_path / "x.csv", "--column", "id")
+    assert "has a column 'id'" in done.output
+
+
+def test_a_chat_is_asked_in_the_template_and_told_as_it_is_written(made):
+    trained, prompts = loaded_run(made), []
+    usual = dataclasses.replace(trained.run.decode, max_new_tokens=6)
+    talk = Talk(trained, usual, "Be kind.")
+    tokenizer = trained.loaded.text_tokenizer
+    model = trained.loaded.model
+    model.register_forward_pre_hook(
+        lambda module, args, given: prompts.append(given["input_ids"]), with_kwargs=True
+    )
+    for turn in ("hello", "and now?"):
+        pieces, before = [], len(prompts)
+        written = talk.ask(turn, pieces.append)
+        assert "".join(pieces).strip() == written.text
+        assert len(pieces) > 1
+        asked = tokenizer.decode(prompts[before][0])
+        assert asked.endswith(f"user: {turn}\nassistant:")
+        assert asked.startswith("system: Be kind.\nuser: hello\n")
+    assert f"assistant: {talk._said[1][1]}" in asked
+    talk.forget()
+    talk.ask("anew", pieces.append)
+    assert "hello" not in tokenizer.decode(prompts[-1][0])
+
+
+def test_chat_reads_lines_and_refuses_what_writes_no_text(made, monkeypatch):
+    done = invoke("chat", made, "--system", "Be kind.", input="hello\n\n/new\nhello\n")
+    assert done.exit_code == 0, done.output
+    assert len(done.stdout.splitlines()) == 2
+    assert "expected 1: replies" in invoke("chat", made, "decode.beams=2").output
+    trained = loaded_run(made)
+    trained.__dict__["task"] = TextClassification(classes=("a", "b"))
+    with pytest.raises(ConfigError, match="writes no text; type dpft predict"):
+        Talk(trained, trained.run.decode)
+
+
+def test_rows_are_questions_without_their_answers(tmp_path):
+    csv = tmp_path / "rows.csv"
+    csv.write_text("text,id\ngood,1\nbad,2\n")
+    found = TextClassification(classes=("no", "yes")).questions(csv)
+    assert [q.instance.record.texts for q in found] == [("good",), ("bad",)]
+    assert [dict(q.cells) for q in found] == [
+        {"text": t, "id": i} for t, i in (("good", "1"), ("bad", "2"))
+    ]
+    assert [q.instance.references for q in found] == [(), ()]
+    (found, *_) = TextToText(source_column="text").questions(csv)
+    assert (found.instance.record.segments, found.instance.record.target) == (("good",), "")
+    (found, *_) = LanguageModeling().questions(csv)
+    assert found.instance.references == ("good",)
+    for name in ("b.png", "a.png"):
+        Image.new("RGB", (2, 2), "red").save(tmp_path / name)
+    found = load_task(compose(["task=cifar10"])["task"]).questions(tmp_path)
+    assert [q.cells["file"] for q in found] == ["a.png", "b.png"]
+    assert found[0].instance.record.pixels(4).shape == (4, 4, 3)
+    with pytest.raises(DataError, match="no folder with any"):
+        load_task(compose(["task=cifar10"])["task"]).questions(csv)
+
+
+def test_strangers_give_a_model_of_images_the_pixels_it_was_trained_on(tmp_path):
+    mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
+    config = {"model_type": "vit", "image_size": 8, "image_mean": mean, "image_std": std}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "preprocessor_config.json").write_text(preprocessor(config, None))
+    pixels = torch.randint(0, 256, (11, 9, 3), dtype=torch.uint8).numpy()
+    theirs = AutoImageProcessor.from_pretrained(tmp_path)
+    found = theirs(Image.fromarray(pixels), return_tensors="pt")["pixel_values"]
+    ours = ImageClassifier(8, mean, std, 4, ("a", "b"))
+    expected = ours.collate([ours.encode(LabelledImage(pixels, 0, ""))]).tensors["pixels"]
+    torch.testing.assert_close(found, expected)
