@@ -9,21 +9,24 @@ from typing import Any
 
 from dpft.privacy.guarantee import Guarantee
 
-# As the cards of these models on the hub have it; those of one owner are alike.
+# As the cards of these models on the hub have it; of a name that ends in a dash all sizes.
 _LICENCES: Mapping[str, str] = MappingProxyType(
     {
         "FacebookAI/roberta-": "mit",
         "HuggingFaceTB/SmolLM2-": "apache-2.0",
         "WinKawaks/vit-small-patch16-224": "apache-2.0",
         "distilbert/distilgpt2": "apache-2.0",
-        "facebook/bart-": "apache-2.0",
+        "facebook/bart-base": "apache-2.0",
+        "facebook/bart-large": "apache-2.0",
         "google-bert/bert-": "apache-2.0",
         "google-t5/t5-": "apache-2.0",
         "google/flan-t5-": "apache-2.0",
         "google/vit-": "apache-2.0",
         "meta-llama/Meta-Llama-3-": "llama3",
         "microsoft/DialoGPT-": "mit",
-        "openai-community/": "mit",
+        "openai-community/gpt2": "mit",
+        "openai-community/gpt2-": "mit",
+        "openai-community/openai-gpt": "mit",
         "sentence-transformers/all-MiniLM-": "apache-2.0",
     }
 )
@@ -70,8 +73,12 @@ def on_hub(model: Mapping[str, Any]) -> str | None:
 
 def licence_of(base: str | None) -> str | None:
     """The licence of a base model on the hub, as the hub spells it; None if it is not known."""
-    known = (licence for name, licence in _LICENCES.items() if base and base.startswith(name))
-    return next(known, None)
+    sizes = (licence for name, licence in _LICENCES.items() if base and _names(name, base))
+    return next(sizes, None)
+
+
+def _names(name: str, base: str) -> bool:
+    return base.startswith(name) if name.endswith("-") else base == name
 
 
 def head(record: Mapping[str, Any], shape: Shape) -> str:
