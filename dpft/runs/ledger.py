@@ -102,12 +102,21 @@ def read_ledger(path: Path) -> LedgerContents:
         first = lines.pop(0) if lines else {}
         if first.get("ledger") != LEDGER_VERSION or not isinstance(first.get("header"), dict):
             raise damaged(path, 1, f"got no header of ledger version {LEDGER_VERSION}", _REMEDY)
-        held = LedgerContents(first["header"], [])
+        held = LedgerContents(_spelled_as_now(first["header"]), [])
         for number, line in enumerate(lines, start=2):
             why = _take(held, line)
             if why is not None:
                 raise damaged(path, number, why, _REMEDY)
     return held
+
+
+def _spelled_as_now(header: dict[str, Any]) -> dict[str, Any]:
+    """Earlier versions told fixed shapes beside what else decides how sums are rounded."""
+    if not isinstance(header.get(_COMPUTE), dict) or "shapes" not in header:
+        return header
+    moved = dict(header)
+    moved[_COMPUTE] = {**moved[_COMPUTE], "shapes": moved.pop("shapes")}
+    return moved
 
 
 def _take(held: LedgerContents, line: dict[str, Any]) -> str | None:

@@ -116,10 +116,9 @@ class Prepared:
                 "device": self.parts.loaded.model.device.type,
                 "threads": torch.get_num_threads(),
                 **self.cohort.layout,  # sums of shares are added up in another order
+                **({} if self.units.shapes is None else {"shapes": "fixed"}),
             },
         }
-        if self.units.shapes is not None:  # another rounding, and so another sum
-            header["shapes"] = "fixed"
         if clipper.adaptive is not None:  # whose the thresholds of each step are
             header["groups"] = [group.name for group in clipper.groups]
         return header

@@ -268,3 +268,15 @@ def test_what_tells_of_repeated_steps_is_dropped_and_a_lost_line_still_found(spe
     spent.write_bytes(b"".join(lines[:-1]))
     with pytest.raises(LedgerMismatchError, match=r"holds 1 steps, but .* tells of 2"):
         check_ledger(folder, planned=5)
+
+
+def test_fixed_shapes_stood_beside_what_else_rounds(tmp_path: Path) -> None:
+    """In earlier versions: such a run goes on as ever, and elsewhere with leave."""
+    path, threads = tmp_path / "ledger.jsonl", HEADER["compute"]
+    with Ledger(path, {**HEADER, "shapes": "fixed"}) as ledger:
+        ledger.spend(0, update="first-0")
+    with Ledger(path, {**HEADER, "compute": {**threads, "shapes": "fixed"}}) as ledger:
+        assert ledger.repeats(0) is None
+    with Ledger(path, HEADER) as ledger:
+        assert ledger.repeats(0) == 1
+        assert ledger.changes == ['shapes: "fixed" -> (absent)']
