@@ -146,6 +146,7 @@ def _value(value: float | None, log: bool) -> float | None:
 
 
 def span(values: Sequence[float], zero: bool) -> tuple[float, float]:
+    """The ends of an axis: a little room around the values, and 0 where it is to begin there."""
     low, high = min(values), max(values)
     if zero:
         low, high = min(0.0, low), max(0.0, high)

@@ -23,7 +23,7 @@ class GuaranteeSection:
     Attributes:
         warnings: on what voids the guarantee.
         headline: epsilon and delta; empty where they say nothing, or not against everybody.
-        paragraphs: the formal statement. What it means stands above, see `dpft.report.pages.result`.
+        paragraphs: the formal statement; `dpft.report.pages.result` has what it means.
         caveats: what this run's guarantee leaves open.
         rows: all figures, with sampling, noise and clipping.
         not_covered: what every guarantee leaves out, as Markdown.

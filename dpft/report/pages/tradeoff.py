@@ -14,7 +14,7 @@ from dpft.tasks.scores import lower_is_better
 
 _MOST_CHARTS = 4
 _MOST_SERIES = 12
-# The column of runs without privacy: so far from the right, and the end of epsilon's axis before it.
+# From the right: the column of runs without privacy, and where epsilon's axis ends before it.
 _COLUMN, _GAP = 46.0, 104.0
 _RADIUS = 5.0
 
@@ -131,7 +131,7 @@ def _tradeoff(kind: Kind, groups: Sequence[Repeated]) -> Tradeoff | None:
             (name, Dot("", _marker(place, 8, 7), "", f"dot f{place % COLOURS}"))
             for name, place in places.items()
         ]
-        if 1 < len(places) and not many
+        if len(places) > 1 and not many
         else [],
     )
 

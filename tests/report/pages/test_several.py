@@ -236,8 +236,8 @@ def test_scores_are_drawn_against_epsilon_from_zero(tmp_path):
     assert (x_b - left) == pytest.approx(4 * (x_a - left), abs=0.5)
     assert (drawn.BASE - y_b) == pytest.approx(2 * (drawn.BASE - y_a), abs=0.5)
     assert float(plain[1]) > x_b
-    assert [label for _, label in drawn.across][0] == "0"
-    assert [label for _, label in drawn.across][-1] == "no privacy"
+    assert drawn.across[0] == (drawn.LEFT, "0")
+    assert drawn.across[-1][1] == "no privacy"
     assert (drawn.up[0][1], drawn.up[0][0]) == ("0.0", drawn.BASE)
     assert len(drawn.curves) == 1  # what has no privacy is joined with nothing
     sentence = "BLEU 0.2000 with epsilon 2.000, 0.4000 with epsilon 8.000, 0.3000 with no privacy"
