@@ -191,7 +191,8 @@ def _axis(axes: Axes, which: str, axis: Axis) -> None:
         getattr(axes, f"set_{which}{what}")(*args, **more)
 
     # Written upwards, a long label would leave its panel.
-    set_("label", textwrap.fill(axis.label, _LETTERS_UP, break_on_hyphens=False) if which == "y" else axis.label)
+    wide = 1000 if which == "x" else _LETTERS_UP
+    set_("label", textwrap.fill(axis.label, wide, break_on_hyphens=False))
     if axis.scale != "linear":
         set_("scale", "log", base=2 if axis.scale == "log2" else 10)
     low, high = getattr(axes, f"get_{which}lim")()
