@@ -39,7 +39,9 @@ def main(
     echo(f"\nWhat they wrote, for two of {_prompts(runs)} prompts:\n")
     print_written(runs)
     echo("Next: all of it on one page, then a run of your own with a smaller budget\n")
-    echo(f"  dpft report {folder}\n  dpft train +experiment=demo eps=1")
+    # Each by name: a search would pass over the one called private.
+    paths = " ".join(str(path) for path, _ in runs)
+    echo(f"  dpft report {paths}\n  dpft train +experiment=demo eps=1")
 
 
 def _prompts(runs: Sequence[tuple[Path, Mapping[str, Any]]]) -> int:
