@@ -151,7 +151,10 @@ def _series(groups: Sequence[Repeated]) -> list[str]:
 
 
 def _clips_differ(groups: Sequence[Repeated]) -> bool:
-    clips = [group.runs[0].config.get("clip") for group in groups if group.private]
+    # Of those that took a step: what is not trained clips nothing.
+    clips = [
+        group.runs[0].config.get("clip") for group in groups if group.private and group.epsilon
+    ]
     return any(one != other for one, other in pairwise(clips))
 
 
