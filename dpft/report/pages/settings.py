@@ -91,7 +91,8 @@ def telling(configs: Sequence[Mapping[str, Any]], told: Sequence[str]) -> dict[s
         key=lambda key: named.index(key) if key in named else len(named),
     )
     whole = len(set(zip(told, *(different[key] for key in keys), strict=True)))
-    classes, found = list(zip(told)), {}
+    classes: list[tuple[str, ...]] = [(one,) for one in told]
+    found: dict[str, list[str]] = {}
     while keys and len(set(classes)) < whole:
         split = {key: len(set(zip(classes, different[key], strict=True))) for key in keys}
         best = max(keys, key=lambda key: split[key])

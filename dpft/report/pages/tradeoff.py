@@ -108,16 +108,16 @@ def _tradeoff(kind: Kind, groups: Sequence[Repeated]) -> Tradeoff | None:
         )
         if group.private:
             joined.setdefault(name, []).append((across, up_to))
-    across = [
+    along = [
         (Chart.LEFT + value / most * (right - Chart.LEFT), label)
         for value, label in ticks(0.0, most, log=False)
     ]
     if plain:
-        across.append((Chart.RIGHT - _COLUMN, "no privacy"))
+        along.append((Chart.RIGHT - _COLUMN, "no privacy"))
     return Tradeoff(
         title=f"{kind.metric} against epsilon",
         remarks=_remarks(kind, shown, kinds_of(groups)),
-        across=across,
+        across=along,
         up=[(y(value), label) for value, label in ticks(low, high, log=False)],
         curves=[
             Curve(name, _joined(points), f"joined s{places[name] % COLOURS}")
