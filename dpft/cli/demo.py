@@ -1,9 +1,10 @@
-"""``dpft demo``: the main job three times on the embedded default, and one table of the result."""
+"""``dpft demo``: the main job three times on the embedded default, its scores and its texts."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,6 +25,7 @@ def main(
 ) -> None:
     """The main job on generated data, offline: pretrained, private, non-private."""
     from dpft.report.comparison import show
+    from dpft.report.written import print_written
     from dpft.training.run import run_experiment
 
     outcomes = []
@@ -31,5 +33,17 @@ def main(
         secho(f"\n{name}", bold=True, err=True)
         settings = ["+experiment=demo", *overrides, f"runs_dir={folder}", f"name={name}"]
         outcomes.append(run_experiment(parse(compose(settings))))
+    runs = [(outcome.path, outcome.record) for outcome in outcomes]
     echo()
-    show([(outcome.path, outcome.record) for outcome in outcomes])
+    show(runs)
+    echo(f"\nWhat they wrote, for two of {_prompts(runs)} prompts:\n")
+    print_written(runs)
+    echo("Next: all of it on one page, then a run of your own with a smaller budget\n")
+    # Each by name: a search would pass over the one called private.
+    paths = " ".join(str(path) for path, _ in runs)
+    echo(f"  dpft report {paths}\n  dpft train +experiment=demo eps=1")
+
+
+def _prompts(runs: Sequence[tuple[Path, Mapping[str, Any]]]) -> int:
+    _, record = runs[0]
+    return int(record["scores"][record["config"]["decode"]["split"]]["examples"])

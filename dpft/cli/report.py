@@ -9,7 +9,7 @@ import typer
 
 from dpft.cli.output import warn
 from dpft.config.errors import ConfigError
-from dpft.report.pages.gather import Options, gather
+from dpft.report.pages.gather import Gathered, Options, gather
 from dpft.report.pages.generations import SAMPLES
 from dpft.report.pages.one import one_page
 from dpft.report.pages.several import several_page
@@ -76,5 +76,10 @@ def build(found: Found, options: Options) -> str:
     if not found.several:
         return one_page(gather(found.targets[0], options, SAMPLES), options, found.title)
     options = Options(options.private, options.samples, _POINTS_OF_SEVERAL)
-    runs = [gather(target, options, _SAMPLES_OF_EACH) for target in found.targets]
+    runs: list[Gathered] = []
+    prompts: dict[str, None] = {}
+    for target in found.targets:
+        runs.append(run := gather(target, options, _SAMPLES_OF_EACH, prompts))
+        if run.generations is not None:
+            prompts.update(dict.fromkeys(sample.source for sample in run.generations.samples))
     return several_page(runs, found, options)

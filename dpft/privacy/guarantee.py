@@ -343,8 +343,7 @@ def meaning(epsilon: float | None, at: float, noun: str) -> str:
             f"With an epsilon of {up(epsilon)}, the bound on what the model reveals about a {noun} "
             "is so loose that nothing follows from it."
         )
-    factor = three_digits_up(math.exp(epsilon))
-    sure = f"{100 - three_digits_down(100 / (1 + math.exp(epsilon))):.6g}"
+    factor, sure = odds(epsilon)
     can = "can hardly tell" if epsilon <= STRONG else "is limited in telling"
     text = (
         f"Whoever has the trained model {can} whether any one {noun} was used: whatever they "
@@ -359,6 +358,57 @@ def meaning(epsilon: float | None, at: float, noun: str) -> str:
             "experience and no proof."
         )
     return text
+
+
+def odds(epsilon: float) -> tuple[str, str]:
+    """What a finite epsilon bounds, as text, rounded up.
+
+    Args:
+        epsilon: an upper bound.
+
+    Returns:
+        The factor by which any event's probabilities differ, delta aside, and how sure, in percent,
+        somebody can become of what was an even chance.
+    """
+    factor = math.exp(epsilon)
+    return three_digits_up(factor), f"{100 - three_digits_down(100 / (1 + factor)):.6g}"
+
+
+def in_words(given: Guarantee) -> list[str]:
+    """What a guarantee says with its own numbers, for readers who know nothing of the field.
+
+    The same facts as `meaning`, and what they are not about.
+
+    Returns:
+        Paragraphs; the meaning alone where epsilon bounds nothing, and none where it is void.
+    """
+    epsilon, noun = given.stated, given.noun
+    if not given.meaning or given.delta is None or epsilon is None or epsilon > _VACUOUS:
+        return [given.meaning] if given.meaning else []
+    factor, sure = odds(epsilon)
+    text = (
+        f"Noise was added in training, so that the model depends little on any one {noun}. One "
+        f"{noun} is {given.unit}. Imagine the same training without a certain {noun}: whatever one "
+        "might conclude from the model, the chances of concluding it with and without that "
+        f"{noun} differ by a factor of at most {factor} (e to the power of epsilon), but for a "
+        f"remainder of delta = {shown_delta(given.delta)}."
+    )
+    known = "Nobody" if "known seed" not in given.voided_by else "Nobody without the noise seed"
+    example = (
+        f"For example: somebody holds it for an even chance, 50%, that a certain {noun} was used. "
+        f"{known} can, delta aside, become more than {sure}% sure of it by the model, however they "
+        f"study it. With epsilon 0 they would stay at 50%, with epsilon 1 reach at most "
+        f"{odds(1)[1]}%: the smaller epsilon, the stronger the promise."
+    )
+    worst = (
+        "That is the worst case. Known attacks do far worse than the bound allows, which is "
+        "experience and no proof. "
+    )
+    common = (
+        f"The promise is about single {noun}s. What many of them have in common is no secret: it "
+        "is what the model is to learn."
+    )
+    return [text, example, f"{worst if epsilon > STRONG else ''}{common}"]
 
 
 def _made(

@@ -1,4 +1,4 @@
-"""The geometry of line charts over steps, which ``templates/macros.html`` draws as inline SVG."""
+"""The geometry of charts, which ``templates/macros.html`` draws as inline SVG."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-_COLOURS = 8
+COLOURS = 8
 # Hues of lines that have an order: from blue to red.
 _FIRST_HUE, _LAST_HUE = 225.0, 5.0
 
@@ -47,20 +47,30 @@ class Chart:
         across: ticks of the steps: place and label.
         up: ticks of the values: place and label.
         curves: in the lines' order; several have a legend.
+        below: what goes across.
     """
 
     WIDTH: ClassVar[float] = 640
     HEIGHT: ClassVar[float] = 250
-    LEFT: ClassVar[float] = 64
+    LEFT: ClassVar[float] = 78
     RIGHT: ClassVar[float] = 626
     TOP: ClassVar[float] = 10
-    BASE: ClassVar[float] = 210
+    BASE: ClassVar[float] = 204
 
     title: str
     remarks: str
     across: list[tuple[float, str]]
     up: list[tuple[float, str]]
     curves: list[Curve]
+    below: str
+
+    @property
+    def said(self) -> str:
+        """What is shown, for those who do not see it."""
+        ends = [label for _, label in (*self.across[:1], *self.across[-1:])]
+        levels = [label for _, label in (*self.up[:1], *self.up[-1:])]
+        shown = f"{self.title}, {len(self.curves)} curves" if len(self.curves) > 1 else self.title
+        return f"{shown}; {self.below} from {' to '.join(ends)}, values from {' to '.join(levels)}"
 
 
 def chart(
@@ -90,11 +100,9 @@ def chart(
     values = [value for line in drawn for _, value in line if value is not None]
     if not values:
         return None
-    low, high = _span(values, zero and not log)
+    low, high = span(values, zero and not log)
     steps = [step for line in drawn for step, _ in line]
-    first, last = min(steps), max(steps)
-    if first == last:
-        first, last = first - 1, last + 1
+    first, last = min(0.0, *steps), max(1.0, *steps)
 
     def x(step: float) -> float:
         return Chart.LEFT + (step - first) / (last - first) * (Chart.RIGHT - Chart.LEFT)
@@ -106,8 +114,8 @@ def chart(
     return Chart(
         title,
         "; ".join(filter(None, remarks)),
-        [(x(place), label) for place, label in _ticks(first, last, log=False, whole=True)],
-        [(y(place), label) for place, label in _ticks(low, high, log)],
+        [(x(place), label) for place, label in ticks(first, last, log=False, whole=True)],
+        [(y(place), label) for place, label in ticks(low, high, log)],
         [
             Curve(
                 line.name,
@@ -116,6 +124,7 @@ def chart(
             )
             for place, (line, kept) in enumerate(zip(lines, drawn, strict=True))
         ],
+        "step",
     )
 
 
@@ -136,7 +145,8 @@ def _value(value: float | None, log: bool) -> float | None:
     return math.log10(value) if log else value
 
 
-def _span(values: Sequence[float], zero: bool) -> tuple[float, float]:
+def span(values: Sequence[float], zero: bool) -> tuple[float, float]:
+    """The ends of an axis: a little room around the values, and 0 where it is to begin there."""
     low, high = min(values), max(values)
     if zero:
         low, high = min(0.0, low), max(0.0, high)
@@ -147,7 +157,7 @@ def _span(values: Sequence[float], zero: bool) -> tuple[float, float]:
     return low if zero and low == 0 else low - room, high + room
 
 
-def _ticks(low: float, high: float, log: bool, whole: bool = False) -> list[tuple[float, str]]:
+def ticks(low: float, high: float, log: bool, whole: bool = False) -> list[tuple[float, str]]:
     """Places on the axis, in its own units, with their labels."""
     if log:
         for factors, enough in (((1,), 3), ((1, 2, 5), 2)):
@@ -157,7 +167,7 @@ def _ticks(low: float, high: float, log: bool, whole: bool = False) -> list[tupl
             if len(inside) >= enough:
                 every = math.ceil(len(inside) / 7)
                 return [(place, f"{10**place:.4g}") for place in inside[::every]]
-        linear = _ticks(10**low, 10**high, log=False)
+        linear = ticks(10**low, 10**high, log=False)
         return [(math.log10(place), label) for place, label in linear if place > 0]
     step = _nice((high - low) / 5)
     if whole:
@@ -182,10 +192,10 @@ def _look(line: Line, place: int, count: int, ordered: bool) -> tuple[str, str]:
     """CSS classes, and the colour of a line that has an order."""
     if ordered:
         hue = _FIRST_HUE + place / max(1, count - 1) * (_LAST_HUE - _FIRST_HUE)
-        return "line", f"hsl({hue:.0f} 62% 46%)"
+        return "line", f"hsl({hue:.0f} 62% var(--hues))"
     place = place if line.look is None else line.look
-    dash = place // _COLOURS % 3
-    return f"line s{place % _COLOURS}{f' d{dash}' if dash else ''}", ""
+    dash = place // COLOURS % 3
+    return f"line s{place % COLOURS}{f' d{dash}' if dash else ''}", ""
 
 
 def _path(points: Sequence[tuple[float, float | None]]) -> str:

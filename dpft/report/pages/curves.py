@@ -55,7 +55,7 @@ def noiseless(run: Gathered, options: Options) -> list[Chart]:
         return chart(title, lines, ordered=ordered, note=note, points=options.points, **style)
 
     return _filled(
-        by_batch("Mean loss of the batch", "loss"),
+        by_batch("Mean loss of the batch", "loss", zero=True),
         by_group("Clipped fraction of the batch", "clipped", zero=True),
         by_group("Mean gradient norm of the batch", "norm_mean", log=True),
         by_batch("Records in the batch", "records", zero=True),
@@ -81,7 +81,9 @@ def overlaid(runs: Sequence[Gathered], options: Options) -> list[Chart]:
     if options.private:
         over = "mean over groups" + (f"; {note}" if note else "")
         charts += [
-            together("Mean loss of the batch", lambda run: Line("", _points(run, "loss"))),
+            together(
+                "Mean loss of the batch", lambda run: Line("", _points(run, "loss")), zero=True
+            ),
             together(
                 "Clipped fraction of the batch",
                 lambda run: _mean_line(_by_group(run, "clipped")),

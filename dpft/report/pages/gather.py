@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -96,6 +96,11 @@ class Gathered:
         return None if self.record is None else Guarantee.of_record(self.record)
 
     @property
+    def begun(self) -> bool:
+        """Whether there is anything of it that can be read."""
+        return self.record is not None or self.ledger is not None
+
+    @property
     def private(self) -> bool:
         """Whether any guarantee holds, or will."""
         if self.guarantee is not None:
@@ -118,13 +123,16 @@ class Gathered:
         return 0 if self.ledger is None else self.ledger.next_step
 
 
-def gather(target: Target, options: Options, usual_samples: int) -> Gathered:
+def gather(
+    target: Target, options: Options, usual_samples: int, prompts: Collection[str] = ()
+) -> Gathered:
     """Read one run; what is damaged becomes a line of its ``problems``.
 
     Args:
         target: where it lies.
         options: decides whether ``private/`` is opened.
         usual_samples: of each run, unless the options say otherwise.
+        prompts: whose answers to show, where the run has them.
     """
     path, reader = target.path, _Reader(target.path)
     record = reader.read("record.json", lambda: read_record(path))
@@ -136,7 +144,7 @@ def gather(target: Target, options: Options, usual_samples: int) -> Gathered:
     generations = reader.read(
         ".",
         lambda: read_generations(
-            path, record, config, options.private, options.samples, usual_samples
+            path, record, config, options.private, options.samples, usual_samples, prompts
         ),
     )
     for problem in generations.problems if generations is not None else ():

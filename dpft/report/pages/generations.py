@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ def read_generations(
     private: bool,
     asked: int | None,
     usual: int,
+    prompts: Collection[str] = (),
 ) -> Generations | None:
     """Samples that are spread evenly over the generations of the split that was decoded.
 
@@ -54,6 +55,8 @@ def read_generations(
         private: whether what no guarantee covers may be shown.
         asked: how many samples were asked for.
         usual: how many to show where none were.
+        prompts: of other runs' samples. Those of them that this run answered are shown, so that
+            answers to one prompt stand side by side; if there are none, its own are chosen.
 
     Returns:
         None if there are no generations.
@@ -77,7 +80,8 @@ def read_generations(
         raise RecordError(f"{name} is not UTF-8: {error}") from error
     filled = [number for number, line in enumerate(lines, 1) if line]
     count = min(usual if asked is None else asked, len(filled))
-    chosen = [filled[place * len(filled) // count] for place in range(count)]
+    chosen = _lines_of(prompts, lines)[:count]
+    chosen = chosen or [filled[place * len(filled) // count] for place in range(count)]
     samples = {number: _sample(lines[number - 1]) for number in chosen}
     return Generations(
         split,
@@ -116,6 +120,17 @@ def withheld(
             f"if they may, --samples {SAMPLES} shows some."
         )
     return None
+
+
+def _lines_of(prompts: Collection[str], lines: Sequence[str]) -> list[int]:
+    """The first line, from 1, that answers each of the prompts."""
+    found: dict[str, int] = {}
+    if prompts:
+        for number, line in enumerate(lines, 1):
+            source = str((parsed(line) or {}).get("source", ""))
+            if source in prompts:
+                found.setdefault(source, number)
+    return [found[prompt] for prompt in prompts if prompt in found]
 
 
 def section(mapping: Mapping[str, Any], name: str) -> Mapping[str, Any]:

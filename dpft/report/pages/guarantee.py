@@ -23,7 +23,7 @@ class GuaranteeSection:
     Attributes:
         warnings: on what voids the guarantee.
         headline: epsilon and delta; empty where they say nothing, or not against everybody.
-        paragraphs: the meaning in words, then the formal statement.
+        paragraphs: the formal statement; `dpft.report.pages.result` has what it means.
         caveats: what this run's guarantee leaves open.
         rows: all figures, with sampling, noise and clipping.
         not_covered: what every guarantee leaves out, as Markdown.
@@ -52,7 +52,7 @@ def guarantee(run: Gathered) -> GuaranteeSection:
     return GuaranteeSection(
         warnings=given.warnings,
         headline=_headline(given),
-        paragraphs=tuple(filter(None, (given.meaning, given.sentence))),
+        paragraphs=(given.sentence,),
         caveats=given.caveats,
         rows=rows,
         not_covered=given.not_covered,

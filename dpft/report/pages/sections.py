@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,14 +122,57 @@ def _confusion(split: str, counts: Mapping[str, Mapping[str, int]]) -> dict[str,
     }
 
 
-def samples(run: Gathered, explained: bool = True) -> dict[str, Any]:
-    """Generations beside what was asked and the references.
+@dataclass(frozen=True)
+class Answered:
+    """A prompt with its references, and what each run wrote: its name and its text."""
+
+    source: str
+    references: tuple[str, ...]
+    written: list[tuple[str, str]]
+
+
+def samples(runs: Sequence[Gathered]) -> dict[str, Any] | None:
+    """Generations of runs: what they wrote for one prompt stands together.
 
     Args:
-        run: whose they are.
-        explained: whether the page says here how they were chosen and what covers them.
+        runs: in the order in which they are to be shown.
     """
-    return {"generations": run.generations, "private": run.private, "explained": explained}
+    found: dict[tuple[str, tuple[str, ...]], Answered] = {}
+    shown, total = 0, 0
+    for run in runs:
+        given = run.generations
+        for sample in given.samples if given is not None else ():
+            prompt = sample.source, sample.references
+            found.setdefault(prompt, Answered(*prompt, [])).written.append(
+                ("written" if len(runs) == 1 else run.name, sample.prediction)
+            )
+            shown += 1
+        total += given.total if given is not None else 0
+    left_out = [g.left_out for run in runs if (g := run.generations) is not None and g.left_out]
+    if all(run.generations is None for run in runs):
+        return None if len(runs) > 1 else {"none": True}
+    return {
+        "none": False,
+        "rows": list(found.values()),
+        "shown": shown,
+        "total": total,
+        "left_out": list(dict.fromkeys(left_out)),
+        "splits": list(dict.fromkeys(r.generations.split for r in runs if r.generations)),
+        "private": all(run.private for run in runs),
+        "several": len(runs) > 1,
+    }
+
+
+def brief_scores(run: Gathered) -> str:
+    """Every score in one sentence; empty without any."""
+    said = []
+    for split, scored in ((run.record or {}).get("scores") or {}).items():
+        figures = ", ".join(
+            f"{metric} {'not computed' if value is None else f'{value:.4f}'}"
+            for metric, value in scored["metrics"].items()
+        )
+        said.append(f"{split} ({scored.get('examples', 0):,} examples): {figures}")
+    return f"{'; '.join(said)}." if said else ""
 
 
 def cost(run: Gathered) -> dict[str, Any]:

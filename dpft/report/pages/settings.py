@@ -76,6 +76,32 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     return found
 
 
+def telling(configs: Sequence[Mapping[str, Any]], told: Sequence[str]) -> dict[str, list[str]]:
+    """Few of the settings in which runs differ, enough to tell apart all that differ in any.
+
+    Args:
+        configs: of the runs.
+        told: by what else they are told apart, such as their epsilons; one text for each.
+    """
+    different = differing(configs)
+    # The group's choice says more than a setting that came with it.
+    named = [f"{group}.{key}" for group, key in _CHOICES.items()]
+    keys = sorted(
+        (key for key in different if key != "seed"),
+        key=lambda key: named.index(key) if key in named else len(named),
+    )
+    whole = len(set(zip(told, *(different[key] for key in keys), strict=True)))
+    classes: list[tuple[str, ...]] = [(one,) for one in told]
+    found: dict[str, list[str]] = {}
+    while keys and len(set(classes)) < whole:
+        split = {key: len(set(zip(classes, different[key], strict=True))) for key in keys}
+        best = max(keys, key=lambda key: split[key])
+        keys.remove(best)
+        found[best] = different[best]
+        classes = [(*one, value) for one, value in zip(classes, different[best], strict=True)]
+    return found
+
+
 def compared(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings by which runs are told apart, by dotted key."""
     private = _is_private(config)

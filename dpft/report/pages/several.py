@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-from dpft.config.errors import DpftError
 from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import up
 from dpft.report.html import render
 from dpft.report.pages.curves import overlaid, thresholds
 from dpft.report.pages.gather import Gathered, Options
 from dpft.report.pages.guarantee import brief
+from dpft.report.pages.ranking import Kind, Repeated, kinds_of, metrics, ranked, swept
+from dpft.report.pages.result import means, of_several
 from dpft.report.pages.sections import (
     Section,
     brief_cost,
     brief_provenance,
+    brief_scores,
     samples,
     section,
     summary,
 )
-from dpft.report.pages.settings import configuration, differing
+from dpft.report.pages.settings import configuration, differing, telling, without_folders
 from dpft.report.pages.target import Found
+from dpft.report.pages.tradeoff import tradeoffs
 from dpft.report.terminal import clock
-from dpft.tasks.scores import lower_is_better, score
+from dpft.tasks.scores import lower_is_better
 
-# More settings than these are compared in a table of their own.
-_MOST_COLUMNS = 8
-_MOST_METRICS = 8
-
-
-class _Kind(NamedTuple):
-    """What a score is of: those of another kind are not comparable with it."""
-
-    task: str
-    split: str
-    metric: str
+_MOST_METRICS = 5
+# Settings before the scores; further ones stand behind what everybody looks for.
+_MOST_BEFORE = 3
+_MOST_SAMPLED = 12
 
 
 def several_page(runs: Sequence[Gathered], found: Found, options: Options) -> str:
@@ -46,10 +42,14 @@ def several_page(runs: Sequence[Gathered], found: Found, options: Options) -> st
         found: what was asked for.
         options: what may be shown.
     """
-    ordered = by_score(runs, found.metric)
+    groups = ranked(runs, found.metric)
+    ordered = [run for group in groups for run in group.runs]
     headed = [
-        section("overview", lambda: overview(ordered, found.metric), "Runs"),
+        section("charts", lambda: tradeoffs(groups), "Score against epsilon"),
+        section("overview", lambda: overview(groups), "Runs"),
+        section("means", lambda: means(groups), "What the epsilon means"),
         section("together", lambda: together(ordered, found.searched), "What they cost together"),
+        section("samples", lambda: samples(ordered[:_MOST_SAMPLED]), "Samples"),
         section("charts", lambda: overlaid(ordered, options), "Curves"),
     ]
     return render(
@@ -57,7 +57,8 @@ def several_page(runs: Sequence[Gathered], found: Found, options: Options) -> st
         found=found,
         title=found.title,
         runs=ordered,
-        without=[run for run in ordered if not run.private],
+        result=section("result", lambda: of_several(groups)),
+        without=[run for run in ordered if run.begun and not run.private],
         brief=brief(ordered[0]),
         options=options,
         sections=[part for part in headed if part.filled],
@@ -65,84 +66,102 @@ def several_page(runs: Sequence[Gathered], found: Found, options: Options) -> st
     )
 
 
-def by_score(runs: Sequence[Gathered], metric: str | None) -> list[Gathered]:
-    """The best first; only runs of one task, split and metric are ranked against each other.
-
-    Those without a score come last.
+def overview(groups: Sequence[Repeated]) -> dict[str, Any]:
+    """Settings as a table of what tells them apart and of their scores, with how it is sorted.
 
     Args:
-        runs: in any order.
-        metric: None: the first of each run's split.
+        groups: in the table's order.
     """
-    scored = [_scored(run, metric) for run in runs]
-    kinds = list(dict.fromkeys(entry[0] for entry in scored if entry is not None))
-
-    def rank(place: int) -> tuple[int, float]:
-        entry = scored[place]
-        if entry is None:
-            return len(kinds), 0.0
-        kind, value = entry
-        return kinds.index(kind), value if lower_is_better(kind.metric) else -value
-
-    return [runs[place] for place in sorted(range(len(runs)), key=rank)]
-
-
-def _scored(run: Gathered, metric: str | None) -> tuple[_Kind, float] | None:
-    """What a run's score is of, and the score; None without one."""
-    if run.record is None:
-        return None
-    try:
-        name, value = score(run.record, metric)
-    except (DpftError, AttributeError, LookupError, TypeError):
-        return None
-    if value is None:
-        return None
-    task, decode = (run.config.get(group) or {} for group in ("task", "decode"))
-    return _Kind(str(task.get("name")), str(decode.get("split")), name), value
-
-
-def overview(runs: Sequence[Gathered], metric: str | None) -> dict[str, Any]:
-    """The runs as a table of their differences and scores, with how it is sorted.
-
-    Args:
-        runs: in the table's order.
-        metric: by which they are sorted; None: the first of each run's split.
-    """
-    different = differing([run.config for run in runs])
-    apart = len(different) > _MOST_COLUMNS
-    columns = {} if apart else different
-    scored = (_scored(run, metric) for run in runs)
-    kinds = list(dict.fromkeys(entry[0] for entry in scored if entry is not None))
+    runs = [run for group in groups for run in group.runs]
+    firsts = [group.runs[0] for group in groups]
+    columns = _columns(groups)
+    before = dict(list(columns.items())[:_MOST_BEFORE])
+    after = {key: column for key, column in columns.items() if key not in before}
+    kinds = kinds_of(groups)
     first = [kind.metric for kind in kinds]
-    metrics = list(dict.fromkeys([*first, *(name for run in runs for name in _metrics(run))]))
-    metrics, more = metrics[:_MOST_METRICS], metrics[_MOST_METRICS:]
+    names = list(dict.fromkeys([*first, *(name for run in runs for name in metrics(run))]))
+    names, more = names[:_MOST_METRICS], names[_MOST_METRICS:]
+    constants = [group.baseline(group.kind.metric) if group.kind else None for group in groups]
+    with_constants, averaged = any(constants), len(groups) < len(runs)
+    places = iter(range(len(runs)))
     rows = [
-        [
-            run.name,
-            run.stage,
-            *(column[place] for column in columns.values()),
-            *(_figure(_metrics(run).get(name)) for name in metrics),
-            *_spent(run),
-        ]
-        for place, run in enumerate(runs)
+        {
+            "links": [(name, next(places)) for name in _links(group)],
+            "many": "seeds" if _seeds(group) else "runs",
+            "labels": [column[place] for column in before.values()],
+            "numbers": [
+                *(str(group.mean(name) or "–") for name in names),
+                *(
+                    ["–" if (value := constants[place]) is None else f"{value:.4f}"]
+                    if with_constants
+                    else []
+                ),
+                *([f"{group.score.n if group.score else 0}"] if averaged else []),
+                *_spent(group),
+            ],
+            "words": [_state(group), *(column[place] for column in after.values())],
+        }
+        for place, group in enumerate(groups)
     ]
+    different = differing([run.config for run in firsts])
+    apart = different.keys() - columns.keys() - {"seed"}
     return {
         "sorted_by": [
             f"{_named(kind, kinds)}, "
             f"{'lowest' if lower_is_better(kind.metric) else 'highest'} first"
             for kind in kinds
         ],
-        "head": ["run", "state", *columns, *metrics, "epsilon, at most", "steps", "time"],
+        "averaged": averaged,
+        "labels": ["run", *before],
+        "numbers": [
+            *names,
+            *(["most frequent class"] if with_constants else []),
+            *(["n"] if averaged else []),
+            *("epsilon, at most", "steps", "time"),
+        ],
+        "words": ["state", *after],
         "rows": rows,
-        "labels": 2 + len(columns),
-        "names": [run.name for run in runs],
-        "apart": [(key, *values) for key, values in different.items()] if apart else [],
+        "names": [group.runs[0].name for group in groups],
+        "apart": [(key, *values) for key, values in different.items() if key in apart],
         "same": not different and len(runs) > 1,
         "more": more,
     }
 
 
-def _named(kind: _Kind, kinds: Sequence[_Kind]) -> str:
+def _columns(groups: Sequence[Repeated]) -> dict[str, list[str]]:
+    """The settings that a sweep varies, as they were typed; of other runs, few that tell them."""
+    firsts = [group.runs[0] for group in groups]
+    if all(run.label is not None for run in firsts):
+        typed = [swept(run) for run in firsts]
+        keys = dict.fromkeys(key for settings in typed for key in settings)
+        keys.pop("seed", None)
+        return {
+            key: [without_folders(settings.get(key, "–")) for settings in typed] for key in keys
+        }
+    told = [up(group.epsilon) if group.private else "none" for group in groups]
+    return telling([run.config for run in firsts], told)
+
+
+def _links(group: Repeated) -> list[str]:
+    """What leads to each run: its name, or its seed among those of its settings."""
+    return _seeds(group) or [run.name for run in group.runs]
+
+
+def _seeds(group: Repeated) -> list[str]:
+    """Of several runs, if their seeds tell them apart."""
+    seeds = [str(run.config.get("seed", swept(run).get("seed"))) for run in group.runs]
+    distinct = len(set(seeds)) == len(seeds) > 1 and "None" not in seeds
+    return seeds if distinct else []
+
+
+def _state(group: Repeated) -> str:
+    stages = list(dict.fromkeys(run.stage for run in group.runs))
+    if len(stages) == 1:
+        return stages[0]
+    return "; ".join(f"{sum(r.stage == stage for r in group.runs)} {stage}" for stage in stages)
+
+
+def _named(kind: Kind, kinds: Sequence[Kind]) -> str:
     """The metric, and of task and split those that not all runs share."""
     parts = [kind.metric]
     if len({one.split for one in kinds}) > 1:
@@ -152,32 +171,29 @@ def _named(kind: _Kind, kinds: Sequence[_Kind]) -> str:
     return " ".join(parts)
 
 
-def _metrics(run: Gathered) -> Mapping[str, Any]:
-    """The scores of the split that was decoded; empty where the record has none."""
-    if run.record is None:
-        return {}
-    try:
-        split = run.record["config"]["decode"]["split"]
-        metrics = run.record["scores"][split]["metrics"]
-    except (LookupError, TypeError):
-        return {}
-    return metrics if isinstance(metrics, Mapping) else {}
+def _spent(group: Repeated) -> tuple[str, str, str]:
+    """Epsilon, steps and mean time of a row; of unfinished runs as far as their ledgers go."""
+    each = [_spent_by(run) for run in group.runs]
+    times = [seconds for *_, seconds in each if seconds is not None]
+    epsilons, steps = (list(dict.fromkeys(run[part] for run in each)) for part in range(2))
+    mean = clock(sum(times) / len(times)) if times else "–"
+    return _listed(epsilons), _listed(steps), mean
 
 
-def _figure(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float | int) else "–"
+def _listed(texts: Sequence[str | float | None]) -> str:
+    """Without the dashes of runs that have no figure, if others have."""
+    return " / ".join(str(text) for text in texts if text != "–") or "–"
 
 
-def _spent(run: Gathered) -> tuple[str, str, str]:
-    """Epsilon, steps and time; of an unfinished run as far as its ledger goes."""
+def _spent_by(run: Gathered) -> tuple[str, str, float | None]:
     if run.record is None:
         if not run.entries:
-            return "–", "–", "–"
+            return "–", "–", None
         total = run.mechanism.get("steps", "?")
-        return up(run.entries[-1].get("epsilon_rdp")), f"{run.next_step} of {total}", "–"
+        return up(run.entries[-1].get("epsilon_rdp")), f"{run.next_step} of {total}", None
     training, guarantee = run.record["training"], Guarantee.of_record(run.record)
     epsilon = up(guarantee.stated) if guarantee.private else "none"
-    return epsilon, f"{training.get('steps', '–')}", clock(training.get("seconds"))
+    return epsilon, f"{training.get('steps', '–')}", training.get("seconds")
 
 
 def together(runs: Sequence[Gathered], searched: bool) -> list[str]:
@@ -190,6 +206,7 @@ def together(runs: Sequence[Gathered], searched: bool) -> list[str]:
 def _short(run: Gathered, options: Options) -> list[Section]:
     sections = [
         section("summary", lambda: summary(run)),
+        section("brief", lambda: brief_scores(run)),
         section("brief", lambda: brief(run)),
         section("notes", lambda: run.guarantee.notes if run.guarantee else ()),
         section("brief", lambda: brief_cost(run.record) if run.record else ""),
@@ -197,6 +214,5 @@ def _short(run: Gathered, options: Options) -> list[Section]:
         section("thresholds", lambda: thresholds(run, options)),
     ]
     if run.record is not None:
-        sections.append(section("samples", lambda: samples(run, explained=False)))
         sections.append(section("quiet", lambda: brief_provenance(run.record or {})))
     return [part for part in sections if part.filled]

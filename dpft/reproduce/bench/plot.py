@@ -73,9 +73,11 @@ def _panel(
             textcoords="offset points",
             va="center",
             fontsize=8,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},  # over the line at 1
         )
     axes.set_xlabel(label)
     axes.margins(x=0.15)
+    axes.set_xlim(left=0)
     axes.grid(axis="y", color="0.92", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)

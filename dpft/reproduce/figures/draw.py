@@ -37,6 +37,7 @@ RC: dict[Any, Any] = {
     **{"svg.hashsalt": "dpft", "svg.fonttype": "none"},
 }
 DPI = 160
+_LETTERS_UP = 34
 # Inches of a panel, the legend and a line of the caption; letters of the caption's size in an inch.
 _WIDTH, _HEIGHT, _LEGEND, _CAPTION_LINE, _PER_INCH = 3.7, 3.0, 2.1, 0.15, 18
 
@@ -130,9 +131,12 @@ def _look(series: Series, key: int) -> dict[str, Any]:
 
 
 def _panel(axes: Axes, panel: Panel, looks: Mapping[str, int]) -> None:
-    for series in panel.series:
+    # At one place all series would lie on each other: there each has a place beside it.
+    apart = len(panel.x.names) == 1 and len(panel.series) > 1
+    for k, series in enumerate(panel.series):
         look = _look(series, looks[series.label])
-        xs, ys = [p.x for p in series.points], [p.y for p in series.points]
+        shift = 0.7 * (k / (len(panel.series) - 1) - 0.5) if apart else 0.0
+        xs, ys = [p.x + shift for p in series.points], [p.y for p in series.points]
         if series.look == "level":
             axes.axhline(ys[0], **look)
         elif series.look == "verticals":
@@ -142,12 +146,20 @@ def _panel(axes: Axes, panel: Panel, looks: Mapping[str, int]) -> None:
             axes.plot(xs, ys, drawstyle="steps-post", **look)
         else:
             axes.plot(xs, ys, **look)
-            _annotate(axes, series, look["color"])
+            if apart:
+                _value(axes, xs[0], ys[0])
+            else:
+                _annotate(axes, series, look["color"])
     axes.set_title(panel.title)
     longest = max((len(point.annotation) for point in panel.points), default=0)
     axes.margins(x=0.3 if longest > 8 else 0.08, y=0.1)
     _axis(axes, "x", panel.x)
     _axis(axes, "y", panel.y)
+
+
+def _value(axes: Axes, x: float, y: float) -> None:
+    beside: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 7}
+    axes.annotate(f"{y:,.3g}", (x, y), (0, 6), **beside)
 
 
 def _annotate(axes: Axes, series: Series, colour: str) -> None:
@@ -178,7 +190,9 @@ def _axis(axes: Axes, which: str, axis: Axis) -> None:
     def set_(what: str, *args: Any, **more: Any) -> None:
         getattr(axes, f"set_{which}{what}")(*args, **more)
 
-    set_("label", axis.label)
+    # Written upwards, a long label would leave its panel.
+    wide = 1000 if which == "x" else _LETTERS_UP
+    set_("label", textwrap.fill(axis.label, wide, break_on_hyphens=False))
     if axis.scale != "linear":
         set_("scale", "log", base=2 if axis.scale == "log2" else 10)
     low, high = getattr(axes, f"get_{which}lim")()

@@ -27,7 +27,7 @@ def test_the_section_begins_with_what_a_person_wants_to_know(tmp_path):
     text = text_of(a_run(tmp_path / "run"))
     assert text.startswith(
         "Epsilon is at most 3.000, a reasonable bound, at delta 1e-05 for each record. "
-        "Nobody can tell. (3, 1e-05)-differential privacy by Renyi accounting. "
+        "(3, 1e-05)-differential privacy by Renyi accounting. "
         "Mind: only 42 records Epsilon by RDP (upper bound) 3.000"
     )
     assert "What is not covered Hyperparameter search." in text

@@ -105,8 +105,8 @@ def test_everything_that_a_run_left_is_shown(tmp_path):
 
 def test_a_run_without_privacy_says_so_first(tmp_path):
     page = page_of(a_run(tmp_path / "plain", record(private=False)))
-    assert page.text.index("No privacy guarantee") < page.text.index("Scores")
-    assert "No guarantee covers what the model wrote" in page.text
+    assert page.text.index("No privacy guarantee, BLEU") < page.text.index("test BLEU")
+    assert "No guarantee covers what a model wrote" in page.text
     assert "Epsilon spent" not in page.text
     assert "privacy.epsilon" not in page.text.partition("All settings")[0]
 
@@ -291,5 +291,23 @@ def test_a_model_that_learned_nothing_is_told_above_its_scores(tmp_path):
     whole = {**record(), "scores": {"test": CONSTANT}}
     page = html_of(a_run(tmp_path / "run", whole))
     assert "all 5 answers are the same, &#39;yes&#39;" in page
+    opening = Page(page).text.partition("Losses, gradient")[0]
+    assert (
+        "run Epsilon 3.000, accuracy 0.6000 on 5 test examples, majority class 0.6000." in opening
+    )
     for said in ("most frequent class everywhere", "0.6000", "answered yes", "test: true class"):
         assert said in page
+
+
+def test_what_epsilon_means_stands_near_the_top_in_the_run_s_numbers(tmp_path):
+    text = page_of(a_run(tmp_path / "run")).text
+    means = text[text.index("What the epsilon means Epsilon 3.000.") : text.index("Scores split")]
+    assert "One record is one row of the training file." in means
+    assert "a factor of at most 20.1 (e to the power of epsilon)" in means
+    assert "more than 95.26% sure" in means
+    for voided in ({"voided_by": ["shuffled"], "meaning": ""}, {"stated": None, "meaning": "-"}):
+        whole = record()
+        whole["privacy"] |= voided
+        text = page_of(a_run(tmp_path / "run", whole)).text
+        assert "a factor of at most" not in text
+        assert "not proven" in text or "no finite epsilon" in text.lower()

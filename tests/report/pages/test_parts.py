@@ -1,6 +1,8 @@
 """Charts, settings and text, each by itself."""
 
+import colorsys
 import re
+from importlib.resources import files
 
 import pytest
 
@@ -56,7 +58,8 @@ def test_long_curves_are_thinned_and_keep_their_ends():
     drawn = chart("t", [line], points=101)
     points = corners(drawn.curves[0].path)
     assert len(points) == 101
-    assert (points[0][0], points[-1][0]) == (drawn.LEFT, drawn.RIGHT)
+    assert points[0][0] == pytest.approx(drawn.LEFT + (drawn.RIGHT - drawn.LEFT) / 1001, abs=0.11)
+    assert points[-1][0] == drawn.RIGHT
     assert drawn.remarks == "one step of 10 is drawn"
 
 
@@ -67,7 +70,7 @@ def test_lines_can_be_told_apart_by_look_and_name():
     assert "&lt;9&gt;</li>" in html
     assert "a < b" in Page(html, whole=False).text
     ordered = html_of("charts", [chart("t", lines[:5], ordered=True)])
-    assert len(set(re.findall(r'stroke="hsl\((\d+)', ordered))) == 5
+    assert len(set(re.findall(r'style="stroke: hsl\((\d+)', ordered))) == 5
 
 
 def test_settings_are_compared_with_the_chosen_files():
@@ -130,3 +133,40 @@ def test_what_is_not_covered_may_have_bold_words_and_code():
         "<li><strong>The <code>x/</code>:</strong> &lt;x&gt; <code>private/</code> "
         "\N{REPLACEMENT CHARACTER}</li>"
     ) in html
+
+
+def colours(css):
+    """Its custom properties that are colours, by name, as red, green and blue."""
+    found = re.findall(r"--([\w]+): #([0-9a-f]{3}|[0-9a-f]{6})\b", css)
+    long = {n: "".join(c * 2 for c in v) if len(v) == 3 else v for n, v in found}
+    return {n: [int(v[k : k + 2], 16) for k in (0, 2, 4)] for n, v in long.items()}
+
+
+def luminance(rgb):
+    """Relative luminance of WCAG 2."""
+    parts = [c / 255 for c in rgb]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one, other):
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_texts_and_curves_stand_out_from_the_paper():
+    """WCAG 2 AA: 4.5 to 1 for texts, 3 to 1 for curves, in each scheme."""
+    assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
+    css = files("dpft.report").joinpath("templates/style.css").read_text()
+    light, dark, paper = css.split(":root {")[1:]
+    for scheme in (light, dark, paper):
+        found = colours(scheme.partition("}")[0])
+        for name in {"text", "quiet", "good", "better", "worse", "trend"} & found.keys():
+            assert contrast(found[name], found["paper"]) >= 4.5, name
+        for name in {f"c{n}" for n in range(8)} & found.keys():
+            assert contrast(found[name], found["paper"]) >= 3, name
+    for scheme in (light, dark):
+        shade = int(re.search(r"--hues: (\d+)%", scheme)[1]) / 100
+        for hue in range(5, 226, 10):
+            rgb = [255 * part for part in colorsys.hls_to_rgb(hue / 360, shade, 0.62)]
+            assert contrast(rgb, colours(scheme)["paper"]) >= 3, hue

@@ -1,10 +1,15 @@
 """The page of several runs, of a folder and of a sweep."""
 
+import json
+import re
+
 import pytest
 
 from dpft.cli.report import build
 from dpft.config.errors import ConfigError
-from dpft.report.pages.gather import Options
+from dpft.report.pages.gather import Options, gather
+from dpft.report.pages.ranking import ranked
+from dpft.report.pages.tradeoff import tradeoffs
 from dpft.runs.finished import marked
 from dpft.sweep import journal as events
 from dpft.sweep.arguments import ParsedOverrides
@@ -12,7 +17,16 @@ from dpft.sweep.find import find
 from dpft.sweep.folder import folder_of
 from dpft.sweep.journal import Event, Journal
 from dpft.sweep.points import Plan, Point
-from tests.report.pages.example import LOSSES, Page, a_run, a_selection, config, ledger, record
+from tests.report.pages.example import (
+    LOSSES,
+    Page,
+    a_run,
+    a_selection,
+    config,
+    ledger,
+    record,
+    write_lines,
+)
 
 
 def page_of(*paths, **options):
@@ -23,7 +37,7 @@ def page_of(*paths, **options):
 def runs(tmp_path):
     folder = tmp_path / "runs"
     a_run(folder / "worse", record(0.50))
-    a_run(folder / "best", record(0.61, settings=config(seed=1)))
+    a_run(folder / "best", record(0.61, settings=config(optim__lr=0.001)))
     a_run(folder / "plain", record(0.55, private=False, settings=config(clip={"style": "none"})))
     a_run(folder / "best.old-1", record(0.99))
     return folder
@@ -32,12 +46,12 @@ def runs(tmp_path):
 def test_runs_are_sorted_by_score_and_their_differences_shown(runs):
     page = page_of(runs)
     rows = page.text[page.text.index("Sorted by BLEU, highest first.") :]
-    assert rows.index("best finished") < rows.index("plain finished") < rows.index("worse finished")
-    assert "best finished ghost 0.1 1 0.6100 – 3.000 4 0:01:01" in rows
-    assert "plain finished none – 0 0.5500 – none 4" in rows
+    assert "best 0.001 0.6100 – 3.000 4 0:01:01 finished" in rows
+    assert "plain 0.004 0.5500 – none 4" in rows
+    assert rows.index("best 0.001") < rows.index("plain 0.004") < rows.index("worse 0.004")
     assert "0.9900" not in page.text  # set aside
     assert "1 of 3 runs have no privacy guarantee (plain)" in page.text
-    assert "optim.lr" not in rows.partition("Each run")[0]
+    assert "seed" not in rows.partition("Each run")[0]
     assert str(runs.parent) not in page.text
 
 
@@ -52,9 +66,10 @@ def test_curves_are_laid_over_each_other_and_costs_composed(runs):
     assert "do not publish" in private.text
 
 
-def scored(path, metrics, task="e2e", split="test"):
+def scored(path, metrics, task="e2e", split="test", **changes):
     scores = {split: {"metrics": metrics, "examples": 3, "signature": "s"}}
-    settings = config(task__name=task, decode={"split": split})
+    rate = {"optim__lr": next(iter(metrics.values()))}  # so that no two are repetitions
+    settings = config(task__name=task, decode={"split": split}, **rate | changes)
     a_run(path, record(scores=scores, settings=settings))
 
 
@@ -64,7 +79,7 @@ def test_lower_perplexity_is_better_and_metrics_stand_together(tmp_path):
     scored(tmp_path / "c", {"token_perplexity": 10.0})
     text = page_of(tmp_path).text
     assert "token_perplexity, lowest first; then BLEU, highest first" in text
-    assert text.index("c finished") < text.index("a finished") < text.index("b finished")
+    assert text.index("c 10.0 ") < text.index("a 20.0 ") < text.index("b 0.1 ")
 
 
 def test_scores_of_different_tasks_and_splits_are_not_ranked_together(tmp_path):
@@ -75,8 +90,8 @@ def test_scores_of_different_tasks_and_splits_are_not_ranked_together(tmp_path):
     text = page_of(tmp_path).text
     assert "accuracy of test on sst2, highest first; then accuracy of test on mnli" in text
     assert "cannot be compared" in text
-    places = [text.index(f"{name} finished") for name in "cabd"]
-    assert places == sorted(places)
+    text = text[text.index("Sorted by") :]
+    assert re.findall(r" ([abcd]) 0\.", text) == list("cabd")
 
 
 def test_names_tell_runs_of_equal_folders_apart(tmp_path):
@@ -93,7 +108,7 @@ def test_many_differences_get_a_table_of_their_own(tmp_path):
     more = {f"key_{k}": k for k in range(9)}
     a_run(tmp_path / "b", record(settings=config(task={"name": "other", **more})))
     text = page_of(tmp_path).text
-    assert "What differs" in text
+    assert "What else differs" in text
     assert "task.key_8 – 8" in text
 
 
@@ -101,7 +116,7 @@ def test_a_damaged_run_does_not_hide_the_others(runs):
     (runs / "worse" / "record.json").write_text("{")
     text = page_of(runs).text
     assert "record.json is not JSON" in text
-    assert "best finished" in text
+    assert "best 0.6100 – 3.000 4" in text
 
 
 def test_a_sweep_shows_every_point(tmp_path):
@@ -120,9 +135,9 @@ def test_a_sweep_shows_every_point(tmp_path):
     text = page_of(folder.path).text
     for words in (
         "Sweep mine",
-        "lr-1 finished",
-        "lr-3 unfinished: failed",
-        "lr-4 unfinished: waiting",
+        "lr-1 1 0.4000 – 3.000 4 0:01:01 finished",
+        "lr-3 3 – – – – – unfinished: failed",
+        "lr-4 4 – – – – – unfinished: waiting",
         "1.500 2 of 4",
         "optim.lr=3",
     ):
@@ -166,3 +181,64 @@ def test_a_trial_that_is_given_by_name_is_for_private_pages_only(tmp_path):
 def test_a_folder_above_may_be_called_private(tmp_path):
     a_run(tmp_path / "private/runs/a")
     assert [target.name for target in find([tmp_path / "private/runs"]).targets] == ["a"]
+
+
+def answered(path, texts):
+    path.mkdir(parents=True, exist_ok=True)
+    write_lines(
+        path / "generations/test.jsonl",
+        [{"source": ask, "prediction": say, "references": ["r"]} for ask, say in texts.items()],
+    )
+
+
+def test_seeds_are_one_row_with_mean_and_standard_error(tmp_path):
+    for seed, bleu in enumerate((0.5, 0.6, 0.7)):
+        a_run(tmp_path / f"s{seed}", record(bleu, settings=config(seed=seed)))
+    a_run(tmp_path / "lower-rate", record(0.1, settings=config(optim__lr=0.001)))
+    ledger(tmp_path / "s3", steps=2)
+    identity = {"config": config(seed=3), "config_hash": "x"}
+    (tmp_path / "s3/identity.json").write_text(json.dumps(identity))
+    page = page_of(tmp_path)
+    # The sample deviation is 0.1, of three: 0.1 / sqrt(3).
+    assert "BLEU 0.6000 ± 0.0577 with epsilon 3.000." in page.text
+    assert "the best of 2, mean of 3 seeds ± standard error" in page.text
+    row = (
+        "seeds 0 , 1 , 2 , 3 0.004 0.6000 ± 0.0577 – 3 3.000 / 1.500 4 / 2 of 4 0:01:01 3 finished"
+    )
+    assert row in page.text
+    assert "lower-rate 0.001 0.1000 – 1 3.000 4" in page.text
+
+
+def test_what_runs_wrote_for_one_prompt_stands_together(tmp_path):
+    a_run(tmp_path / "a")
+    a_run(tmp_path / "b", record(0.1, settings=config(optim__lr=0.001)))
+    asked = [f"ask {n}" for n in range(6)]
+    answered(tmp_path / "a", {ask: f"a says {ask}" for ask in asked})
+    answered(tmp_path / "b", {ask: f"b says {ask}" for ask in reversed(asked)})
+    text = page_of(tmp_path).text
+    assert "4 of 12 generations" in text
+    for ask in ("ask 0", "ask 3"):
+        assert f"asked {ask} a a says {ask} b b says {ask} references r" in text
+    assert "b says ask 5" not in text
+
+
+def test_scores_are_drawn_against_epsilon_from_zero(tmp_path):
+    """At the axis' scale: epsilon 2 lies at a quarter of 8, 0.2 at half the height of 0.4."""
+    for name, epsilon, bleu in (("a", 2.0, 0.2), ("b", 8.0, 0.4)):
+        whole = record(bleu, settings=config(privacy__epsilon=epsilon))
+        whole["privacy"] |= {"stated": epsilon}
+        a_run(tmp_path / name, whole)
+    a_run(tmp_path / "plain", record(0.3, private=False, settings=config(clip={"style": "none"})))
+    runs = [gather(target, Options(), 0) for target in find([tmp_path]).targets]
+    (drawn,) = tradeoffs(ranked(runs, None))
+    b, plain, a = (re.match(r"M([\d.]+) ([\d.]+)", dot.path) for dot in drawn.dots)
+    left, (x_a, y_a), (x_b, y_b) = drawn.LEFT - 5, *((float(m[1]), float(m[2])) for m in (a, b))
+    assert (x_b - left) == pytest.approx(4 * (x_a - left), abs=0.5)
+    assert (drawn.BASE - y_b) == pytest.approx(2 * (drawn.BASE - y_a), abs=0.5)
+    assert float(plain[1]) > x_b
+    assert drawn.across[0] == (drawn.LEFT, "0")
+    assert drawn.across[-1][1] == "no privacy"
+    assert (drawn.up[0][1], drawn.up[0][0]) == ("0.0", drawn.BASE)
+    assert len(drawn.curves) == 1  # what has no privacy is joined with nothing
+    sentence = "BLEU 0.2000 with epsilon 2.000, 0.4000 with epsilon 8.000, 0.3000 with no privacy"
+    assert sentence in page_of(tmp_path).text

@@ -1,0 +1,43 @@
+"""What runs wrote for the same prompts, on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from dpft.report.console import Console
+from dpft.report.pages.generations import Generations, read_generations
+
+
+def print_written(runs: Sequence[tuple[Path, Mapping[str, Any]]], count: int = 2) -> None:
+    """A prompt, its first reference and each run's text for it, some times over.
+
+    Args:
+        runs: their folders and records, of one task. Prompts and references are printed, so that
+            none of private data may be given.
+        count: how many prompts, evenly spread over those that the first run answered.
+    """
+    console, table = Console(), Table.grid(padding=(0, 2))
+    prompts: tuple[str, ...] = ()
+    given: dict[str, Generations] = {}
+    for path, record in runs:
+        found = read_generations(path, record, record["config"], False, count, count, prompts)
+        if found is not None:
+            given[path.name] = found
+            prompts = prompts or tuple(sample.source for sample in found.samples)
+    for prompt in prompts:
+        answers = {
+            name: sample
+            for name, found in given.items()
+            for sample in found.samples
+            if sample.source == prompt
+        }
+        table.add_row("asked", prompt)
+        for name, sample in answers.items():
+            table.add_row(name, sample.prediction)
+        table.add_row("reference", next(iter(answers.values())).references[0])
+        table.add_row()
+    console.print(table)
