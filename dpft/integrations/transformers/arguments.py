@@ -178,9 +178,7 @@ REFUSALS = (
         ("no", False),
         "it counts tokens of private batches without noise",
     ),
-    Refusal(
-        "enable_jit_checkpoint", (False,), "its checkpoints could not be told from torn ones"
-    ),
+    Refusal("enable_jit_checkpoint", (False,), "its checkpoints could not be told from torn ones"),
     Refusal("push_to_hub", (False,), "output_dir holds private/; upload the saved model itself"),
 )
 """What is looked at where the arguments have it: TRL's among them."""

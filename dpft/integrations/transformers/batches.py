@@ -207,11 +207,10 @@ def check_records(
         ModelError: if a loss depends on other records, or is not the model's.
     """
     places = sorted({round(i) for i in np.linspace(0, len(dataset) - 1, _CHECKED)})
-    once, again = (
-        examples_of(records_of(dataset, places)) for _ in range(2)
-    )
-    some = [once[0], once[len(once) // 2], once[-1]][: len(once)]
-    batches = [objective.collate(few) for few in (some, some, [*again[:1], *some[1:]])]
+    once, again = (examples_of(records_of(dataset, places)) for _ in range(2))
+    few = [0, len(once) // 2, len(once) - 1]
+    some = [once[i] for i in few]
+    batches = [objective.collate(x) for x in (some, some, [again[i] for i in few])]
     if any(not _equal(batches[0].tensors, batch.tensors) for batch in batches[1:]):
         raise DataError(
             "reading or collating the same records twice gives different tensors; expected no "
@@ -235,7 +234,9 @@ def check_records(
 
 
 def _equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(x, other[name]) for name, x in one.items())
+    return one.keys() == other.keys() and all(
+        torch.equal(x, other[name]) for name, x in one.items()
+    )
 
 
 def fingerprint(dataset: Any) -> str:

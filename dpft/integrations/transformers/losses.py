@@ -91,9 +91,7 @@ def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
     Returns:
         ``(B,)``.
     """
-    each = F.cross_entropy(
-        logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none"
-    )
+    each = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
     return each.sum(1) / (labels != IGNORED).sum(1).clamp(min=1)
 
 

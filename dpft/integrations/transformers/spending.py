@@ -58,7 +58,7 @@ class Spending(Closing):
 
     def __init__(self, arguments: PrivacyArguments, mechanism: Mechanism, folder: Path) -> None:
         self.arguments = arguments
-        self.mechanism = mechanism
+        self.mechanism = self._planned = mechanism
         self.folder = folder.absolute()
         self._lock: DirectoryLock | None = None
         self._ledger: runs.Ledger | None = None
@@ -105,9 +105,7 @@ class Spending(Closing):
         """The section on privacy of a model card, as Markdown."""
         made = self.guarantee()
         clip = {"style": self.arguments.style, **self.arguments.clipping}
-        rows = mechanism_rows(
-            self.mechanism.to_dict(), {"clip": clip}, self.arguments.noise_seed
-        )
+        rows = mechanism_rows(self.mechanism.to_dict(), {"clip": clip}, self.arguments.noise_seed)
         open_ends = [*made.not_covered, *made.caveats]
         if self.arguments.log_private:
             open_ends.insert(0, _LOSSES_LOGGED)
@@ -163,7 +161,7 @@ class Spending(Closing):
                 else key_from_seed(seed)
             )
             self._clipper = clipper
-            self.mechanism = self.mechanism.over(
+            self.mechanism = self._planned.over(
                 tuple(group.threshold for group in clipper.groups),
                 dimensions=tuple(
                     sum(clipper.sizes[name] for name in group.parameters)

@@ -112,7 +112,8 @@ class PrivacyMixin:
         asked = kwargs.get("args", args[1] if len(args) > 1 else None)
         if asked is not None:  # before a Trainer of others packs the data set
             _refuse(refused(asked, privacy))
-        super().__init__(*args, **kwargs)
+        base: Any = super()
+        base.__init__(*args, **kwargs)
         trainer: Any = self
         _refuse([*refused(trainer.args, privacy), *_of_trainer(trainer)])
         check_dataset(trainer.train_dataset)
@@ -125,7 +126,11 @@ class PrivacyMixin:
         if steps <= 0 and 1 <= batch <= size:
             epochs = trainer.args.num_train_epochs
             steps = accounting.steps_for(dataset_size=size, batch_size=batch, epochs=epochs)
-        mechanism = privacy.mechanism(size, batch, max(1, steps))
+        mechanism = privacy.mechanism(size, batch, steps)
+        if mechanism.steps < 1:
+            raise ConfigError(
+                f"num_train_epochs={trainer.args.num_train_epochs} is no step; expected one at least"
+            )
         trainer.args.max_steps = mechanism.steps
         trainer.args.gradient_accumulation_steps = 1
         self.privacy = Spending(privacy, mechanism, Path(trainer.args.output_dir))
@@ -445,5 +450,3 @@ def _no_search() -> ConfigError:
         "a search trains on the same records again and again, and each trial spends a budget of its "
         "own; expected one run. dpft select chooses among a random number of runs at a stated price"
     )
-
-
