@@ -138,10 +138,11 @@ def _span(model: nn.Module, inputs: Inputs) -> Tensor:
         total = total + F.cross_entropy(
             logits, target, ignore_index=logits.shape[1], reduction="none"
         )
-    return total / 2
+    mean: Tensor = total / 2
+    return mean
 
 
-_LOSSES: dict[str | None, Loss] = {
+_LOSSES: dict[str, Loss] = {
     "ForCausalLM": _causal,
     "ForMaskedLM": _tokens,
     "ForTokenClassification": _tokens,

@@ -271,7 +271,7 @@ class Spending(Closing):
             )
         if frozen != self._manifest["frozen"]:
             raise runs.LedgerMismatchError(
-                f"the parameters that are not trained are not those that {folder} was trained with; "
+                f"the frozen parameters are not those that {folder} was trained with; "
                 f"expected the same model: load it again, or {runs.START_OVER}"
             )
         if "estimates" in held and self._clipper is not None:
@@ -290,8 +290,8 @@ class Spending(Closing):
             listed = "\n  ".join(self._ledger.changes)
             raise runs.LedgerMismatchError(
                 f"{self.ledger} counts {self._ledger.steps_spent} steps of another machine (old -> "
-                f"new):\n  {listed}\nExpected the same, since sums that are rounded otherwise under "
-                f"the same noise would be further releases. Undo the change, or {runs.START_OVER}"
+                f"new):\n  {listed}\nExpected the same: sums that are rounded otherwise under the "
+                f"same noise would be further releases. Undo the change, or {runs.START_OVER}"
             )
 
 

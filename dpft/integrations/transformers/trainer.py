@@ -129,7 +129,7 @@ class PrivacyMixin:
         mechanism = privacy.mechanism(size, batch, steps)
         if mechanism.steps < 1:
             raise ConfigError(
-                f"num_train_epochs={trainer.args.num_train_epochs} is no step; expected one at least"
+                f"num_train_epochs={trainer.args.num_train_epochs} is no step; expected one"
             )
         trainer.args.max_steps = mechanism.steps
         trainer.args.gradient_accumulation_steps = 1
@@ -147,7 +147,10 @@ class PrivacyMixin:
     # --- what Trainer calls -------------------------------------------------------------------
 
     def train(
-        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, **kwargs: Any
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
     ) -> Any:
         """Train, or go on.
 
@@ -155,7 +158,7 @@ class PrivacyMixin:
             resume_from_checkpoint: as of Trainer; True takes the newest whole checkpoint. Steps in
                 the ledger behind it are repeated as they were, and are no further releases.
             trial: not for private training.
-            kwargs: of Trainer.
+            ignore_keys_for_eval: as of Trainer.
 
         Raises:
             RunError: if ``output_dir`` holds another run, or is in use.
@@ -169,7 +172,7 @@ class PrivacyMixin:
         self._training = True
         base: Any = super()
         try:
-            output = base.train(resume_from_checkpoint=self._checkpoint, **kwargs)
+            output = base.train(self._checkpoint, ignore_keys_for_eval=ignore_keys_for_eval)
         finally:
             self._training = False
             if self._clipper is not None:
@@ -385,15 +388,15 @@ def _of_trainer(trainer: Any) -> list[str]:
         lines.append("torch.compile of accelerate: type ACCELERATE_DYNAMO_BACKEND=NO")
     if trainer.compute_loss_func is not None:
         lines.append(
-            "compute_loss_func: it forms one loss of a batch. Pass per_example_loss=, a function of "
-            "(model, inputs) that returns shape (B,)"
+            "compute_loss_func: it forms one loss of a batch. Pass per_example_loss=, a function "
+            "of (model, inputs) that returns shape (B,)"
         )
     if trainer.model_init is not None:
         lines.append("model_init: it is for a search, whose trials each spend. Pass model=")
     kind = type(trainer)
     lines += [
-        f"{kind.__name__}.{name}: it takes the place of PrivacyMixin's. Put PrivacyMixin first, and "
-        "leave the method as it is"
+        f"{kind.__name__}.{name}: it takes the place of PrivacyMixin's. Put PrivacyMixin first, "
+        "and leave the method as it is"
         for name in _OURS
         if getattr(kind, name) is not getattr(PrivacyMixin, name)
     ]
@@ -423,8 +426,8 @@ def _check_precision(model: nn.Module) -> None:
     )
     if low or getattr(model, "is_quantized", False):
         raise ConfigError(
-            f"the model has tensors of {', '.join(low) or 'a quantised type'}; expected float32: in "
-            "half precision a record's gradient is rounded by the shapes of its microbatch. Load it "
+            f"the model has tensors of {', '.join(low) or 'a quantised type'}; expected float32: "
+            "in half precision a record's gradient is rounded by its microbatch's shapes. Load it "
             "with dtype=torch.float32"
         )
 
@@ -447,6 +450,7 @@ def _plain(value: Any) -> Any:
 
 def _no_search() -> ConfigError:
     return ConfigError(
-        "a search trains on the same records again and again, and each trial spends a budget of its "
-        "own; expected one run. dpft select chooses among a random number of runs at a stated price"
+        "a search trains on the same records again and again, and each trial spends a budget of "
+        "its own; expected one run. dpft select chooses among a random number of runs, "
+        "at a stated price"
     )
