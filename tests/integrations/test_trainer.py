@@ -227,11 +227,14 @@ def test_a_records_loss_is_what_the_model_says_of_it_alone(head):
 # --- resuming -------------------------------------------------------------------------------------
 
 
+SAVED = {"save_strategy": "steps", "save_steps": 2, "activation_checkpointing": True}
+
+
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
-    """Six steps of a GPT-2 with dropout and Adam, checkpoints at every second."""
+    """Six steps of a GPT-2 with dropout, its blocks computed again; checkpoints at every second."""
     folder = tmp_path_factory.mktemp("unbroken")
-    trainer = trainer_of(folder, gpt2(), save_strategy="steps", save_steps=2)
+    trainer = trainer_of(folder, gpt2(), **SAVED)
     trainer.train()
     return folder, weights(trainer.model)
 
@@ -240,7 +243,7 @@ def unbroken(tmp_path_factory):
 def broken(tmp_path_factory):
     """The same, killed in its last step."""
     folder = tmp_path_factory.mktemp("broken")
-    trainer = trainer_of(folder, gpt2(), save_strategy="steps", save_steps=2, callbacks=[StopAt(5)])
+    trainer = trainer_of(folder, gpt2(), **SAVED, callbacks=[StopAt(5)])
     with pytest.raises(KilledError):
         trainer.train()
     assert trainer.privacy.steps_spent == 6  # in the ledger before the weights moved
@@ -253,9 +256,7 @@ def again(broken, tmp_path, change=lambda folder: None, **more):
     folder = tmp_path / "run"
     shutil.copytree(broken, folder)
     change(folder)
-    return trainer_of(
-        folder, more.pop("model", None) or gpt2(), save_strategy="steps", save_steps=2, **more
-    )
+    return trainer_of(folder, more.pop("model", None) or gpt2(), **SAVED, **more)
 
 
 @pytest.mark.parametrize("resume", [True, None])
@@ -436,6 +437,11 @@ def _batch_mean(model, inputs):
 
 COUPLED = {
     "flattened": ({"collator": _flat}, DataError, "mix records"),
+    "no labels": (
+        {"collator": lambda r: {"input_ids": collate(r)["input_ids"]}},
+        DataError,
+        "labels",
+    ),
     "random": ({"collator": _masked}, DataError, "random"),
     "batch mean": ({"per_example_loss": _batch_mean}, ModelError, "what else is in its batch"),
     "half": ({"model": lambda: llama(torch.bfloat16)}, ConfigError, "dtype=torch.float32"),

@@ -222,6 +222,6 @@ def check_version() -> None:
     if int(transformers.__version__.split(".")[0]) != TESTED:
         raise NotInstalledError(
             f"transformers is {transformers.__version__}; expected version {TESTED}: "
-            "PrivateTrainer replaces parts of Trainer, which other versions may call otherwise. Type "
-            f"pip install 'transformers>={TESTED},<{TESTED + 1}'"
+            "PrivateTrainer replaces parts of Trainer, which other versions may call otherwise. "
+            f"Type pip install 'transformers>={TESTED},<{TESTED + 1}'"
         )

@@ -220,6 +220,12 @@ def check_records(
     device = next(model.parameters()).device
     if known_loss:
         alone = objective.collate(some[-1:]).to(device)
+        if not {"labels", "start_positions"} & alone.tensors.keys():
+            raise DataError(
+                f"the data collator gives {', '.join(alone.tensors)} and no labels; expected the "
+                "targets that the loss needs: for texts use DataCollatorForLanguageModeling("
+                "tokenizer, mlm=False)"
+            )
         with training_without_dropout(model), clipper.paused(), torch.no_grad():
             check_loss(model, alone.tensors, objective.losses(model, alone))
     try:

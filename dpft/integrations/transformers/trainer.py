@@ -208,6 +208,7 @@ class PrivacyMixin:
             threshold=float(arguments.threshold),
             **arguments.clipping,
         )
+        forget(self._clipper)  # gradients of a step that broke off in this process
         model.train()
         check_records(
             plain.dataset, self._objective, model, self._clipper, known_loss=self._loss is None
