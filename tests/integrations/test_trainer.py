@@ -290,7 +290,6 @@ WRONG = {
     "damaged": ({"change": _damage}, "scheduler.pt"),
     "other data": ({"data": Texts(changed=[3])}, "data"),
     "other rate": ({"learning_rate": 1e-3}, "learning_rate"),
-    "other budget": ({"privacy": PrivacyArguments(noise_multiplier=2.0, delta=1e-3)}, "noise"),
 }
 
 
