@@ -112,7 +112,11 @@ def trainer_of(folder, model=None, data=None, kind=PrivateTrainer, privacy=PRIVA
         "save_strategy": "no",
         "report_to": "none",
     }
-    own = {name: more.pop(name) for name in ("callbacks", "per_example_loss") if name in more}
+    own = {
+        name: more.pop(name)
+        for name in ("callbacks", "per_example_loss", "eval_dataset")
+        if name in more
+    }
     return kind(
         model=llama() if model is None else model,
         args=TrainingArguments(str(folder), **{**made, **more.pop("args", {}), **more}),
@@ -389,6 +393,9 @@ def test_all_refusals_are_told_at_once_and_trackers_get_no_losses(tmp_path):
     assert len(refused(given, PRIVACY)) == 2
     with pytest.raises(ConfigError, match="max_grad_norm"):
         trainer_of(tmp_path, max_grad_norm=1.0)
+    data = Texts()
+    with pytest.raises(ConfigError, match="eval_dataset"):
+        trainer_of(tmp_path, data=data, eval_dataset={"train": data})
     with pytest.raises(ConfigError, match="one of them"):
         trainer_of(tmp_path, privacy=PrivacyArguments(epsilon=1, batch_size=5))
 

@@ -110,8 +110,9 @@ class PrivacyMixin:
         """
         check_version()
         asked = kwargs.get("args", args[1] if len(args) > 1 else None)
-        if asked is not None:  # before a Trainer of others packs the data set
-            _refuse(refused(asked, privacy))
+        # Before a Trainer of others packs the data set, or makes two of one.
+        same = _same(kwargs.get("train_dataset"), kwargs.get("eval_dataset"))
+        _refuse([*(refused(asked, privacy) if asked is not None else ()), *same])
         base: Any = super()
         base.__init__(*args, **kwargs)
         trainer: Any = self
@@ -392,6 +393,7 @@ def _of_trainer(trainer: Any) -> list[str]:
             "compute_loss_func: it forms one loss of a batch. Pass per_example_loss=, a function "
             "of (model, inputs) that returns shape (B,)"
         )
+    lines += _same(trainer.train_dataset, trainer.eval_dataset)
     if trainer.model_init is not None:
         lines.append("model_init: it is for a search, whose trials each spend. Pass model=")
     kind = type(trainer)
@@ -408,6 +410,17 @@ def _of_trainer(trainer: Any) -> list[str]:
         if not _of_libraries(getattr(kind, name, None))
     ]
     return lines
+
+
+def _same(train: Any, evaluation: Any) -> list[str]:
+    """That scores, which are computed without noise, are of other records."""
+    several = list(evaluation.values()) if isinstance(evaluation, dict) else [evaluation]
+    if train is None or all(one is not train for one in several):
+        return []
+    return [
+        "eval_dataset: it is train_dataset, and scores of private records would be logged without "
+        "noise. Pass records that are not trained on"
+    ]
 
 
 def _of_libraries(function: Any) -> bool:
