@@ -23,7 +23,7 @@ from dpft.privacy.clipping.frames import random_state_kept
 from dpft.privacy.noise import Released
 from dpft.privacy.precision import full_precision
 from dpft.privacy.shapes import BLANK
-from dpft.tasks.units import TrainingSet, UnitBatch, finite_losses
+from dpft.tasks.units import TrainingSet, UnitBatch, Units, finite_losses
 from dpft.training.adam_bc import AdamBC
 from dpft.training.out_of_memory import Budget, Pieces
 
@@ -217,15 +217,8 @@ def train(
             return statistics
         for micro in pieces:
             batch = data.batch(micro, step).to(device)
-            with exact():
-                _check_rules(data, model, clipper, batch, agreed)
-                if clipper.private and not clipper.careful:
-                    losses = data.losses(model, batch)  # the clipper drops who is not finite
-                else:
-                    losses, batch = finite_losses(data, model, batch, agreed)
-                clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
-            losses, records = batch.of_units(losses), len(micro) - micro.count(BLANK)
-            _observe(statistics, losses, clipper.norms, clipper.factors, records)
+            records = len(micro) - micro.count(BLANK)
+            add_clipped(data, model, clipper, batch, records, statistics, agreed)
         return statistics
 
     def attempted(step: int, pieces: Pieces) -> StepStatistics:
@@ -233,7 +226,7 @@ def train(
             return summed(step, pieces)
         except LostRecordError:
             pass
-        _forget(clipper)
+        forget(clipper)
         return summed(step, pieces)  # now the clipper is careful
 
     for step in range(start, mechanism.steps):
@@ -250,7 +243,7 @@ def train(
                 step,
                 cut=partial(_cut, data, cohort, real),
                 run=partial(attempted, step),
-                forget=partial(_forget, clipper),
+                forget=partial(forget, clipper),
             )
         if audit is not None:
             audit.insert([index - len(data) for index in drawn if index >= len(data)])
@@ -272,8 +265,41 @@ def train(
         after_step(step, statistics)
 
 
+def add_clipped(
+    data: Units,
+    model: nn.Module,
+    clipper: Clipper,
+    batch: UnitBatch,
+    records: int,
+    statistics: StepStatistics,
+    agreed: Callable[[bool], bool] | None = None,
+) -> None:
+    """Add the clipped gradients of one microbatch to ``.grad``.
+
+    Args:
+        data: gives the losses.
+        model: whose gradients they are.
+        clipper: attached to the model.
+        batch: on the model's device.
+        records: units of it that are no blanks.
+        statistics: is told of the microbatch.
+        agreed: whether something is so on any rank that runs the model together; None: no others.
+
+    Raises:
+        LostRecordError: see `Clipper.backward`; form the whole logical batch's sum anew.
+    """
+    with full_precision() if clipper.private else nullcontext():
+        _check_rules(data, model, clipper, batch, agreed)
+        if clipper.private and not clipper.careful:
+            losses = data.losses(model, batch)  # the clipper drops who is not finite
+        else:
+            losses, batch = finite_losses(data, model, batch, agreed)
+        clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
+    _observe(statistics, batch.of_units(losses), clipper.norms, clipper.factors, records)
+
+
 def _check_rules(
-    data: TrainingSet,
+    data: Units,
     model: nn.Module,
     clipper: Clipper,
     batch: UnitBatch,
@@ -311,7 +337,7 @@ def _cut(data: TrainingSet, cohort: Cohort, drawn: Sequence[int], tokens: int) -
     return cohort.pieces(drawn, partial(data.microbatches, token_budget=tokens))
 
 
-def _forget(clipper: Clipper) -> None:
+def forget(clipper: Clipper) -> None:
     """Undo a sum that broke off."""
     clipper.reset()
     for parameter in clipper.parameters.values():

@@ -31,6 +31,9 @@ _DROPOUT_PLACE = 4
 # Layers that drop whole residual branches of some rows; they do nothing in evaluation.
 _PATHS = ("DropPath", "StochasticDepth")
 
+# How transformers marks a block whose activations are not kept.
+_CHECKPOINTED = "gradient_checkpointing"
+
 
 class _NoDropout(TorchFunctionMode):
     """Within this mode nothing is dropped, whatever share a model asks for."""
@@ -59,16 +62,22 @@ def training_without_dropout(model: nn.Module) -> Iterator[None]:
     After it the model is in the mode it was in, and the random numbers are where they were.
     """
     modes = {module: module.training for module in model.modules()}
+    # A block that is computed again in the backward would be outside of the mode, and drop there.
+    again = [module for module in modes if getattr(module, _CHECKPOINTED, False) is True]
     model.train()
     for module in modes:
         if any(name in type(module).__name__ for name in _PATHS):
             module.eval()
+    for module in again:
+        setattr(module, _CHECKPOINTED, False)
     try:
         with torch.random.fork_rng(), _NoDropout():
             yield
     finally:
         for module, training in modes.items():
             module.training = training
+        for module in again:
+            setattr(module, _CHECKPOINTED, True)
 
 
 @contextmanager

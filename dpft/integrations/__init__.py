@@ -1,0 +1,1 @@
+"""dpft inside other people's training loops."""

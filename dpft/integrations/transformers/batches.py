@@ -1,0 +1,277 @@
+"""From a training set and a collator to Poisson batches of records that do not mix."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from dpft.config.errors import DataError, ModelError
+from dpft.integrations.transformers.losses import Loss, check_loss
+from dpft.privacy import Clipper
+from dpft.privacy.sampling import Sampler as Poisson
+from dpft.tasks.objectives.base import Batch
+from dpft.tasks.objectives.evaluation import training_without_dropout
+from dpft.tasks.objectives.independence import check_independence
+from dpft.tasks.units import Records
+
+Collator = Callable[[list[Any]], Mapping[str, Any]]
+
+_CHECKED = 64  # records, spread over the training set, among which a short and a long one are found
+
+
+@dataclass(frozen=True)
+class Logical:
+    """The logical batch of a step; Trainer passes it on untouched.
+
+    It is no mapping with ``labels`` or ``input_ids``, so that Trainer counts no tokens of it.
+    """
+
+    step: int
+    records: list[Any]
+
+    def __contains__(self, name: object) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class Example:
+    """A record as the data set gives it, and its length."""
+
+    record: Any
+    length: int
+
+    @classmethod
+    def of(cls, record: Any) -> Example:
+        """Its length is that of its tokens, where it has any."""
+        tokens = record.get("input_ids") if isinstance(record, Mapping) else None
+        return cls(record, 1 if tokens is None else len(tokens))
+
+
+class LogicalBatches(Dataset[Logical]):
+    """The logical batch of every step, by the step's number."""
+
+    def __init__(self, dataset: Any, sampler: Poisson) -> None:
+        self._dataset = dataset
+        self._sampler = sampler
+
+    def __len__(self) -> int:
+        """Records, not steps: what Trainer tells of the data."""
+        return len(self._dataset)
+
+    def __getitem__(self, step: int) -> Logical:
+        return Logical(step, records_of(self._dataset, self._sampler.batch(step)))
+
+
+class Steps(Sampler[list[int]]):
+    """Numbers of the steps of the epoch that is about to begin.
+
+    Args:
+        per_epoch: steps that Trainer counts as an epoch.
+        steps: of the whole run.
+        done: how many were taken, when asked.
+    """
+
+    def __init__(self, per_epoch: int, steps: int, done: Callable[[], int]) -> None:
+        self._per_epoch = per_epoch
+        self._steps = steps
+        self._done = done
+
+    def __len__(self) -> int:
+        return self._per_epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        # From the epoch's beginning on: accelerate skips what a resumed run has behind it.
+        first = self._done() // self._per_epoch * self._per_epoch
+        return iter([[step] for step in range(first, min(first + self._per_epoch, self._steps))])
+
+
+class Collated:
+    """An objective over records as a data set and a collator have them."""
+
+    def __init__(self, collator: Collator, loss: Loss) -> None:
+        self._collator = collator
+        self._loss = loss
+
+    def collate(self, examples: Sequence[Example], widths: Sequence[int] | None = None) -> Batch:
+        """Examples as a batch.
+
+        Raises:
+            DataError: if the collator does not keep records in rows of their own.
+        """
+        given = self._collator([example.record for example in examples])
+        odd = [
+            name
+            for name, x in given.items()
+            if x is not None and not (isinstance(x, Tensor) and x.dim() and len(x) == len(examples))
+        ]
+        if odd:
+            raise DataError(
+                f"the data collator gives {', '.join(odd)} without a row for each record; expected "
+                "tensors of shape (B, ...): packing, flattening and padding-free collators mix "
+                "records, so that none can be clipped by itself"
+            )
+        return Batch({name: x for name, x in given.items() if x is not None})
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        return self._loss(model, batch.tensors)
+
+    def widths(self, example: Any) -> tuple[int, ...]:
+        raise NotImplementedError("shapes are not fixed here")
+
+    def widest(self) -> tuple[int, ...]:
+        raise NotImplementedError("shapes are not fixed here")
+
+    def blank(self) -> Any:
+        raise NotImplementedError("shapes are not fixed here")
+
+
+def records_of(dataset: Any, indices: Sequence[int]) -> list[Any]:
+    """Some records of a data set, in one go where it can."""
+    if not indices:
+        return []
+    several = getattr(dataset, "__getitems__", None)
+    return list(several(list(indices))) if several else [dataset[i] for i in indices]
+
+
+def examples_of(records: Sequence[Any]) -> list[Example]:
+    """The records of a logical batch, short ones first: what is alike is padded little."""
+    return sorted(map(Example.of, records), key=lambda example: example.length)
+
+
+def loader(dataset: LogicalBatches, steps: Steps, args: Any) -> DataLoader[Logical]:
+    """What Trainer iterates over: one logical batch for each of its steps.
+
+    Args:
+        dataset: of all steps.
+        steps: of one epoch.
+        args: ``TrainingArguments``, for workers.
+    """
+    workers = args.dataloader_num_workers
+    return DataLoader(
+        dataset,
+        batch_sampler=steps,
+        collate_fn=_only,
+        num_workers=workers,
+        prefetch_factor=args.dataloader_prefetch_factor if workers else None,
+        persistent_workers=args.dataloader_persistent_workers if workers else False,
+    )
+
+
+def _only(items: list[Logical]) -> Logical:
+    (one,) = items
+    return one
+
+
+def check_dataset(dataset: Any) -> None:
+    """Refuse what has no records that could be drawn by number.
+
+    Raises:
+        DataError: naming the kind of data set.
+    """
+    if dataset is None:
+        raise DataError("there is no train_dataset; expected one")
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise DataError(
+            f"train_dataset is a {type(dataset).__name__}, which has no length or no records by "
+            "number; expected a map-style data set: each record is drawn by itself"
+        )
+
+
+def check_records(
+    dataset: Any,
+    objective: Collated,
+    model: nn.Module,
+    clipper: Clipper,
+    *,
+    known_loss: bool,
+) -> None:
+    """Refuse records, collators and models that couple records or are not the same twice.
+
+    Args:
+        dataset: with the columns that the model takes.
+        objective: collates it and has the losses.
+        model: on its device.
+        clipper: attached to the model.
+        known_loss: whether the loss is to be what the model says of a record alone.
+
+    Raises:
+        DataError: if reading or collating is random, or mixes records.
+        ModelError: if a loss depends on other records, or is not the model's.
+    """
+    places = sorted({round(i) for i in np.linspace(0, len(dataset) - 1, _CHECKED)})
+    once, again = (examples_of(records_of(dataset, places)) for _ in range(2))
+    few = [0, len(once) // 2, len(once) - 1]
+    some = [once[i] for i in few]
+    batches = [objective.collate(x) for x in (some, some, [again[i] for i in few])]
+    if any(not _equal(batches[0].tensors, batch.tensors) for batch in batches[1:]):
+        raise DataError(
+            "reading or collating the same records twice gives different tensors; expected no "
+            "random numbers in either, so that a step can be repeated: draw masks and "
+            "augmentations once, into the data set"
+        )
+    device = next(model.parameters()).device
+    if known_loss:
+        alone = objective.collate(some[-1:]).to(device)
+        if not {"labels", "start_positions"} & alone.tensors.keys():
+            raise DataError(
+                f"the data collator gives {', '.join(alone.tensors)} and no labels; expected the "
+                "targets that the loss needs: for texts use DataCollatorForLanguageModeling("
+                "tokenizer, mlm=False)"
+            )
+        with training_without_dropout(model), clipper.paused(), torch.no_grad():
+            check_loss(model, alone.tensors, objective.losses(model, alone))
+    try:
+        check_independence(Records(objective, once), model, clipper)
+    except ModelError as error:
+        raise ModelError(
+            f"with {type(model).__name__} and this data collator the loss of a record depends on "
+            "what else is in its batch, so that no clipping bounds what one record adds; expected "
+            "a model that heeds the attention mask and draws no random numbers but dropout, and a "
+            "loss that averages over a record's own tokens only"
+        ) from error
+
+
+def _equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(
+        torch.equal(x, other[name]) for name, x in one.items()
+    )
+
+
+def fingerprint(dataset: Any) -> str:
+    """SHA-256 over the records in order, as hex.
+
+    A replayed step is one release only if it saw the same records.
+    """
+    digest = hashlib.sha256()
+    if hasattr(dataset, "with_format"):  # datasets.Dataset: without its formatting, many at once
+        for table in dataset.with_format("arrow").iter(1000):
+            digest.update(json.dumps(table.to_pydict(), default=repr).encode())
+    else:
+        for i in range(len(dataset)):
+            _add(digest, dataset[i])
+    return digest.hexdigest()
+
+
+def _add(digest: Any, value: Any) -> None:
+    if isinstance(value, Mapping):
+        for name in sorted(value, key=str):
+            _add(digest, name)
+            _add(digest, value[name])
+    elif isinstance(value, list | tuple):
+        digest.update(f"list {len(value)};".encode())
+        for item in value:
+            _add(digest, item)
+    elif isinstance(value, Tensor | np.ndarray):
+        array = np.ascontiguousarray(value)
+        digest.update(f"{array.dtype} {array.shape};".encode() + array.tobytes())
+    else:
+        spelled = repr(value).encode()
+        digest.update(f"{len(spelled)};".encode() + spelled)

@@ -1,0 +1,319 @@
+"""What a training run spends: its key, its frozen mechanism, its ledger, and its checkpoints.
+
+In ``output_dir`` lie ``ledger.jsonl``, a line a noisy step, and ``private/`` with the key and the
+losses, which is not for others. Trainer writes the checkpoints; a manifest in each says that it is
+whole, and what it was trained from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dpft import runs
+from dpft.integrations.transformers.arguments import PrivacyArguments
+from dpft.privacy import Clipper, Mechanism
+from dpft.privacy.guarantee import Guarantee, guarantee
+from dpft.privacy.noise import NOISE_VERSION, GaussianNoise, Released
+from dpft.report.guarantee import as_markdown, mechanism_rows
+from dpft.runs.atomic import owners_folder, sha256_file, write_atomic
+from dpft.runs.closing import Closing
+from dpft.runs.directory import PRIVATE_README
+from dpft.runs.lock import DirectoryLock
+from dpft.runs.noise_key import key_from_seed, stored_key
+from dpft.training.session import release_digest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+MANIFEST = "dpft.json"
+UNIT = "one row of the training set, as the trainer has prepared it"
+_ANOTHER_FOLDER = (
+    "begin anew with another output_dir (what this ledger spent still counts if anything of that "
+    "run was, or will be, shown to anyone)"
+)
+_LOSSES_LOGGED = (
+    "**Training losses**, computed without noise, were put into the training logs "
+    "(`trainer_state.json`, callbacks): publish none of them."
+)
+
+
+class Spending(Closing):
+    """The privacy of one run of `PrivateTrainer`.
+
+    Attributes:
+        arguments: what was asked for.
+        mechanism: the frozen statement that sampler, noise and epsilon come from. Before training
+            over one group of parameters, then over the clipper's.
+        folder: ``output_dir``.
+    """
+
+    def __init__(self, arguments: PrivacyArguments, mechanism: Mechanism, folder: Path) -> None:
+        self.arguments = arguments
+        self.mechanism = self._planned = mechanism
+        self.folder = folder.absolute()
+        self._lock: DirectoryLock | None = None
+        self._ledger: runs.Ledger | None = None
+        self._metrics: runs.MetricsLog | None = None
+        self._manifest: dict[str, Any] = {}
+        self._clipper: Clipper | None = None
+        self.key = b""
+
+    # --- what was spent ---------------------------------------------------------------------------
+
+    @property
+    def ledger(self) -> Path:
+        """A line for each noisy step, on disk before the weights moved."""
+        return self.folder / "ledger.jsonl"
+
+    @property
+    def steps_spent(self) -> int:
+        """Noisy steps in the ledger, of this process or of earlier ones in the same folder."""
+        if self._ledger is not None:
+            return self._ledger.steps_spent
+        return runs.read_ledger(self.ledger).steps_spent if self.ledger.exists() else 0
+
+    @property
+    def epsilon(self) -> float:
+        """An upper bound on what was spent so far, at `delta`."""
+        spent = self.steps_spent
+        return self.mechanism.epsilon_after(spent) if spent else 0.0
+
+    @property
+    def delta(self) -> float:
+        """At which `epsilon` holds."""
+        return self.mechanism.delta
+
+    def guarantee(self) -> Guarantee:
+        """What the steps so far guarantee."""
+        return guarantee(
+            replace(self.mechanism, steps=self.steps_spent),
+            noun="record",
+            unit=UNIT,
+            noise_seed=self.arguments.noise_seed,
+        )
+
+    def card(self) -> str:
+        """The section on privacy of a model card, as Markdown."""
+        made = self.guarantee()
+        clip = {"style": self.arguments.style, **self.arguments.clipping}
+        rows = mechanism_rows(self.mechanism.to_dict(), {"clip": clip}, self.arguments.noise_seed)
+        open_ends = [*made.not_covered, *made.caveats]
+        if self.arguments.log_private:
+            open_ends.insert(0, _LOSSES_LOGGED)
+        listed = "\n".join(f"- {text}" for text in open_ends)
+        return f"## Privacy\n\n{as_markdown(made, rows)}\n\n### What is not covered\n\n{listed}\n"
+
+    # --- a run ------------------------------------------------------------------------------------
+
+    def newest_checkpoint(self) -> str | None:
+        """The newest whole checkpoint of Trainer in the folder."""
+        found = (re.fullmatch(r"checkpoint-(\d+)", path.name) for path in self.folder.glob("*-*"))
+        for step in sorted((int(match[1]) for match in found if match), reverse=True):
+            path = self.folder / f"checkpoint-{step}"
+            if (path / MANIFEST).is_file():
+                return str(path)
+        return None
+
+    def begin(
+        self,
+        clipper: Clipper,
+        model: nn.Module,
+        *,
+        checkpoint: str | None,
+        data: str,
+        settings: Mapping[str, Any],
+    ) -> int:
+        """Take the folder, the key and the ledger; from now on steps may be spent.
+
+        Args:
+            clipper: attached to the model; its thresholds become those of the checkpoint.
+            model: with the checkpoint's weights, if there is one.
+            checkpoint: that Trainer goes on from; None: step 0.
+            data: fingerprint of the records.
+            settings: what else the weights of a step follow from.
+
+        Returns:
+            Steps that the weights have behind them.
+
+        Raises:
+            RunError: if the folder's run is not this one, or is in use; if the ledger lost lines,
+                or a checkpoint is damaged.
+        """
+        with in_our_words():
+            self._lock = DirectoryLock.acquire(self.folder)
+            runs.check_ledger(self.folder, 0)
+            private = self.folder / "private"
+            owners_folder(private)
+            write_atomic(private / "README.md", PRIVATE_README, mode=0o600)
+            seed = self.arguments.noise_seed
+            self.key = (
+                stored_key(private / "noise_key", steps_spent=self.steps_spent)
+                if seed is None
+                else key_from_seed(seed)
+            )
+            self._clipper = clipper
+            self.mechanism = self._planned.over(
+                tuple(group.threshold for group in clipper.groups),
+                dimensions=tuple(
+                    sum(clipper.sizes[name] for name in group.parameters)
+                    for group in clipper.groups
+                ),
+                quantiles=clipper.adaptive,
+                quantile_budget=self.arguments.quantile_budget if clipper.adaptive else None,
+            )
+            start = self._take_up(checkpoint, model)
+            compute = {
+                "device": next(model.parameters()).device.type,
+                "threads": torch.get_num_threads(),
+            }
+            header = {
+                "mechanism": self.mechanism.to_dict(),
+                "data": runs.keyed_fingerprint(self.key, data),
+                "model": self._manifest["model"],
+                "key": runs.key_fingerprint(self.key),
+                "unit": UNIT,
+                "noise_version": NOISE_VERSION,
+                "settings": dict(settings),
+                "compute": compute,
+            }
+            self._ledger = runs.Ledger(self.ledger, header)
+            self._check_steps(start)
+            self._metrics = runs.MetricsLog(private / "metrics.jsonl", start)
+        return start
+
+    def noise(self) -> GaussianNoise:
+        """For the clipper's sums."""
+        assert self._clipper is not None
+        return self.mechanism.noise(self.key, self._clipper)
+
+    def spend(self, step: int, released: Released) -> None:
+        """Write down a step that was released; call it before the weights move.
+
+        Raises:
+            LedgerError: if it is not the step that is due, or not the same as when it was spent
+                before, or cannot be written.
+        """
+        assert self._ledger is not None
+        assert self._clipper is not None
+        entry: dict[str, Any] = {"epsilon_rdp": self.mechanism.rdp_after(step + 1)}
+        parameters = self._clipper.parameters
+        if all(p.device.type == "cpu" for p in parameters.values()):  # elsewhere rounding may vary
+            entry["update"] = release_digest(parameters, released)
+        if released.thresholds:
+            entry["thresholds"] = [float(f"{c:.6g}") for c in released.thresholds]
+        with in_our_words():
+            self._ledger.spend(step, **entry)
+
+    def note(self, step: int, **values: Any) -> None:
+        """Keep what was computed without noise, under ``private/``."""
+        assert self._metrics is not None
+        self._metrics.append(step, **values)
+
+    def seal(self, checkpoint: Path, step: int) -> None:
+        """Say in a checkpoint that it is whole."""
+        assert self._clipper is not None
+        held = {
+            **self._manifest,
+            "step": step,
+            "files": {
+                path.relative_to(checkpoint).as_posix(): sha256_file(path)
+                for path in sorted(checkpoint.rglob("*"))
+                if path.is_file() and path.name != MANIFEST
+            },
+        }
+        if self._clipper.adaptive is not None:
+            held["estimates"] = list(self._clipper.estimates)
+        runs.fsync_tree(checkpoint)
+        write_atomic(checkpoint / MANIFEST, json.dumps(held, indent=1, sort_keys=True) + "\n")
+
+    def close(self) -> None:
+        """Let go of the folder; what was spent can still be asked for."""
+        for held in (self._ledger, self._metrics):
+            if held is not None:
+                held.close()
+        if self._lock is not None:
+            self._lock.release()
+        self._ledger = self._metrics = self._lock = None
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _take_up(self, checkpoint: str | None, model: nn.Module) -> int:
+        """What this run begins with, from the model or from the checkpoint's manifest."""
+        whole, frozen = (runs.keyed_fingerprint(self.key, f"model:{x}") for x in digests(model))
+        if checkpoint is None:
+            self._manifest = {"model": whole, "frozen": frozen}
+            return 0
+        folder = Path(checkpoint)
+        try:
+            held = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            step, files = int(held["step"]), dict(held["files"])
+            damaged = [name for name, sha in files.items() if sha256_file(folder / name) != sha]
+            self._manifest = {name: held[name] for name in ("model", "frozen")}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise runs.CheckpointError(
+                f"{folder} has no sound {MANIFEST} ({error!r}); expected a checkpoint that "
+                "PrivateTrainer has finished: resume from an earlier one, or leave out "
+                "resume_from_checkpoint to repeat the run from its first step"
+            ) from error
+        if damaged:
+            raise runs.CheckpointError(
+                f"{folder} is damaged: {', '.join(damaged)}; expected the files that {MANIFEST} "
+                "tells of: resume from an earlier one"
+            )
+        if frozen != self._manifest["frozen"]:
+            raise runs.LedgerMismatchError(
+                f"the frozen parameters are not those that {folder} was trained with; "
+                f"expected the same model: load it again, or {runs.START_OVER}"
+            )
+        if "estimates" in held and self._clipper is not None:
+            self._clipper.move(held["estimates"])
+        return step
+
+    def _check_steps(self, start: int) -> None:
+        assert self._ledger is not None
+        if start > self._ledger.next_step:
+            raise runs.LedgerMismatchError(
+                f"the checkpoint has {start} steps behind it but {self.ledger} holds "
+                f"{self._ledger.next_step}; expected at least {start}: the ledger lost lines and "
+                f"would under-report what was spent. Restore it, or {runs.START_OVER}"
+            )
+        if self._ledger.repeats(start) is not None:
+            listed = "\n  ".join(self._ledger.changes)
+            raise runs.LedgerMismatchError(
+                f"{self.ledger} counts {self._ledger.steps_spent} steps of another machine (old -> "
+                f"new):\n  {listed}\nExpected the same: sums that are rounded otherwise under the "
+                f"same noise would be further releases. Undo the change, or {runs.START_OVER}"
+            )
+
+
+def digests(model: nn.Module) -> tuple[str, str]:
+    """SHA-256 of all tensors of a model, and of those that are not trained, as hex."""
+    whole, frozen = hashlib.sha256(), hashlib.sha256()
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        array = tensor.detach().cpu().contiguous()
+        content = array.flatten().view(torch.uint8).numpy().data
+        head = f"{name} {array.dtype} {tuple(array.shape)};".encode()
+        for digest in (whole, *(() if name in trained else (frozen,))):
+            digest.update(head)
+            digest.update(content)
+    return whole.hexdigest(), frozen.hexdigest()
+
+
+@contextmanager
+def in_our_words() -> Iterator[None]:
+    """Around the run's files, whose messages speak of the command line."""
+    try:
+        yield
+    except runs.RunError as error:
+        told = str(error).replace(runs.START_OVER, _ANOTHER_FOLDER)
+        raise type(error)(told) from error

@@ -1,0 +1,470 @@
+"""`PrivateTrainer`: Trainer's loop, with the batch, the gradient and the accounts of dpft.
+
+Trainer keeps its loop, its optimizer and schedule, its checkpoints, its evaluation and callbacks.
+One of its steps is one logical batch: `get_train_dataloader` gives Poisson samples, and
+`training_step` leaves the noisy mean of clipped gradients in ``.grad``, with a line in the ledger,
+before Trainer moves the weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback
+
+from dpft.config.errors import ConfigError, DivergedError
+from dpft.integrations.transformers.arguments import (
+    PrivacyArguments,
+    check_version,
+    expected_batch,
+    refused,
+)
+from dpft.integrations.transformers.batches import (
+    Collated,
+    Example,
+    Logical,
+    LogicalBatches,
+    Steps,
+    check_dataset,
+    check_records,
+    examples_of,
+    fingerprint,
+    loader,
+)
+from dpft.integrations.transformers.losses import Loss, loss_of
+from dpft.integrations.transformers.spending import Spending
+from dpft.privacy import Clipper, LostRecordError, accounting, keys, make_clipper
+from dpft.privacy.clipping.frames import random_state_kept
+from dpft.privacy.noise import GaussianNoise
+from dpft.tasks.units import Records
+from dpft.training.loop import StepStatistics, add_clipped, forget
+
+# Computed from private records without noise; and what Trainer would have to count of them.
+_NOISELESS = ("loss", "train_loss")
+_UNCOUNTED = ("total_flos",)
+
+# Arguments that the weights of a step follow from: a replayed step must have had the same.
+_DECISIVE = (
+    "per_device_train_batch_size",
+    "learning_rate",
+    "lr_scheduler_type",
+    "lr_scheduler_kwargs",
+    "warmup_steps",
+    "optim",
+    "optim_args",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+)
+
+# What this class takes the place of. A subclass that overrides it would be run instead of it, or
+# its own version not at all.
+_OURS = ("get_train_dataloader", "training_step", "train", "log")
+_UNUSED = ("compute_loss", "_get_train_sampler", "get_batch_samples")
+
+
+class PrivacyMixin:
+    """Makes a Trainer private: ``class PrivateSFTTrainer(PrivacyMixin, SFTTrainer)``.
+
+    Attributes:
+        privacy: what was spent, and the mechanism behind it: see `Spending`.
+
+    Guarantee: the weights after any step are a function of ``privacy.mechanism``'s noisy releases
+    up to that step, each in the ledger before the weights moved. It covers a row of
+    ``train_dataset``, provided that one row follows from one record of the data that is to be
+    protected, and that callbacks and optimizers of one's own read no training data.
+    """
+
+    privacy: Spending
+
+    def __init__(
+        self,
+        *args: Any,
+        privacy: PrivacyArguments,
+        per_example_loss: Loss | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Check what was asked for, before anything is read or computed.
+
+        Args:
+            args: of the Trainer.
+            privacy: budget and clipping.
+            per_example_loss: of the model and the collated inputs of a microbatch: losses
+                ``(B,)``, nothing summed or averaged over records. None: the loss of the model's
+                head, averaged over each record's own targets.
+            kwargs: of the Trainer.
+
+        Raises:
+            ConfigError: naming every argument that cannot go with privacy.
+            DataError: for a data set without records by number.
+            NotInstalledError: for a version of transformers that is not known.
+        """
+        check_version()
+        asked = kwargs.get("args", args[1] if len(args) > 1 else None)
+        # Before a Trainer of others packs the data set, or makes two of one.
+        same = _same(kwargs.get("train_dataset"), kwargs.get("eval_dataset"))
+        _refuse([*(refused(asked, privacy) if asked is not None else ()), *same])
+        base: Any = super()
+        base.__init__(*args, **kwargs)
+        trainer: Any = self
+        _refuse([*refused(trainer.args, privacy), *_of_trainer(trainer)])
+        check_dataset(trainer.train_dataset)
+        self._loss = per_example_loss
+        size = len(trainer.train_dataset)
+        batch = expected_batch(privacy, trainer.args)
+        # Trainer's own counting: one logical batch a step, and an epoch of N/B steps.
+        trainer.args = copy.copy(trainer.args)
+        steps = trainer.args.max_steps
+        if steps <= 0 and 1 <= batch <= size:
+            epochs = trainer.args.num_train_epochs
+            steps = accounting.steps_for(dataset_size=size, batch_size=batch, epochs=epochs)
+        mechanism = privacy.mechanism(size, batch, steps)
+        if mechanism.steps < 1:
+            raise ConfigError(
+                f"num_train_epochs={trainer.args.num_train_epochs} is no step; expected one"
+            )
+        trainer.args.max_steps = mechanism.steps
+        trainer.args.gradient_accumulation_steps = 1
+        self.privacy = Spending(privacy, mechanism, Path(trainer.args.output_dir))
+        self._clipper: Clipper | None = None
+        self._noise: GaussianNoise | None = None
+        self._objective: Collated | None = None
+        self._checkpoint: str | None = None
+        self._training = False
+        # An optimizer of one's own; Trainer makes another one later.
+        given = trainer.optimizer
+        self._given = None if given is None else f"{type(given).__name__} {given.defaults}"
+        trainer.add_callback(_Sealing(self.privacy))
+
+    # --- what Trainer calls -------------------------------------------------------------------
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> Any:
+        """Train, or go on.
+
+        Args:
+            resume_from_checkpoint: as of Trainer; True takes the newest whole checkpoint. Steps in
+                the ledger behind it are repeated as they were, and are no further releases.
+            trial: not for private training.
+            ignore_keys_for_eval: as of Trainer.
+
+        Raises:
+            RunError: if ``output_dir`` holds another run, or is in use.
+            ModelError, DataError, UnsupportedLayerError: if records cannot be kept apart.
+        """
+        if trial is not None:
+            raise _no_search()
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = self.privacy.newest_checkpoint()
+        self._checkpoint = resume_from_checkpoint or None
+        self._training = True
+        base: Any = super()
+        try:
+            output = base.train(self._checkpoint, ignore_keys_for_eval=ignore_keys_for_eval)
+        finally:
+            self._training = False
+            if self._clipper is not None:
+                self._clipper.close()
+            self._clipper = self._noise = None
+            self.privacy.close()
+        if self.privacy.arguments.log_private:
+            return output
+        return output._replace(training_loss=math.nan)
+
+    def get_train_dataloader(self) -> DataLoader[Logical]:
+        """Poisson batches, one for each of Trainer's steps; the run is checked and begun here.
+
+        Trainer asks for it once a training, after a checkpoint's weights are in the model and
+        before anything is computed.
+        """
+        if not self._training:
+            raise ConfigError(
+                "batches are drawn from the run's key while it trains; expected trainer.train() to "
+                "ask for them. To look at records use trainer.train_dataset"
+            )
+        trainer: Any = self
+        base: Any = super()
+        plain = base.get_train_dataloader()  # has the model's columns and the collator
+        model: nn.Module = trainer.model
+        loss = self._loss or loss_of(model)
+        self._objective = Collated(plain.collate_fn, loss)
+        arguments = self.privacy.arguments
+        _check_precision(model)
+        self._clipper = make_clipper(
+            model,
+            arguments.style,
+            threshold=float(arguments.threshold),
+            **arguments.clipping,
+        )
+        forget(self._clipper)  # gradients of a step that broke off in this process
+        model.train()
+        check_records(
+            plain.dataset, self._objective, model, self._clipper, known_loss=self._loss is None
+        )
+        args = trainer.args
+        self.privacy.begin(
+            self._clipper,
+            model,
+            checkpoint=self._checkpoint,
+            data=fingerprint(plain.dataset),
+            settings={
+                **{name: _plain(getattr(args, name)) for name in _DECISIVE},
+                "optimizer": self._given,
+            },
+        )
+        mechanism = self.privacy.mechanism
+        self._noise = self.privacy.noise()
+        steps = Steps(
+            mechanism.dataset_size // mechanism.batch_size,
+            mechanism.steps,
+            lambda: trainer.state.global_step,
+        )
+        batches = LogicalBatches(plain.dataset, mechanism.sampler(self.privacy.key))
+        return loader(batches, steps, args)
+
+    def get_total_train_batch_size(self, args: Any) -> int:
+        """The expected logical batch."""
+        return self.privacy.mechanism.batch_size
+
+    def training_step(
+        self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
+    ) -> Tensor:
+        """One noisy step: sums of clipped gradients, noise, a line in the ledger.
+
+        Args:
+            model: in the Trainer's hands.
+            inputs: the logical batch.
+            num_items_in_batch: not used: it would couple records.
+
+        Returns:
+            The mean loss if it may be logged, else zero.
+
+        Raises:
+            LedgerError: see `Spending.spend`; the weights have not moved then.
+            DivergedError: if the weights are not finite.
+        """
+        trainer: Any = self
+        clipper, noise = self._clipper, self._noise
+        if clipper is None or noise is None or not isinstance(inputs, Logical):
+            raise ConfigError(
+                "training_step got a batch that was not drawn here; expected trainer.train() to "
+                "call it, and no data loader of one's own"
+            )
+        step: int = trainer.state.global_step
+        if inputs.step != step:
+            raise ConfigError(
+                f"training is at step {step} and got the batch of step {inputs.step}; expected the "
+                "same: leave Trainer's state and its loader as they are"
+            )
+        began = time.perf_counter()
+        _check_finite(clipper, step)
+        model.train()
+        if callable(getattr(trainer.optimizer, "train", None)):
+            trainer.optimizer.train()
+        # What callbacks draw follows from the public seed; what a step draws, from the key alone.
+        with random_state_kept(*clipper.parameters.values()):
+            statistics = self._summed(model, step, inputs.records)
+        statistics.released = noise.privatise_(step)
+        self.privacy.spend(step, statistics.released)
+        statistics.seconds = time.perf_counter() - began
+        summary = statistics.summary()
+        self.privacy.note(step, **summary)
+        logged = self.privacy.arguments.log_private
+        return torch.tensor((summary["loss"] or 0.0) if logged else 0.0, device=trainer.args.device)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Pass on what the guarantee covers, and epsilon so far."""
+        for name in _UNCOUNTED:
+            logs.pop(name, None)
+        if not self.privacy.arguments.log_private:
+            for name in _NOISELESS:
+                logs.pop(name, None)
+        if self._training and not any(name.startswith("eval_") for name in logs):
+            logs["epsilon"] = round(self.privacy.epsilon, 4)
+        base: Any = super()
+        base.log(logs, start_time)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Trainer's card with a section on privacy."""
+        base: Any = super()
+        base.create_model_card(*args, **kwargs)
+        file = self.privacy.folder / "README.md"
+        if file.is_file():
+            written = file.read_text(encoding="utf-8").rstrip()
+            file.write_text(f"{written}\n\n{self.privacy.card()}", encoding="utf-8")
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: it uploads ``output_dir``, where the key is."""
+        raise ConfigError(
+            "push_to_hub uploads output_dir, which holds private/ with the key of the noise; "
+            "expected the trained model alone: type trainer.model.push_to_hub(NAME), and put "
+            "trainer.privacy.card() into its card"
+        )
+
+    def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: every trial spends a budget of its own."""
+        raise _no_search()
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _summed(self, model: nn.Module, step: int, records: Sequence[Any]) -> StepStatistics:
+        """The sum of the clipped gradients, in ``.grad``."""
+        assert self._clipper is not None
+        clipper = self._clipper
+        clipper.take()  # of forwards that were not ours
+        try:
+            return self._attempted(model, step, records)
+        except LostRecordError:
+            forget(clipper)
+        return self._attempted(model, step, records)  # now the clipper is careful
+
+    def _attempted(self, model: nn.Module, step: int, records: Sequence[Any]) -> StepStatistics:
+        assert self._clipper is not None
+        assert self._objective is not None
+        clipper, objective = self._clipper, self._objective
+        for parameter in clipper.parameters.values():
+            parameter.grad = None
+        # Masks fall to rows, so that known ones would break the sensitivity: from the secret key.
+        torch.manual_seed(keys.seed(self.privacy.key, "dropout", step))
+        statistics = StepStatistics()
+        trainer: Any = self
+        size = trainer.args.per_device_train_batch_size
+        examples: list[Example] = examples_of(records)
+        for first in range(0, len(examples), size):
+            units = Records(objective, examples[first : first + size])
+            batch = units.batch(range(len(units)), step).to(trainer.args.device)
+            add_clipped(units, model, clipper, batch, len(units), statistics)
+        return statistics
+
+
+class PrivateTrainer(PrivacyMixin, Trainer):
+    """Hugging Face's Trainer with differential privacy; see `PrivacyMixin`."""
+
+
+class _Sealing(TrainerCallback):
+    """Writes the manifest of a checkpoint when Trainer has written the rest."""
+
+    def __init__(self, spending: Spending) -> None:
+        self._spending = spending
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Trainer has saved ``checkpoint-N``."""
+        step = int(state.global_step)
+        self._spending.seal(Path(args.output_dir) / f"checkpoint-{step}", step)
+
+
+def _refuse(lines: Sequence[str]) -> None:
+    if lines:
+        listed = "\n  ".join(lines)
+        raise ConfigError(f"these cannot go with privacy:\n  {listed}")
+
+
+def _of_trainer(trainer: Any) -> list[str]:
+    """What of a Trainer, made by now, cannot go with privacy."""
+    lines = []
+    if trainer.args.n_gpu > 1 or trainer.accelerator.num_processes > 1:
+        lines.append(
+            f"{max(trainer.args.n_gpu, trainer.accelerator.num_processes)} devices: one process on "
+            "one device trains here. Type CUDA_VISIBLE_DEVICES=0, or use dpft train with torchrun"
+        )
+    if trainer.accelerator.mixed_precision not in (None, "no"):
+        lines.append(
+            f"mixed precision {trainer.accelerator.mixed_precision!r} of accelerate: records would "
+            "be rounded by the shapes of their microbatch. Type ACCELERATE_MIXED_PRECISION=no"
+        )
+    plugin = getattr(trainer.accelerator.state, "dynamo_plugin", None)
+    if plugin is not None and getattr(plugin.backend, "value", "NO") != "NO":
+        lines.append("torch.compile of accelerate: type ACCELERATE_DYNAMO_BACKEND=NO")
+    if trainer.compute_loss_func is not None:
+        lines.append(
+            "compute_loss_func: it forms one loss of a batch. Pass per_example_loss=, a function "
+            "of (model, inputs) that returns shape (B,)"
+        )
+    lines += _same(trainer.train_dataset, trainer.eval_dataset)
+    if trainer.model_init is not None:
+        lines.append("model_init: it is for a search, whose trials each spend. Pass model=")
+    kind = type(trainer)
+    lines += [
+        f"{kind.__name__}.{name}: it takes the place of PrivacyMixin's. Put PrivacyMixin first, "
+        "and leave the method as it is"
+        for name in _OURS
+        if getattr(kind, name) is not getattr(PrivacyMixin, name)
+    ]
+    lines += [
+        f"{kind.__name__}.{name}: it would not be called. Losses are given by per_example_loss=, "
+        "batches are drawn here"
+        for name in _UNUSED
+        if not _of_libraries(getattr(kind, name, None))
+    ]
+    return lines
+
+
+def _same(train: Any, evaluation: Any) -> list[str]:
+    """That scores, which are computed without noise, are of other records."""
+    several = list(evaluation.values()) if isinstance(evaluation, dict) else [evaluation]
+    if train is None or all(one is not train for one in several):
+        return []
+    return [
+        "eval_dataset: it is train_dataset, and scores of private records would be logged without "
+        "noise. Pass records that are not trained on"
+    ]
+
+
+def _of_libraries(function: Any) -> bool:
+    """Whether a method is Trainer's, or of the trainer of TRL whose arguments are looked at."""
+    owner = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
+    return (
+        function is None
+        or owner.startswith("transformers.")
+        or owner.startswith("trl.trainer.sft_trainer.")
+    )
+
+
+def _check_precision(model: nn.Module) -> None:
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    low = sorted(
+        {str(x.dtype) for _, x in tensors if x.is_floating_point() and x.dtype.itemsize < 4}
+    )
+    if low or getattr(model, "is_quantized", False):
+        raise ConfigError(
+            f"the model has tensors of {', '.join(low) or 'a quantised type'}; expected float32: "
+            "in half precision a record's gradient is rounded by its microbatch's shapes. Load it "
+            "with dtype=torch.float32"
+        )
+
+
+def _check_finite(clipper: Clipper, step: int) -> None:
+    """Weights are released: that training stops for their sake gives nothing away."""
+    finite = torch.stack([torch.isfinite(p).all() for p in clipper.parameters.values()])
+    if not bool(finite.all()):
+        raise DivergedError(
+            f"the weights are not finite after step {step - 1}; expected finite numbers. Type a "
+            "smaller learning_rate and another output_dir; what this run spent stays in its ledger"
+        )
+
+
+def _plain(value: Any) -> Any:
+    """An argument as JSON has it."""
+    value = getattr(value, "value", value)
+    return value if isinstance(value, str | int | float | bool | None) else repr(value)
+
+
+def _no_search() -> ConfigError:
+    return ConfigError(
+        "a search trains on the same records again and again, and each trial spends a budget of "
+        "its own; expected one run. dpft select chooses among a random number of runs, "
+        "at a stated price"
+    )

@@ -1,0 +1,494 @@
+"""`PrivateTrainer`: what Trainer's loop makes of dpft's batches, gradients and accounts."""
+
+import copy
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import (
+    BertConfig,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    T5Config,
+    T5ForConditionalGeneration,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from dpft import runs
+from dpft.config.errors import ConfigError, DataError, ModelError, NotInstalledError
+from dpft.integrations.transformers import PrivacyArguments, PrivacyMixin, PrivateTrainer
+from dpft.integrations.transformers.arguments import REFUSALS, refused
+from dpft.integrations.transformers.losses import loss_of
+from dpft.privacy import Mechanism, keys
+from dpft.privacy.noise import noisy_mean_
+from dpft.privacy.sampling import PoissonSampler
+from dpft.runs.noise_key import key_from_seed
+from tests.privacy.reference import reference_clip
+
+VOCAB = 23
+TINY = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1}
+BERT = {**TINY, "num_attention_heads": 2, "vocab_size": VOCAB, "max_position_embeddings": 16}
+PRIVACY = PrivacyArguments(noise_multiplier=1.0, delta=1e-3, threshold=0.5, noise_seed=7)
+
+
+class Texts(torch.utils.data.Dataset):
+    """Twenty-four texts of three to eight tokens."""
+
+    def __init__(self, changed=()):
+        g = torch.Generator().manual_seed(5)
+        lengths = torch.randint(3, 9, (24,), generator=g).tolist()
+        self.rows = [torch.randint(3, VOCAB, (n,), generator=g).tolist() for n in lengths]
+        for i in changed:
+            self.rows[i][0] = 3 + (self.rows[i][0] - 2) % 20
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, i):
+        return {"input_ids": self.rows[i]}
+
+
+def collate(records):
+    rows = [torch.tensor(r["input_ids"]) for r in records]
+    padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    mask = nn.utils.rnn.pad_sequence([torch.ones_like(r) for r in rows], batch_first=True)
+    labels = padded.masked_fill(mask == 0, -100)
+    return {"input_ids": padded, "attention_mask": mask, "labels": labels}
+
+
+def llama(dtype=torch.float32):
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        **TINY,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        vocab_size=VOCAB,
+        max_position_embeddings=16,
+    )
+    return LlamaForCausalLM(config).to(dtype)
+
+
+def gpt2():
+    torch.manual_seed(1)
+    return GPT2LMHeadModel(
+        GPT2Config(
+            n_layer=1,
+            n_embd=8,
+            n_head=2,
+            n_positions=16,
+            vocab_size=VOCAB,
+            bos_token_id=1,
+            eos_token_id=2,
+        )
+    )
+
+
+def trainer_of(folder, model=None, data=None, kind=PrivateTrainer, privacy=PRIVACY, **more):
+    made = {
+        "per_device_train_batch_size": 3,
+        "gradient_accumulation_steps": 2,
+        "num_train_epochs": 1.5,
+        "max_grad_norm": 0,
+        "learning_rate": 1e-2,
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "logging_strategy": "no",
+        "save_strategy": "no",
+        "report_to": "none",
+    }
+    own = {
+        name: more.pop(name)
+        for name in ("callbacks", "per_example_loss", "eval_dataset")
+        if name in more
+    }
+    return kind(
+        model=llama() if model is None else model,
+        args=TrainingArguments(str(folder), **{**made, **more.pop("args", {}), **more}),
+        train_dataset=Texts() if data is None else data,
+        data_collator=own.pop("collator", collate),
+        privacy=privacy,
+        **own,
+    )
+
+
+def weights(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+class KilledError(Exception):
+    pass
+
+
+class StopAt(TrainerCallback):
+    """A kill between the line in the ledger and the weights."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise KilledError
+
+
+# --- exact ----------------------------------------------------------------------------------------
+
+
+def test_weights_are_those_of_brute_force_with_the_same_draws(tmp_path):
+    model, data = llama(torch.float64), Texts()
+    other = copy.deepcopy(model)
+    trainer = trainer_of(tmp_path, model, data, optim="sgd", lr_scheduler_type="constant")
+    trainer.train()
+
+    def record_loss(i):  # of one record that nothing was ever beside
+        ids = torch.tensor([data[i]["input_ids"]])
+        logits = other(input_ids=ids).logits[0, :-1]
+        return -F.log_softmax(logits, -1)[torch.arange(ids.shape[1] - 1), ids[0, 1:]].mean()
+
+    key = key_from_seed(7)
+    mechanism = Mechanism(24, 6, 6, 1.0, (0.5,), 1e-3)
+    sampler = PoissonSampler(mechanism, key)
+    for step in range(mechanism.steps):
+        drawn = sampler.batch(step)
+        _, sums = reference_clip(
+            other,
+            lambda j, drawn=drawn: record_loss(drawn[j]),
+            len(drawn),
+            lambda n: 0.5 / n.clamp(min=0.5),
+        )
+        for name, parameter in other.named_parameters():
+            flat = sums[name].reshape(-1).contiguous()
+            noisy_mean_(flat, keys.derive(key, "noise", step, name), 0.5, 6)
+            parameter.data.sub_(1e-2 * flat.view_as(parameter))
+    assert trainer.privacy.mechanism.epsilons()["rdp"] == mechanism.epsilons()["rdp"]
+    assert len({len(sampler.batch(step)) for step in range(6)}) > 2  # Poisson, over microbatches
+    for name, parameter in other.named_parameters():
+        torch.testing.assert_close(model.state_dict()[name], parameter.data, rtol=0, atol=1e-10)
+
+
+HEADS = {
+    "masked": lambda: RobertaForMaskedLM(RobertaConfig(**BERT, pad_token_id=0)),
+    "tokens": lambda: BertForTokenClassification(BertConfig(**BERT, num_labels=3)),
+    "classes": lambda: BertForSequenceClassification(BertConfig(**BERT, num_labels=3)),
+    "several": lambda: BertForSequenceClassification(
+        BertConfig(**BERT, num_labels=3, problem_type="multi_label_classification")
+    ),
+    "number": lambda: BertForSequenceClassification(BertConfig(**BERT, num_labels=1)),
+    "span": lambda: BertForQuestionAnswering(BertConfig(**BERT)),
+    "causal": gpt2,
+    "encoder-decoder": lambda: T5ForConditionalGeneration(
+        T5Config(
+            vocab_size=VOCAB,
+            d_model=8,
+            d_kv=4,
+            d_ff=8,
+            num_layers=1,
+            num_heads=2,
+            decoder_start_token_id=0,
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_records_loss_is_what_the_model_says_of_it_alone(head):
+    model = HEADS[head]().eval()
+    batch = collate([Texts()[i] for i in range(4)])
+    ids, labels = batch["input_ids"], batch.pop("labels")
+    targets = {
+        "tokens": {"labels": labels.where(labels < 0, labels % 3)},
+        "classes": {"labels": torch.tensor([0, 2, 1, 0])},
+        "several": {"labels": (ids[:, :3] % 2).float()},
+        "number": {"labels": torch.tensor([0.5, -1.0, 2.0, 0.0])},
+        "span": {
+            "start_positions": torch.tensor([0, 1, 2, 0]),
+            "end_positions": torch.tensor([1, 2, 2, 2]),
+        },
+    }
+    batch |= targets.get(head, {"labels": labels})
+    with torch.no_grad():
+        ours = loss_of(model)(model, batch)
+        for i in range(4):
+            alone = model(**{name: x[i : i + 1] for name, x in batch.items()}).loss
+            torch.testing.assert_close(ours[i], alone)
+
+
+# --- resuming -------------------------------------------------------------------------------------
+
+
+SAVED = {"save_strategy": "steps", "save_steps": 2, "activation_checkpointing": True}
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """Six steps of a GPT-2 with dropout, its blocks computed again; checkpoints at every second."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    trainer = trainer_of(folder, gpt2(), **SAVED)
+    trainer.train()
+    return folder, weights(trainer.model)
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory):
+    """The same, killed in its last step."""
+    folder = tmp_path_factory.mktemp("broken")
+    trainer = trainer_of(folder, gpt2(), **SAVED, callbacks=[StopAt(5)])
+    with pytest.raises(KilledError):
+        trainer.train()
+    assert trainer.privacy.steps_spent == 6  # in the ledger before the weights moved
+    assert trainer.privacy.epsilon == trainer.privacy.mechanism.epsilon_after(6)
+    return folder
+
+
+def again(broken, tmp_path, change=lambda folder: None, **more):
+    """A copy of the killed run that something happened to, ready to go on."""
+    folder = tmp_path / "run"
+    shutil.copytree(broken, folder)
+    change(folder)
+    return trainer_of(folder, more.pop("model", None) or gpt2(), **SAVED, **more)
+
+
+@pytest.mark.parametrize("resume", [True, None])
+def test_a_killed_run_goes_on_to_the_same_bits(unbroken, broken, tmp_path, resume):
+    folder, expected = unbroken
+    trainer = again(broken, tmp_path)
+    trainer.train(resume_from_checkpoint=resume)  # None: all from the first step, as replays
+    assert all(torch.equal(expected[n], p) for n, p in weights(trainer.model).items())
+    assert trainer.privacy.ledger.read_bytes() == (folder / "ledger.jsonl").read_bytes()
+    assert trainer.privacy.steps_spent == 6
+
+
+def _without_last_lines(folder):
+    for file, kept in (("ledger.jsonl", 2), ("private/metrics.jsonl", 1)):
+        lines = (folder / file).read_text().splitlines(keepends=True)
+        (folder / file).write_text("".join(lines[:kept]))
+
+
+def _damage(folder):
+    (folder / "checkpoint-4" / "scheduler.pt").write_bytes(b"x")
+
+
+def _torn(folder):
+    for step in (2, 4):
+        (folder / f"checkpoint-{step}" / "dpft.json").unlink()
+
+
+WRONG = {
+    "lost ledger": ({"change": lambda folder: (folder / "ledger.jsonl").unlink()}, "ledger"),
+    "lost lines": ({"change": _without_last_lines}, "lost lines"),
+    "damaged": ({"change": _damage}, "scheduler.pt"),
+    "other data": ({"data": Texts(changed=[3])}, "data"),
+    "other rate": ({"learning_rate": 1e-3}, "learning_rate"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_would_be_another_release_is_refused(broken, tmp_path, what):
+    settings, named = WRONG[what]
+    trainer = again(broken, tmp_path, **settings)
+    with pytest.raises(runs.RunError, match=named) as error:
+        trainer.train(resume_from_checkpoint=True)
+    assert "force=true" not in str(error.value)
+
+
+def test_a_checkpoint_without_its_manifest_is_passed_over(broken, tmp_path):
+    trainer = again(broken, tmp_path, _torn)
+    assert trainer.privacy.newest_checkpoint() is None
+    with pytest.raises(runs.CheckpointError, match=r"dpft\.json"):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
+
+
+def test_training_a_trained_model_again_is_another_run(unbroken, tmp_path):
+    folder, expected = unbroken
+    model = gpt2()
+    model.load_state_dict(expected, strict=False)
+    with pytest.raises(runs.LedgerMismatchError, match="model"):
+        trainer_of(folder, model).train()
+
+
+# --- what is told --------------------------------------------------------------------------------
+
+
+class Listener(TrainerCallback):
+    def __init__(self):
+        self.heard = []
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        self.heard.append(dict(logs))
+
+
+def test_logs_have_epsilon_and_no_losses(tmp_path):
+    listener = Listener()
+    trainer = trainer_of(
+        tmp_path,
+        callbacks=[listener],
+        max_steps=2,
+        logging_strategy="steps",
+        logging_steps=1,
+    )
+    assert trainer.privacy.epsilon == 0
+    with pytest.raises(ConfigError, match=r"trainer\.train"):
+        trainer.get_train_dataloader()
+    output = trainer.train()
+    spent = trainer.privacy.epsilon
+    assert spent == trainer.privacy.mechanism.epsilons()["pld"]
+    told = [logs["epsilon"] for logs in listener.heard]
+    assert told == pytest.approx([told[0], spent, spent], abs=1e-4)
+    assert 0 < told[0] < spent
+    assert not {"loss", "train_loss", "total_flos"} & set().union(*listener.heard, output.metrics)
+    assert math.isnan(output.training_loss)
+    told = (tmp_path / "private" / "metrics.jsonl").read_text().splitlines()
+    private = [json.loads(line) for line in told]
+    assert [line["step"] for line in private] == [0, 1]
+    assert all(math.isfinite(line["loss"]) for line in private)
+
+    card = trainer.privacy.card()
+    assert "known seed" in card or "seed 7" in card  # who knows it can take the noise away
+    with pytest.raises(ConfigError, match="private/"):
+        trainer.push_to_hub()
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+_VALUES = {
+    "max_grad_norm": 1.0,
+    "neftune_noise_alpha": 5,
+    "label_smoothing_factor": 0.1,
+    "loss_type": "dft",
+    "train_sampling_strategy": "group_by_length",
+    "deepspeed": {"zero": 2},
+    "fsdp": "full_shard",
+    "parallelism_config": object(),
+    "include_num_input_tokens_seen": "all",
+}
+
+
+@pytest.mark.parametrize("name", [refusal.name for refusal in REFUSALS])
+def test_arguments_that_break_the_guarantee_are_refused_by_name(name):
+    given = SimpleNamespace(optim="sgd", report_to=[], **{name: _VALUES.get(name, True)})
+    (line,) = refused(given, PRIVACY)
+    assert line.startswith(name)
+    assert f"Type {name}=" in line
+
+
+def test_all_refusals_are_told_at_once_and_trackers_get_no_losses(tmp_path):
+    given = SimpleNamespace(optim="lomo", report_to=["wandb", "tensorboard"], fp16=True)
+    logged = PrivacyArguments(epsilon=1, log_private=True)
+    assert len(refused(given, logged)) == 3
+    assert len(refused(given, PRIVACY)) == 2
+    with pytest.raises(ConfigError, match="max_grad_norm"):
+        trainer_of(tmp_path, max_grad_norm=1.0)
+    data = Texts()
+    with pytest.raises(ConfigError, match="eval_dataset"):
+        trainer_of(tmp_path, data=data, eval_dataset={"train": data})
+    with pytest.raises(ConfigError, match="one of them"):
+        trainer_of(tmp_path, privacy=PrivacyArguments(epsilon=1, batch_size=5))
+
+
+class OwnLoss(PrivateTrainer):
+    def compute_loss(self, *args, **kwargs):
+        raise AssertionError
+
+
+class Beneath(PrivateTrainer):
+    def training_step(self, *args, **kwargs):
+        raise AssertionError
+
+
+class OwnSampler(Trainer):
+    def _get_train_sampler(self, *args, **kwargs):
+        raise AssertionError
+
+
+class PrivateOwnSampler(PrivacyMixin, OwnSampler):
+    pass
+
+
+@pytest.mark.parametrize("kind", [OwnLoss, Beneath, PrivateOwnSampler])
+def test_methods_that_would_go_round_the_mixin_are_refused(tmp_path, kind):
+    with pytest.raises(ConfigError, match=kind.__name__):
+        trainer_of(tmp_path, kind=kind)
+
+
+def _flat(records):
+    ids = torch.cat([torch.tensor(r["input_ids"]) for r in records])[None]
+    return {"input_ids": ids, "labels": ids.clone()}
+
+
+def _masked(records):
+    batch = collate(records)
+    hidden = torch.rand(batch["input_ids"].shape) < 0.5
+    return batch | {"input_ids": batch["input_ids"].masked_fill(hidden, 3)}
+
+
+def _batch_mean(model, inputs):
+    losses = loss_of(model)(model, inputs)
+    return losses / losses.numel()
+
+
+COUPLED = {
+    "flattened": ({"collator": _flat}, DataError, "mix records"),
+    "no labels": (
+        {"collator": lambda r: {"input_ids": collate(r)["input_ids"]}},
+        DataError,
+        "labels",
+    ),
+    "random": ({"collator": _masked}, DataError, "random"),
+    "batch mean": ({"per_example_loss": _batch_mean}, ModelError, "what else is in its batch"),
+    "half": ({"model": lambda: llama(torch.bfloat16)}, ConfigError, "dtype=torch.float32"),
+}
+
+
+@pytest.mark.parametrize("what", COUPLED)
+def test_what_couples_records_is_refused_before_anything_is_spent(tmp_path, what):
+    settings, error, named = COUPLED[what]
+    settings = dict(settings)
+    model = settings.pop("model", llama)()
+    collator = settings.pop("collator", collate)
+    trainer = trainer_of(tmp_path, model, **settings)
+    trainer.data_collator = collator
+    with pytest.raises(error, match=named):
+        trainer.train()
+    assert trainer.privacy.steps_spent == 0
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+
+def test_other_versions_and_streams_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(DataError, match="map-style"):
+        trainer_of(tmp_path, data=Stream(), max_steps=1)
+    monkeypatch.setattr("transformers.__version__", "6.0.0")
+    with pytest.raises(NotInstalledError, match=r"6\.0\.0"):
+        trainer_of(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:.pin_memory. argument is set:UserWarning")  # Trainer's default
+def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys):
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "trainer.md"
+    (example,) = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    for long, short in (("2200", "230"), ("2000", "200"), ("num_train_epochs=4", "max_steps=1")):
+        assert long in example
+        example = example.replace(long, short)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "trainer.md", "exec"), {"__name__": "example"})
+    assert "\nepsilon 3.00 at delta 0.0025" in capsys.readouterr().out
+    card = (tmp_path / "reports" / "README.md").read_text()
+    assert "(3, 0.0025)-differential privacy" in card
