@@ -94,7 +94,9 @@ def _run(verb: Callable[..., None], options: dict[str, Any], after: str) -> None
 
 def _stop(error: KeyboardInterrupt, after: str) -> NoReturn:
     if speaks():
-        secho(f"dpft: stopped; {after}", err=True)
+        # What is kept is told by who kept it.
+        kept = "; ".join(getattr(error, "__notes__", ()))
+        secho(f"dpft: stopped; {after}{kept and f' ({kept})'}", err=True)
     sys.exit(error.status if isinstance(error, Stopped) else 130)
 
 
