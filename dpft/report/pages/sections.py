@@ -16,6 +16,7 @@ from dpft.report.pages.settings import choices, without_folders
 from dpft.report.terminal import clock
 from dpft.runs.lineage import base_model
 from dpft.tasks.metrics.baseline import cautions
+from dpft.tasks.metrics.shown import figure
 
 # Names and values; a value of None has no row.
 Rows = list[tuple[str, Any]]
@@ -82,7 +83,7 @@ def scores(run: Gathered) -> dict[str, Any]:
         (
             split,
             metric,
-            "not computed" if value is None else f"{value:.4f}",
+            "not computed" if value is None else figure(metric, value, scored.get("signature")),
             *([_constant(scored, metric)] if constants else []),
             f"{scored.get('examples', 0):,}",
         )

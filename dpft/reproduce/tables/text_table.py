@@ -20,6 +20,7 @@ _PLACES = (
     "runs_dir",
     "checkpoint_every",
     "checkpoint_minutes",
+    "verbosity",
     "task.data_dir",
 )
 
