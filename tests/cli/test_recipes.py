@@ -62,7 +62,8 @@ def test_a_recipe_says_how_it_is_run_and_is_valid(name):
     words = [re.sub(r"=choice\((\w+).*", r"=\1", word) for word in words]
     if "_file=" in " ".join(words):  # of one's own: its size is not known
         words.append("task.train_size=20000")
-    assert check(words) == ""
+    # Noise is given, whose calibration takes longer than all else.
+    assert check([*words, "eps=null", "privacy.noise_multiplier=1"]) == ""
     # What it chooses is said: nothing that matters is left to a default that may change.
     keys = {word.partition("=")[0] for word in words}
     assert keys >= {"task", "model", "clip", "eps", "optim.lr"}
@@ -109,7 +110,7 @@ def test_chats_by_lora_run_for_people(tmp_path):
         *("task.test_share=0.2", *SMALL),
     ]
     outcome = run_experiment(parse(compose(expanded(typed))))
-    assert outcome.record["privacy"]["unit"] == "user"
+    assert "name the same user" in outcome.record["privacy"]["unit"]
     assert outcome.record["config"]["model"]["path"] == "random:llama"
     assert outcome.record["config"]["adapt"]["rank"] == 16
 

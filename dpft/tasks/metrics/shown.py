@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-_FRACTIONS = ("BLEU", "ROUGE_L")
+HUNDRED = ("BLEU", "ROUGE_L")
+"""Scores that are shown from 0 to 100."""
 _E2E = "nist:"  # of the scorers' signatures only E2E's has it
 
 
@@ -19,9 +20,16 @@ def shown(metric: str, value: float, signature: Any) -> float:
         value: as a record has it.
         signature: of the scorer, as the record has it.
     """
-    return 100 * value if metric in _FRACTIONS and _E2E in str(signature) else value
+    return 100 * value if _is_fraction(metric, signature) else value
 
 
 def figure(metric: str, value: float | None, signature: Any) -> str:
     """`shown`, as text; ``-`` where there is no number."""
-    return "-" if value is None else f"{shown(metric, value, signature):.4f}"
+    if value is None:
+        return "-"
+    digits = 2 if _is_fraction(metric, signature) else 4
+    return f"{shown(metric, value, signature):.{digits}f}"
+
+
+def _is_fraction(metric: str, signature: Any) -> bool:
+    return metric in HUNDRED and _E2E in str(signature)
