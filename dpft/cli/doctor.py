@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import threading
@@ -225,14 +226,11 @@ def _disk(runs_dir: Path) -> Finding:
 
 def _extras() -> Iterator[Finding]:
     """Optional packages, as the package itself names them."""
-    from packaging.requirements import Requirement
-
     wanted: dict[str, list[str]] = {}
     for line in metadata.requires("dpft") or ():
-        requirement = Requirement(line)
-        if requirement.marker is not None:
-            extra = str(requirement.marker).rpartition("extra == ")[2].strip("'\"")
-            wanted.setdefault(extra, []).append(requirement.name)
+        # Such as: optuna<3,>=2.10; extra == 'sweep'
+        if found := re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", line):
+            wanted.setdefault(found[2], []).append(found[1])
     for extra, names in sorted(wanted.items()):
         absent = [name for name in names if _version(name) is None]
         yield Finding(

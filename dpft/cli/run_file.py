@@ -69,7 +69,8 @@ def settings_in(file: Path) -> list[str]:
     for key, value in content.items():
         if not isinstance(key, str) or not re.fullmatch(r"[+~]{0,2}[\w./@-]+", key):
             raise ConfigError(
-                f"{file} holds {key!r}; expected settings as they are typed, such as optim.lr: 1e-3"
+                f"{file} holds {str(key)[:40]!r}; expected settings as they are typed, such as "
+                "optim.lr: 1e-3"
             )
         if isinstance(value, dict):
             inner = next(iter(value), "NAME")

@@ -59,7 +59,8 @@ def main(
 def shipped() -> list[list[str]]:
     """Every choice of every shipped config group, one at a time."""
     typed = [f"{folder.typed(g)}{name}" for g in folder.groups() for name in folder.choices(g)]
-    return [[], *([one] for one in typed)]
+    needs = {"model=custom": ["model.path=FOLDER"]}
+    return [[], *([one, *needs.get(one, ())] for one in typed)]
 
 
 def check(overrides: Sequence[str]) -> str:
@@ -85,4 +86,8 @@ def check(overrides: Sequence[str]) -> str:
     if run.task.get("train_size") is None:  # data of one's own
         return _NO_SIZE
     make_mechanism(run, published_size(run))
-    return "" if run.clip.private else _NOT_PRIVATE
+    if not run.clip.private:
+        return _NOT_PRIVATE
+    from dpft.privacy.guarantee import weakness
+
+    return "".join(f" ({said})" for said in weakness(run.privacy.epsilon))
