@@ -43,9 +43,9 @@ class Stopping:
         try:
             yield
         finally:
-            for number, usual in self._usual.items():
-                if signal.getsignal(number) == self._hear:
-                    signal.signal(number, usual)
+            for heard, usual in self._usual.items():
+                if signal.getsignal(heard) == self._hear:
+                    signal.signal(heard, usual)
 
     @contextmanager
     def moving(self) -> Iterator[None]:
