@@ -83,7 +83,7 @@ def scores(run: Gathered) -> dict[str, Any]:
         (
             split,
             metric,
-            "not computed" if value is None else figure(metric, value, scored.get("signature")),
+            figure(metric, value, scored.get("signature"), none="not computed"),
             *([_constant(scored, metric)] if constants else []),
             f"{scored.get('examples', 0):,}",
         )
@@ -169,7 +169,7 @@ def brief_scores(run: Gathered) -> str:
     said = []
     for split, scored in ((run.record or {}).get("scores") or {}).items():
         figures = ", ".join(
-            f"{metric} {'not computed' if value is None else f'{value:.4f}'}"
+            f"{metric} {figure(metric, value, scored.get('signature'), none='not computed')}"
             for metric, value in scored["metrics"].items()
         )
         said.append(f"{split} ({scored.get('examples', 0):,} examples): {figures}")

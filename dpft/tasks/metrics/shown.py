@@ -23,10 +23,10 @@ def shown(metric: str, value: float, signature: Any) -> float:
     return 100 * value if _is_fraction(metric, signature) else value
 
 
-def figure(metric: str, value: float | None, signature: Any) -> str:
-    """`shown`, as text; ``-`` where there is no number."""
+def figure(metric: str, value: float | None, signature: Any, none: str = "-") -> str:
+    """`shown`, as text; ``none`` where there is no number."""
     if value is None:
-        return "-"
+        return none
     digits = 2 if _is_fraction(metric, signature) else 4
     return f"{shown(metric, value, signature):.{digits}f}"
 
