@@ -1,4 +1,4 @@
-"""Two hundred wrong settings and commands: one sentence that names them, and nothing is begun."""
+"""Three hundred wrong settings, commands, files and models: one message each, nothing is begun."""
 
 import copy
 
@@ -6,6 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
+from dpft.cli.guard import guarded
+from dpft.cli.train import execute
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
@@ -167,17 +169,194 @@ COMMANDS = {
     "ls nope": "expected one of",
     "data nope": "expected",
     "data where nope": "expected one of",
+    "data sample e2e": "no folder given",
+    "data sample nope --to x": "expected one of",
+    "data check e2e task.data_dir=nowhere": "no trainset.csv found",
+    "data check classification": "was given no data",
+    "validate --config nowhere.yaml": "cannot read nowhere.yaml",
+    "validate --config": "expected one, as in --config run.yaml",
+    "validate --config a --config b": "got --config twice",
+    "validate --config-dir nowhere": "expected a folder with files",
+    "validate model=custom": "type model.path=VALUE",
+    "validate adapt.rank=4": "belongs to adapt=lora",
+    "validate adapt=lora adapt.rank=0": "expected a number > 0",
+    "validate adapt=prefix adapt.rank=4": "belongs to adapt=lora",
+    "validate privacy.noise_multiplier=1 eps=3": "leave eps out",
+    "validate eps=": "expected float or null",
+    "validate eps=three": "expected float or null",
+    "validate eps=1,3": "for a run of each type dpft train -m",
+    "validate task=": "expected one of",
+    "validate model=./mine": "type model=custom",
+    "validate experiment=demo": "type +experiment=NAME",
+    "validate optim.batch_size=5000000": "type optim.batch_size=8192",
+    "validate optim.step=5": "did you mean 'optim.steps'",
+    "validate parallel=pipeline model.checkpointing=true": "expected false",
+    "validate parallel.shards=2": "belongs to parallel=fsdp",
+    "validate optim=adam_bc clip=none": "type optim=adam",
+    "validate compile=true clip=ghost": "type clip=bk",
+    "validate hydra.nope=1": "unknown setting hydra.nope",
+    "validate resume=nowhere": "holds no config.yaml",
+    "account clip=none": "there is nothing to account for",
+    "account task=text2text eps=3": "Type task.train_size=N",
+    "account eps=0": "expected a number > 0",
+    "train --nope": "there is no flag --nope",
+    "train --config nowhere.yaml eps=3": "cannot read nowhere.yaml",
+    "train --config-dir nowhere": "expected a folder with files",
+    "sweep eps=1,2 name=x": "would share the folder",
+    "audit nope": "expected one of bound, canary",
+    "audit bound audit=none": "leave one of them out",
+    "generate nowhere": "no n given",
+    "table li2022/99": "there is no table",
+    "figure li2022/99": "there is no figure",
+    "claims li2022/c99": "there is no claim",
+    "study make nowhere --out x": "nowhere does not exist",
+    "cp nope": "there is no recipe",
+    "report": "Missing argument",
+    "nope": "No such command",
+    "--nope": "No such option",
 }
+
+
+def told(result):
+    """What a command said that was refused, in one message."""
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    return " ".join(result.output.split())
+
+
+@pytest.fixture(autouse=True)
+def _no_hub(monkeypatch):
+    monkeypatch.setattr("dpft.config.offline.stay_offline_if_unreachable", lambda: None)
 
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_wrong_command_is_one_message(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dpft.config.offline.stay_offline_if_unreachable", lambda: None)
-    result = CliRunner().invoke(app, line.split())
-    assert isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == 2
-    said = " ".join(result.output.split())
-    assert COMMANDS[line] in said
-    assert "Traceback" not in said
+    assert COMMANDS[line] in told(CliRunner().invoke(app, line.split()))
     assert not list(tmp_path.iterdir())
+
+
+ROWS = "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(40))
+CSV = f"text,label\n{ROWS}"
+CHAT = '{{"messages": {}}}\n'
+# Files of one's own: what is wrong with them, and what is said of it.
+FILES = {
+    "empty.csv": ("", "is empty; expected column names"),
+    "header.csv": ("text,label\n", "has no rows"),
+    "semicolons.csv": (CSV.replace(",", ";"), "separated by ';'; expected commas"),
+    "latin.csv": (CSV.replace("3", "\xe9").encode("latin-1"), "line 5 is not UTF-8 text"),
+    "utf16.csv": (CSV.encode("utf-16"), "line 1 is not UTF-8 text"),
+    "column.csv": (CSV.replace("label", "kind"), "Type task.label_column=NAME"),
+    "class.csv": (f"{CSV}text,c\n", "line 42: label 'c' is no class"),
+    "hole.csv": (f"{CSV},a\n", "line 42: column 'text' is empty"),
+    "wide.csv": (f"{CSV}x,a,b\n", "got 3 cells for 2 columns"),
+    "narrow.csv": (f"{CSV}x\n", "got 1 cells for 2 columns"),
+    "twice.csv": (CSV.replace("label", "text"), "column 'text' is there twice"),
+    "quote.csv": (f'{CSV}"open,a\n', "after line 41: unexpected end of data"),
+    "bytes.csv": (bytes(range(256)) * 20, "line 2"),
+    "line.jsonl": ('{"text": "a", "label": "a"}\nnot json\n', "line 2: Expecting value"),
+    "arrays.jsonl": ("[1]\n", "expected a JSON object"),
+    "null.jsonl": ('{"text": null, "label": "a"}\n', "column 'text' is None"),
+    "number.jsonl": ('{"text": 5, "label": "a"}\n', "column 'text' is 5 (int)"),
+    "sheet.xlsx": ("PK", "has suffix '.xlsx'; expected one of"),
+    "cut.parquet": ("PAR1abc", "is not a parquet file that can be read"),
+    "none.chat.jsonl": (CHAT.format("[]"), "column 'messages' is []"),
+    "text.chat.jsonl": (CHAT.format('"hello"'), "column 'messages' is 'hello'"),
+    "role.chat.jsonl": (CHAT.format('[{"role": "bot", "content": "x"}]'), "its role is 'bot'"),
+    "asked.chat.jsonl": (CHAT.format('[{"role": "user", "content": "x"}]'), "has no answer"),
+    "number.chat.jsonl": (CHAT.format('[{"role": "user", "content": 5}]'), "its text is 5"),
+    "bare.chat.jsonl": (CHAT.format('[{"content": "x"}]'), "message 1 is {'content': 'x'}"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_wrong_file_is_one_message(name, tmp_path):
+    content, said = FILES[name]
+    file = tmp_path / name
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    own = ["chat"] if "chat" in name else ["classification", "task.classes=[a,b]"]
+    typed = ["data", "check", *own, f"task.train_file={file}", "task.test_share=0.2"]
+    message = told(CliRunner().invoke(app, typed))
+    assert said in message
+    assert name in message
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "task.classes is not set"),
+        ("task.classes=[a]", "expected two names at least"),
+        ("task.classes=[a,a]", "expected two names at least"),
+        ("task.classes=[a,b] task.test_share=1", "expected 0 or more, below 1"),
+        ("task.classes=[a,b] task.data_dir=x", "expected one place for all data"),
+        ("task.classes=[a,b] task.dev_file=x.csv", "cannot read x.csv"),
+        ("task.classes=[a,b] task.unit=user", "Type task.user_column=NAME"),
+        ("task.classes=[a,b] task.unit=user task.user_column=who", "no column 'who'"),
+    ],
+)
+def test_settings_that_do_not_fit_a_file_are_one_message(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.csv").write_text(CSV)
+    typed = ["data", "check", "classification", "task.train_file=own.csv", *words.split()]
+    assert said in told(CliRunner().invoke(app, typed))
+
+
+def test_labels_that_are_all_alike_are_told(tmp_path):
+    file = tmp_path / "own.csv"
+    file.write_text(CSV.replace(",b", ",a"))
+    typed = ["data", "check", "classification", f"task.train_file={file}", "task.classes=[a,b]"]
+    assert "every label is a" in CliRunner().invoke(app, typed).output
+
+
+MODELS = {
+    "model=custom model.path=nowhere": "hub model nowhere could not be loaded",
+    "model=custom model.path=./nowhere": "there is no such folder",
+    "model=custom model.path=broken": "expected a model in save_pretrained form",
+    "model=custom model.path=strange": "expected a model in save_pretrained form",
+    "model=custom model.path=bundled:nope": "expected bundled:tiny",
+    "model=custom model.path=package:nope": "expected one of package:",
+    "model=custom model.path=random:nope": "expected one of random:",
+    "model=gpt3-175b": "has sizes and no weights; expected",
+    "model=random-gpt2": "is no text encoder",
+    "model=random-vit": "is no text encoder",
+    "model.tied=false": "type model.tied=null",
+    "device=cuda:9": "type device=cpu",
+    "optim.batch_size=500": "type optim.batch_size=8",
+    "task.max_length=100000": "type task.max_length=512",
+    "adapt=lora adapt.targets=[nope]": "expected names such as",
+    "adapt=lora adapt.rank=100000": "type adapt.rank=16",
+    "adapt=prefix": "type adapt=lora",
+    "clip=per_device clip.count=500": "expected 1 to 22",
+    "parallel=fsdp": "type ranks=N",
+    "runs_dir=own.csv": "own.csv",
+}
+
+
+@pytest.mark.parametrize("words", MODELS)
+def test_a_run_that_cannot_be_begun_is_one_message(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.csv").write_text(CSV)
+    for name, held in (("broken", "{"), ("strange", '{"model_type": "nope"}')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(held)
+    before = sorted(tmp_path.iterdir())
+    typed = [
+        *("task=classification", "task.train_file=own.csv", "task.test_share=0.2", "threads=1"),
+        *("task.classes=[a,b]", "model=random-bert", "optim.batch_size=8", "optim.steps=1"),
+    ]
+    chosen = [word.partition("=")[0] for word in words.split()]
+    typed = [word for word in typed if word.partition("=")[0] not in chosen]
+    with pytest.raises(SystemExit) as ended:
+        guarded(lambda: execute(compose([*typed, *words.split()])), hub=False, resumes=True)()
+    assert ended.value.code == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert MODELS[words] in message
+    assert "Traceback" not in message
+    # Nothing was spent, so nothing is left.
+    assert [path for path in tmp_path.iterdir() if path not in before] in ([], [tmp_path / "runs"])
+    assert not any(path.is_file() for path in tmp_path.glob("runs/*/*"))
+
+
+def test_there_are_a_hundred_of_these_too():
+    assert len(COMMANDS) + len(FILES) + len(MODELS) >= 100

@@ -10,9 +10,14 @@ from typing import Annotated, Any, NamedTuple
 import typer
 import typer.core
 
-from dpft.cli.guard import guarded
+from dpft.cli.guard import guarded, told
 from dpft.cli.interrupts import heed_at_once
 from dpft.report.terminal import echo
+
+TRAIN, BEFORE, AFTER = "Train", "Before a run", "After a run"
+USE, PAPERS = "Use a model", "Papers"
+# In the order of the help.
+_PURPOSES = (TRAIN, BEFORE, AFTER, USE, PAPERS)
 
 
 class Verb(NamedTuple):
@@ -20,6 +25,8 @@ class Verb(NamedTuple):
 
     Attributes:
         summary: for the list of verbs; the docstring of ``main`` begins with it.
+        purpose: under which it is listed.
+        settings: whether it takes those of a run, from a file (``--config``) too.
         hub: whether it may ask the model hub for something.
         resumes: whether the same command continues what it began.
         forwards: whether options that it does not have are settings or flags of Hydra's.
@@ -27,6 +34,8 @@ class Verb(NamedTuple):
     """
 
     summary: str
+    purpose: str = AFTER
+    settings: bool = False
     hub: bool = False
     resumes: bool = False
     forwards: bool = False
@@ -35,42 +44,61 @@ class Verb(NamedTuple):
 
 VERBS = {
     "train": Verb(
-        "Train, decode, score and record", hub=True, resumes=True, forwards=True, own_help=True
-    ),
-    "sweep": Verb("Many runs, with a live table", resumes=True, forwards=True),
-    "decode": Verb("Decode again with other settings, without training"),
-    "score": Verb("Score a run's generations, or any file"),
-    "account": Verb("Noise and epsilon by four accountants, without data"),
-    "ls": Verb("List the choices of every config group, or of one"),
-    "data": Verb("Find, check, fetch or generate a task's data", hub=True),
-    "plan": Verb("Memory, time and cost of a run, before it is paid for", hub=True),
-    "validate": Verb("Check a configuration without running it"),
-    "compare": Verb("Scores and guarantees of several runs side by side"),
-    "report": Verb("One HTML page of a run, of several or of a sweep"),
-    "table": Verb("A paper's table beside your runs, and the missing ones", resumes=True),
-    "claims": Verb("The papers' headline claims: do they hold?"),
-    "figure": Verb("A paper's figure, as PNG and SVG with its data as CSV", resumes=True),
-    "export": Verb("The model as a folder for other tools"),
-    "push": Verb("Upload the model to the hub"),
-    "chat": Verb("Talk to a trained model"),
-    "predict": Verb("A trained model's answers to the rows of a file"),
-    "eval": Verb("Score a model by lm-evaluation-harness"),
-    "generate": Verb("Synthetic records from a private run"),
-    "study": Verb("Human ratings of several runs' texts: make, read"),
-    "bench": Verb(
-        "Time and memory of clipping, beside non-private training and peers", resumes=True
-    ),
-    "select": Verb(
-        "Choose settings on private data, accounted", hub=True, resumes=True, forwards=True
-    ),
-    "audit": Verb(
-        "Train with canaries, and ask what they prove",
+        "Train, decode, score and record",
+        TRAIN,
+        settings=True,
         hub=True,
         resumes=True,
         forwards=True,
         own_help=True,
     ),
-    "demo": Verb("The main job on generated data, offline", hub=True, resumes=True),
+    "sweep": Verb(
+        "Many runs, with a live table", TRAIN, settings=True, resumes=True, forwards=True
+    ),
+    "select": Verb(
+        "Choose settings on private data, accounted",
+        TRAIN,
+        settings=True,
+        hub=True,
+        resumes=True,
+        forwards=True,
+    ),
+    "audit": Verb(
+        "Train with canaries, and ask what they prove",
+        TRAIN,
+        settings=True,
+        hub=True,
+        resumes=True,
+        forwards=True,
+        own_help=True,
+    ),
+    "demo": Verb("The main job on generated data, offline", TRAIN, hub=True, resumes=True),
+    "doctor": Verb("What this machine can do, and what it lacks", BEFORE),
+    "cp": Verb("List recipes, or copy one to change", BEFORE),
+    "ls": Verb("List the choices of every config group, or of one", BEFORE),
+    "data": Verb("Find, check, fetch or generate a task's data", BEFORE, hub=True),
+    "account": Verb("Noise and epsilon by four accountants, without data", BEFORE, settings=True),
+    "plan": Verb(
+        "Memory, time and cost of a run, before it is paid for", BEFORE, settings=True, hub=True
+    ),
+    "validate": Verb("Check a configuration without running it", BEFORE, settings=True),
+    "decode": Verb("Decode again with other settings, without training"),
+    "score": Verb("Score a run's generations, or any file"),
+    "compare": Verb("Scores and guarantees of several runs side by side"),
+    "report": Verb("One HTML page of a run, of several or of a sweep"),
+    "study": Verb("Human ratings of several runs' texts: make, read"),
+    "export": Verb("The model as a folder for other tools", USE),
+    "push": Verb("Upload the model to the hub", USE),
+    "chat": Verb("Talk to a trained model", USE),
+    "predict": Verb("A trained model's answers to the rows of a file", USE),
+    "eval": Verb("Score a model by lm-evaluation-harness", USE),
+    "generate": Verb("Synthetic records from a private run", USE),
+    "table": Verb("A paper's table beside your runs, and the missing ones", PAPERS, resumes=True),
+    "figure": Verb("A paper's figure, as PNG and SVG with its data as CSV", PAPERS, resumes=True),
+    "claims": Verb("The papers' headline claims: do they hold?", PAPERS),
+    "bench": Verb(
+        "Time and memory of clipping, beside non-private training and peers", PAPERS, resumes=True
+    ),
 }
 
 _typer = functools.partial(
@@ -83,11 +111,23 @@ _typer = functools.partial(
 
 
 class Verbs(typer.core.TyperGroup):
-    """Lists all verbs by their summaries, and imports the one that is called."""
+    """Lists all verbs by purpose with their summaries, and imports the one that is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, _, rest = super().resolve_command(ctx, args)
+        if name and VERBS[name].settings and any(w.partition("=")[0] == "--config" for w in rest):
+            from dpft.cli.run_file import expanded
+
+            rest = told(expanded, rest)
         return name, name and _command(name), rest
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        width = max(map(len, VERBS))
+        for purpose in _PURPOSES:
+            with formatter.section(purpose):
+                formatter.write_dl(
+                    [(f"{n:<{width}}", v.summary) for n, v in VERBS.items() if v.purpose == purpose]
+                )
 
 
 def _command(name: str) -> Any:

@@ -6,7 +6,7 @@ import errno
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import typer
 
@@ -16,6 +16,7 @@ from dpft.report.terminal import secho
 # A disk that is full or may not be written to, which any verb may meet anywhere.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 _SAME = "the same command"
+T = TypeVar("T")
 
 
 def guarded(verb: Callable[..., None], *, hub: bool, resumes: bool) -> Callable[..., None]:
@@ -43,6 +44,16 @@ def guarded(verb: Callable[..., None], *, hub: bool, resumes: bool) -> Callable[
         _run(verb, options, after)
 
     return run
+
+
+def told(work: Callable[[T], T], given: T) -> T:
+    """What the work makes of it; an error that the user can mend is one message, as of a verb."""
+    from dpft.config.errors import DpftError
+
+    try:
+        return work(given)
+    except DpftError as error:
+        _refuse(str(error))
 
 
 def alone(verb: str) -> None:
@@ -94,7 +105,9 @@ def _run(verb: Callable[..., None], options: dict[str, Any], after: str) -> None
 
 def _stop(error: KeyboardInterrupt, after: str) -> NoReturn:
     if speaks():
-        secho(f"dpft: stopped; {after}", err=True)
+        # What is kept is told by who kept it.
+        kept = "; ".join(getattr(error, "__notes__", ()))
+        secho(f"dpft: stopped; {after}{kept and f' ({kept})'}", err=True)
     sys.exit(error.status if isinstance(error, Stopped) else 130)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+import textwrap
 from typing import Annotated
 
 import typer
@@ -29,4 +33,13 @@ def main(
     for name in groups:
         secho(folder.typed(name), bold=True)
         for choice in folder.choices(name):
-            echo(f"  {choice:<19} {folder.summary(name, choice)}")
+            echo(_line(choice, folder.summary(name, choice)))
+
+
+def _line(choice: str, summary: str) -> str:
+    """A choice and what it is; beside each other, and below that, on a terminal of few columns."""
+    line = f"  {choice:<19} {summary}"
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        return line  # for grep and the like
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(line, width, subsequent_indent=" " * 22, break_on_hyphens=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,8 @@ def warn(text: str, *, err: bool = False) -> None:
 
 def make_console() -> Console:
     """A console for a wide table."""
-    return Console() if sys.stdout.isatty() else Console(width=_PIPED_WIDTH)
+    narrow = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console() if narrow else Console(width=_PIPED_WIDTH)
 
 
 def print_table(

@@ -24,7 +24,9 @@ _GIB, _MIB = 2**30, 2**20
 
 def main(
     overrides: Settings = None,
-    ranks: Annotated[int, typer.Option(min=1, help="Processes, one a device.")] = 1,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="Processes, one a device; default: ranks= of the run.")
+    ] = None,
     on: Annotated[
         str, typer.Option(metavar="DEVICE", help="Its data sheet: a name, a YAML file, or cpu.")
     ] = "h100-sxm",
@@ -62,6 +64,7 @@ def main(
     parallel=fsdp to shard the model over the ranks, --on NAME for another device.
     """
     run = parse(compose(overrides or ()))
+    ranks = ranks or run.ranks or 1
     with Console(stderr=True).status("simulating a step"):
         from dpft.training import plan as plans
         from dpft.training.devices import device

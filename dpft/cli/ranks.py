@@ -7,7 +7,9 @@ import signal
 import sys
 from pathlib import Path
 
+from dpft.cli.interrupts import heed_at_once, heed_by_exception, speaks
 from dpft.config.errors import DpftError
+from dpft.report.terminal import echo
 from dpft.sweep.ranks import end_with_job, read_run, report_ends, report_error
 
 
@@ -32,10 +34,18 @@ def start(folder: Path, ranks: int) -> None:
 def be_rank(folder: Path) -> None:
     """Be one of the processes of the run."""
     end_with_job(folder)
+    heed_at_once()
+    heed_by_exception()
     try:
         from dpft.cli.train import execute
 
         execute(read_run(folder))
+    except KeyboardInterrupt as told:
+        # The job says that it was stopped; what is kept, only a rank knows.
+        if speaks():
+            for note in getattr(told, "__notes__", ()):
+                echo(f"dpft: {note}", err=True)
+        sys.exit(128 + signal.SIGTERM)
     except Exception as error:
         report_error(folder, int(os.environ["RANK"]), error)
         if isinstance(error, DpftError):

@@ -19,6 +19,7 @@ from dpft.config.schema import parse
 from dpft.report.card import write_card
 from dpft.report.terminal import echo
 from dpft.tasks.metrics.baseline import cautions
+from dpft.tasks.metrics.shown import figure
 
 
 def main(
@@ -44,7 +45,7 @@ def main(
 
     for name, section in results.items():
         pairs = [
-            (metric, "-" if value is None else f"{value:.4f}", _beside(section, metric))
+            (metric, figure(metric, value, section.get("signature")), _beside(section, metric))
             for metric, value in section["metrics"].items()
         ]
         stopped = section.get("unfinished")

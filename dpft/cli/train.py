@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from dpft.cli.output import warn
 from dpft.config.checks import Effect, names_with
 from dpft.config.compose import resolved
 from dpft.config.errors import AuditError, ConfigError, DpftError
-from dpft.config.folder import conf_dir
+from dpft.config.folder import conf_dir, own_choices
 from dpft.config.overrides import check_flags, check_words, refusals_told
 from dpft.config.schema import Run, parse
 from dpft.parallel.launch import check_launcher, launched
@@ -25,6 +26,11 @@ _WITH_VALUE = (
     *("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn"),
     *("--config-dir", "-cd"),
 )
+# Of dpft itself.
+_VERBOSITY = {
+    **dict.fromkeys(("-q", "--quiet"), "verbosity=quiet"),
+    **dict.fromkeys(("-v", "--verbose"), "verbosity=steps"),
+}
 _INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
@@ -52,10 +58,14 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
 def main(arguments: Settings = None) -> None:
     """Train, decode, score and record: dpft train task=e2e clip=ghost eps=3
 
-    Takes Hydra overrides and flags in any order: -m (sweep), --cfg job, --info, --config-dir DIR.
+    Takes Hydra overrides and flags in any order: -m (sweep), --cfg job, --info, --config-dir DIR;
+    -q and -v for less and more of what it tells, and --config FILE (dpft.cli.run_file).
     """
-    words = flags_first(arguments or ())
+    words = flags_first([_VERBOSITY.get(word, word) for word in arguments or ()])
     check_flags(words)
+    for flag, place in pairwise([part for word in words for part in word.split("=", 1)]):
+        if flag in ("--config-dir", "-cd"):
+            own_choices(Path(place))
     check_words(words)
     import hydra
     from omegaconf import DictConfig, OmegaConf

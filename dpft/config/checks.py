@@ -107,6 +107,8 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str = "", **beside: A
                 f"unknown setting {dot}{key}{suggestion(str(key), fields)}; known: "
                 f"{', '.join(f'{dot}{name}' for name in fields)}"
             )
+        if value == "???":  # what a file of conf/ leaves to whoever chooses it
+            raise ConfigError(f"{dot}{key} is not set; type {dot}{key}=VALUE")
         values[key] = _checked(value, _hints(cls)[key], f"{dot}{key}")
     for name, field in fields.items():
         needed = field.default is field.default_factory is dataclasses.MISSING

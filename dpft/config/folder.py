@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dpft.config.errors import ConfigError
+
 Config = dict[str, Any]
 
 PRESETS = ("experiment", "hparams_search")
@@ -30,6 +32,29 @@ def groups() -> list[str]:
 def choices(group: str) -> list[str]:
     """What may be chosen in a group."""
     return sorted(file.stem for file in (conf_dir() / group).glob("*.yaml"))
+
+
+def own_choices(place: Path) -> list[str]:
+    """What a folder of one's own (``--config-dir``) adds, each as it is typed.
+
+    Raises:
+        ConfigError: there is no such folder, or one of its files is never read.
+    """
+    if not place.is_dir():
+        raise ConfigError(
+            f"--config-dir is {str(place)!r}; expected a folder with files such as "
+            "experiment/mine.yaml"
+        )
+    own = []
+    for file in sorted(place.glob("*/*.yaml")):
+        group, name = file.parent.name, file.stem
+        if group in groups() and name in choices(group):
+            raise ConfigError(
+                f"{file} is never read, since dpft has {group}={name} itself; expected another "
+                "name: rename it"
+            )
+        own.append(f"{typed(group) if group in groups() else f'+{group}='}{name}")
+    return own
 
 
 def typed(group: str) -> str:

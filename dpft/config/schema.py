@@ -345,7 +345,7 @@ class Run:
     # Whether there is such a device is asked where it is used: a run may be checked elsewhere.
     device: Annotated[str, Effect.EXECUTION]
     threads: Annotated[int, Bounds(above=0, most=4096), Effect.EXECUTION] | None
-    checkpoint_every: Annotated[Count, Effect.EXECUTION]
+    checkpoint_every: Annotated[Count, Effect.EXECUTION]  # steps; whichever of the two comes first
     resume: Annotated[str | None, Effect.EXECUTION]
     force: Annotated[bool, Effect.EXECUTION]
     raw: Mapping[str, Any]
@@ -359,6 +359,9 @@ class Run:
     precision: Literal["float32", "bfloat16"] = "float32"
     out_of_memory: Annotated[Literal["stop", "halve"], Effect.EXECUTION] = "stop"
     replay: Annotated[Literal["exact", "charge"], Effect.EXECUTION] = "exact"
+    verbosity: Annotated[Literal["quiet", "normal", "steps"], Effect.EXECUTION] = "normal"
+    # As checkpoint_every, by the first rank's clock; None: by steps alone.
+    checkpoint_minutes: Annotated[Positive | None, Effect.EXECUTION] = 5.0
     # Other kernels give other bits, by which a replayed step would be another release.
     compile: bool = False
 

@@ -45,6 +45,12 @@ def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> 
     layers = _layers(model, targets, needs)
     assert settings.rank is not None
     assert settings.alpha is not None
+    room = max(min(layer.weight.shape) for layer in layers)
+    if settings.rank > room:
+        raise ModelError(
+            f"adapt.rank is {settings.rank}, and no layer that it adapts has a rank above {room}; "
+            f"expected that at most: type adapt.rank={min(16, room)}"
+        )
     pair = needs.source and model.config.is_encoder_decoder
     config = LoraConfig(
         r=settings.rank,

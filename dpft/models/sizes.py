@@ -66,8 +66,9 @@ SIZES: Mapping[str, Callable[[], Any]] = MappingProxyType(
 
 def refuse(path: str) -> ModelError:
     """The error for a path that names sizes where weights are needed."""
+    known = [name for name in SIZES if name.startswith(PREFIX)]
+    meant = "" if path in known else suggestion(path, known)
     return ModelError(
-        f"model.path is {path!r}, which has sizes and no weights"
-        f"{suggestion(path, [known for known in SIZES if known.startswith(PREFIX)])}; expected a "
+        f"model.path is {path!r}, which has sizes and no weights{meant}; expected a "
         "model that can be loaded. dpft plan says what training it would take"
     )

@@ -14,6 +14,7 @@ from dpft.report.markdown import inline, table
 from dpft.runs.atomic import write_atomic
 from dpft.runs.lineage import FILE, descent
 from dpft.tasks.metrics.baseline import cautions
+from dpft.tasks.metrics.shown import shown
 
 HELD_OUT = (
     "a share of the data was held out, and no guarantee covers it: scores are computed from "
@@ -103,7 +104,7 @@ def _scores(scores: Mapping[str, Any]) -> str:
         (
             split,
             name,
-            "not computed" if value is None else number(value),
+            "not computed" if value is None else number(shown(name, value, score["signature"])),
             f"{score['examples']:,}",
             score["signature"],
         )

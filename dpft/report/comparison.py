@@ -17,6 +17,7 @@ from dpft.report.markdown import table as markdown_table
 from dpft.report.terminal import echo
 from dpft.runs.record import HARNESS
 from dpft.tasks.metrics.baseline import cautions
+from dpft.tasks.metrics.shown import figure
 
 Row = dict[str, str]
 # Columns by accountant.
@@ -53,7 +54,7 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
         section = scores[split]
         cells["instances"] = str(section["examples"])
         for metric, value in section["metrics"].items():
-            cells[metric] = "-" if value is None else f"{value:.4f}"
+            cells[metric] = figure(metric, value, section.get("signature"))
             if (constant := section.get("baselines", {}).get(metric)) is not None:
                 cells[f"{metric} of one class"] = f"{constant:.4f}"
     for name, section in scores.items():

@@ -29,8 +29,9 @@ from dpft.parallel.launch import check_launcher
 from dpft.report.terminal import echo
 
 _RUN, _ALIVE, _ENDED = "run.json", "alive", "ended.json"
-# Seconds that torchrun has to end its ranks before they end themselves.
-_PATIENCE = 5.0
+# Seconds that torchrun has to end its ranks, which finish a step and save it, before they end
+# themselves.
+_PATIENCE = 15.0
 _TERMINATED = 128 + signal.SIGTERM
 _TOLD_TO_END = (-signal.SIGTERM, _TERMINATED)  # statuses of ranks
 _FOLLOWS = RankError.__name__  # what a rank raises because another one failed

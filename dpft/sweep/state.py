@@ -22,6 +22,7 @@ from dpft.sweep import journal as events
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import Event, Journal, latest_attempt
 from dpft.sweep.points import Point, labels
+from dpft.tasks.metrics.shown import shown
 from dpft.tasks.scores import score
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"
@@ -143,6 +144,9 @@ class States:
                 error = "the audit refutes its guarantee; do not release the model"
                 return replace(row, error=error)
             metric, value = score(record, self._metric)
+            if value is not None:
+                section = record["scores"][record["config"]["decode"]["split"]]
+                value = shown(metric, value, section.get("signature"))
         except DpftError as error:
             return replace(row, error=str(error))
         return replace(row, metric=metric, score=value)

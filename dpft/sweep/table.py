@@ -16,6 +16,7 @@ from dpft.report.terminal import clock, echo
 from dpft.runs.closing import Closing
 from dpft.sweep import state
 from dpft.sweep.state import Row
+from dpft.tasks.metrics.shown import HUNDRED
 
 # Which rows are shown first where not all fit, and how.
 _STYLES = {
@@ -84,7 +85,8 @@ def cells(row: Row) -> tuple[str, str, str, str, str, str]:
     steps = "-" if row.step is None else "/".join(counted)
     unknown = "-" if row.point.private else "none"
     epsilon = unknown if row.epsilon is None else up(row.epsilon)
-    value = "-" if row.score is None else f"{row.score:.4f}"
+    digits = 2 if row.metric in HUNDRED else 4
+    value = "-" if row.score is None else f"{row.score:.{digits}f}"
     return row.label, row.state, steps, epsilon, value, clock(row.seconds)
 
 

@@ -216,7 +216,10 @@ class TextClassification(OwnData):
     def details(self, split: str) -> list[str]:
         counts = self._reading(split).labels
         listed = ", ".join(f"{name} {counts[i]:,}" for i, name in enumerate(self.class_names))
-        return [*super().details(split), f"labels: {listed}"]
+        told = [f"labels: {listed}"]
+        if len(present := [n for i, n in enumerate(self.class_names) if counts[i]]) == 1:
+            told.append(f"every label is {present[0]}: there is nothing to tell apart here")
+        return [*super().details(split), *told]
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         names = [p.prediction for p in predictions], [p.references[0] for p in predictions]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -152,6 +152,7 @@ def train(
     pipeline: PipelinedSums | None = None,
     spend: Callable[[int, Released], None] = lambda step, released: None,
     after_step: Callable[[int, StepStatistics], None] = lambda step, statistics: None,
+    moving: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
     """Run steps ``start`` to ``mechanism.steps - 1``.
 
@@ -177,6 +178,8 @@ def train(
         pipeline: what forms sums where ranks hold stages of the model; None: the clipper does.
         spend: called with each step and what it released, before the weights move: the ledger.
         after_step: called with each step when it is done: metrics, progress, checkpoints.
+        moving: entered where a step's release begins, left behind ``after_step``: what it must not
+            be interrupted in.
 
     Raises:
         RankError: if another process of the cohort failed, or has drawn another batch.
@@ -245,24 +248,25 @@ def train(
                 run=partial(attempted, step),
                 forget=partial(forget, clipper),
             )
-        if audit is not None:
-            audit.insert([index - len(data) for index in drawn if index >= len(data)])
-        statistics.released = noise.privatise_(step)
-        if audit is not None:
-            audit.observe()
-        if not mechanism.noise_multiplier:
-            _check_finite(clipper, step, agreed)
-        spend(step, statistics.released)
-        if reparametrisation is not None:
-            reparametrisation.transfer()
-        if isinstance(optimizer, AdamBC):
-            named = clipper.parameters
-            optimizer.deviations = {named[name]: std for name, std in noise.deviations.items()}
-        optimizer.step()
-        if mechanism.noise_multiplier:
-            _check_weights(optimizer, step, agreed)
-        statistics.seconds = time.perf_counter() - began
-        after_step(step, statistics)
+        with moving():
+            if audit is not None:
+                audit.insert([index - len(data) for index in drawn if index >= len(data)])
+            statistics.released = noise.privatise_(step)
+            if audit is not None:
+                audit.observe()
+            if not mechanism.noise_multiplier:
+                _check_finite(clipper, step, agreed)
+            spend(step, statistics.released)
+            if reparametrisation is not None:
+                reparametrisation.transfer()
+            if isinstance(optimizer, AdamBC):
+                named = clipper.parameters
+                optimizer.deviations = {named[name]: std for name, std in noise.deviations.items()}
+            optimizer.step()
+            if mechanism.noise_multiplier:
+                _check_weights(optimizer, step, agreed)
+            statistics.seconds = time.perf_counter() - began
+            after_step(step, statistics)
 
 
 def add_clipped(

@@ -30,10 +30,12 @@ class Progress:
 
     Args:
         quiet: nothing is shown.
+        verbosity: ``quiet``: warnings alone; ``steps``: a line for each step.
     """
 
-    def __init__(self, quiet: bool = False) -> None:
+    def __init__(self, quiet: bool = False, verbosity: str = "normal") -> None:
         self.console = Console(stderr=True, quiet=quiet)
+        self._verbosity = verbosity
         self._bars = Bars(
             TextColumn("{task.description:>9}", markup=False),
             BarColumn(),
@@ -42,7 +44,7 @@ class Progress:
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}", markup=False),
             console=self.console,
-            disable=not self.console.is_terminal,
+            disable=not self.console.is_terminal or verbosity == "quiet",
         )
         self._last_line = time.monotonic()
 
@@ -54,6 +56,8 @@ class Progress:
         self._bars.stop()
 
     def say(self, text: str) -> None:
+        if self._verbosity == "quiet":
+            return
         self.console.print(text, highlight=False, markup=False)
 
     def warn(self, text: str) -> None:
@@ -109,6 +113,6 @@ class Progress:
     def _line(self, bar: TaskID, done: int, total: int, note: str) -> None:
         now = time.monotonic()
         due = now - self._last_line >= _LINE_EVERY or done == total
-        if not self.console.is_terminal and due:
+        if (not self.console.is_terminal and due) or self._verbosity == "steps":
             self._last_line = now
             self.say(f"step {done}/{total}  {note}")

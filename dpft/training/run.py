@@ -104,7 +104,10 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
         # Several runs may share a process.
         torch.set_num_threads(run.threads or _THREADS)
         cohort.from_first((False, torch.get_num_threads()))
-        with Progress() as progress, tracking(run, directory, progress.warn) as tracker:
+        with (
+            Progress(verbosity=run.verbosity) as progress,
+            tracking(run, directory, progress.warn) as tracker,
+        ):
             if not run.clip.private:
                 progress.say("clip=none: training without privacy; eps is of no effect")
             try:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from array import array
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from dpft.training.optim import make_optimizer
 from dpft.training.out_of_memory import MICROBATCHES, Budget, explained
 from dpft.training.progress import Progress
 from dpft.training.setup import Prepared, whole_again
+from dpft.training.stopping import HEARD, Stopping
 from dpft.training.trackers import Figures, Guarded
 
 _AUDIT = "audit"  # the folder under private/
@@ -76,6 +78,7 @@ class Session(Closing):
         ]
         self._optimizer = make_optimizer(run.optim, iter(self._moved.values()))
         self.seconds = 0.0
+        self._saved_at = time.monotonic()
         self._cohort.meet(word=f"{prepared.data} {prepared.model}")
         spent = self._ledger.next_step if self._ledger else None
         saved = runs.checkpoint.load_latest(directory, spent, self._cohort)
@@ -85,7 +88,7 @@ class Session(Closing):
                 if self._ledger is not None:
                     begun = 0 if saved is None else saved.step
                     go_on(run, self._mechanism, directory, self._ledger, begun, progress)
-        self._start = self._take_over(saved)
+        self._start = self._done = self._saved = self._take_over(saved)
         further = self._cohort.from_first(self._ledger.further if self._ledger else ())
         self._prepared = in_epoch(prepared, further)
         self._mechanism = self._prepared.parts.mechanism
@@ -122,6 +125,9 @@ class Session(Closing):
 
             figures = Figures(self._mechanism, run.track.private, tuple(names))
             self._tracker.begin(start)
+            stopping = Stopping(agreed=self._cohort.size > 1)
+            stack.enter_context(self._kept(stopping))
+            stack.enter_context(stopping.heard())
 
             def after_step(step: int, statistics: StepStatistics) -> None:
                 self.seconds += statistics.seconds
@@ -137,9 +143,8 @@ class Session(Closing):
                         values = figures.of_step(step, rate, thresholds, summary)
                         self._tracker.step(step + 1, values)
                 show(step, summary)
-                done = step + 1
-                if done % run.checkpoint_every == 0 and done < self._mechanism.steps:
-                    self._save(done)
+                self._done = step + 1
+                self._save_if_due(stopping)
 
             train(
                 model=prepared.parts.loaded.model,
@@ -157,6 +162,7 @@ class Session(Closing):
                 pipeline=prepared.parts.pipeline,
                 spend=self._spend,
                 after_step=after_step,
+                moving=stopping.moving,
             )
             if start < self._mechanism.steps:
                 self._save(self._mechanism.steps)
@@ -251,6 +257,44 @@ class Session(Closing):
             if self._ledger is not None:
                 self._ledger.spend(step, **entry)
 
+    def _save_if_due(self, stopping: Stopping) -> None:
+        """Save behind so many steps, so many minutes, or before ranks stop, all of them.
+
+        Raises:
+            KeyboardInterrupt: one was told to.
+        """
+        done, minutes = self._done, self._run.checkpoint_minutes
+        # The first rank's clock decides: ranks save together, and clocks differ.
+        late = self._cohort.rank == 0 and minutes is not None
+        late = late and time.monotonic() - self._saved_at >= 60 * (minutes or 0)
+        asked = [stopping.asked == number for number in HEARD]
+        due, *stop = self._cohort.agree([late, *asked], "")
+        due = (due or done % self._run.checkpoint_every == 0) and done < self._mechanism.steps
+        if due or any(stop):
+            self._save(done)
+        for number, told in zip(HEARD, stop, strict=True):
+            if told:
+                stopping.stop(number)
+
+    @contextmanager
+    def _kept(self, stopping: Stopping) -> Iterator[None]:
+        """Around the steps: an interrupt says what is saved; one process saves what it can."""
+        try:
+            yield
+        except KeyboardInterrupt as told:
+            # Several ranks have saved already, unless this is the second interrupt.
+            if self._cohort.size == 1 and stopping.whole and self._done > self._saved:
+                try:
+                    self._save(self._done)
+                except runs.RunError as error:
+                    told.add_note(f"{error}")
+            told.add_note(
+                f"step {self._saved} of {self._mechanism.steps} is saved"
+                if self._saved
+                else "no step is saved: those that were taken are repeated exactly, and count once"
+            )
+            raise
+
     def _save(self, step: int) -> None:
         """Write a checkpoint, of the same form whatever the layout; every rank its part."""
         held, rest = taken_apart(self._optimizer, self._names, self._cohort)
@@ -269,6 +313,7 @@ class Session(Closing):
             audited = self._prepared.auditor.state()
             runs.save_private_state(self._directory, _AUDIT, step, audited)
         runs.checkpoint.save(self._directory, step, tensors, state, self._cohort)
+        self._saved, self._saved_at = step, time.monotonic()
 
 
 def release_digest(parameters: Mapping[str, torch.nn.Parameter], released: Released) -> str:

@@ -13,6 +13,7 @@ from dpft.config.schema import SHORTHANDS, Decode, Model, Optim, Privacy, Run, p
 PLACE = {"name", "runs_dir", "sweep"}
 EXECUTION = {
     *("resume", "force", "device", "threads", "checkpoint_every"),
+    *("checkpoint_minutes", "verbosity"),
     *("record_norms", "out_of_memory", "cache", "parallel", "ranks", "replay", "track"),
 }
 

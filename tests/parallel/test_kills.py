@@ -108,7 +108,8 @@ def test_a_rank_that_lacks_a_file_ends_all_with_its_message(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_ranks_that_are_told_to_stop_say_once_that_the_same_command_continues(tmp_path, number):
-    both = ranks([*SETTINGS, "optim.steps=500", "name=run"], tmp_path, tmp_path)
+    words = ("optim.steps=500", "checkpoint_every=400", "name=run")
+    both = ranks([*SETTINGS, *words], tmp_path, tmp_path)
     ledger = tmp_path / "runs/run/ledger.jsonl"
     both[0].wait_for(lambda: ledger.exists() and ledger.read_bytes().count(b"\n") > 3)
     for process in both:
@@ -120,6 +121,11 @@ def test_ranks_that_are_told_to_stop_say_once_that_the_same_command_continues(tm
     said = "".join(result.stderr for result in results)
     assert said.count("dpft: stopped; the same command continues where it left off") == 1
     assert "Traceback" not in said
+    # They agreed on the step, which they saved together.
+    (saved,) = (tmp_path / "runs/run/checkpoints").iterdir()
+    step = int(saved.name.removeprefix("step-"))
+    assert f"(step {step} of 500 is saved)" in " ".join(said.split())
+    assert ledger.read_bytes().count(b"\n") == 1 + step
 
 
 @pytest.mark.skipif("DPFT_LONG" not in os.environ, reason="takes an hour: DPFT_LONG=1 runs it")

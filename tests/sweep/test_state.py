@@ -83,7 +83,7 @@ def test_every_state_is_told(folder, tmp_path):
         *("done", "running", "stopped", "failed", "skipped", "running", "waiting")
     ]
     assert [row.label for row in rows[:2]] == ["seed=0", "seed=1"]
-    assert cells(rows[0])[2:5] == ("8/8", "2.900", "0.2500")
+    assert cells(rows[0])[2:5] == ("8/8", "2.900", "0.25")
     assert (rows[1].step, rows[1].steps, rows[1].epsilon) == (3, 8, 1.5)
     assert (rows[2].step, rows[2].epsilon) == (5, 2.5)
     assert rows[3].error == "no data"
@@ -137,7 +137,7 @@ def test_of_secret_trials_no_file_learns_what_failed(folder, tmp_path, monkeypat
         sweep._run((), folder, secret)
     told = "".join(capsys.readouterr())
 
-    for known in ("seed=", "out of memory", "1 done", "0.2500"):
+    for known in ("seed=", "out of memory", "1 done", "0.25"):
         assert (known in told) is not secret
     assert ("why is secret as well" in told) is secret
 

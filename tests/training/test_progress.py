@@ -11,9 +11,9 @@ SUMMARY = {"loss": 6.43361, "records": 8, "dropped": 3}
 SETTING = {"sampling_rate": 0.1, "noise_multiplier": 1.0, "delta": 1e-5}
 
 
-def shown(capsys, sigma=1.0, steps=2, summary=SUMMARY):
+def shown(capsys, sigma=1.0, steps=2, summary=SUMMARY, verbosity="normal"):
     mechanism = Mechanism(100, 10, steps, sigma, (1.0,) if sigma else (), 1e-5)
-    with Progress() as progress, progress.training(0, mechanism) as show:
+    with Progress(verbosity=verbosity) as progress, progress.training(0, mechanism) as show:
         for step in range(steps):
             show(step, summary)
     captured = capsys.readouterr()
@@ -26,6 +26,16 @@ def test_noiseless_figures_of_private_records_are_kept_out_of_log_files(capsys):
     assert "step 2/2" in said
     for word in ("loss", "6.43", "dropped", "3"):
         assert word not in said.partition("eps")[2]
+
+
+def test_a_line_for_each_step_tells_no_more_of_it_and_quiet_is_quiet(capsys):
+    said = shown(capsys, steps=3, verbosity="steps")
+    assert [f"step {step}/3" in said for step in (1, 2, 3)] == [True] * 3
+    assert "loss" not in said
+    with Progress(verbosity="quiet") as progress:
+        progress.say("loading")
+        progress.warn("careful")
+    assert capsys.readouterr().err == "warning: careful\n"
 
 
 def test_without_noise_there_is_nothing_to_keep(capsys):

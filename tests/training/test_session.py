@@ -2,6 +2,8 @@
 
 import json
 import os
+import pkgutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -156,3 +158,75 @@ def test_time_and_thresholds_go_on_from_the_checkpoint(tmp_path):
         with Session(run, prepared, directory, progress) as session:
             assert session.seconds == pytest.approx(seconds)
         assert prepared.parts.clipper.estimates == first
+
+
+@pytest.mark.parametrize(("minutes", "steps"), [("1e-9", [1, 2, 3]), ("5", [3])])
+def test_checkpoints_are_kept_by_time_too(tmp_path, monkeypatch, minutes, steps):
+    save, saved = runs.checkpoint.save, []
+    monkeypatch.setattr(
+        runs.checkpoint,
+        "save",
+        lambda run, step, *rest: (saved.append(step), save(run, step, *rest)),
+    )
+    words = ("optim.steps=3", "checkpoint_every=100", f"checkpoint_minutes={minutes}")
+    trained(settings(tmp_path, *words))
+    assert saved == steps
+
+
+STOPPED = ("optim.steps=4", "privacy.noise_seed=1", "clip=per_layer_adaptive")
+
+
+def final(run):
+    """The last checkpoint's tensors and thresholds, and what the ledger says of each step."""
+    folder = run_path(run)
+    (part,) = (folder / "checkpoints/step-00000004").glob("part-*")
+    manifest = json.loads((folder / "checkpoints/step-00000004/manifest.json").read_text())
+    digests = [entry["update"] for entry in runs.read_ledger(folder / "ledger.jsonl").entries]
+    return part.read_bytes(), manifest["state"]["estimates"], digests
+
+
+@pytest.fixture(scope="module")
+def unstopped(tmp_path_factory):
+    run = settings(tmp_path_factory.mktemp("unstopped"), *STOPPED)
+    trained(run)
+    return final(run)
+
+
+@pytest.mark.parametrize(
+    ("place", "saved", "number"),
+    [
+        ("dpft.training.loop:_observe", 1, signal.SIGTERM),  # amid a sum: nothing has moved
+        # Thresholds have, weights have not.
+        ("dpft.privacy.noise:GaussianNoise.privatise_", 2, signal.SIGINT),
+    ],
+)
+def test_a_run_that_is_told_to_stop_saves_what_it_has(
+    tmp_path, monkeypatch, unstopped, place, saved, number
+):
+    """The signal comes behind what the second step does in that place."""
+    before = signal.signal(number, lambda *told: signal.default_int_handler(*told))
+    run, calls = settings(tmp_path, *STOPPED), 0
+    owner, _, name = place.replace(":", ".").rpartition(".")
+    usual = pkgutil.resolve_name(place)
+
+    def interrupted(*given, **options):
+        nonlocal calls
+        calls += 1
+        done = usual(*given, **options)
+        if calls == 2:
+            os.kill(os.getpid(), number)
+        return done
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{owner}.{name}", interrupted)
+            with pytest.raises(KeyboardInterrupt) as told:
+                trained(run)
+    finally:
+        signal.signal(number, before)
+    assert told.value.__notes__ == [f"step {saved} of 4 is saved"]
+    assert [path.name for path in (run_path(run) / "checkpoints").iterdir()] == [
+        f"step-{saved:08d}"
+    ]
+    trained(run)
+    assert final(run) == unstopped

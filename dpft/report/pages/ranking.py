@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from dpft.config.errors import DpftError
 from dpft.report.pages.gather import Gathered
 from dpft.report.pages.settings import compared
+from dpft.tasks.metrics.shown import shown
 from dpft.tasks.scores import lower_is_better, score
 
 _SEEDS = ("seed", "privacy.noise_seed")
@@ -109,8 +110,14 @@ def kinds_of(groups: Sequence[Repeated]) -> list[Kind]:
 
 def metrics(run: Gathered) -> Mapping[str, Any]:
     """The scores of the split that was decoded; empty where the record has none."""
-    found = _section(run).get("metrics")
-    return found if isinstance(found, Mapping) else {}
+    section = _section(run)
+    found = section.get("metrics")
+    if not isinstance(found, Mapping):
+        return {}
+    return {
+        name: value if _number(value) is None else shown(name, value, section.get("signature"))
+        for name, value in found.items()
+    }
 
 
 def swept(run: Gathered) -> dict[str, str]:
@@ -156,7 +163,9 @@ def _scored(run: Gathered, metric: str | None) -> tuple[Kind, float] | None:
     if _number(value) is None or value is None:
         return None
     task, decode = (run.config.get(group) or {} for group in ("task", "decode"))
-    return Kind(str(task.get("name")), str(decode.get("split")), name), value
+    return Kind(str(task.get("name")), str(decode.get("split")), name), shown(
+        name, value, _section(run).get("signature")
+    )
 
 
 def _section(run: Gathered) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from dpft.report.pages.settings import choices, without_folders
 from dpft.report.terminal import clock
 from dpft.runs.lineage import base_model
 from dpft.tasks.metrics.baseline import cautions
+from dpft.tasks.metrics.shown import figure
 
 # Names and values; a value of None has no row.
 Rows = list[tuple[str, Any]]
@@ -82,7 +83,7 @@ def scores(run: Gathered) -> dict[str, Any]:
         (
             split,
             metric,
-            "not computed" if value is None else f"{value:.4f}",
+            figure(metric, value, scored.get("signature"), none="not computed"),
             *([_constant(scored, metric)] if constants else []),
             f"{scored.get('examples', 0):,}",
         )
@@ -168,7 +169,7 @@ def brief_scores(run: Gathered) -> str:
     said = []
     for split, scored in ((run.record or {}).get("scores") or {}).items():
         figures = ", ".join(
-            f"{metric} {'not computed' if value is None else f'{value:.4f}'}"
+            f"{metric} {figure(metric, value, scored.get('signature'), none='not computed')}"
             for metric, value in scored["metrics"].items()
         )
         said.append(f"{split} ({scored.get('examples', 0):,} examples): {figures}")

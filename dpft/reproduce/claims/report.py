@@ -20,6 +20,7 @@ from dpft.reproduce.claims.evaluate import Result
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark
 
 WIDTH = 140
+_WIDE = 120  # columns that a table of claims needs
 _SIDES = {
     Side.PRINTED: "printed",
     Side.PAPER: "paper scale",
@@ -93,7 +94,9 @@ def show(page: Page, console: Console) -> None:
     if page.title:
         console.print(Text(f"{page.title}: {page.says}", style="bold"))
     _show_notes(page.facts, console)
-    if page.rows:
+    if page.rows and not page.title and console.width < _WIDE:
+        _show_apart(page, console)
+    elif page.rows:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_lines=not page.title)
         for place, heading in enumerate(page.headings):
             table.add_column(Text(heading), ratio=3 if place == 1 else None)  # the longest texts
@@ -105,6 +108,15 @@ def show(page: Page, console: Console) -> None:
         console.print(Text("What would test those not yet testable:", style="bold"))
     for command in page.commands:
         console.print(Padding(Text(command), (0, 0, 0, 1)))
+
+
+def _show_apart(page: Page, console: Console) -> None:
+    """The rows of a list below each other, where columns beside each other would be slivers."""
+    for name, says, *others in page.rows:
+        console.print(Text.assemble((f"{name}  ", "bold"), says))
+        for heading, cell in zip(page.headings[2:], others, strict=True):
+            console.print(Padding(Text.assemble(f"{heading}: ", cell), (0, 0, 0, 4)))
+        console.print()
 
 
 def _show_notes(notes: Notes, console: Console) -> None:

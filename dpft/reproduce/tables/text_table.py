@@ -14,7 +14,15 @@ from dpft.reproduce.tables.marks import Mark
 from dpft.reproduce.tables.plan import key_of
 from dpft.reproduce.tables.verdicts import Verdict
 
-_PLACES = ("device", "threads", "runs_dir", "checkpoint_every", "task.data_dir")
+_PLACES = (
+    "device",
+    "threads",
+    "runs_dir",
+    "checkpoint_every",
+    "checkpoint_minutes",
+    "verbosity",
+    "task.data_dir",
+)
 
 
 @dataclass(frozen=True)
