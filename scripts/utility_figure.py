@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpft.privacy.guarantee import Guarantee
+from dpft.tasks.metrics.shown import HUNDRED, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +72,8 @@ def _point(folder: str, run: str, metric: str) -> Point:
         (ROOT / "results" / folder / run / "record.json").read_text()
     )
     guarantee = Guarantee.of_record(record)
-    score = record["scores"][record["config"]["decode"]["split"]]["metrics"][metric]
+    found = record["scores"][record["config"]["decode"]["split"]]
+    score = shown(metric, found["metrics"][metric], found.get("signature"))
     return Point(folder, run, metric, guarantee.stated if guarantee.private else None, score)
 
 
@@ -104,10 +106,11 @@ def _draw(axes: Axes, panel: list[Point], title: str) -> None:
     private = [(p.epsilon, p.score) for p in panel if p.epsilon is not None]
     (plain,) = (p.score for p in panel if p.epsilon is None)
     metric = panel[0].metric
+    digits = 1 if metric in HUNDRED else 3
     axes.plot(*zip(*private, strict=True), marker="o", color="#0072B2")
     for x, y in private:
-        axes.annotate(f"{y:.3f}", (x, y), (0, -13), textcoords="offset points", ha="center")
-    levels = {f"without privacy {plain:.3f}": plain}
+        axes.annotate(f"{y:.{digits}f}", (x, y), (0, -13), textcoords="offset points", ha="center")
+    levels = {f"without privacy {plain:.{digits}f}": plain}
     if metric in MAJORITY:
         levels[f"majority class {MAJORITY[metric]:.3f}"] = MAJORITY[metric]
     for name, y in levels.items():
