@@ -14,7 +14,7 @@ from dpft.report.terminal import echo, secho
 
 RUNS = {
     "pretrained": ["clip=none", "optim.steps=0"],
-    "private": [],
+    "eps3": [],
     # What one would choose with nothing to hide: small batches, and one epoch is enough.
     "non-private": ["clip=none", "optim.batch_size=64", "optim.epochs=1", "optim.lr=1.0e-3"],
 }
@@ -39,9 +39,7 @@ def main(
     echo(f"\nWhat they wrote, for two of {_prompts(runs)} prompts:\n")
     print_written(runs)
     echo("Next: all of it on one page, then a run of your own with a smaller budget\n")
-    # Each by name: a search would pass over the one called private.
-    paths = " ".join(str(path) for path, _ in runs)
-    echo(f"  dpft report {paths}\n  dpft train +experiment=demo eps=1")
+    echo(f"  dpft report {folder}\n  dpft train +experiment=demo eps=1")
 
 
 def _prompts(runs: Sequence[tuple[Path, Mapping[str, Any]]]) -> int:
