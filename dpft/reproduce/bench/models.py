@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpft.privacy.token_losses import IGNORED, token_losses
 from dpft.reproduce.bench.catalog import MODELS
 
 CLASSES = 10
-IGNORED = -100
 # Share of positions that the masked language model predicts.
 _MASKED = 0.15
 _GPT2_SIZES = {
@@ -204,10 +204,7 @@ def _images(model: Any, batch: int, length: None, generator: torch.Generator) ->
 
 def _per_token(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross entropy over each record's labelled tokens, ``(B, T, V)`` to ``(B,)``."""
-    entropy = F.cross_entropy(
-        logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=IGNORED
-    ).view_as(labels)
-    return entropy.sum(1) / (labels != IGNORED).sum(1)
+    return token_losses(logits, labels).sum(1) / (labels != IGNORED).sum(1)
 
 
 def _next_token(model: nn.Module, inputs: Inputs) -> Tensor:
