@@ -18,8 +18,8 @@ IGNORED = -100
 """In targets, a position without a loss."""
 
 # Numbers worked on at a time: small beside all logits, many enough that a call costs little.
-_PIECE = 2**22
-_SHARE = 16
+_PIECE = 2**18
+_SHARE = 32
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
