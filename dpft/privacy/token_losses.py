@@ -7,7 +7,7 @@ log-probabilities, the gradient with respect to those, and the logits' gradient.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -72,7 +72,8 @@ def _pieces(logits: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Views of some tokens of each: ``(n, V)`` of ``(B, T, V)``, ``(n,)`` of ``(B, T)``."""
     size = max(1, max(_PIECE, logits.numel() // _SHARE) // logits.shape[-1])
     every = (logits, *others)
-    # A part of logits that are longer has no view as one sequence.
-    runs = [[x.flatten(0, 1) for x in every]] if logits.is_contiguous() else zip(*every, strict=True)
+    runs: Iterable[tuple[Tensor, ...]] = zip(*every, strict=True)
+    if logits.is_contiguous():  # part of longer logits has no view as one sequence
+        runs = [tuple(x.flatten(0, 1) for x in every)]
     for run in runs:
         yield from zip(*(x.split(size) for x in run), strict=True)
