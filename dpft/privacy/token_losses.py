@@ -58,7 +58,8 @@ class TokenLosses(torch.autograd.Function):
             with torch.enable_grad():
                 some = some.detach().requires_grad_()
                 losses = _losses(some, those)
-            place.copy_(*torch.autograd.grad(losses, some, factors))
+            (found,) = torch.autograd.grad(losses, some, factors)
+            place.copy_(found)
         return out, None
 
 
