@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -15,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpft.privacy.token_losses import IGNORED, token_losses
 from dpft.reproduce.bench.catalog import MODELS
 
 CLASSES = 10
-IGNORED = -100
 # Share of positions that the masked language model predicts.
 _MASKED = 0.15
 _GPT2_SIZES = {
@@ -38,13 +39,16 @@ class Workload:
     Attributes:
         model: the module.
         inputs: ``inputs(B)`` draws a batch, the same one every time.
-        losses: ``losses(model, inputs)`` of shape ``(B,)``; takes the model since peers wrap it.
+        losses: ``losses(model, inputs)`` of shape ``(B,)``, by PyTorch's functions; takes the model
+            since peers wrap it.
+        own_losses: the same as dpft's runs compute them.
         blocks: number of repeated blocks, for styles that divide them.
     """
 
     model: nn.Module
     inputs: Callable[[int], Inputs]
     losses: Callable[[nn.Module, Inputs], Tensor]
+    own_losses: Callable[[nn.Module, Inputs], Tensor]
     blocks: int
 
 
@@ -59,7 +63,7 @@ def build(
     with torch.device(device):
         model, blocks = _BUILDERS[name](name, untied)
     model = model.to(device=device, dtype=dtype).train()
-    draw, losses = _work(name)
+    draw, losses, own_losses = _work(name)
 
     def inputs(batch: int) -> Inputs:
         generator = torch.Generator().manual_seed(seed)
@@ -69,7 +73,7 @@ def build(
             for key, value in drawn.items()
         }
 
-    return Workload(model, inputs, losses, blocks)
+    return Workload(model, inputs, losses, own_losses, blocks)
 
 
 def _gpt2(name: str, untied: bool) -> tuple[nn.Module, int]:
@@ -153,13 +157,18 @@ _BUILDERS: Mapping[str, Callable[[str, bool], tuple[nn.Module, int]]] = MappingP
 )
 
 
-def _work(name: str) -> tuple[Callable[..., dict[str, Tensor]], Callable[..., Tensor]]:
-    """How a model's inputs are drawn and its losses computed."""
+def _work(
+    name: str,
+) -> tuple[Callable[..., dict[str, Tensor]], Callable[..., Tensor], Callable[..., Tensor]]:
+    """How a model's inputs are drawn and its losses computed, by PyTorch and by dpft."""
     if name == "roberta-base":
-        return _labelled_tokens, _classified
-    if name == "roberta-base-mlm":
-        return _masked_tokens, _masked
-    return (_images, _images_classified) if MODELS[name].length is None else (_tokens, _next_token)
+        return _labelled_tokens, _classified, _classified
+    if MODELS[name].length is None:
+        return _images, _images_classified, _images_classified
+    draw, losses = (
+        (_masked_tokens, _masked) if name == "roberta-base-mlm" else (_tokens, _next_token)
+    )
+    return draw, losses, partial(losses, entropy=token_losses)
 
 
 def _random_tokens(model: Any, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
@@ -202,23 +211,30 @@ def _images(model: Any, batch: int, length: None, generator: torch.Generator) ->
     }
 
 
-def _per_token(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross entropy over each record's labelled tokens, ``(B, T, V)`` to ``(B,)``."""
-    entropy = F.cross_entropy(
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Of each token, ``(B, T, V)`` to ``(B, T)``."""
+    return F.cross_entropy(
         logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=IGNORED
     ).view_as(labels)
-    return entropy.sum(1) / (labels != IGNORED).sum(1)
 
 
-def _next_token(model: nn.Module, inputs: Inputs) -> Tensor:
+Entropy = Callable[[Tensor, Tensor], Tensor]
+
+
+def _per_token(logits: Tensor, labels: Tensor, entropy: Entropy) -> Tensor:
+    """Mean cross entropy over each record's labelled tokens, ``(B, T, V)`` to ``(B,)``."""
+    return entropy(logits, labels).sum(1) / (labels != IGNORED).sum(1)
+
+
+def _next_token(model: nn.Module, inputs: Inputs, entropy: Entropy = _cross_entropy) -> Tensor:
     logits = model(
         input_ids=inputs["input_ids"], position_ids=inputs["position_ids"], use_cache=False
     ).logits
-    return _per_token(logits, inputs["labels"])
+    return _per_token(logits, inputs["labels"], entropy)
 
 
-def _masked(model: nn.Module, inputs: Inputs) -> Tensor:
-    return _per_token(model(input_ids=inputs["input_ids"]).logits, inputs["labels"])
+def _masked(model: nn.Module, inputs: Inputs, entropy: Entropy = _cross_entropy) -> Tensor:
+    return _per_token(model(input_ids=inputs["input_ids"]).logits, inputs["labels"], entropy)
 
 
 def _classified(model: nn.Module, inputs: Inputs) -> Tensor:

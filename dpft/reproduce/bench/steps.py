@@ -32,7 +32,10 @@ class Step:
 
 
 def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> Step:
-    """One step of a clipping style, or of non-private training for ``none``."""
+    """One step of a clipping style, or of non-private training for ``none``.
+
+    The latter is that of anybody: its losses are PyTorch's.
+    """
     from dpft.privacy import make_clipper
 
     style, options = style_options(name, workload.blocks)
@@ -41,14 +44,15 @@ def style_step(name: str, workload: Workload, threshold: float, dtype: str) -> S
     clipper = make_clipper(workload.model, style, **options)
     adaptive = clipper.adaptive
     parameters = list(workload.model.parameters())
+    own = style != "none"
 
     def run(inputs: Inputs) -> None:
         # As in training: where rules are to be checked, on some records ahead of the batch.
         some = clipper.to_check(len(next(iter(inputs.values()))))
         if some is not None:
             few = {name: rows[some.to(rows.device)] for name, rows in inputs.items()}
-            clipper.check(forward(workload, workload.model, few, dtype))
-        losses = forward(workload, workload.model, inputs, dtype)
+            clipper.check(forward(workload, workload.model, few, dtype, own))
+        losses = forward(workload, workload.model, inputs, dtype, own)
         clipper.backward(losses)
         if adaptive is not None:
             # As in training, but for the noise on the counts.
@@ -75,12 +79,23 @@ def style_options(name: str, blocks: int) -> tuple[str, dict[str, Any]]:
     return style, {}
 
 
-def forward(workload: Workload, model: nn.Module, inputs: Inputs, dtype: str) -> Tensor:
-    """Losses of shape ``(B,)``; under autocast for ``bfloat16``, as mixed precision is trained."""
+def forward(
+    workload: Workload, model: nn.Module, inputs: Inputs, dtype: str, own: bool = False
+) -> Tensor:
+    """Losses of shape ``(B,)``; under autocast for ``bfloat16``, as mixed precision is trained.
+
+    Args:
+        workload: what is run.
+        model: its model, or a wrapper of it.
+        inputs: a batch.
+        dtype: of the job.
+        own: whether losses are computed as dpft does it.
+    """
+    losses = workload.own_losses if own else workload.losses
     if dtype != "bfloat16":
-        return workload.losses(model, inputs)
+        return losses(model, inputs)
     with torch.autocast(next(iter(inputs.values())).device.type, dtype=torch.bfloat16):
-        return workload.losses(model, inputs).float()
+        return losses(model, inputs).float()
 
 
 def weights_dtype(dtype: str) -> torch.dtype:

@@ -10,12 +10,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from dpft.config.schema import Decode
 from dpft.privacy.shapes import padded
+from dpft.privacy.token_losses import token_losses
 from dpft.tasks.objectives.base import Batch, Instance, Prediction
 from dpft.tasks.objectives.dealing import answered
 from dpft.tasks.objectives.decode import decode
@@ -336,6 +336,4 @@ def token_nll(model: nn.Module, batch: Batch) -> Tensor:
     ).logits
     if logits.shape[1] > targets.shape[1]:  # some models do not do as they are asked
         logits = logits[:, -targets.shape[1] :]
-    return F.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-100
-    ).view_as(targets)
+    return token_losses(logits, targets)

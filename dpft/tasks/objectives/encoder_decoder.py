@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from dpft.config.errors import ModelError
 from dpft.privacy.shapes import padded
+from dpft.privacy.token_losses import token_losses
 from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.causal import Causal, CausalExample
 from dpft.tasks.objectives.records import TextRecord
@@ -89,9 +89,7 @@ class EncoderDecoder(Causal):
         targets = batch.tensors["targets"]
         given = {name: x for name, x in batch.tensors.items() if name != "targets"}
         logits = model(**given, use_cache=False).logits
-        return F.cross_entropy(
-            logits.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-100
-        ).view_as(targets)
+        return token_losses(logits, targets)
 
     def _ended(self, segments: Sequence[list[int]]) -> list[list[int]]:
         if not self.ends or not segments:

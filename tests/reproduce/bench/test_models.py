@@ -68,6 +68,7 @@ def test_a_token_models_loss_is_the_mean_over_predicted_tokens():
         logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none"
     ).mean(1)
     torch.testing.assert_close(workload.losses(workload.model, inputs), expected)
+    torch.testing.assert_close(workload.own_losses(workload.model, inputs), expected)
 
 
 def test_inputs_are_the_same_every_time():

@@ -20,6 +20,8 @@ from typing import Any, cast
 import torch
 from torch.autograd.graph import Node
 
+from dpft.privacy.token_losses import TokenLosses
+
 Shape = tuple[int, ...]
 # Of each dimension of an input, the dimension of the result that it becomes, or None.
 Axes = Sequence[int | None]
@@ -50,7 +52,7 @@ def carried(
     name = _function(node.name())
     if _DECLARED in _metadata(node):
         return 1 if outer == 1 else None
-    rule = RULES.get(name)
+    rule = _token_losses if is_token_losses(node) else RULES.get(name)
     if given == result and (rule is _aligned or name in _RESHAPES or _passes_on(node, name)):
         return outer
     if name in _RESHAPES:
@@ -85,6 +87,11 @@ def _function(name: str) -> str:
     """``Add`` of ``AddBackward0``."""
     found = _NAME.fullmatch(name)
     return found[1] if found else name
+
+
+def is_token_losses(node: Node) -> bool:
+    """Whether it is `TokenLosses`, of which the name alone is no proof."""
+    return getattr(type(node), "_forward_cls", None) is TokenLosses
 
 
 def _passes_on(node: Node, name: str) -> bool:
@@ -222,6 +229,10 @@ def _layer_norm(node: Node, position: int, given: Shape, result: Shape) -> Axes 
 def _loss(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
     """Of logits ``(B, V, ...)`` and constant targets; a sum or mean over records is no loss."""
     return [0, None, *range(1, len(given) - 1)] if len(result) == len(given) - 1 else None
+
+
+def _token_losses(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:
+    return [0, 1, None]
 
 
 def _attention(node: Node, position: int, given: Shape, result: Shape) -> Axes | None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from dpft.privacy.clipping.calls import Call
+from dpft.privacy.clipping.checks.layout import is_token_losses
 from dpft.privacy.clipping.checks.moves import row_permuting_nodes
 from dpft.privacy.clipping.graph import output_metadata, variable_of
 from dpft.privacy.clipping.rules import UnsupportedLayerError
@@ -132,7 +133,7 @@ def _check_hidden(hidden: Collection[str], nodes: Iterable[Node]) -> None:
     """
     function: type = torch.autograd.function.BackwardCFunction
     for node in nodes:
-        if isinstance(node, function):
+        if isinstance(node, function) and not is_token_losses(node):
             raise UnsupportedLayerError(
                 f"layers {', '.join(sorted(hidden)[:4])} ran with gradients disabled, and the "
                 f"losses depend on a function with a backward of its own ({node.name()}), which "

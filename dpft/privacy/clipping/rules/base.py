@@ -151,6 +151,10 @@ class Use(ABC):
     def per_example(self) -> Tensor:
         """The gradients themselves, shape ``(B, *parameter.shape)``."""
 
+    def add_per_example(self, out: Tensor) -> None:
+        """Add the same to ``out``."""
+        out += self.per_example()
+
     @abstractmethod
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """``sum_i weights[i] G_i`` as a new tensor of the parameter's shape; weights ``(B,)``."""

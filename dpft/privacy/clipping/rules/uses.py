@@ -62,7 +62,7 @@ class MatrixUse(Use):
             return SquaredNorm((a * g).sum((1, 2)), uncancelled(a, g), rounding)
         chunk = max(1, PIECE // (self.a.shape[2] * self.g.shape[2]))
         pairs = zip(self.left.split(chunk), self.right.split(chunk), strict=True)
-        value = torch.cat([_per_example(x, y).square().sum((1, 2)) for x, y in pairs])
+        value = torch.cat([squared_rows(_per_example(x, y)) for x, y in pairs])
         # The sum is formed from a and g, in another order: what cancels here may not cancel there.
         value = torch.maximum(value, floor(self.bound()))
         return SquaredNorm(value, value, self.rounding())
@@ -155,7 +155,14 @@ class EmbeddingUse(Use):
     def per_example(self) -> Tensor:
         batch, _, d = self.g.shape
         out = self.g.new_zeros(batch, self.num_embeddings, d)
-        return out.scatter_add_(1, self.ids[:, :, None].expand(-1, -1, d), self.g)
+        return out.scatter_add_(1, _across(self.ids, self.g), self.g)
+
+    def add_per_example(self, out: Tensor) -> None:
+        # Without a table of zeros. Positions of one token are added up where the first of them is,
+        # in their order: the same numbers to the last bit.
+        first = (self.ids[:, :, None] == self.ids[:, None, :]).byte().argmax(2)
+        summed = torch.zeros_like(self.g).scatter_add_(1, _across(first, self.g), self.g)
+        out.scatter_add_(1, _across(self.ids, self.g), summed)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         out = _untouched_zeros(self.g, (self.num_embeddings, self.g.shape[2]))
@@ -271,8 +278,10 @@ def joint_rounding(uses: Sequence[Use]) -> Tensor | None:
 def joint_per_example(uses: Sequence[Use]) -> Tensor:
     """Per-example gradients of one parameter, summed over its uses: ``(B, *shape)``."""
     total = uses[0].per_example()
+    if len(uses) > 1 and isinstance(uses[0], DirectUse):
+        total = total.clone()
     for use in uses[1:]:
-        total = total + use.per_example()
+        use.add_per_example(total)
     return total
 
 
@@ -333,6 +342,11 @@ def _joined(matrices: Sequence[MatrixUse]) -> MatrixUse:
 
 def _per_example(left: Tensor, right: Tensor) -> Tensor:
     return bmm(left.transpose(1, 2), right)
+
+
+def _across(ids: Tensor, g: Tensor) -> Tensor:
+    """Indices ``(B, T)`` as of all of the numbers of ``g``, ``(B, T, d)``."""
+    return ids[:, :, None].expand_as(g)
 
 
 def _lengths(x: Tensor) -> Tensor:

@@ -1,0 +1,80 @@
+"""Losses of tokens, with logits of a whole vocabulary held once.
+
+Logits ``(B, T, V)`` are the largest tensor of a small language model's step, or of a large one's
+with adapters. PyTorch's cross entropy holds three tensors of that size in its backward beside them:
+log-probabilities, the gradient with respect to those, and the logits' gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+IGNORED = -100
+"""In targets, a position without a loss."""
+
+# Numbers worked on at a time: small beside all logits, many enough that a call costs little.
+_PIECE = 2**18
+_SHARE = 32
+
+
+def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross entropy of each token, as `torch.nn.functional.cross_entropy` computes it.
+
+    The backward writes the logits' gradient in their place, unless the graph is kept for another
+    one. Whoever has a use of them after that must copy them; autograd says so where it has.
+
+    Args:
+        logits: ``(B, T, V)``.
+        targets: ``(B, T)`` in int64, `IGNORED` where there is none.
+
+    Returns:
+        ``(B, T)`` in float32, or float64 where the logits are; zero where there is no target.
+    """
+    losses: Tensor = TokenLosses.apply(logits, targets)  # type: ignore[no-untyped-call]
+    return losses
+
+
+class TokenLosses(torch.autograd.Function):
+    """See `token_losses`. A token's loss and gradient depend on that token's logits alone."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        ctx.save_for_backward(logits, targets)
+        found = [_losses(some, those) for some, those in _pieces(logits, targets)]
+        return torch.cat(found).view(targets.shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        logits, targets = ctx.saved_tensors
+        logits = logits.detach()  # of one version with the logits: a change in place is seen
+        kept = torch._C._autograd._get_current_graph_task_keep_graph()
+        out = torch.empty_like(logits) if kept else logits
+        for some, those, factors, place in _pieces(logits, targets, gradient, out):
+            with torch.enable_grad():
+                some = some.detach().requires_grad_()
+                losses = _losses(some, those)
+            (found,) = torch.autograd.grad(losses, some, factors)
+            place.copy_(found)
+        return out, None
+
+
+def _losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """``(n, V)`` and ``(n,)`` to ``(n,)``."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(logits, targets, reduction="none", ignore_index=IGNORED)
+
+
+def _pieces(logits: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Views of some tokens of each: ``(n, V)`` of ``(B, T, V)``, ``(n,)`` of ``(B, T)``."""
+    size = max(1, max(_PIECE, logits.numel() // _SHARE) // logits.shape[-1])
+    every = (logits, *others)
+    runs: Iterable[tuple[Tensor, ...]] = zip(*every, strict=True)
+    if logits.is_contiguous():  # part of longer logits has no view as one sequence
+        runs = [tuple(x.flatten(0, 1) for x in every)]
+    for run in runs:
+        yield from zip(*(x.split(size) for x in run), strict=True)

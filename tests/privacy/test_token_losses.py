@@ -1,0 +1,155 @@
+"""Losses of tokens that hold the logits once: the same losses, gradients, norms and sums."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd.graph import get_gradient_edge
+
+from dpft.parallel.metering import Meter
+from dpft.privacy import make_clipper, token_losses
+from dpft.privacy.clipping.checks.moves import row_permuting_nodes
+from dpft.privacy.clipping.plans import PRIVATE_PLANS
+from dpft.privacy.token_losses import token_losses as losses_of
+from tests.privacy.reference import clear, reference_clip_groups, same_grads
+from tests.privacy.small_models import VOCAB, build
+
+C = 0.1
+
+
+@pytest.fixture(autouse=True)
+def pieces(monkeypatch):
+    """Of few tokens each, as logits of a real vocabulary are cut."""
+    monkeypatch.setattr(token_losses, "_PIECE", 3 * VOCAB)
+    monkeypatch.setattr(token_losses, "_SHARE", 64)
+
+
+def plain(logits, targets):
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(
+        targets
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kept", [5, 9])  # the last positions of each record, or all
+def test_losses_and_gradients_are_those_of_cross_entropy_to_the_last_bit(dtype, kept):
+    torch.manual_seed(0)
+    x = (3 * torch.randn(4, 9, VOCAB)).to(dtype).requires_grad_()
+    targets = torch.randint(VOCAB, (4, kept))
+    targets[1, :2] = targets[3] = token_losses.IGNORED
+    weights = torch.rand(4, kept)
+    found = []
+    for function in (plain, losses_of):
+        losses = function((2 * x)[:, -kept:], targets)
+        found.append([losses])
+        for keep in (True, False):
+            found[-1] += torch.autograd.grad((losses * weights).sum(), x, retain_graph=keep)
+    assert all(map(torch.equal, *found))
+
+
+def test_logits_are_held_once_and_a_second_time_where_another_backward_is_to_come(monkeypatch):
+    monkeypatch.setattr(token_losses, "_PIECE", 2**10)
+    targets = torch.randint(4000, (4, 64))
+
+    def held(function, **options):
+        x = torch.zeros(4, 64, 4000, requires_grad=True)
+        with Meter() as meter:
+            losses = function(x.clone(), targets).sum()
+            torch.autograd.grad(losses, x, **options)
+        return meter.peak / x.nbytes
+
+    assert held(losses_of) < 1.1
+    assert 2 < held(losses_of, retain_graph=True) < 2.1
+    assert held(plain) > 2.9
+
+
+def test_who_needs_the_logits_in_the_backward_is_told_that_they_are_gone():
+    x = torch.randn(2, 3, VOCAB, requires_grad=True)
+    targets = torch.zeros(2, 3, dtype=torch.long)
+    with pytest.raises(RuntimeError, match="inplace"):
+        losses_of(torch.tanh(x), targets).sum().backward()
+    losses_of(30 * torch.tanh(x / 30), targets).sum().backward()  # as Gemma caps them
+
+
+def case_of(name, tied):
+    """A model's losses of tokens, and a brute-force loop's of PyTorch's cross entropy."""
+    case = build(name, tied)
+
+    def losses():
+        data, mask = case.data, case.data["attention_mask"]
+        positions = torch.arange(mask.shape[1]).expand_as(mask)
+        logits = case.model(**data, position_ids=positions, use_cache=False).logits
+        targets = data["input_ids"][:, 1:].masked_fill(mask[:, 1:] == 0, token_losses.IGNORED)
+        return losses_of(logits[:, :-1], targets).sum(1) / mask[:, 1:].sum(1).clamp(min=1)
+
+    return case, losses
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("plan", PRIVATE_PLANS)
+def test_norms_and_sums_equal_brute_force_with_head_tied_or_not(plan, tied):
+    case, losses = case_of("gpt2", tied)
+    style = "per_layer" if plan == "fused" else "flat"
+    clipper = make_clipper(case.model, style, plan=plan, threshold=C)
+    names = [group.parameters for group in clipper.groups]
+    thresholds = clipper.thresholds
+    norms, total = reference_clip_groups(
+        case.model,
+        case.record_loss,
+        case.batch,
+        names,
+        lambda k, n: torch.clamp(thresholds[k] / n, max=1),
+    )
+    clear(case.model)
+    for _ in range(2):  # with a check of the rules, and without
+        clear(case.model)
+        clipper.backward(losses())
+        torch.testing.assert_close(clipper.norms, norms, rtol=1e-10, atol=1e-10)
+        same_grads(case.model, total, 1e-10)
+
+
+def test_records_are_seen_to_keep_their_places():
+    case, losses = case_of("llama", False)
+    clipper = make_clipper(case.model, "bk", threshold=C)
+    found = losses()
+    outputs = [edge for call in clipper._capture.calls for edge in call.outputs]
+    assert row_permuting_nodes(found, outputs) == []
+
+
+class TokenLosses(torch.autograd.Function):
+    """Another one of that name."""
+
+    @staticmethod
+    def forward(ctx, logits, targets):
+        ctx.shape = logits.shape
+        return logits.sum(2).flip(0)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.flip(0)[:, :, None].expand(ctx.shape), None
+
+
+def test_a_function_of_that_name_is_not_trusted():
+    h = nn.Linear(3, 3)(torch.randn(4, 2, 3))
+    losses = TokenLosses.apply(h, None).sum(1)
+    (node,) = row_permuting_nodes(losses, [get_gradient_edge(h)])
+    assert node.name() == "TokenLossesBackward"
+
+
+def test_a_teacher_without_gradients_may_stand_beside_them():
+    class Student(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.head = nn.Linear(3, 3), nn.Linear(3, VOCAB)
+
+        def forward(self, x):
+            with torch.no_grad():
+                teacher = self.first(x)
+            return self.head(self.first(x) + teacher)
+
+    torch.manual_seed(0)
+    model, x = Student(), torch.randn(4, 2, 3)
+    clipper = make_clipper(model, "bk", threshold=C)
+    clipper.backward(losses_of(model(x), torch.zeros(4, 2, dtype=torch.long)).sum(1))
+    assert clipper.norms.shape == (4, 1)
