@@ -67,14 +67,14 @@ def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> 
     return wrapped(loaded, lambda model: get_peft_model(model, config))
 
 
-def _layers(model: Any, targets: Sequence[str], needs: Needs) -> list[nn.Module]:
+def _layers(model: Any, targets: Sequence[str], needs: Needs) -> list[nn.Linear | Conv1D]:
     """The layers of these names, which are to be there, outside a new head and of their own.
 
     Raises:
         ModelError: naming the target that is not.
     """
     head = tuple(f"{name}." for name in head_modules(model, needs)) if has_new_head(needs) else ()
-    by_target: dict[str, list[nn.Module]] = {target: [] for target in targets}
+    by_target: dict[str, list[nn.Linear | Conv1D]] = {target: [] for target in targets}
     for name, module in model.named_modules():
         target = name.split(".")[-1]
         inside = f"{name}.".startswith(head) if head else False
