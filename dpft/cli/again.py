@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,30 @@ def training_command(run: Run, own_form: bool, file: Path, records: int) -> str:
     if records < usual:
         words.append(f"optim.batch_size={fitting_batch(records)}")
     return shlex.join(["dpft", "train", *words, "clip=none"])
+
+
+# Where one's own data are, and what of them is held out.
+_PLACES = (
+    *("source", "data_dir", "train_file", "dev_file", "test_file", "hub", "hub_config"),
+    *("train_split", "dev_split", "test_split", "dev_share", "test_share", "split_seed"),
+    *("user_column", "sample_seed"),
+)
+
+
+def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> list[str]:
+    """Settings of `training_command` in the form of the run's task, with others behind them.
+
+    Another ``task=`` among those is of the same data: a classifier of texts that were written for
+    labels.
+    """
+    words = shlex.split(training_command(run, True, file, records))[2:]
+    name = next((word[5:] for word in overrides if word.startswith("task=")), None)
+    if name is not None:
+        places = {key: run.task[key] for key in _PLACES if key in run.task}
+        words = [word for word in words if not word.startswith("task")]
+        words += _changed("task", places, name, ())
+        words.append(override("task.synthetic", str(file)))
+    return [*words, *overrides]
 
 
 def override(key: str, value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from dpft.config.errors import DataError
 
@@ -54,9 +55,7 @@ class ChatForm:
                 pieces.append(piece)
             else:
                 self.starts.setdefault(roles[0], pieces[0])
-                for pair, piece in zip(
-                    zip(roles, roles[1:], strict=False), pieces[1:], strict=True
-                ):
+                for pair, piece in zip(pairwise(roles), pieces[1:], strict=True):
                     self.between.setdefault(pair, piece)
                 self.tail = rest
 

@@ -70,9 +70,7 @@ def find_sources(
         raise ConfigError(task.writes_nothing)
     if task.unconditional:
         if choice is not None:
-            raise ConfigError(
-                f"task {task.name} writes texts without a source; leave sources out"
-            )
+            raise ConfigError(f"task {task.name} writes texts without a source; leave sources out")
         return Sources(
             None, 0, "none: whole texts, from the end token on", "there are no sources to protect"
         )
@@ -152,7 +150,7 @@ def _typed(task: Task, choice: str) -> Sequence[Any]:
             "of the others, or a run of task=text2text"
         )
     try:
-        texts = yaml.load(choice, Loader=yaml.BaseLoader)  # noqa: S506 - makes strings and lists
+        texts = yaml.load(choice, Loader=yaml.BaseLoader)  # yes stays a word
     except yaml.YAMLError:
         texts = None
     if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t for t in texts):
