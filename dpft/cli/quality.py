@@ -49,7 +49,7 @@ def main(
         bool, typer.Option("--private", help="Show what no guarantee covers: overlap with training")
     ] = False,
 ) -> None:
-    """What synthetic records are worth: dpft quality RUN
+    """What synthetic records are worth, and what covers each figure: dpft quality RUN
 
     Length, variety, distance to real records, overlap with training records and, with --train, the
     score of a model trained on them. Each figure names what covers it. RUN/quality/ has a page and
