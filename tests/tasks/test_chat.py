@@ -222,6 +222,8 @@ def test_turns_are_read_from_what_a_template_wrote(loaded, template):
         # Anything that would not be rendered to the same text again is no conversation.
         for wrong in (text[1:], text + "x", text.replace("Yes.", " "), text[: text.rindex("Y")]):
             assert made.form.read(wrong) is None
+        if template is STRICT:  # it would be rendered without the blank
+            assert made.form.read(text.replace("Is it", " Is it")) is None
         for name in ("user", "assistant"):
             mixed = [
                 (role, f"a {made.tokenizer.eos_token} b" if role == name else said)

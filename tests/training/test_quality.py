@@ -74,9 +74,10 @@ def test_each_figure_names_what_covers_it():
         *downstream({"BLEU": 0.5}, {"BLEU": 0.6}, "run", "test", "held-out", "held-out"),
         *downstream({"BLEU": 0.5}, {"BLEU": 0.6}, "run", "test", "public", "training"),
         *overlaps(texts, real, ["a b c d"], n=2),
+        *overlaps(texts, [], ["a b c d"], n=2),
     ]
     said = [one["covered"] for one in written_as(figures)]
-    assert said == ["yes, real: no"] * 5 + ["no: held-out"] * 2 + ["no: training"] * 4
+    assert said == ["yes, real: no"] * 5 + ["no: held-out"] * 2 + ["no: training"] * 7
     anyones = [*shapes(texts, real, "public"), *shapes(texts, [], "held-out")]
     assert {one["covered"] for one in written_as(anyones)} == {"yes"}
     # As many real records as synthetic ones: variety falls with their number.
