@@ -82,7 +82,8 @@ def _number(value: float | None) -> str:
 
 
 def _headline(guarantee: Guarantee) -> str:
-    if guarantee.stated is None or guarantee.delta is None:
+    void = bool(guarantee.voided_by) or guarantee.strength == "none"
+    if void or guarantee.stated is None or guarantee.delta is None:
         return guarantee.sentence
     return (
         f"Epsilon is at most {up(guarantee.stated)} at delta {delta(guarantee.delta)} for each "
