@@ -102,9 +102,9 @@ def story(tmp_path_factory):
     settings = [
         "task=chat", f"task.train_file={folder}/chats.jsonl", f"task.test_file={folder}/test.jsonl",
         "task.unit=user", "task.user_column=user", "task.train_on=all", "task.max_length=64",
-        "task.limit_eval=1", "model=tiny", "privacy.noise_multiplier=0.01", "privacy.noise_seed=1","optim.batch_size=8",
-        "optim.lr=5e-3", "optim.steps=40", "decode=greedy", "decode.max_new_tokens=4", "threads=1",
-        "name=patients", f"runs_dir={folder}/runs",
+        "task.limit_eval=1", "model=tiny", "privacy.noise_multiplier=0.01", "privacy.noise_seed=1",
+        "optim.batch_size=8", "optim.lr=5e-3", "optim.steps=50", "decode=greedy",
+        "decode.max_new_tokens=4", "threads=1", "name=patients", f"runs_dir={folder}/runs",
     ]  # fmt: skip
     path = run_experiment(parse(compose(settings))).path
     made = invoke("generate", path, "n=6", "decode.top_p=0.3")

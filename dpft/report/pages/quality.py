@@ -33,7 +33,7 @@ def written_as(figures: Sequence[Any]) -> list[dict[str, Any]]:
 
 def publishable(figure: Mapping[str, Any]) -> bool:
     """Whether no training record stands behind it but through the guarantee."""
-    return figure["covered"] != "no: training"
+    return bool(figure["covered"] != "no: training")
 
 
 def cells(figure: Mapping[str, Any]) -> tuple[str, str, str, str]:

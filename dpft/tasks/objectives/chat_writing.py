@@ -107,8 +107,10 @@ def _read(objective: Chat, opening: str, ids: list[int]) -> Written:
         i for i, token in enumerate(ids[: None if closed is None else closed + 1]) if token == end
     ]
     for last in reversed(ends):
-        text = opening + tokenizer.decode([*ids[: last + 1], *tail[:-1]])
-        turns = objective.form.read(text)
+        whole = [*ids[: last + 1], *tail[:-1]]
+        # The tokens as they are: a tokenizer may take the blank before a full stop away.
+        text = str(tokenizer.decode(whole, clean_up_tokenization_spaces=False))
+        turns = objective.form.read(opening + text)
         if turns is not None:
             return Written(json.dumps(turns, ensure_ascii=False), last == closed)
     return Written("", False)
