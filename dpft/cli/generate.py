@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +137,8 @@ def main(
     # What a task writes by itself it also reads.
     own = type(task).write_records is not Task.write_records
     again = training_command(trained.run, own, out, len(synthetic.targets))
+    file = "" if settings.out is None else f" --file {shlex.quote(str(out))}"
+    echo(f"judge them with: dpft quality {shlex.quote(str(path))}{file}")
     echo(f"train on it with: {again}")
     if is_typed(settings.sources):
         labels = str(settings.sources).replace('"', "")

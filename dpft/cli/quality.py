@@ -188,7 +188,7 @@ def _tell(
     if shown:
         print_table(lines, map(cells, shown), right=("synthetic", "real"))
         for kind in dict.fromkeys(one["covered"] for one in shown):
-            echo(f"{kind}: {COVERED[kind]}")
+            echo(f"{kind} – {COVERED[kind]}")
     echo(guarantee.sentence)
     for note in guarantee.notes:
         warn(f"note: {note}")

@@ -10,11 +10,12 @@ from typer.testing import CliRunner
 
 from dpft.cli.again import words_on
 from dpft.cli.app import app
+from dpft.cli.quality import _tell
 from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.report.pages.quality import cells, written_as
 from dpft.tasks.chat import Chat
-from dpft.training.quality import downstream, nearness, overlaps, shapes
+from dpft.training.quality import Generated, downstream, nearness, overlaps, shapes
 from dpft.training.quality.distance import encoder, mmd, unit_rows
 from dpft.training.quality.words import distinct, found_in, runs, words
 from dpft.training.run import run_experiment
@@ -145,6 +146,16 @@ def test_private_figures_lie_in_private_and_are_shown_on_request(story):
     assert "Do not publish this page" in (hidden / "train.html").read_text()
     asked = invoke("quality", path, "--encoder", "none", "--private").output
     assert "no: training" in asked
+
+
+def test_without_privacy_every_figure_is_private(story, tmp_path):
+    path, *_ = story
+    content = json.loads((path / "quality/train.json").read_text())
+    content["privacy"]["kind"] = "none"
+    made = Generated(tmp_path / "made.jsonl", {}, ["a", "b"])
+    _tell(tmp_path, content, shapes(made.texts, [], "public"), made, False)
+    assert {one.name for one in tmp_path.rglob("*.*")} == {"made.json", "made.html"}
+    assert not (tmp_path / "quality").exists()
 
 
 def test_what_was_changed_has_no_guarantee(story, tmp_path):
