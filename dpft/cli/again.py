@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from dpft.config.errors import ConfigError
 from dpft.config.folder import defaults, settings_of
 from dpft.config.schema import Run
 
@@ -53,7 +54,7 @@ def training_command(run: Run, own_form: bool, file: Path, records: int) -> str:
 _PLACES = (
     *("source", "data_dir", "train_file", "dev_file", "test_file", "hub", "hub_config"),
     *("train_split", "dev_split", "test_split", "dev_share", "test_share", "split_seed"),
-    *("user_column", "sample_seed"),
+    *("user_column", "sample_seed", "limit_eval"),
 )
 
 
@@ -62,10 +63,21 @@ def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> li
 
     Another ``task=`` among those is of the same data: a classifier of texts that were written for
     labels.
+
+    Raises:
+        ConfigError: if it would be tested on records that the run was trained on: which record is
+            held out follows from its digest, which is another in another task.
     """
     words = shlex.split(training_command(run, True, file, records))[2:]
     name = next((word[5:] for word in overrides if word.startswith("task=")), None)
     if name is not None:
+        shares = run.task.get("dev_share"), run.task.get("test_share")
+        if name != run.task["name"] and any(shares) and run.task.get("user_column") is None:
+            raise ConfigError(
+                f"task={name} would hold out other records than the run did, which was trained on "
+                "some of them; expected a run with task.test_file=FILE, or with task.user_column, "
+                "which holds out the same users"
+            )
         places = {key: run.task[key] for key in _PLACES if key in run.task}
         words = [word for word in words if not word.startswith("task")]
         words += _changed("task", places, name, ())

@@ -154,7 +154,15 @@ def _downstream(
     outcome = run_experiment(run)
     split = run.decode.split
     scores = outcome.record["scores"][split]["metrics"]
-    real = other.get("scores", {}).get(split, {}).get("metrics", {})
+    theirs = other.get("scores", {}).get(split, {})
+    real = theirs.get("metrics", {})
+    count = outcome.record["scores"][split]["examples"]
+    if real and theirs["examples"] != count:
+        warn(
+            f"note: the scores of {(beside or path).resolve().name} are of {theirs['examples']} "
+            f"examples, and these of {count}: they are left out. --beside names another run"
+        )
+        real = {}
     guarantee = Guarantee.of_record(other)
     said = f"{(beside or path).resolve().name}, trained on the real records"
     return downstream(

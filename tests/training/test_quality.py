@@ -12,6 +12,7 @@ from dpft.cli.again import words_on
 from dpft.cli.app import app
 from dpft.cli.quality import _tell
 from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.report.pages.quality import cells, written_as
 from dpft.tasks.chat import Chat
@@ -197,13 +198,21 @@ def test_a_model_is_trained_on_them_and_scored_on_real_records(story):
 
 
 def test_texts_for_labels_train_a_classifier_of_the_same_data(tmp_path):
-    run = parse(compose([
-        "task=text2text", "task.train_file=a.csv", "task.test_share=0.2", "task.split_seed=3",
-        "task.source_column=label", "task.target_column=text",
-    ]))  # fmt: skip
     chosen = ["task=classification", "task.classes=[a,b]", "model=random-bert"]
+    columns = ["task=text2text", "task.source_column=label", "task.target_column=text"]
+    files = ["task.train_file=a.csv", "task.test_file=b.csv", "task.limit_eval=5"]
+    run = parse(compose([*columns, *files]))
     again = parse(compose(words_on(run, tmp_path / "made.jsonl", 20, chosen)))
     assert (again.task["name"], again.task["classes"]) == ("classification", ["a", "b"])
-    assert (again.task["train_file"], again.task["test_share"]) == ("a.csv", 0.2)
-    assert (again.task["split_seed"], again.clip.private) == (3, False)
+    assert (again.task["train_file"], again.task["test_file"]) == ("a.csv", "b.csv")
+    assert (again.task["limit_eval"], again.clip.private) == (5, False)
     assert again.task["synthetic"] == str(tmp_path / "made.jsonl")
+    # A share of single records: the classifier's test would be of records that the run has seen.
+    run = parse(compose([*columns, "task.train_file=a.csv", "task.test_share=0.2"]))
+    with pytest.raises(ConfigError, match="trained on some of them"):
+        words_on(run, tmp_path / "made.jsonl", 20, chosen)
+    users = ["task.train_file=a.csv", "task.test_share=0.2", "task.unit=user"]
+    run = parse(compose([*columns, *users, "task.user_column=who", "task.split_seed=3"]))
+    again = parse(compose(words_on(run, tmp_path / "made.jsonl", 20, chosen)))
+    assert (again.task["user_column"], again.task["split_seed"]) == ("who", 3)
+    assert again.task["unit"] == "record"
