@@ -231,7 +231,7 @@ def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
 def _decode(trained: TrainedRun, overrides: Mapping[str, Any]) -> Decode:
     """Nucleus sampling with p = 0.9; texts as long as the run's answers, or as its records."""
     nucleus = dataclasses.asdict(trained.run.decode) | {"beams": 1, "sample": True, "top_p": 0.9}
-    if trained.task.unconditional:
+    if trained.task.writes_whole:
         nucleus["max_new_tokens"] = getattr(trained.task, "max_length", nucleus["max_new_tokens"])
     return build(Decode, nucleus | dict(overrides), "decode")
 

@@ -126,6 +126,11 @@ class Task(ABC):
         write_lines(path, items)
 
     @property
+    def writes_whole(self) -> bool:
+        """Whether `dpft generate` has the model write whole records, without a source."""
+        return self.unconditional
+
+    @property
     def writes_nothing(self) -> str | None:
         """Why `dpft generate` has nothing to write with a model of this task, and what to type."""
         if self.needs.kind == "causal":

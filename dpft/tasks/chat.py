@@ -74,13 +74,12 @@ class Chat(Generation, OwnData):
         )
 
     @property
-    def unconditional(self) -> bool:  # type: ignore[override]
-        """Whether the model writes whole conversations."""
+    def writes_whole(self) -> bool:
         return self.train_on == "all"
 
     @property
     def writes_nothing(self) -> str | None:
-        if self.unconditional:
+        if self.writes_whole:
             return None
         return (
             "this model was trained on the assistant's turns alone (task.train_on=assistant), so "

@@ -43,7 +43,8 @@ class Chat(Causal):
 
     With ``train_on="all"`` every token carries loss, given one end token, and a conversation is
     closed by another one where the next turn would begin: see `closing`. A first exchange that is
-    too long by itself loses its end.
+    too long by itself loses its end. Prompts for an answer have no end token before them: other
+    programs, which know the template alone, ask so too.
 
     Args:
         template: in Jinja, of the model; see `PLAIN`.

@@ -68,7 +68,7 @@ def find_sources(
     """
     if task.writes_nothing is not None:
         raise ConfigError(task.writes_nothing)
-    if task.unconditional:
+    if task.writes_whole:
         if choice is not None:
             raise ConfigError(f"task {task.name} writes texts without a source; leave sources out")
         return Sources(
