@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from dpft.config.errors import ConfigError
 from dpft.config.folder import defaults, settings_of
 from dpft.config.schema import Run
 
@@ -47,6 +48,41 @@ def training_command(run: Run, own_form: bool, file: Path, records: int) -> str:
     if records < usual:
         words.append(f"optim.batch_size={fitting_batch(records)}")
     return shlex.join(["dpft", "train", *words, "clip=none"])
+
+
+# Where one's own data are, and what of them is held out.
+_PLACES = (
+    *("source", "data_dir", "train_file", "dev_file", "test_file", "hub", "hub_config"),
+    *("train_split", "dev_split", "test_split", "dev_share", "test_share", "split_seed"),
+    *("user_column", "sample_seed", "limit_eval"),
+)
+
+
+def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> list[str]:
+    """Settings of `training_command` in the form of the run's task, with others behind them.
+
+    Another ``task=`` among those is of the same data: a classifier of texts that were written for
+    labels.
+
+    Raises:
+        ConfigError: if it would be tested on records that the run was trained on: which record is
+            held out follows from its digest, which is another in another task.
+    """
+    words = shlex.split(training_command(run, True, file, records))[2:]
+    name = next((word[5:] for word in overrides if word.startswith("task=")), None)
+    if name is not None:
+        shares = run.task.get("dev_share"), run.task.get("test_share")
+        if name != run.task["name"] and any(shares) and run.task.get("user_column") is None:
+            raise ConfigError(
+                f"task={name} would hold out other records than the run did, which was trained on "
+                "some of them; expected a run with task.test_file=FILE, or with task.user_column, "
+                "which holds out the same users"
+            )
+        places = {key: run.task[key] for key in _PLACES if key in run.task}
+        words = [word for word in words if not word.startswith("task")]
+        words += _changed("task", places, name, ())
+        words.append(override("task.synthetic", str(file)))
+    return [*words, *overrides]
 
 
 def override(key: str, value: Any) -> str:

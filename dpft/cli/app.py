@@ -93,6 +93,7 @@ VERBS = {
     "predict": Verb("A trained model's answers to the rows of a file", USE),
     "eval": Verb("Score a model by lm-evaluation-harness", USE),
     "generate": Verb("Synthetic records from a private run", USE),
+    "quality": Verb("What synthetic records are worth, and what covers each figure", USE, hub=True),
     "table": Verb("A paper's table beside your runs, and the missing ones", PAPERS, resumes=True),
     "figure": Verb("A paper's figure, as PNG and SVG with its data as CSV", PAPERS, resumes=True),
     "claims": Verb("The papers' headline claims: do they hold?", PAPERS),

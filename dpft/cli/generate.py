@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ class Settings:
         seed: of sources and sampling.
         unique: leave out records that repeat another.
         check_sources: refuse sources that are those of the training records.
+        system: what every conversation begins with.
     """
 
     n: int
@@ -44,6 +46,7 @@ class Settings:
     seed: int = 0
     unique: bool = False
     check_sources: bool = True
+    system: str | None = None
 
     def __post_init__(self) -> None:
         COUNT.check("n", self.n)
@@ -55,8 +58,8 @@ def main(
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            help="n=1000; sources=dev, test, sample or FILE; out=FILE; seed=0; unique=true; "
-            "decode.top_p=0.9 and other settings of decode."
+            help="n=1000; sources=dev, test, sample, FILE or [a,b]; system=TEXT (of a chat); "
+            "out=FILE; seed=0; unique=true; decode.top_p=0.9 and other settings of decode."
         ),
     ] = None,
     not_private: NotPrivate = False,
@@ -64,8 +67,9 @@ def main(
     """Synthetic records from a private run: dpft generate RUN n=1000 sources=dev
 
     Texts that a privately trained model writes have its guarantee; FILE.guarantee.md says so. Where
-    the model writes for a source (all tasks but language_modeling), sources are copied as they are
-    and are NOT covered: give public ones. Those of the training records are refused.
+    the model writes for a source, sources are copied as they are and are NOT covered: give public
+    ones. Those of the training records are refused. language_modeling and chat (trained with
+    task.train_on=all) have no sources: whole texts and conversations are written.
     """
     alone("generate")
     from dpft.training.trained import loaded_run
@@ -81,7 +85,7 @@ def main(
     from dpft.cli.again import training_command
     from dpft.privacy.guarantee import Guarantee
     from dpft.tasks.base import Task
-    from dpft.training.synthesis import find_sources, keep, sample
+    from dpft.training.synthesis import find_sources, is_typed, keep, sample
 
     if not Guarantee.of_record(trained.record).private and not not_private:
         raise ConfigError(
@@ -90,6 +94,8 @@ def main(
             "are public or the texts stay where the records are"
         )
     task, how = trained.task, _decode(trained, decoding)
+    if settings.system is not None and task.name != "chat":
+        raise ConfigError(f"system={settings.system!r} beside task {task.name}; expected task chat")
     out = Path(settings.out) if settings.out else path / "synthetic" / task.written_as
     sources = find_sources(
         task, settings.sources, settings.n, settings.seed, settings.check_sources
@@ -111,23 +117,37 @@ def main(
             )
         with progress.phase("sampling", settings.n) as advance:
             written, cut = sample(
-                task, trained.loaded, sources.rows, settings.n, how, settings.seed, advance
+                *(task, trained.loaded, sources.rows, settings.n, how, settings.seed, advance),
+                system=settings.system,
             )
     synthetic = keep(task, sources.rows, written, cut, settings.unique)
     if not synthetic.targets:
+        what = "no conversations" if task.name == "chat" else "empty"
         raise DataError(
-            f"all {settings.n} texts are empty; expected some: is the model trained at all?"
+            f"all {settings.n} texts are {what}; expected some that are not: was the model trained "
+            "for long enough?"
         )
     sampling = {
         **{k: v for k, v in dataclasses.asdict(how).items() if k not in ("split", "batch_size")},
         **{"seed": settings.seed, "unique": settings.unique},
+        **({} if settings.system is None else {"system": settings.system}),
     }
     content = _write(trained, path, synthetic, sources, sampling, out)
     _say(content, out)
     # What a task writes by itself it also reads.
     own = type(task).write_records is not Task.write_records
     again = training_command(trained.run, own, out, len(synthetic.targets))
+    file = "" if settings.out is None else f" --file {shlex.quote(str(out))}"
+    echo(f"judge them with: dpft quality {shlex.quote(str(path))}{file}")
     echo(f"train on it with: {again}")
+    if is_typed(settings.sources):
+        labels = str(settings.sources).replace('"', "")
+        echo(
+            "or, if the sources are labels, as a classifier: dpft train task=classification "
+            f"task.label_column={trained.run.task['source_column']} "
+            f"task.text_column={trained.run.task['target_column']} 'task.classes={labels}' "
+            f"task.train_file={out} task.test_file=FILE model=roberta-base clip=none"
+        )
     if task.unit_noun == "user":
         warn("note: synthetic records belong to no user, so this command leaves task.unit=user out")
 
@@ -198,7 +218,8 @@ def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
             decoding[key.removeprefix("decode.")] = yaml.safe_load(value)
         elif equals and key in known:
             # File names are not to become numbers or dates.
-            plain[key] = value if key in ("sources", "out") else yaml.safe_load(value)
+            words = ("sources", "out", "system")
+            plain[key] = value if key in words else yaml.safe_load(value)
         else:
             raise ConfigError(
                 f"got {override!r}{suggestion(key, known)}; expected "
@@ -210,7 +231,7 @@ def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
 def _decode(trained: TrainedRun, overrides: Mapping[str, Any]) -> Decode:
     """Nucleus sampling with p = 0.9; texts as long as the run's answers, or as its records."""
     nucleus = dataclasses.asdict(trained.run.decode) | {"beams": 1, "sample": True, "top_p": 0.9}
-    if trained.task.unconditional:
+    if trained.task.writes_whole:
         nucleus["max_new_tokens"] = getattr(trained.task, "max_length", nucleus["max_new_tokens"])
     return build(Decode, nucleus | dict(overrides), "decode")
 
@@ -219,7 +240,10 @@ def _say(content: Mapping[str, Any], out: Path) -> None:
     beside, records = _beside(out), content["records"]
     left_out = ", ".join(
         f"{records[key]} {word}"
-        for key, word in (("empty_left_out", "empty"), ("duplicates_left_out", "repeated"))
+        for key, word in (
+            ("empty_left_out", "without text in its form"),
+            ("duplicates_left_out", "repeated"),
+        )
         if records[key]
     )
     echo(f"{out}: {records['written']} records" + (f" ({left_out})" if left_out else ""))

@@ -126,6 +126,18 @@ class Task(ABC):
         write_lines(path, items)
 
     @property
+    def writes_whole(self) -> bool:
+        """Whether `dpft generate` has the model write whole records, without a source."""
+        return self.unconditional
+
+    @property
+    def writes_nothing(self) -> str | None:
+        """Why `dpft generate` has nothing to write with a model of this task, and what to type."""
+        if self.needs.kind == "causal":
+            return None
+        return f"task {self.name} trains a model that writes no text; expected one such as e2e"
+
+    @property
     def published(self) -> bool:
         """Whether anyone may have what is asked of a model: a known data set, or generated data.
 

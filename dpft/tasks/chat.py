@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ class Chat(Generation, OwnData):
 
     messages_column: str = "messages"
     template: str = "auto"
+    train_on: str = "assistant"
     max_length: int = 512
 
     name = "chat"
@@ -47,6 +49,7 @@ class Chat(Generation, OwnData):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("task.template", self.template, ("auto", "plain"))
+        one_of("task.train_on", self.train_on, ("assistant", "all"))
 
     @property
     def needs(self) -> Needs:
@@ -62,7 +65,27 @@ class Chat(Generation, OwnData):
         # Saved with the model: whoever loads it asks as it was trained.
         tokenizer.chat_template = own if isinstance(own, str) else PLAIN
         return ChatObjective(
-            tokenizer, self.max_length, self.loss, perplexity=True, template=tokenizer.chat_template
+            tokenizer,
+            self.max_length,
+            self.loss,
+            perplexity=True,
+            template=tokenizer.chat_template,
+            train_on=self.train_on,
+        )
+
+    @property
+    def writes_whole(self) -> bool:
+        return self.train_on == "all"
+
+    @property
+    def writes_nothing(self) -> str | None:
+        if self.writes_whole:
+            return None
+        return (
+            "this model was trained on the assistant's turns alone (task.train_on=assistant), so "
+            "that it cannot write what users say; expected one that was trained on all turns: "
+            "dpft train task=chat task.train_on=all, with the data and settings of this run. Both "
+            "runs together spend both budgets"
         )
 
     def record(self, row: TableRow) -> Conversation:
@@ -99,27 +122,23 @@ class Chat(Generation, OwnData):
             )
         return tuple(_turn(one, f"{row.place}, message {n}") for n, one in enumerate(messages, 1))
 
-    def sample_rows(self, seed: int) -> list[TableRow]:
-        made_up = type(self)(source="sample", sample_seed=seed)
-        return [
-            TableRow(row.place, {self.messages_column: row.values["messages"]})
-            for row in made_up.rows("train")
-        ]
-
     def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
-        """JSON lines of conversations, each with another last answer."""
-        assert rows is not None
-        conversations = [self.record(row).turns[:-1] for row in rows]
+        """JSON lines of conversations.
+
+        Args:
+            rows: none: nothing of a conversation was given.
+            targets: role and text of the turns of each, as JSON.
+            path: the file.
+        """
         write_lines(
             path,
             (
                 {
                     self.messages_column: [
-                        {"role": role, "content": text}
-                        for role, text in (*turns, ("assistant", target))
+                        {"role": role, "content": text} for role, text in json.loads(target)
                     ]
                 }
-                for turns, target in zip(conversations, targets, strict=True)
+                for target in targets
             ),
         )
 
@@ -128,14 +147,14 @@ class Chat(Generation, OwnData):
         if split != "train":
             return lines
         shown = [
-            f"  {role}{' (trained)' if role == 'assistant' else ''}: {text[:_SHOWN]}"
+            f"  {role}{' (trained)' if self.train_on in ('all', role) else ''}: {text[:_SHOWN]}"
             f"{'...' if len(text) > _SHOWN else ''}"
             for role, text in self.record(self.rows(split)[0]).turns
         ]
         return [*lines, "the first conversation:", *shown]
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
-        """Of the last answers ROUGE-L, and the perplexity of all."""
+        """Of the last answers ROUGE-L, and the perplexity of all that is trained."""
         from dpft.tasks.metrics import rouge
 
         return {
@@ -146,7 +165,8 @@ class Chat(Generation, OwnData):
     def signature(self) -> str:
         from dpft.tasks.metrics import rouge
 
-        return f"{rouge.SIGNATURE}; {PERPLEXITY}|answers of conversations"
+        of = "all turns" if self.train_on == "all" else "answers"
+        return f"{rouge.SIGNATURE}; {PERPLEXITY}|{of} of conversations"
 
 
 def _turn(message: Any, place: str) -> tuple[str, str]:

@@ -415,8 +415,8 @@ class OwnData(Task):
 
 # Settings that change nothing of what is found in the rows.
 _NOT_READ = (
-    *("max_length", "loss", "before", "after", "ends", "cut", "template", "records_per_user"),
-    "limit_eval",
+    *("max_length", "loss", "before", "after", "ends", "cut", "template", "train_on"),
+    *("records_per_user", "limit_eval"),
 )
 
 

@@ -78,6 +78,13 @@ class TextToText(Generation, OwnData):
             row.text(self.target_column, "task.target_column"),
         )
 
+    def source_rows(self, sources: Sequence[str]) -> list[TableRow]:
+        """Rows with these sources; their targets are not used."""
+        return [
+            TableRow(f"source {n}", {self.source_column: source, self.target_column: source})
+            for n, source in enumerate(sources, 1)
+        ]
+
     def sample_rows(self, seed: int) -> list[TableRow]:
         made_up = TextToText(source="sample", sample_seed=seed)
         columns = self.source_column, self.target_column
@@ -176,6 +183,15 @@ class TextClassification(OwnData):
     @property
     def needs(self) -> Needs:
         return Needs("classifier", self.class_names)
+
+    @property
+    def writes_nothing(self) -> str:
+        return (
+            "a classifier writes no text; expected a model that writes a text for a label, on the "
+            f"same data: dpft train task=text2text task.source_column={self.label_column} "
+            f"task.target_column={self.text_column} model=gpt2, then dpft generate RUN n=1000 "
+            f"'sources=[{','.join(self.class_names)}]'. Both runs together spend both budgets"
+        )
 
     def objective(self, loaded: LoadedModel) -> Classifier:
         from dpft.tasks.objectives.classifier import Classifier, check_positions

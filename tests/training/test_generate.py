@@ -21,10 +21,11 @@ from dpft.privacy.accounting import Trials
 from dpft.sweep.release import release
 from dpft.sweep.selection import Selection
 from dpft.tasks import load_task
+from dpft.tasks.chat import Chat
 from dpft.tasks.e2e import E2E, read_csv
 from dpft.tasks.objectives.decode import Written
 from dpft.tasks.objectives.records import LabelledText
-from dpft.tasks.own_texts import LanguageModeling, TextToText
+from dpft.tasks.own_texts import LanguageModeling, TextClassification, TextToText
 from dpft.training.run import run_experiment
 from dpft.training.synthesis import as_markdown, find_sources, keep, sample
 from dpft.training.trained import loaded_run
@@ -472,6 +473,30 @@ def test_texts_without_a_source_are_sampled_from_the_end_token(private):
     assert not any(cut)
     with pytest.raises(ConfigError, match="leave sources out"):
         find_sources(task, "dev", 6, seed=0)
+
+
+def test_models_that_write_no_records_are_refused_with_what_to_type():
+    with pytest.raises(ConfigError, match=r"assistant's turns alone.*task\.train_on=all"):
+        find_sources(Chat(source="sample"), None, 1, seed=0)
+    with pytest.raises(ConfigError, match=r"task=text2text task\.source_column=label .*\[repair,"):
+        find_sources(TextClassification(source="sample"), None, 1, seed=0)
+    assert find_sources(Chat(source="sample", train_on="all"), None, 1, seed=0).rows is None
+
+
+def test_texts_are_written_for_labels_that_are_typed(tmp_path):
+    file = tmp_path / "own.jsonl"
+    file.write_text('{"label": "yes", "text": "private"}\n')
+    task = TextToText(train_file=str(file), source_column="label", target_column="text")
+    sources = find_sources(task, "[yes, no]", 4, seed=0)
+    assert (sources.distinct, sources.in_training) == (2, None)
+    task.write_records(sources.rows, ["a", "b", "c", "d"], tmp_path / "new.jsonl")
+    made = TextClassification(train_file=str(tmp_path / "new.jsonl"), classes=("yes", "no"))
+    assert sorted(record.label for record in made.records("train")) == [0, 0, 1, 1]
+    for wrong in ("[", "[]", "[[a]]"):
+        with pytest.raises(ConfigError, match="expected texts"):
+            find_sources(task, wrong, 1, seed=0)
+    with pytest.raises(ConfigError, match="no plain texts"):
+        find_sources(E2E(source="sample"), "[yes]", 1, seed=0)
 
 
 def test_made_up_sources_are_not_those_of_the_training_records():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -11,6 +12,7 @@ from dpft.config.errors import ConfigError, DataError
 from dpft.config.schema import Decode
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.causal import Causal, CausalExample
+from dpft.tasks.objectives.chat_form import ChatForm, Turns
 from dpft.tasks.objectives.records import Conversation
 from dpft.tasks.objectives.tokens import token_ids
 
@@ -30,8 +32,6 @@ _ONE_DAY = (
     + " }}{%- endmacro -%}"
 )
 
-Turns = Sequence[tuple[str, str]]
-
 
 @dataclass(frozen=True)
 class Chat(Causal):
@@ -41,16 +41,35 @@ class Chat(Causal):
     than ``max_length`` loses its last exchanges, whole; a first exchange that is too long by itself
     loses the start of what is given and the end of the answer, each down to half.
 
+    With ``train_on="all"`` every token carries loss, given one end token, and a conversation is
+    closed by another one where the next turn would begin: see `closing`. A first exchange that is
+    too long by itself loses its end. Prompts for an answer have no end token before them: other
+    programs, which know the template alone, ask so too.
+
     Args:
         template: in Jinja, of the model; see `PLAIN`.
+        train_on: ``assistant`` or ``all``.
     """
 
     template: str = PLAIN
+    train_on: str = "assistant"
 
     def encode_all(self, records: Sequence[Conversation]) -> list[CausalExample]:
         spans = [list(self._spans(record.turns)) for record in records]
         ids = iter(token_ids(self.tokenizer, [*chain.from_iterable(chain(*spans))]))
-        return [self._of_exchanges([(next(ids), next(ids)) for _ in one]) for one in spans]
+        made = self._of_all if self.train_on == "all" else self._of_exchanges
+        return [made([(next(ids), next(ids)) for _ in one]) for one in spans]
+
+    @cached_property
+    def form(self) -> ChatForm:
+        """How the template writes turns."""
+        return ChatForm(self._rendered, self.tokenizer.all_special_tokens)
+
+    @cached_property
+    def closing(self) -> tuple[int, ...]:
+        """Tokens behind the end token of the last answer, where all turns are trained."""
+        _, rest = self._up_to_end(token_ids(self.tokenizer, [self.form.tail])[0])
+        return *rest, self._end
 
     def prompts(
         self, records: Sequence[Conversation], settings: Decode
@@ -123,6 +142,26 @@ class Chat(Causal):
             tuple(silent),
             cut_source=max(0, len(given) - len(prompt)) + sum(len(given) for given, _, _ in lost),
             cut_target=len(answer) - len(shorter) + sum(len(words) for _, words, _ in lost),
+        )
+
+    def _of_all(self, exchanges: Sequence[tuple[list[int], list[int]]]) -> CausalExample:
+        """An example of tokens all of which carry loss, but for an end token before them."""
+        room, target, whole = self.max_length - 1, list[int](), 0
+        fits, rest = True, list[int]()
+        for given, answered in exchanges:
+            answer, more = self._up_to_end(answered)
+            words = [*rest, *given, *answer]
+            whole += len(words)
+            fits = fits and len(target) + len(words) <= room
+            if fits or not target:
+                target += words
+            rest = more
+        closing = [*rest, self._end]
+        if fits and len(target) + len(closing) <= room:
+            target += closing
+        target = target[:room]
+        return CausalExample(
+            (self._end,), tuple(target), cut_target=whole + len(closing) - len(target)
         )
 
     def _up_to_end(self, answer: list[int]) -> tuple[list[int], list[int]]:

@@ -105,8 +105,7 @@ def decode(
         replies = tokenizer.batch_decode(output, skip_special_tokens=True)
         return list(zip(map(str.strip, replies), finished, strict=True))
 
-    ours = GenerationConfig(eos_token_id=end, pad_token_id=padding, decoder_start_token_id=start)
-    with evaluating(model), _own_settings(model, ours):
+    with evaluating(model), own_settings(model, end, padding, start):
         batches = list(_batches(model, list(times), settings))
         for batch, replies in answered(batches, write, cohort):
             for prompt, reply in zip(batch.prompts, replies, strict=True):
@@ -144,12 +143,15 @@ def _batches(
 
 
 @contextmanager
-def _own_settings(model: nn.Module, ours: GenerationConfig) -> Iterator[None]:
+def own_settings(
+    model: nn.Module, end: int, padding: int, start: int | None = None
+) -> Iterator[None]:
     """Hide what a model's ``generation_config`` says: a temperature, a ban of repeated words.
 
     Transformers fills in from there whatever a caller leaves open, even in a config that the
     caller passes. An adapted model has a second one, in the model that it wraps.
     """
+    ours = GenerationConfig(eos_token_id=end, pad_token_id=padding, decoder_start_token_id=start)
     holders: list[Any] = [m for m in model.modules() if "generation_config" in vars(m)]
     theirs = [holder.generation_config for holder in holders]
     try:

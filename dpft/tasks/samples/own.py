@@ -20,6 +20,7 @@ CLASSES = ("repair", "spare part", "opening hours", "thanks")
 
 # Users of each split; in training some of them write much.
 _USERS = MappingProxyType({"train": 120, "dev": 16, "test": 16})
+_PATIENTS = 200
 _MOST = 40
 
 _TEXT = vocabulary("own")
@@ -35,6 +36,8 @@ class _Visitor:
         self.things = rng.sample(_TEXT["things"], 3)
         self.opening, self.closing = rng.choice(_TEXT["openings"]), rng.choice(_TEXT["closings"])
         self.day = rng.choice(_TEXT["days"])
+        # Of numbers of their own, so that the other kinds stay as they were.
+        self.complaints = random.Random(f"{name} complaints").sample(_TEXT["complaints"], 3)
 
     def text2text(self) -> dict[str, str]:
         """Keywords of a repair in, a note to the owner out."""
@@ -69,14 +72,16 @@ class _Visitor:
         return {"text": f"{' '.join(lines)}{self.closing}"}
 
     def chat(self) -> dict[str, Any]:
-        """Questions to the shop, and its answers."""
-        turns = [("system", "You answer for a repair shop.")] if self.rng.random() < 0.5 else []
-        for thing in self.rng.sample(self.things, self.rng.randint(1, 2)):
-            fault, cure = self.rng.choice(_TEXT["faults"])
+        """Questions of a patient to a doctor's practice, and its answers."""
+        turns = [("system", "You answer for a practice.")] if self.rng.random() < 0.5 else []
+        for complaint, advice in self.rng.sample(self.complaints, self.rng.randint(1, 2)):
+            days = self.rng.sample(_TEXT["days"], 2)
             turns += [
-                ("user", f"{self.opening}my {thing} {fault}, can you mend it?"),
-                ("assistant", f"Yes: we {cure} last time. Bring the {thing} on {self.day}."),
+                ("user", f"{self.opening}I have {complaint} since {days[0]}. What can I do?"),
+                ("assistant", f"{advice} If it is no better then, come on {days[1]}."),
             ]
+        if self.closing:
+            turns += [("user", self.closing.strip()), ("assistant", "Get well soon!")]
         return {"messages": [{"role": role, "content": text} for role, text in turns]}
 
 
@@ -93,8 +98,10 @@ KINDS: MappingProxyType[str, Callable[[_Visitor], dict[str, Any]]] = MappingProx
 def rows(kind: str, split: str, seed: int) -> Sequence[dict[str, Any]]:
     """The rows of a split, a column ``user`` among theirs."""
     lines = []
-    for number in range(_USERS[split]):
-        name = f"{split}-visitor-{number:02}"
+    chat = kind == "chat"
+    who = "patient" if chat else "visitor"
+    for number in range(_PATIENTS if chat and split == "train" else _USERS[split]):
+        name = f"{split}-{who}-{number:02}"
         rng = random.Random(f"{seed} {kind} {name}")
         visitor = _Visitor(name, rng)
         times = min(_MOST, int(rng.paretovariate(0.6))) if split == "train" else 4

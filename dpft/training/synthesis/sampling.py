@@ -11,6 +11,8 @@ from dpft.config.schema import Decode
 from dpft.models.load import LoadedModel
 from dpft.tasks.base import Task
 from dpft.tasks.objectives.causal import Causal
+from dpft.tasks.objectives.chat import Chat
+from dpft.tasks.objectives.chat_writing import write_conversations
 from dpft.tasks.objectives.decode import Written, decode
 from dpft.tasks.objectives.records import TextRecord
 from dpft.training.synthesis.sources import text_record
@@ -22,9 +24,9 @@ class Synthetic:
 
     Attributes:
         rows: whose sources are used; None where texts have no source.
-        targets: the sampled texts.
+        targets: the sampled texts, see `Task.write_records`.
         asked: how many were sampled.
-        empty: how many of those were empty, and left out.
+        empty: how many of those were empty, or no conversation, and left out.
         duplicates: how many repeated another record, and were left out.
         unfinished: how many of those written were stopped before their end.
         cut: of how many of those written the source was too long for the model, and lost a part.
@@ -57,6 +59,7 @@ def sample(
     settings: Decode,
     seed: int,
     advance: Callable[[int], None] = lambda count: None,
+    system: str | None = None,
 ) -> tuple[list[Written], list[bool]]:
     """A text for each of ``count`` prompts, every one drawn by itself; and whose prompt was cut.
 
@@ -68,11 +71,15 @@ def sample(
         settings: how to sample.
         seed: of the random numbers.
         advance: told how many more texts are done.
+        system: what conversations begin with; of task ``chat`` only.
 
     Raises:
         ConfigError: if the task has another objective than `Causal`.
     """
     objective = task.objective(loaded)
+    if isinstance(objective, Chat):
+        talks = write_conversations(objective, loaded.model, count, settings, seed, system, advance)
+        return talks, [False] * count
     if not isinstance(objective, Causal):
         raise ConfigError(
             f"the objective of task {task.name} is {type(objective).__name__}; expected Causal, "

@@ -85,8 +85,9 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         f"{records['written']:,} synthetic records of {run['task']}, sampled from run "
         f"`{run['name']}` (configuration `{run['config_hash']}`, base model {run['base_model']}, "
         f"dpft {run['dpft']}). Of {records['asked']:,} sampled texts, "
-        f"{records['empty_left_out']:,} were empty and {records['duplicates_left_out']:,} repeated "
-        "another record; they were left out. Of those written, "
+        f"{records['empty_left_out']:,} were empty or no conversation and "
+        f"{records['duplicates_left_out']:,} repeated another record; they were left out. Of those "
+        "written, "
         f"{records['stopped_before_their_end']:,} were stopped before they ended, and of "
         f"{records['sources_cut_for_the_model']:,} the source was too long for the model, which "
         "saw a part of it.",

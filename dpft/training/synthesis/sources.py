@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from dpft.config.errors import ConfigError, DataError
 from dpft.tasks.base import Task
 from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.own_texts import TextToText
 
 _CHOICES = (
     "sources=dev or sources=test (of the task's data; are they public?), sources=FILE (in the "
-    "task's own form; its targets are not used), or sources=sample (made up by the task's sample "
-    "generator)"
+    "task's own form; its targets are not used), 'sources=[yes,no]' (typed here), or "
+    "sources=sample (made up by the task's sample generator)"
 )
 
 
@@ -63,11 +66,9 @@ def find_sources(
             those of training records, or a task whose model writes no text.
         DataError: if the rows cannot be read.
     """
-    if task.needs.kind != "causal":
-        raise ConfigError(
-            f"task {task.name} trains a model that writes no text; expected one such as e2e"
-        )
-    if task.unconditional:
+    if task.writes_nothing is not None:
+        raise ConfigError(task.writes_nothing)
+    if task.writes_whole:
         if choice is not None:
             raise ConfigError(f"task {task.name} writes texts without a source; leave sources out")
         return Sources(
@@ -85,9 +86,14 @@ def find_sources(
     random.Random(f"dpft sources {seed}").shuffle(distinct)
     chosen = [distinct[i % len(distinct)] for i in range(count)]
     known = None
-    if check and choice != "sample" and task.synthetic is None:
+    if check and choice != "sample" and not is_typed(choice) and task.synthetic is None:
         known = _in_training(task, {text_record(task, row).source for row in distinct})
     return Sources(chosen, len(distinct), origin, privacy, known)
+
+
+def is_typed(choice: str | None) -> bool:
+    """Whether sources stand in the command itself, as in ``sources=[yes,no]``."""
+    return choice is not None and choice.startswith("[")
 
 
 def text_record(task: Task, row: Any) -> TextRecord:
@@ -120,6 +126,13 @@ def _rows(task: Task, choice: str, seed: int) -> tuple[Sequence[Any], str, str]:
             f"the sample generator of {task.name}",
             "made up by a program that reads no data: they carry no private information",
         )
+    if is_typed(choice):
+        return (
+            _typed(task, choice),
+            f"typed with the command: {choice}",
+            "copied as they are, and not covered by the guarantee: that they occur is known to "
+            "whoever reads the file",
+        )
     path = Path(choice)
     if not path.is_file():
         raise ConfigError(f"sources is {choice!r}, and there is no such file; expected {_CHOICES}")
@@ -128,6 +141,21 @@ def _rows(task: Task, choice: str, seed: int) -> tuple[Sequence[Any], str, str]:
         f"the file {path.name}",
         f"copied as they are, and not covered by the guarantee; {user}",
     )
+
+
+def _typed(task: Task, choice: str) -> Sequence[Any]:
+    if not isinstance(task, TextToText):
+        raise ConfigError(
+            f"sources is {choice}, and those of task {task.name} are no plain texts; expected one "
+            "of the others, or a run of task=text2text"
+        )
+    try:
+        texts = yaml.load(choice, Loader=yaml.BaseLoader)  # yes stays a word
+    except yaml.YAMLError:
+        texts = None
+    if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t for t in texts):
+        raise ConfigError(f"sources is {choice!r}; expected texts, as in 'sources=[yes,no]'")
+    return task.source_rows(texts)
 
 
 def _in_training(task: Task, sources: Collection[str]) -> int:

@@ -1,0 +1,229 @@
+"""``dpft quality``: what synthetic records are worth, and which figures their guarantee covers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpft.cli.guard import alone
+from dpft.cli.options import RunFolder
+from dpft.cli.output import print_table, warn
+from dpft.config.errors import ConfigError, DataError
+from dpft.report.terminal import echo
+
+if TYPE_CHECKING:
+    from dpft.training.quality import Figure, Generated
+    from dpft.training.trained import TrainedRun
+
+
+def main(
+    path: RunFolder,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="With --train: settings of the new run, such as optim.epochs=3."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Records of dpft generate; default: those in synthetic/.")
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(help="Real records: dev, test or FILE; default: what the run was scored on."),
+    ] = None,
+    public: Annotated[
+        bool, typer.Option("--public", help="Those of --reference FILE may be published.")
+    ] = False,
+    encoder: Annotated[
+        str, typer.Option(help="Model that compares meanings, such as tiny; or none.")
+    ] = "minilm",
+    train: Annotated[
+        bool, typer.Option("--train", help="Train on the records, and score on real ones.")
+    ] = False,
+    beside: Annotated[
+        Path | None,
+        typer.Option(help="With --train: the run whose scores stand beside; default: this one."),
+    ] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Show what no guarantee covers: overlap with training")
+    ] = False,
+) -> None:
+    """What synthetic records are worth, and what covers each figure: dpft quality RUN
+
+    Length, variety, distance to real records, overlap with training records and, with --train, the
+    score of a model trained on them. Each figure names what covers it. RUN/quality/ has a page and
+    JSON of those that may be published; the others lie in RUN/private/quality/.
+    """
+    alone("quality")
+    if (overrides or beside is not None) and not train:
+        what = overrides[0] if overrides else "--beside"
+        raise ConfigError(f"{what} is for the run of --train; type --train too, or leave it out")
+    if public and reference in (None, "dev", "test"):
+        raise ConfigError("--public is about a file of records; type --reference FILE too")
+    from dpft.runs.record import read_record
+    from dpft.training.trained import loaded_run
+
+    trained = loaded_run(path)
+    other = read_record(beside or path)  # before anything takes time
+    from dpft.training.quality import overlaps, read_generated, shapes
+    from dpft.training.quality.texts import written
+
+    task = trained.task
+    made = read_generated(task, path, file, trained.record["config_hash"])
+    if len(made.texts) < 2:
+        raise DataError(f"{made.file} has {len(made.texts)} record; expected two at least")
+    real, origin = _real(trained, reference)
+    known = public or (task.published and reference in (None, "dev", "test"))
+    covered: Any = "public" if known else "held-out"
+    figures = shapes(made.texts, real, covered)
+    if encoder != "none" and len(real) > 3:
+        figures.append(_near(made.texts, real, encoder, covered))
+    if train:
+        figures += _downstream(trained, path, made, overrides or (), other, beside, covered)
+    try:
+        figures += overlaps(made.texts, real, (written(r) for r in task.records("train")))
+    except DataError as error:
+        warn(f"note: overlap with training records is not known, since they are not found: {error}")
+    content = {
+        "file": made.file.name,
+        "sha256": made.side["sha256"],
+        "records": len(made.texts),
+        "reference": {"origin": origin, "records": len(real), "public": known},
+        "encoder": encoder,
+        "private": made.side["private"],
+        "privacy": made.side["privacy"],
+        "run": made.side["run"],
+        "sampling": made.side["sampling"],
+        "labels": list(made.side["labels"]),
+    }
+    _tell(path, content, figures, made, private)
+
+
+def _real(trained: TrainedRun, reference: str | None) -> tuple[list[str], str]:
+    """Real records to compare with; none if the run has none and none were named."""
+    from dpft.training.quality import real_texts
+
+    try:
+        return real_texts(trained.task, reference, trained.run.decode.split)
+    except DataError as error:
+        if reference is not None:
+            raise
+        warn(f"note: nothing to compare with: {error}. --reference FILE names some")
+        return [], "none"
+
+
+def _near(texts: Sequence[str], real: Sequence[str], name: str, covered: Any) -> Figure:
+    from dpft.config.errors import ModelError
+    from dpft.config.offline import stay_offline_if_unreachable
+    from dpft.training.quality import nearness
+    from dpft.training.quality.distance import encoder
+
+    stay_offline_if_unreachable()
+    try:
+        encode = encoder(name)
+    except ModelError as error:
+        raise ModelError(
+            f"--encoder {name}: {error}. --encoder none leaves the figure out"
+        ) from None
+    return nearness(texts, real, encode, covered)
+
+
+def _downstream(
+    trained: TrainedRun,
+    path: Path,
+    made: Generated,
+    overrides: Sequence[str],
+    other: Mapping[str, Any],
+    beside: Path | None,
+    covered: Any,
+) -> list[Figure]:
+    """Train on the records without noise, which they need not, and score on real ones."""
+    from dpft.cli.again import words_on
+    from dpft.config.compose import compose
+    from dpft.config.schema import parse
+    from dpft.privacy.guarantee import Guarantee
+    from dpft.training.quality import downstream
+    from dpft.training.run import run_experiment
+
+    where = path.resolve()
+    name = f"{where.name}-on-{made.file.stem}"
+    words = words_on(trained.run, made.file, len(made.texts), overrides)
+    words += [f"runs_dir={where.parent}", f"name={name}"]
+    run = parse(compose(words))
+    outcome = run_experiment(run)
+    split = run.decode.split
+    scores = outcome.record["scores"][split]["metrics"]
+    theirs = other.get("scores", {}).get(split, {})
+    real = theirs.get("metrics", {})
+    count = outcome.record["scores"][split]["examples"]
+    if real and theirs["examples"] != count:
+        warn(
+            f"note: the scores of {(beside or path).resolve().name} are of {theirs['examples']} "
+            f"examples, and these of {count}: they are left out. --beside names another run"
+        )
+        real = {}
+    guarantee = Guarantee.of_record(other)
+    said = f"{(beside or path).resolve().name}, trained on the real records"
+    return downstream(
+        scores, real, said, split, covered, covered if guarantee.private else "training"
+    )
+
+
+def _tell(
+    path: Path,
+    content: Mapping[str, Any],
+    figures: Sequence[Figure],
+    made: Generated,
+    private: bool,
+) -> None:
+    """Write the figures where they belong, and show those that were asked for."""
+    from dpft.privacy.guarantee import Guarantee
+    from dpft.report.pages.quality import COVERED, cells, page, publishable, written_as
+
+    guarantee = Guarantee.of_record(content)
+    everyones = [f for f in written_as(figures) if guarantee.private and publishable(f)]
+    folder, secret = path / "quality", path / "private" / "quality"
+    stem = made.file.stem
+    lines = ["figure", "synthetic", "real", "covered"]
+    examples = made.texts[:5]
+    if everyones:
+        open_content = {**content, "figures": everyones}
+        _save(folder, stem, open_content, page(open_content, examples))
+    secret_content = {**content, "figures": written_as(figures)}
+    _save(secret, stem, secret_content, page(secret_content, examples, private=True), private=True)
+    shown = written_as(figures) if private else everyones
+    if shown:
+        print_table(lines, map(cells, shown), right=("synthetic", "real"))
+        for kind in dict.fromkeys(one["covered"] for one in shown):
+            echo(f"{kind} – {COVERED[kind]}")
+    echo(guarantee.sentence)
+    for note in guarantee.notes:
+        warn(f"note: {note}")
+    if everyones:
+        echo(f"{folder / stem}.html: the page, also as {stem}.json")
+    if len(everyones) < len(figures):
+        left = len(figures) - len(everyones)
+        what = "" if private else "; --private shows them"
+        warn(f"{secret / stem}.html: with {left} figures that must not be published{what}")
+
+
+def _save(
+    folder: Path, stem: str, content: Mapping[str, Any], html: str, private: bool = False
+) -> None:
+    import json
+
+    from dpft.runs.atomic import owners_folder, write_atomic
+    from dpft.runs.errors import disk_report
+
+    mode = 0o600 if private else 0o644
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    try:
+        if private:
+            owners_folder(folder.parent)
+            owners_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / f"{stem}.json", text, mode=mode)
+        write_atomic(folder / f"{stem}.html", html, mode=mode)
+    except OSError as error:
+        raise DataError(f"cannot write to {folder}: {disk_report(folder.parent, error)}") from error

@@ -1,0 +1,17 @@
+"""What synthetic records are worth: figures of them, each with the guarantee that covers it."""
+
+from dpft.training.quality.figures import Coverage, Figure, downstream, nearness, overlaps, shapes
+from dpft.training.quality.texts import Generated, read_generated, real_texts, written
+
+__all__ = [
+    "Coverage",
+    "Figure",
+    "Generated",
+    "downstream",
+    "nearness",
+    "overlaps",
+    "read_generated",
+    "real_texts",
+    "shapes",
+    "written",
+]
