@@ -10,7 +10,6 @@ from typing import Any
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
