@@ -80,10 +80,7 @@ CASES = {
         ("per_layer_adaptive", "data", {}),
         ("bk", "pipeline", {"schedule": "zbv", "microbatches": 4}),
     ],
-    4: [
-        ("bk", "fsdp", {"shards": 2}),
-        ("per_layer", "pipeline", {"length": 2, "schedule": "gpipe", "microbatches": 2}),
-    ],
+    4: [("bk", "fsdp", {"shards": 2})],
 }
 
 if "DPFT_LONG" in os.environ:
@@ -91,6 +88,8 @@ if "DPFT_LONG" in os.environ:
         ("none", "fsdp", {}),
         ("per_device", "pipeline", {"schedule": "1f1b", "microbatches": 2}),
     ]
+    copies = {"length": 2, "schedule": "gpipe", "microbatches": 2}
+    CASES[4].append(("per_layer", "pipeline", copies))
 
 
 @pytest.mark.parametrize("size", CASES)
