@@ -1,4 +1,4 @@
-"""Runs that are killed with SIGKILL at random moments end like unbroken ones: 12 lives.
+"""Runs that are killed with SIGKILL at random moments end like unbroken ones: 20 lives.
 
 ``make torture`` does the same a thousand times, and with all kinds of runs.
 """
@@ -10,7 +10,7 @@ import pytest
 from tests import torture
 from tests.torture import Kill, Result, Torture, Watched, differing, read_journal, summary
 
-LIVES = 12
+LIVES = 20
 
 
 def test_runs_that_are_killed_again_and_again_end_like_unbroken_ones(tmp_path: Path) -> None:
