@@ -10,7 +10,6 @@ from typing import Any
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -87,9 +86,14 @@ class Progress:
             if self.console.quiet:  # another rank shows it: no epsilon for nobody
                 return
             course.add(summary)
+            done = step + 1
+            line = self._due(done, mechanism.steps)
+            if not (line or self.console.is_terminal):
+                return  # an epsilon takes part of a second
             note = self._note(step, summary, mechanism)
-            self._bars.update(bar, completed=step + 1, note=note)
-            self._line(bar, step + 1, mechanism.steps, note)
+            self._bars.update(bar, completed=done, note=note)
+            if line:
+                self.say(f"step {done}/{mechanism.steps}  {note}")
 
         yield show
         if self._may_tell(mechanism) and (caution := course.caution()):
@@ -110,9 +114,11 @@ class Progress:
                 notes.append(f"dropped {summary['dropped']}")
         return "  ".join(notes)
 
-    def _line(self, bar: TaskID, done: int, total: int, note: str) -> None:
+    def _due(self, done: int, total: int) -> bool:
+        """Whether a line is printed after this step."""
         now = time.monotonic()
         due = now - self._last_line >= _LINE_EVERY or done == total
-        if (not self.console.is_terminal and due) or self._verbosity == "steps":
-            self._last_line = now
-            self.say(f"step {done}/{total}  {note}")
+        if not ((due and not self.console.is_terminal) or self._verbosity == "steps"):
+            return False
+        self._last_line = now
+        return True

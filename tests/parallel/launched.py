@@ -31,8 +31,21 @@ def environment(**told: Any) -> Iterator[None]:
                 os.environ[name] = value
 
 
+# Of a run of a second: what takes longer shows no more of how ranks work together.
+STEPS = 5
+SETTINGS = (
+    *("train", "task=text2text", "task.source=sample", "task.limit_train=40", "task.limit_eval=2"),
+    *("optim.batch_size=8", f"optim.steps={STEPS}", "checkpoint_every=2", "threads=1"),
+    *("eps=3", "privacy.noise_seed=1", "decode=greedy", "decode.max_new_tokens=4"),
+)
+
+
 def ranks(
-    arguments: Sequence[str], *folders: Path, run: Path | None = None, last: int = 0
+    arguments: Sequence[str],
+    *folders: Path,
+    run: Path | None = None,
+    last: int = 0,
+    amid: tuple[Path, int] | None = None,
 ) -> list[Forked]:
     """A rank in each folder.
 
@@ -41,6 +54,8 @@ def ranks(
         folders: where the ranks run.
         run: if given, the folder of a run: the first rank dies amid its ``last`` operation there.
         last: counted from 1.
+        amid: if given, a file and a number: the first rank dies as soon as so many lines of it are
+            on the disk, before it does anything else.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -55,11 +70,26 @@ def ranks(
             MASTER_PORT=port,
             OMP_NUM_THREADS=1,
         ):
-            if run is None or rank:
-                processes.append(command(arguments, folder))
-            else:
+            if rank == 0 and run is not None:
                 processes.append(Forked(_watched, list(arguments), folder, run, last))
+            elif rank == 0 and amid is not None:
+                processes.append(Forked(dies, list(arguments), folder, *amid))
+            else:
+                processes.append(command(arguments, folder))
     return processes
+
+
+def dies(arguments: list[str], cwd: Path, file: Path, lines: int) -> None:
+    """``dpft ARGUMENTS``, which ends by SIGKILL as soon as the file has so many lines."""
+    sync = os.fsync
+
+    def synced(descriptor: int) -> None:
+        sync(descriptor)
+        if file.exists() and file.read_bytes().count(b"\n") >= lines:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.fsync = synced
+    dpft_in(arguments, cwd)
 
 
 def _watched(arguments: list[str], cwd: Path, run: Path, last: int) -> None:

@@ -5,6 +5,8 @@ and sharding a model cost more than a backward of these models.
 """
 
 import itertools
+import os
+import random
 from functools import cache
 from typing import NamedTuple
 
@@ -107,18 +109,20 @@ OTHERS = (
 )
 
 
-def cases(size, turn=0, every=False):
-    """Of one launch. Each pair of a style and a model is in one of three, for 2, 3 and 4 ranks.
+# Each pair of a style and a model is in one launch of so many, in an order that mixes both.
+APART = 3 if "DPFT_LONG" in os.environ else 6
+PAIRS = random.Random(0).sample((*CROSSED, *OTHERS), len(CROSSED) + len(OTHERS))
+
+
+def cases(size, turn=0):
+    """Of one launch.
 
     Args:
         size: ranks.
-        turn: another number gives each number of ranks another third.
-        every: not a third, but all.
+        turn: launches of other sums of both have other pairs, up to `APART`.
     """
     chosen = [
-        Case(*pair)
-        for number, pair in enumerate((*CROSSED, *OTHERS))
-        if every or (number + size + turn) % 3 == 0
+        Case(*pair) for number, pair in enumerate(PAIRS) if (number + size + turn) % APART == 0
     ]
     if size == 2:
         single = torch.float32

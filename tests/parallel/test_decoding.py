@@ -1,6 +1,8 @@
 """Several ranks answer what one process answers, and their logs are those of whole batches."""
 
 import json
+import os
+import shutil
 import socket
 from contextlib import contextmanager
 
@@ -18,8 +20,9 @@ from dpft.tasks.objectives.dealing import answered
 from dpft.training.loop import StepStatistics
 from dpft.training.predictions import predict, spelled
 from dpft.training.progress import Progress
+from tests.parallel.launched import STEPS
 from tests.parallel.ranks import together
-from tests.parallel.test_runs import alone, finished, ranks, started
+from tests.parallel.test_runs import finished, killed, ranks, started
 from tests.processes import command, dpft
 
 __all__ = ["started"]  # a fixture
@@ -131,7 +134,8 @@ def all_asked(cohort):
     return {case: asked(cohort, case) for case in QUESTIONS}
 
 
-@pytest.mark.parametrize("size", SIZES)
+# Whole runs show two ranks.
+@pytest.mark.parametrize("size", SIZES if "DPFT_LONG" in os.environ else (3,))
 def test_predictions_are_those_of_one_process(size):
     expected = all_asked(SingleProcess())
     assert together(all_asked, size) == [expected] * size
@@ -243,18 +247,17 @@ def launched(size, folder, *words):
     return results
 
 
-def logged(folder, name):
-    lines = (folder / "runs" / name / "private/metrics.jsonl").read_text().splitlines()
+def logged(path):
+    lines = (path / "private/metrics.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
 
-def test_logs_and_texts_of_a_run_are_those_of_one_process(tmp_path):
+def test_logs_and_texts_of_a_run_are_those_of_one_process(complete, tmp_path):
     settings = ("clip=per_layer_adaptive", "record_norms=2", "task.limit_eval=5")
-    settings += ("decode.batch_size=2", "optim.batch_size=8")
-    finished([alone(tmp_path, *settings, "name=one")])
-    finished(ranks(2, tmp_path, *settings, "name=two"))
-    one, two = (logged(tmp_path, name) for name in ("one", "two"))
-    assert len(one) == len(two) == 5
+    settings += ("decode.batch_size=2",)
+    paths = [complete(size, *settings).path for size in (1, 2)]
+    one, two = map(logged, paths)
+    assert len(one) == len(two) == STEPS
     for alone_saw, both_saw in zip(one, two, strict=True):
         # Shares are cut into microbatches each by itself.
         for other in ("seconds", "microbatches"):
@@ -262,7 +265,7 @@ def test_logs_and_texts_of_a_run_are_those_of_one_process(tmp_path):
         assert both_saw.keys() == alone_saw.keys()
         for name, value in alone_saw.items():
             assert both_saw[name] == pytest.approx(value, rel=1e-3, abs=1e-6), name
-    files = (tmp_path / "runs" / name / "private/norms.jsonl" for name in ("one", "two"))
+    files = (path / "private/norms.jsonl" for path in paths)
     for alone_saw, both_saw in zip(*map(read_norms, files), strict=True):
         assert both_saw.step == alone_saw.step
         for one_norms, two_norms in zip(
@@ -270,36 +273,34 @@ def test_logs_and_texts_of_a_run_are_those_of_one_process(tmp_path):
         ):
             assert two_norms == pytest.approx(one_norms, rel=1e-3)
     # The same model is asked again, by other numbers of processes.
-    run, scores = tmp_path / "runs/two", read_record(tmp_path / "runs/two")["scores"]
+    run = shutil.copytree(paths[1], tmp_path / "runs/run")
+    scores = read_record(run)["scores"]
     file = run / "generations/test.jsonl"
     written = file.read_bytes()
     assert written.count(b"\n") == 5
     for size in (1, 3):
         file.unlink()
-        results = launched(size, tmp_path, "decode", "runs/two")
+        results = launched(size, tmp_path, "decode", "runs/run")
         assert [result.returncode for result in results] == [0] * size, results
         assert [bool(result.stdout) for result in results] == [True, False, False][:size]
         assert file.read_bytes() == written
-    assert dpft("score", "runs/two", cwd=tmp_path).returncode == 0
+    assert dpft("score", "runs/run", cwd=tmp_path).returncode == 0
     assert read_record(run)["scores"] == scores
-    for result in launched(2, tmp_path, "score", "runs/two"):
+    for result in launched(2, tmp_path, "score", "runs/run"):
         assert result.returncode == 2
         assert "dpft score with 2 processes; expected one" in " ".join(result.stderr.split())
 
 
 def test_a_run_that_is_killed_while_it_decodes_goes_on_with_that(tmp_path):
-    settings = ("clip=bk", "parallel=fsdp", "task.limit_eval=30")
-    settings += ("decode.batch_size=1", "decode.max_new_tokens=50")
-    first, second = ranks(2, tmp_path, *settings, "name=killed")
-    run = tmp_path / "runs/killed"
-    first.wait_for(lambda: (run / "record.json").exists())
-    second.kill()
-    result = first.finish()
+    settings = ("clip=bk", "parallel=fsdp", "task.limit_eval=5", "decode.batch_size=1")
+    run = tmp_path / "runs/run"
+    (result,) = killed(2, tmp_path, (run / "record.json", 0), *settings)
     assert result.returncode == 2
     assert "another rank does not answer" in " ".join(result.stderr.split())
+    assert (run / "record.json").exists()
     assert not (run / "generations/test.jsonl").exists()
     ledger = (run / "ledger.jsonl").read_bytes()
-    finished(ranks(2, tmp_path, *settings, "name=killed"))
+    finished(ranks(2, tmp_path, *settings, "name=run"))
     assert (run / "ledger.jsonl").read_bytes() == ledger
-    assert (run / "generations/test.jsonl").read_bytes().count(b"\n") == 30
+    assert (run / "generations/test.jsonl").read_bytes().count(b"\n") == 5
     assert set(read_record(run)["scores"]) == {"test"}

@@ -8,27 +8,28 @@ from tests.parallel.test_runs import (
     close,
     continue_to_the_same_bits,
     finished,
+    killed,
     ranks,
     started,  # noqa: F401
     weights,
 )
 
 SHARDED = ("parallel=fsdp",)
+ADAPTIVE = ("clip=per_layer_adaptive", "optim=adamw")
+PLAIN = ("clip=none", "optim=sgd", "optim.momentum=0.9")
 
 
 @pytest.mark.parametrize(
     "settings",
     [
         ("clip=bk",),
-        ("clip=per_layer_adaptive", "optim=adamw"),
+        ADAPTIVE,
         ("clip=ghost", "adapt=lora"),
-        ("clip=none", "optim=sgd", "optim.momentum=0.9"),
+        PLAIN,
     ],
 )
-def test_shards_end_where_one_process_does(tmp_path, settings):
-    finished([alone(tmp_path, *settings, "name=one")])
-    finished(ranks(2, tmp_path, *settings, *SHARDED, "name=two"))
-    one, two = (tmp_path / "runs" / name for name in ("one", "two"))
+def test_shards_end_where_one_process_does(complete, settings):
+    one, two = complete(1, *settings).path, complete(2, *settings, *SHARDED).path
     close(weights(one), weights(two))
     records = read_record(one), read_record(two)
     assert records[0]["config_hash"] == records[1]["config_hash"]
@@ -43,28 +44,23 @@ def test_shards_end_where_one_process_does(tmp_path, settings):
         assert spent[0] == spent[1]
 
 
-def test_shards_that_are_killed_continue_to_the_same_bits(tmp_path):
-    continue_to_the_same_bits(tmp_path, "clip=per_layer_adaptive", *SHARDED)
+def test_shards_that_are_killed_continue_to_the_same_bits(complete, tmp_path):
+    continue_to_the_same_bits(complete, tmp_path, *ADAPTIVE, *SHARDED)
 
 
-def test_one_process_goes_on_from_what_shards_have_saved(tmp_path):
+def test_one_process_goes_on_from_what_shards_have_saved(complete, tmp_path):
     """Without privacy, where a step that is repeated costs nothing, to the same end."""
-    settings = ("clip=none", "optim=sgd", "optim.momentum=0.9", "optim.steps=8")
-    finished([alone(tmp_path, *settings, "name=one")])
-    begun = ranks(2, tmp_path, *settings, *SHARDED, "name=two")
-    begun[0].wait_for((tmp_path / "runs/two/checkpoints/step-00000002").exists)
-    for process in begun:
-        process.kill()
-    (told,) = finished([alone(tmp_path, *settings, "name=two")])
+    saved = tmp_path / "runs/run/checkpoints/step-00000002/manifest.json"
+    killed(2, tmp_path, (saved, 0), *PLAIN, *SHARDED)
+    (told,) = finished([alone(tmp_path, *PLAIN, "name=run")])
     assert "continuing" in told.stderr
-    close(*(weights(tmp_path / "runs" / name) for name in ("one", "two")))
+    close(weights(tmp_path / "runs/run"), weights(complete(1, *PLAIN).path))
 
 
-def test_copies_of_shards_end_where_one_process_does(tmp_path):
+def test_copies_of_shards_end_where_one_process_does(complete):
     """Two copies of the model, each spread over two of four ranks."""
-    finished([alone(tmp_path, "clip=bk", "name=one")])
-    finished(ranks(4, tmp_path, "clip=bk", *SHARDED, "parallel.shards=2", "name=four"))
-    close(*(weights(tmp_path / "runs" / name) for name in ("one", "four")))
+    four = complete(4, "clip=bk", *SHARDED, "parallel.shards=2").path
+    close(weights(complete(1, "clip=bk").path), weights(four))
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,25 @@ import numpy as np
 import pytest
 import torch
 
-from tests.parallel.matrix import THRESHOLD, Case, added_up, cases, check, one_process, shares
+from tests.parallel.matrix import (
+    APART,
+    CROSSED,
+    OTHERS,
+    THRESHOLD,
+    Case,
+    added_up,
+    cases,
+    check,
+    one_process,
+    shares,
+)
 from tests.parallel.ranks import together
 
+# Each pair of a style and a model is in one of the first six launches; with DPFT_LONG=1 in one with
+# copies and in one with shards.
 LAUNCHES = [
     *(("data", size, 0) for size in (2, 3, 4)),
-    *(("fsdp", size, 1) for size in (2, 3, 4)),
+    *(("fsdp", size, 3 if APART == 6 else 1) for size in (2, 3, 4)),
     ("hsdp", 4, 2),
 ]
 
@@ -29,6 +42,16 @@ def test_nobody_was_drawn(layout):
         for summed in rank:
             assert all((part == 0).all() for _, part in summed.sums.values())
             assert summed.below is None or (summed.below == 0).all()
+
+
+def test_every_pair_is_somewhere_and_every_style_and_model_in_every_layout():
+    seen = {}
+    for layout, size, turn in LAUNCHES:
+        seen.setdefault(layout, set()).update(case[:2] for case in cases(size, turn))
+    assert seen["data"] | seen["fsdp"] == {*CROSSED, *OTHERS}
+    for layout in ("data", "fsdp"):
+        for place in (0, 1):
+            assert {pair[place] for pair in seen[layout]} >= {pair[place] for pair in CROSSED}
 
 
 def test_the_cases_clip_some_units_and_not_others():

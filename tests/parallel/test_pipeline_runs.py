@@ -1,39 +1,36 @@
 """Whole runs with ``parallel=pipeline``: what one process with the same groups would do."""
 
 import json
+import os
 
 import numpy as np
 import pytest
 
 from dpft.runs import read_ledger, read_record
 from tests.parallel.test_runs import (
-    alone,
     close,
     continue_to_the_same_bits,
-    finished,
     ranks,
     started,  # noqa: F401
     weights,
 )
 
 PIPELINE = ("parallel=pipeline", "model.tied=false")
+ADAPTIVE = ("clip=per_device_adaptive", "record_norms=1")
 
 
 @pytest.mark.parametrize(
-    ("size", "settings"),
+    ("size", "settings", "layout"),
     [
         # Two pipelines of two ranks, each of which takes a share of every batch.
-        (4, ("clip=per_device_adaptive", "optim=adamw", "parallel.length=2")),
-        (2, ("clip=per_device", "adapt=lora", "parallel.schedule=gpipe")),
-        (2, ("clip=bk",)),
+        (4, ("clip=per_device", "optim=adamw", "record_norms=1"), ("parallel.length=2",)),
+        (2, ADAPTIVE, ()),
+        (2, ("clip=bk", "adapt=lora", "record_norms=1"), ("parallel.schedule=gpipe",)),
     ],
 )
-def test_pipelines_end_where_one_process_does(tmp_path, size, settings):
-    layout = [one for one in settings if one.startswith("parallel.")]
-    plain = [one for one in settings if one not in layout] + ["record_norms=1"]
-    finished([alone(tmp_path, *plain, "model.tied=false", "name=one")])
-    finished(ranks(size, tmp_path, *plain, *PIPELINE, *layout, "name=several"))
-    one, several = (tmp_path / "runs" / name for name in ("one", "several"))
+def test_pipelines_end_where_one_process_does(complete, size, settings, layout):
+    one = complete(1, *settings, "model.tied=false").path
+    several = complete(size, *settings, *PIPELINE, *layout).path
     close(weights(one), weights(several))
     records = read_record(one), read_record(several)
     for section in ("config_hash", "privacy", "mechanism", "model", "dataset"):
@@ -65,10 +62,13 @@ def lines(path, name):
     return [json.loads(line) for line in (path / f"private/{name}.jsonl").read_text().splitlines()]
 
 
-def test_pipelines_that_are_killed_continue_to_the_same_bits(tmp_path):
-    continue_to_the_same_bits(
-        tmp_path, "clip=per_device_adaptive", *PIPELINE, "parallel.length=2", size=4
-    )
+def test_pipelines_that_are_killed_continue_to_the_same_bits(complete, tmp_path):
+    continue_to_the_same_bits(complete, tmp_path, *ADAPTIVE, *PIPELINE)
+
+
+@pytest.mark.skipif("DPFT_LONG" not in os.environ, reason="four ranks, thrice: DPFT_LONG=1 runs it")
+def test_copies_of_pipelines_that_are_killed_continue_to_the_same_bits(complete, tmp_path):
+    continue_to_the_same_bits(complete, tmp_path, *ADAPTIVE, *PIPELINE, "parallel.length=2", size=4)
 
 
 @pytest.mark.parametrize(

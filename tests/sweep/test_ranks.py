@@ -109,8 +109,8 @@ def test_a_rank_ends_with_its_job(tmp_path):
 @pytest.mark.slow
 def test_a_run_of_two_ranks_from_one_command(tmp_path, monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    settings = ("task=text2text", "task.source=sample", "task.limit_train=120", "eps=3")
-    settings += ("task.limit_eval=2", "optim.batch_size=32", "optim.steps=2", "threads=1")
+    settings = ("task=text2text", "task.source=sample", "task.limit_train=40", "eps=3")
+    settings += ("task.limit_eval=2", "optim.batch_size=8", "optim.steps=2", "threads=1")
     settings += ("decode=greedy", "decode.max_new_tokens=4", "name=two", "ranks=2")
     done = dpft("train", *settings, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
