@@ -26,7 +26,8 @@ def test_a_papers_claims_without_any_record():
     assert "1% where no deviation is known" in " ".join(result.stdout.split())
 
 
-def test_one_claim_with_its_numbers():
+def test_one_claim_with_its_numbers(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")  # no cell is wrapped
     result = invoke("li2022/c02")
     assert result.exit_code == 0, result.output
     assert "91.86 and 86.12: +5.74" in result.stdout

@@ -108,7 +108,8 @@ class _Balance(html.parser.HTMLParser):
         self.cells += tag == "td"
         if tag != "meta":
             self.open.append(tag)
-        assert not {"src", "href"} & dict(attrs).keys()
+        assert "src" not in dict(attrs)
+        assert dict(attrs).get("href", "#").startswith("#")  # of the page itself
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
