@@ -1,5 +1,6 @@
 """What every test runs under: offline, on one thread, with caches of its own."""
 
+import gc
 import os
 import shutil
 import sys
@@ -82,6 +83,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "data_root" in getattr(item, "fixturenames", ()):
             item.add_marker("realdata")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _settled() -> None:
+    """Millions of objects of imported packages stay: no collection need look through them again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -41,7 +41,11 @@ def guarded(verb: Callable[..., None], *, hub: bool, resumes: bool) -> Callable[
             forced = any(word.lstrip("+") == "force=true" for word in typed)
             after = f"{_SAME}{' without force=true' if forced else ''} continues where it left off"
         heed_by_exception()
-        _run(verb, options, after)
+        try:
+            _run(verb, options, after)
+        except KeyboardInterrupt as error:
+            # While another error is told; Typer would end with 130, whatever the signal.
+            sys.exit(_status(error))
 
     return run
 
@@ -108,7 +112,11 @@ def _stop(error: KeyboardInterrupt, after: str) -> NoReturn:
         # What is kept is told by who kept it.
         kept = "; ".join(getattr(error, "__notes__", ()))
         secho(f"dpft: stopped; {after}{kept and f' ({kept})'}", err=True)
-    sys.exit(error.status if isinstance(error, Stopped) else 130)
+    sys.exit(_status(error))
+
+
+def _status(error: KeyboardInterrupt) -> int:
+    return error.status if isinstance(error, Stopped) else 130
 
 
 def _interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import number
@@ -15,6 +16,9 @@ from dpft.runs.atomic import write_atomic
 from dpft.runs.lineage import FILE, descent
 from dpft.tasks.metrics.baseline import cautions
 from dpft.tasks.metrics.shown import shown
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 HELD_OUT = (
     "a share of the data was held out, and no guarantee covers it: scores are computed from "
@@ -32,6 +36,18 @@ def write_descent(model: Path, record: Mapping[str, Any]) -> None:
     write_atomic(model / FILE, descent(record))
 
 
+@functools.cache
+def _template() -> Template:
+    from jinja2 import ChainableUndefined
+
+    from dpft.report.html import environment
+
+    # Markdown, not HTML: what comes from elsewhere goes through `inline`.
+    cards = environment(autoescape=False, undefined=ChainableUndefined)
+    cards.filters["inline"] = inline
+    return cards.get_template("card.md")
+
+
 def model_card(record: Mapping[str, Any], shape: Shape = WHOLE) -> str:
     """Render a run record as a model card.
 
@@ -42,16 +58,9 @@ def model_card(record: Mapping[str, Any], shape: Shape = WHOLE) -> str:
     Returns:
         Markdown with the YAML head that model hubs read.
     """
-    from jinja2 import ChainableUndefined
-
-    from dpft.report.html import environment
-
     guarantee = Guarantee.of_record(record)
     model, scores = record.get("model", {}), record.get("scores", {})
-    # Markdown, not HTML: what comes from elsewhere goes through `inline`.
-    cards = environment(autoescape=False, undefined=ChainableUndefined)
-    cards.filters["inline"] = inline
-    return cards.get_template("card.md").render(
+    return _template().render(
         {
             "config": {},
             "labels": [],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import subprocess
@@ -98,13 +99,15 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _versions() -> dict[str, str]:
-    versions: dict[str, str] = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
+    return {name: version for name in PACKAGES if (version := _version(name)) is not None}
+
+
+@functools.cache
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _torch_facts() -> tuple[int | None, str | None]:

@@ -43,12 +43,13 @@ def make_record(
     if task.unit_noun != "record":
         # How many records there are depends on one user by more than the guarantee covers.
         counts = {f"training {task.unit_noun}s": mechanism.dataset_size - run.audit.slots}
+    found = runs.environment()
     return {
         "stage": "trained",
-        "dpft": runs.code_version(),
+        "dpft": found["dpft"],
         "config": run.identity(),  # a record may travel: not where runs lie
         "config_hash": directory.config_hash,
-        "environment": runs.environment(),
+        "environment": found,
         "seeds": {"seed": run.seed, "noise": explicit},
         "dataset": {
             "task": task.name,

@@ -125,7 +125,7 @@ def test_simulated_right_guesses_are_as_likely_as_they_are(noise: float) -> None
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_randomized_response_is_seldom_refuted_and_its_half_often(epsilon: float) -> None:
-    games = (randomized_response(2000, epsilon, seed) for seed in range(100))
+    games = (randomized_response(2000, epsilon, seed) for seed in range(60))
     attempts = [guess({"one": scores}, coins) for scores, coins in games]
 
     assert np.mean([refuted_by(a, pure(epsilon), 0.05) is not None for a in attempts]) <= 0.05
@@ -168,7 +168,7 @@ def test_scores_that_tell_nothing_prove_nothing() -> None:
     generator = np.random.default_rng(0)
     bounds = [
         bound_of(generator.normal(size=400), generator.random(400) < 0.5, delta=1e-5).epsilon
-        for _ in range(60)
+        for _ in range(40)
     ]
 
     assert np.mean([bound > 0 for bound in bounds]) <= 0.08

@@ -9,6 +9,7 @@ import pytest
 
 from dpft.cli.guard import guarded
 from dpft.cli.interrupts import Stopped
+from dpft.config.errors import ConfigError
 
 # Where the process is interrupted: at the first import of that name, by that signal.
 CODE = """
@@ -67,3 +68,18 @@ def test_a_library_that_trips_over_an_interrupt_hides_it_from_nobody(capsys):
         guarded(verb, hub=False, resumes=False)()
     assert ended.value.code == 128 + signal.SIGTERM
     assert "dpft: stopped" in capsys.readouterr().err
+
+
+def test_a_signal_while_an_error_is_told_ends_by_that_signal(monkeypatch):
+    """Of two ranks one is killed, and torchrun stops the other as it says so."""
+
+    def verb():
+        raise ConfigError("rank 1 of 2 stopped")
+
+    def interrupted(*args, **more):
+        raise Stopped(signal.SIGTERM)
+
+    monkeypatch.setattr("dpft.cli.guard.secho", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        guarded(verb, hub=False, resumes=True)()
+    assert ended.value.code == 143
