@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
+
 from tests.processes import Forked, command, dpft_in
 from tests.torture import Operations
 
@@ -30,6 +32,9 @@ def environment(**told: Any) -> Iterator[None]:
             else:
                 os.environ[name] = value
 
+
+LONG = pytest.mark.skipif("DPFT_LONG" not in os.environ, reason="seconds: DPFT_LONG=1 runs it")
+"""For a further case of what others show too."""
 
 # Of a run of a second: what takes longer shows no more of how ranks work together.
 STEPS = 5

@@ -9,7 +9,17 @@ from types import SimpleNamespace
 import pytest
 
 from tests.parallel.kills import campaign
-from tests.parallel.launched import SETTINGS, STEPS, Agent, Torchrun, await_, end, lives, ranks
+from tests.parallel.launched import (
+    LONG,
+    SETTINGS,
+    STEPS,
+    Agent,
+    Torchrun,
+    await_,
+    end,
+    lives,
+    ranks,
+)
 from tests.torture import Watched, content, differing, leftovers
 
 ADAPTIVE = "clip=per_layer_adaptive"
@@ -54,7 +64,7 @@ def test_ranks_that_are_killed_at_any_moment_end_like_unbroken_ones(tmp_path, un
     assert leftovers(folder) == []
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=LONG)])
 def test_torchrun_begins_again_and_force_is_meant_once(tmp_path, unbroken, rank):
     folder = tmp_path / "runs/run"
     ledger = folder / "ledger.jsonl"

@@ -24,6 +24,7 @@ from dpft.privacy.spec import Partition
 from dpft.tasks.objectives.causal import Causal, CausalExample
 from dpft.tasks.objectives.independence import check_independence
 from dpft.tasks.units import Records, Users
+from tests.parallel.launched import LONG
 from tests.parallel.ranks import together
 
 VOCAB, LONGEST, RECORDS, LAYERS, WIDTH = 23, 24, 12, 6, 12
@@ -276,7 +277,7 @@ def adaptive(style):
     return {"adaptive": Quantiles(0.5, 0.3)} if style.endswith("adaptive") else {}
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=LONG), 4])
 def test_whatever_was_drawn_each_record_is_clipped_once(size):
     cases = drawn_cases(size)
     for case, ranks in zip(cases, zip(*together(all_cases, size, cases), strict=True), strict=True):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpft.runs import read_ledger, read_record
-from tests.parallel.launched import STEPS
+from tests.parallel.launched import LONG, STEPS
 from tests.parallel.test_runs import (
     alone,
     close,
@@ -29,7 +29,10 @@ ADAPTIVE = ("clip=per_device_adaptive", "record_norms=1")
         # Two pipelines of two ranks, each of which takes a share of every batch.
         (4, ("clip=per_device", "optim=adamw", "record_norms=1"), ("parallel.length=2",)),
         (2, ADAPTIVE, ()),
-        (2, ("clip=bk", "adapt=lora", "record_norms=1"), ("parallel.schedule=gpipe",)),
+        pytest.param(
+            *(2, ("clip=bk", "adapt=lora", "record_norms=1"), ("parallel.schedule=gpipe",)),
+            marks=LONG,
+        ),
     ],
 )
 def test_pipelines_end_where_one_process_does(complete, size, settings, layout):

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from dpft.runs import read_ledger, read_record
 from tests.parallel import launched
-from tests.parallel.launched import SETTINGS, STEPS
+from tests.parallel.launched import LONG, SETTINGS, STEPS
 from tests.processes import Forked, command
 
 
@@ -117,7 +117,7 @@ def test_a_rank_that_is_killed_ends_all_and_the_same_command_continues(complete,
     continue_to_the_same_bits(complete, tmp_path, "clip=per_layer_adaptive")
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(("before", "after"), [pytest.param(2, 1, marks=LONG), (1, 2)])
 def test_on_another_number_of_ranks_repeated_steps_are_charged(tmp_path, before, after):
     """Shares are added up in another order: each is a second release, or the run stops."""
     settings = ("clip=per_layer_adaptive", "checkpoint_every=100")
