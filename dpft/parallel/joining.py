@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -99,7 +101,10 @@ def _connect(backend: str) -> Store:
     try:
         shared, rank, size = next(rendezvous("env://", timeout=_JOINING))
         store = agreed(shared, rank, size)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_JOINING)
+        with _ended_by_signals():
+            dist.init_process_group(
+                backend, store=store, rank=rank, world_size=size, timeout=_JOINING
+            )
         # All are there now: what cannot be reached within minutes never will; a step may take long.
         _set_pg_timeout(TIMEOUT)
     except (RuntimeError, ValueError) as error:
@@ -109,6 +114,26 @@ def _connect(backend: str) -> Store:
             f"{os.environ.get('MASTER_PORT')}: torchrun gives both, and has messages of the others"
         ) from error
     return store
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Within it Ctrl-C and SIGTERM end the process on the spot, unless they are ignored.
+
+    torch waits here for ranks that may have died, without Python, which would only hear them then;
+    nothing has begun.
+    """
+    heard = {}
+    if threading.current_thread() is threading.main_thread():  # no other may set handlers
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if callable(usual := signal.getsignal(number)):
+                heard[number] = usual
+                signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number, usual in heard.items():
+            signal.signal(number, usual)
 
 
 def _of_connection(error: BaseException) -> bool:

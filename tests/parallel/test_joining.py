@@ -1,5 +1,7 @@
 """Ranks find each other, whatever an earlier life has left, and tell why they part."""
 
+import os
+import signal
 import threading
 import time
 from datetime import timedelta
@@ -63,9 +65,24 @@ def test_one_process_needs_no_group(monkeypatch):
             cohort.meet(ValueError("why"))
 
 
+def _heard(number, frame):
+    raise SystemExit(143)
+
+
 def join_and(what, late):
     """A rank; it says what it has come to."""
     time.sleep(late)
+    if what == "die":  # one of them, when each knows that the other is there
+        signal.signal(signal.SIGTERM, _heard)
+        grouped = dist.init_process_group
+
+        def met(*args, rank, **more):
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            print("met", flush=True)
+            grouped(*args, rank=rank, **more)
+
+        dist.init_process_group = met
     try:
         layout = Parallel("fsdp" if what == "fail amid" else "data")
         with joined(torch.device("cpu"), layout) as cohort:
@@ -127,6 +144,18 @@ def test_ranks_that_are_begun_again_do_not_wait_for_the_dead(server, late):
     began = time.monotonic()
     assert said(begin(server, "go on", late)) == ["joined\n"] * 2
     assert time.monotonic() - began < 30
+
+
+def test_a_rank_that_waits_for_a_dead_one_hears_that_it_is_to_stop(server):
+    """torch waits for it in C++, where no handler of Python's is called."""
+    first, second = begin(server, "die")
+    assert second.finish(60).returncode == -signal.SIGKILL
+    first.wait_for(lambda: "met" in first.said[0])
+    time.sleep(0.5)  # it is in C++ by then; else the other handler hears it
+    os.kill(first.pid, signal.SIGTERM)
+    assert first.finish(10).returncode in (-signal.SIGTERM, 143)
+    for process in (first, second):
+        process.__exit__()
 
 
 @pytest.mark.parametrize(
