@@ -33,7 +33,9 @@ class Mean(NamedTuple):
     n: int
 
     def __str__(self) -> str:
-        return f"{self.value:.4f}" + ("" if self.error is None else f" ± {self.error:.4f}")
+        digits = 2 if abs(self.value) >= 10 else 4
+        error = "" if self.error is None else f" ± {self.error:.{digits}f}"
+        return f"{self.value:.{digits}f}{error}"
 
 
 @dataclass(frozen=True)
