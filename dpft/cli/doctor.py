@@ -94,7 +94,9 @@ def _versions() -> Finding:
         return Finding("versions", True, "not compared: constraints.txt is in a checkout only")
     lines = (line.partition("#")[0].strip() for line in file.read_text("utf-8").splitlines())
     pinned = dict(line.split("==") for line in lines if "==" in line)
-    installed = {name: _version(name) for name in pinned}
+    from dpft.runs.environment import version_of
+
+    installed = {name: version_of(name) for name in pinned}
     others = [
         f"{name} {version} for {pinned[name]}"
         for name, version in installed.items()
@@ -117,13 +119,9 @@ def _versions() -> Finding:
 def _memory(total: int | None) -> Finding:
     if total is None:
         return Finding("memory", True, "not known here")
-    free = None
-    try:
-        for line in Path("/proc/meminfo").read_text("utf-8").splitlines():
-            if line.startswith("MemAvailable"):
-                free = int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
+    from dpft.runs import memory
+
+    free = memory.available()
     said = f"{_size(total)}" if free is None else f"{_size(total)}, {_size(free)} of it free"
     return Finding("memory", True, said)
 
@@ -226,13 +224,15 @@ def _disk(runs_dir: Path) -> Finding:
 
 def _extras() -> Iterator[Finding]:
     """Optional packages, as the package itself names them."""
+    from dpft.runs.environment import version_of
+
     wanted: dict[str, list[str]] = {}
     for line in metadata.requires("dpft") or ():
         # Such as: optuna<3,>=2.10; extra == 'sweep'
         if found := re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", line):
             wanted.setdefault(found[2], []).append(found[1])
     for extra, names in sorted(wanted.items()):
-        absent = [name for name in names if _version(name) is None]
+        absent = [name for name in names if version_of(name) is None]
         yield Finding(
             f"extra {extra}",
             not absent,
@@ -241,12 +241,5 @@ def _extras() -> Iterator[Finding]:
         )
 
 
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _size(count: int) -> str:
+def _size(count: float) -> str:
     return f"{count / 2**30:,.1f} GiB"

@@ -153,7 +153,9 @@ def main(
 
 
 def _beside(out: Path) -> list[Path]:
-    return [out.with_name(f"{out.name}.guarantee.{kind}") for kind in ("json", "md")]
+    from dpft.training.synthesis import side_path
+
+    return [side_path(out, kind) for kind in ("json", "md")]
 
 
 def _check_place(out: Path, usual: str) -> None:

@@ -115,11 +115,9 @@ def _real(trained: TrainedRun, reference: str | None) -> tuple[list[str], str]:
 
 def _near(texts: Sequence[str], real: Sequence[str], name: str, covered: Any) -> Figure:
     from dpft.config.errors import ModelError
-    from dpft.config.offline import stay_offline_if_unreachable
     from dpft.training.quality import nearness
     from dpft.training.quality.distance import encoder
 
-    stay_offline_if_unreachable()
     try:
         encode = encoder(name)
     except ModelError as error:

@@ -99,11 +99,12 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _versions() -> dict[str, str]:
-    return {name: version for name in PACKAGES if (version := _version(name)) is not None}
+    return {name: found for name in PACKAGES if (found := version_of(name)) is not None}
 
 
 @functools.cache
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """Of an installed package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

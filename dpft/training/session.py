@@ -265,8 +265,8 @@ class Session(Closing):
         """
         done, minutes = self._done, self._run.checkpoint_minutes
         # The first rank's clock decides: ranks save together, and clocks differ.
-        late = self._cohort.rank == 0 and minutes is not None
-        late = late and time.monotonic() - self._saved_at >= 60 * (minutes or 0)
+        since = time.monotonic() - self._saved_at
+        late = self._cohort.rank == 0 and minutes is not None and since >= 60 * minutes
         asked = [stopping.asked == number for number in HEARD]
         due, *stop = self._cohort.agree([late, *asked], "")
         due = (due or done % self._run.checkpoint_every == 0) and done < self._mechanism.steps

@@ -1,5 +1,6 @@
 """What `dpft doctor` finds, and that nothing which is absent makes it fail."""
 
+import importlib
 import json
 import socket
 
@@ -43,7 +44,9 @@ def test_what_is_absent_is_told(monkeypatch):
 
     monkeypatch.setattr("dpft.tasks.metrics.java.java_version", none)
     monkeypatch.delenv("DPFT_DATA", raising=False)
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "wandb" else "0")
+    # The package gives the module's name to a function of it.
+    module = importlib.import_module("dpft.runs.environment")
+    monkeypatch.setattr(module, "version_of", lambda name: None if name == "wandb" else "0")
     found = findings()
     assert not found["Java"]["fine"]
     assert "export DPFT_DATA" in found["data"]["advice"]

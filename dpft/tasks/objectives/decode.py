@@ -72,7 +72,7 @@ def decode(
     times = Counter(prompts)
     texts: dict[tuple[int, ...], Written] = {}
     key, end = keys.public_key(seed), tokenizer.eos_token_id
-    encoder = bool(getattr(model.config, "is_encoder_decoder", False))
+    encoder = _has_encoder(model)
     padding = tokenizer.pad_token_id if encoder else end
     start = model.config.decoder_start_token_id if encoder else None
 
@@ -128,9 +128,7 @@ def _batches(
         if positions is None:
             return settings.max_new_tokens
         left = positions - getattr(model, "prefix_length", 0)
-        if not getattr(
-            model.config, "is_encoder_decoder", False
-        ):  # whose decoder has positions of its own
+        if not _has_encoder(model):  # whose decoder has positions of its own
             left -= len(prompt)
         return max(1, min(settings.max_new_tokens, left))
 
@@ -140,6 +138,10 @@ def _batches(
         alike = list(group)
         for start in range(0, len(alike), settings.batch_size):
             yield _Batch(next(number), new, alike[start : start + settings.batch_size])
+
+
+def _has_encoder(model: Any) -> bool:
+    return bool(getattr(model.config, "is_encoder_decoder", False))
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from dpft.config.errors import ConfigError, DataError
 from dpft.runs.atomic import sha256_file
 from dpft.tasks.base import Task
 from dpft.tasks.objectives.records import Conversation, LabelledText, TextRecord
+from dpft.training.synthesis import side_path
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def read_generated(task: Task, run: Path, file: Path | None, config_hash: str) -
     """
     if file is None:
         folder = run / "synthetic"
-        found = sorted(one for one in folder.glob("*") if _side(one).is_file())
+        found = sorted(one for one in folder.glob("*") if side_path(one).is_file())
         if len(found) != 1:
             raise ConfigError(
                 f"{folder} holds {len(found) or 'no'} files of synthetic records; expected one. "
@@ -53,7 +54,7 @@ def read_generated(task: Task, run: Path, file: Path | None, config_hash: str) -
         file = found[0]
     if not file.is_file():
         raise ConfigError(f"--file is {file}, and there is no such file")
-    beside = _side(file)
+    beside = side_path(file)
     try:
         side = json.loads(beside.read_text(encoding="utf-8"))
         known = side["sha256"], side["run"]["config_hash"]
@@ -113,7 +114,3 @@ def written(record: Any) -> str:
     if isinstance(record, LabelledText):
         return record.source
     raise ConfigError(f"got records of {type(record).__name__}; expected texts")
-
-
-def _side(file: Path) -> Path:
-    return file.with_name(f"{file.name}.guarantee.json")

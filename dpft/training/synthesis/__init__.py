@@ -1,7 +1,7 @@
 """Synthetic records from a privately trained model, and what may be said of their privacy."""
 
 from dpft.training.synthesis.sampling import Synthetic, keep, sample
-from dpft.training.synthesis.side_file import as_markdown, side_file
+from dpft.training.synthesis.side_file import as_markdown, side_file, side_path
 from dpft.training.synthesis.sources import Sources, find_sources, is_typed
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "keep",
     "sample",
     "side_file",
+    "side_path",
 ]

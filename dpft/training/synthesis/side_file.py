@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from dpft.privacy.guarantee import Guarantee
@@ -18,6 +19,11 @@ _POSTPROCESSING = (
     "neither does leaving some of them out, or training on them."
 )
 _NONE = "Handle the texts as you would the training records."
+
+
+def side_path(file: Path, kind: str = "json") -> Path:
+    """Where the guarantee of a file of synthetic records lies: for programs, or ``md`` to read."""
+    return file.with_name(f"{file.name}.guarantee.{kind}")
 
 
 def side_file(

@@ -279,7 +279,7 @@ def joint_per_example(uses: Sequence[Use]) -> Tensor:
     """Per-example gradients of one parameter, summed over its uses: ``(B, *shape)``."""
     total = uses[0].per_example()
     if len(uses) > 1 and isinstance(uses[0], DirectUse):
-        total = total.clone()
+        total = total.clone()  # the use keeps it; all others form theirs anew
     for use in uses[1:]:
         use.add_per_example(total)
     return total
