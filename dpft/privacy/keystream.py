@@ -40,11 +40,7 @@ def words(key: bytes, start: int, stop: int, device: torch.device | str = "cpu")
     Raises:
         ValueError: beyond the keystream's end, where it would begin again.
     """
-    if not 0 <= start <= stop <= LENGTH:
-        raise ValueError(
-            f"words {start} to {stop} of a keystream; expected 0 to {LENGTH}, in ascending order: "
-            "longer ones repeat themselves"
-        )
+    check(start, stop)
     device = torch.device(device)
     first = start // WORDS
     count = -(-stop // WORDS) - first
@@ -52,6 +48,15 @@ def words(key: bytes, start: int, stop: int, device: torch.device | str = "cpu")
         _openssl(key, first, count) if device.type == "cpu" else _rounds(key, first, count, device)
     )
     return drawn[start - WORDS * first : stop - WORDS * first]
+
+
+def check(start: int, stop: int) -> None:
+    """Raise ValueError where words ``start`` to ``stop`` are not all in a keystream."""
+    if not 0 <= start <= stop <= LENGTH:
+        raise ValueError(
+            f"words {start} to {stop} of a keystream; expected 0 to {LENGTH}, in ascending order: "
+            "longer ones repeat themselves"
+        )
 
 
 def _openssl(key: bytes, first: int, count: int) -> Tensor:

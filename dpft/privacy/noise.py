@@ -5,8 +5,10 @@ With adaptive thresholds, also on the counts that move them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -197,12 +199,50 @@ def noisy_mean_(
     Guarantee: any slices that together make the whole have the noise that the whole would have, bit
     for bit, wherever they are.
     """
+    add = _kernel(sums.device, sums.dtype) or _in_tiles
+    add(sums, key, std, 1 / batch_size, first)
+
+
+def _in_tiles(sums: torch.Tensor, key: bytes, std: float, scale: float, first: int) -> None:
+    """By operations of torch, on the device or, where it rounds in its own way, on the CPU."""
     for start, z in normals.tiles(key, first, first + len(sums), sums.device):
         piece = sums[start - first : start - first + len(z)]
         # One operation at a time: add_(alpha=) is fused on some devices, and a GPU divides by
         # multiplying in its own way.
-        z.mul_(std).add_(piece.to(z.device)).mul_(1 / batch_size)
+        z.mul_(std).add_(piece.to(z.device)).mul_(scale)
         piece.copy_(z)
+
+
+@cache
+def _kernel(device: torch.device, dtype: torch.dtype) -> Callable[..., None] | None:
+    """One Triton kernel for all, where it was seen to give the bits of torch's operations."""
+    if device.type != "cuda" or normals.drawing_device(device).type != "cuda":
+        return None
+    try:
+        from dpft.privacy import fused
+    except ImportError:
+        return None
+    if dtype not in fused.DTYPES:
+        return None
+    # Far into the keystream, beginning and ending amid a block, with sums that count.
+    sums = torch.linspace(-1, 1, 100_001, dtype=dtype, device=device)
+    found, expected = sums.clone(), sums
+    arguments = (bytes(range(32)), 0.7, 1 / 3, (1 << 34) + 5)
+    try:
+        fused.noisy_mean_(found, *arguments)
+    except Exception as error:  # whatever a compiler says: the numbers are to be had without it
+        why = f"could not be made ({type(error).__name__}: {error})"
+    else:
+        _in_tiles(expected, *arguments)
+        if torch.equal(found, expected):
+            return fused.noisy_mean_
+        why = "gives other bits"
+    warnings.warn(
+        f"the kernel of noise {why} on {device}, so noise is drawn by operations of torch: slower, "
+        "with the same numbers",
+        stacklevel=2,
+    )
+    return None
 
 
 def _check(mechanism: Mechanism, clipper: ClippedSums) -> None:

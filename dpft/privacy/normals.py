@@ -32,14 +32,15 @@ _TILE_CPU, _TILE_GPU = 1 << 16, 1 << 22
 _THREADS = 16  # at most; OpenSSL's part is done by one
 
 _PAIRS = BLOCK // 2
-_MAGNITUDE = (1 << 63) - 1  # every bit of a float64 but its sign
-_MANTISSA = 52
-_SQRT_HALF = struct.unpack("<q", struct.pack("<d", math.sqrt(0.5)))[0]  # its bits
+MAGNITUDE = (1 << 63) - 1  # every bit of a float64 but its sign
+MANTISSA = 52
+SQRT_HALF = struct.unpack("<q", struct.pack("<d", math.sqrt(0.5)))[0]  # its bits
 
-_MINUS_TWO_LOG_TWO = -1.3862943611198906
+MINUS_TWO_LOG_TWO = -1.3862943611198906
+ANGLE = math.pi / 4 * 2.0**-63
 
 # Near-minimax polynomials (mpmath.chebyfit), highest power first.
-_LOG = (  # -4 atanh(s)/s in s^2, for |s| <= (sqrt(2) - 1)/(sqrt(2) + 1); off by 5e-18
+LOG = (  # -4 atanh(s)/s in s^2, for |s| <= (sqrt(2) - 1)/(sqrt(2) + 1); off by 5e-18
     -0.2961942072131055,
     -0.3062505629672838,
     -0.36367263360458657,
@@ -49,7 +50,7 @@ _LOG = (  # -4 atanh(s)/s in s^2, for |s| <= (sqrt(2) - 1)/(sqrt(2) + 1); off by
     -1.333333333333353,
     -4.0,
 )
-_SIN = (  # sin(t)/t in t^2, for |t| <= pi/4; off by 3e-18
+SIN = (  # sin(t)/t in t^2, for |t| <= pi/4; off by 3e-18
     1.5894736651849094e-10,
     -2.5050716974102745e-08,
     2.755731337640013e-06,
@@ -58,7 +59,7 @@ _SIN = (  # sin(t)/t in t^2, for |t| <= pi/4; off by 3e-18
     -0.16666666666666616,
     1.0,
 )
-_COS = (  # cos(t) in t^2, for |t| <= pi/4; off by 5e-17
+COS = (  # cos(t) in t^2, for |t| <= pi/4; off by 5e-17
     2.0630454379662294e-09,
     -2.755523388484742e-07,
     2.4801578538562985e-05,
@@ -88,7 +89,7 @@ def tiles(
     Yields:
         Where a tile begins, and its numbers ``(n,)`` in float64.
     """
-    device = _drawing_device(torch.device(device))
+    device = drawing_device(torch.device(device))
     threads = min(torch.get_num_threads(), _THREADS)
     tile = _TILE_CPU * threads if device.type == "cpu" else _TILE_GPU
     while start < stop:
@@ -118,7 +119,7 @@ def _draw(key: bytes, start: int, stop: int, device: torch.device) -> Tensor:
 
 
 @cache
-def _drawing_device(device: torch.device) -> torch.device:
+def drawing_device(device: torch.device) -> torch.device:
     """``device``, or the CPU where there are no float64 operations or they round in other ways."""
     if device.type not in ("cpu", "cuda"):
         return torch.device("cpu")
@@ -155,10 +156,10 @@ def _box_muller(words: Tensor) -> Tensor:
     first, second = words[..., 0, :], words[..., 1, :]
     x = (first | 1).double()
     radius = torch.copysign(_sqrt(_minus_two_log(x)), x)
-    t = (second | 1).double().mul_(math.pi / 4 * 2.0**-63)
+    t = (second | 1).double().mul_(ANGLE)
     square = t * t
-    cos = _polynomial(_COS, square)
-    sin = _polynomial(_SIN, square).mul_(t)
+    cos = _polynomial(COS, square)
+    sin = _polynomial(SIN, square).mul_(t)
     # Where the bit is set, the bits in which they differ are flipped in both.
     cos_bits, sin_bits = cos.view(torch.int64), sin.view(torch.int64)
     flipped = (cos_bits ^ sin_bits).bitwise_and_((first & 1).neg_())
@@ -178,11 +179,11 @@ def _minus_two_log(x: Tensor) -> Tensor:
     Args:
         x: float64, at least 1 in magnitude and at most ``2^63``.
     """
-    bits = x.view(torch.int64).bitwise_and(_MAGNITUDE).sub_(63 << _MANTISSA)  # of u
-    k = (bits - _SQRT_HALF).bitwise_right_shift_(_MANTISSA)
-    m = bits.sub_(k << _MANTISSA).view(torch.float64)
+    bits = x.view(torch.int64).bitwise_and(MAGNITUDE).sub_(63 << MANTISSA)  # of u
+    k = (bits - SQRT_HALF).bitwise_right_shift_(MANTISSA)
+    m = bits.sub_(k << MANTISSA).view(torch.float64)
     s = (m - 1).div_(m.add_(1))
-    return _polynomial(_LOG, s * s).mul_(s).add_(k.double().mul_(_MINUS_TWO_LOG_TWO))
+    return _polynomial(LOG, s * s).mul_(s).add_(k.double().mul_(MINUS_TWO_LOG_TWO))
 
 
 def _sqrt(x: Tensor) -> Tensor:

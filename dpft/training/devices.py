@@ -38,7 +38,8 @@ class Device:
         link: bytes a second that it sends to others of its node.
         network: to those of other nodes.
         per_node: devices of a node.
-        normals: numbers of noise a second; None: they are drawn by operations that are counted.
+        normals: numbers of noise a second; None: `dpft.privacy.fused` draws them, whose
+            instructions are counted.
         attained: what all this rests on, for a reader.
     """
 

@@ -1,14 +1,18 @@
 """The noise is there, of the right scale, independent everywhere, and fresh at every step."""
 
 import math
+import sys
+from contextlib import nullcontext
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from dpft.privacy import Mechanism, keys, keystream, make_clipper
+import dpft.privacy as privacy
+from dpft.privacy import Mechanism, keys, keystream, make_clipper, noise
 from dpft.privacy.clipping.groups import Group
 from dpft.privacy.noise import Released, noisy_mean_
 from dpft.privacy.normals import normals
@@ -183,6 +187,29 @@ def test_slices_of_a_parameter_get_the_noise_of_the_whole(dtype):
         noisy_mean_(piece, key, 0.3, 7, first)
         first += len(piece)
     assert torch.equal(torch.cat(pieces), whole)
+
+
+@pytest.mark.parametrize("fault", [None, "gives other bits", "could not be made"])
+def test_a_kernel_is_used_where_it_gives_the_bits_of_torchs_operations(monkeypatch, fault):
+    def one_pass(sums, *arguments):
+        if fault == "could not be made":
+            raise OSError("no compiler")
+        noise._in_tiles(sums, *arguments)
+        if fault:
+            sums[-1] = sums[-1].nextafter(torch.ones(()))
+
+    linspace, cuda = torch.linspace, torch.device("cuda")
+    kernels = SimpleNamespace(noisy_mean_=one_pass, DTYPES=(torch.float32,))
+    monkeypatch.setitem(sys.modules, "dpft.privacy.fused", kernels)
+    monkeypatch.setattr(privacy, "fused", kernels, raising=False)
+    # No GPU here: what is asked of one is computed on the CPU.
+    monkeypatch.setattr(noise.normals, "drawing_device", lambda device: device)
+    monkeypatch.setattr(torch, "linspace", lambda *a, device, **k: linspace(*a, **k))
+    chosen = noise._kernel.__wrapped__
+    with pytest.warns(UserWarning, match=fault) if fault else nullcontext():
+        assert chosen(cuda, torch.float32) is (None if fault else one_pass)
+    assert chosen(cuda, torch.bfloat16) is None
+    assert chosen(torch.device("cpu"), torch.float32) is None
 
 
 def test_noise_falls_to_places_not_to_memory():

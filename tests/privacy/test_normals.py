@@ -70,10 +70,10 @@ def scalar(first: int, second: int) -> tuple[float, float]:
     m, k = math.frexp(abs(x))
     m, k = (2 * m, k - 64) if 2 * m < math.sqrt(2) else (m, k - 63)
     s = (m - 1.0) / (m + 1.0)
-    log = horner(module._LOG, s * s) * s
+    log = horner(module.LOG, s * s) * s
     radius = math.copysign(math.sqrt(log + k * (-2 * math.log(2))), x)
     t = float(second | 1) * (math.pi / 4 * 2.0**-63)
-    cos, sin = horner(module._COS, t * t), horner(module._SIN, t * t) * t
+    cos, sin = horner(module.COS, t * t), horner(module.SIN, t * t) * t
     return (radius * sin, radius * cos) if first & 1 else (radius * cos, radius * sin)
 
 
@@ -137,7 +137,7 @@ def test_any_number_of_threads_gives_the_same_numbers():
 
 def test_a_device_that_rounds_otherwise_is_not_drawn_on(monkeypatch):
     right, cuda = module._draw, torch.device("cuda")
-    chosen = module._drawing_device.__wrapped__
+    chosen = module.drawing_device.__wrapped__
     monkeypatch.setattr(module, "_draw", lambda key, a, b, device: right(key, a, b, CPU))
     assert chosen(cuda) == cuda
     assert chosen(torch.device("mps")) == CPU
@@ -273,9 +273,9 @@ def test_polynomials_are_the_near_minimax_ones():
     with mpmath.workdps(40):
         s = (mpmath.sqrt(2) - 1) / (mpmath.sqrt(2) + 1)
         for function, most, coefficients in (
-            (atanh, s**2, module._LOG),
-            (sin, (mpmath.pi / 4) ** 2, module._SIN),
-            (lambda x: mpmath.cos(mpmath.sqrt(x)), (mpmath.pi / 4) ** 2, module._COS),
+            (atanh, s**2, module.LOG),
+            (sin, (mpmath.pi / 4) ** 2, module.SIN),
+            (lambda x: mpmath.cos(mpmath.sqrt(x)), (mpmath.pi / 4) ** 2, module.COS),
         ):
             fitted, error = mpmath.chebyfit(function, [0, most], len(coefficients), error=True)
             assert tuple(map(float, fitted)) == coefficients

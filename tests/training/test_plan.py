@@ -88,11 +88,13 @@ def test_an_unknown_device_is_refused(tmp_path):
         device(str(file))
 
 
-def test_noise_of_a_gpu_is_drawn_by_operations():
-    gpu = replace(device("h100-sxm"), overhead=0.0)
-    twice = [estimate(replace(COST, noise=n), SHAPE, gpu).noise for n in (10**8, 2 * 10**8)]
-    assert twice[1] == pytest.approx(2 * twice[0])
-    assert twice[0] > 10**8 * 2600 / gpu.bandwidth  # ChaCha20 alone, in operations of torch
+def test_noise_of_a_gpu_takes_its_instructions_and_its_bytes():
+    gpu = device("h100-sxm")
+    noise = estimate(replace(COST, noise=10**8), SHAPE, gpu).noise
+    assert noise > 10**8 * 8 / gpu.bandwidth
+    slow = replace(gpu, rates={**gpu.rates, "float64": gpu.rate("float64") / 10})
+    slower = estimate(replace(COST, noise=10**8), SHAPE, slow).noise
+    assert slower - noise == pytest.approx(10**8 * 37 * 18 / gpu.rate("float64"))
 
 
 def test_a_step_has_as_many_microbatches_as_its_records_need():
