@@ -140,7 +140,9 @@ def _operation(packet: Any, args: Any, kwargs: Any, out: Any) -> Operation:
         # Blocks above the diagonal are left out.
         return Operation(_kind(args[0]), count(*shapes) // (2 if masked else 1), moved)
     if packet in flop_registry:
-        found = int(flop_registry[packet](*args, **kwargs, out_val=out))
+        # PyTorch's formulas take the type of a product's result for its shape.
+        shapes = [x for x in args if not isinstance(x, torch.dtype)]
+        found = int(flop_registry[packet](*shapes, **kwargs, out_val=out))
         return Operation(_kind(inputs[-1]), found, moved)
     return Operation("", 0, moved)
 

@@ -32,6 +32,7 @@ from dpft.parallel.simulated_layouts import world as world_of
 from dpft.privacy.clipping.checks.schedule import Schedule
 from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.cohort import Cohort
+from dpft.privacy.precision import as_on_gpu
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,8 @@ def simulated(training: Training, on_gpu: bool = True, check: bool = True) -> Co
 
     Args:
         training: is run on fake tensors.
-        on_gpu: whether optimizers work on all parameters at once, as PyTorch's do by default on a
-            GPU: faster, for memory.
+        on_gpu: whether products of bfloat16 stay such, and optimizers work on all parameters at
+            once, as PyTorch's do by default on a GPU: faster, for memory.
         check: see `steps`.
 
     Raises:
@@ -122,6 +123,8 @@ def simulated(training: Training, on_gpu: bool = True, check: bool = True) -> Co
         stack.enter_context(Answers())
         meter = stack.enter_context(Meter(fake))
         give_storages(model)
+        if on_gpu:
+            stack.enter_context(as_on_gpu())
         adjust = _stacked if on_gpu else _as_it_is
         return steps(training, meter, model, world, adjust, check)
 

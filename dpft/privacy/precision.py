@@ -49,9 +49,30 @@ def full_precision() -> Iterator[None]:
             cuda.allow_bf16_reduced_precision_reduction = reduced
 
 
-@lru_cache
+_simulated = False
+
+
+@contextmanager
+def as_on_gpu() -> Iterator[None]:
+    """Within this context every device counts as a GPU that multiplies numbers in bfloat16.
+
+    For simulations: fake tensors on the CPU then go a GPU's way.
+    """
+    global _simulated
+    before, _simulated = _simulated, True
+    try:
+        yield
+    finally:
+        _simulated = before
+
+
 def multiplies_halves(device: torch.device) -> bool:
     """Whether a device multiplies numbers in bfloat16 and adds up in float32, by itself."""
+    return _simulated or _multiplies_halves(device)
+
+
+@lru_cache
+def _multiplies_halves(device: torch.device) -> bool:
     return (
         device.type == "cuda"
         and torch.version.hip is None
@@ -61,7 +82,7 @@ def multiplies_halves(device: torch.device) -> bool:
 
 def waits(device: torch.device) -> bool:
     """Whether the host waits for a device when it reads a number there."""
-    return device.type != "cpu"
+    return _simulated or device.type != "cpu"
 
 
 def mm(x: Tensor, y: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ def plan(run: Run, shape: Shape, device: Device, check: bool = True) -> Plan:
     count = None if length is None else microbatches_of(shape, length.records)
 
     def side(private: bool) -> Side:
-        cost = simulated(training_of(run, shape, private), check=check)
+        cost = simulated(training_of(run, shape, private), not device.serial, check)
         return Side(cost, estimate(cost, shape, device, count), share_outside(cost))
 
     staged = shape.parallel.name == "pipeline"
