@@ -91,7 +91,7 @@ def test_the_bound_without_gram_matrices_is_the_weaker_one():
     generator = torch.Generator().manual_seed(0)
     a, g = (numbers(generator, (8, 20, d), (-3, 3)) for d in (6, 5))
     use = MatrixUse(a, g)
-    strong = halves.by_gram(precision.bmm(a, a.mT), precision.bmm(g, g.mT))
+    strong, _ = halves.by_gram(precision.bmm(a, a.mT), precision.bmm(g, g.mT))
     assert (strong <= use.rounding()).all()
     assert (strong < 0.5 * use.rounding()).any()
     # Also where gradients would be formed but for a second use, as of a tied head.

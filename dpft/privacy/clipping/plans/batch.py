@@ -136,6 +136,7 @@ class Batch:
         self.dropped = False
         self._formed: list[tuple[nn.Parameter, Tensor]] = []
         self._expected: list[tuple[Tensor, Exception]] = []
+        self._unread = False  # whether sums rest on norms of which none was looked at
 
     def backward(
         self,
@@ -215,8 +216,7 @@ class Batch:
             return self.factors_of(k, *self.squared_group_norm(k, book))
         entries = self._entries(k, book)
         squared = total([entry.squared_norm for entry in entries]) if entries else self._no_norms()
-        kept = squared.value.isfinite() & self._finite.to(squared.value.device)
-        self.expect(kept.all(), LostRecordError())
+        self._unread = True
         # Who is dropped has NaN in the sums, which are then given up; nobody else's factor is one.
         return self.factors_of(k, squared.certain().allowing(), None)
 
@@ -308,12 +308,15 @@ class Batch:
             if k not in self._norms:
                 self.clip_factors(k, {})
         device = self._finite.device  # groups may lie on several
+        every = range(len(self.groups))
+        norms = torch.stack([self._norms[k].to(device) for k in every], 1)
+        if self._unread:
+            finite = norms.isfinite().all() & self._finite.all()
+            self._expected.insert(0, (finite, LostRecordError()))
         if self._expected:
             holds = torch.stack([one.to(device) for one, _ in self._expected])
             if not bool(holds.all()):
                 raise self._expected[int(holds.long().argmin())][1]
-        every = range(len(self.groups))
-        norms = torch.stack([self._norms[k].to(device) for k in every], 1)
         return norms, torch.stack([self._factors[k].to(device) for k in every], 1)
 
     def _entries(self, k: int, book: Book) -> list[Entry]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from dpft.privacy.clipping.rules import (
     DirectUse,
@@ -25,19 +26,17 @@ def formed(uses: Sequence[Use]) -> Use:
 
 def total(parts: Sequence[SquaredNorm]) -> SquaredNorm:
     """The joint squared norm of several parameters."""
-    value = parts[0].value
-    for part in parts[1:]:
-        value = value + part.value
-    rounding = None
-    for part in parts:
-        if part.rounding is not None:
-            rounding = part.rounding if rounding is None else rounding + part.rounding
+    value = _sum([part.value for part in parts])
+    roundings = [part.rounding for part in parts if part.rounding is not None]
+    rounding = _sum(roundings) if roundings else None
     if all(part.exact for part in parts):
         return SquaredNorm(value, value, rounding)
-    scale = parts[0].scale
-    for part in parts[1:]:
-        scale = scale + part.scale
-    return SquaredNorm(value, scale, rounding)
+    return SquaredNorm(value, _sum([part.scale for part in parts]), rounding)
+
+
+def _sum(parts: Sequence[Tensor]) -> Tensor:
+    """Of one addend or many, in two operations: each costs a GPU a start."""
+    return torch.stack(list(parts)).sum(0) if len(parts) > 1 else parts[0]
 
 
 def recomputed(norm: SquaredNorm, uses: Sequence[Use]) -> SquaredNorm:

@@ -59,12 +59,14 @@ def scaled(a: Tensor, weights: Tensor) -> Tensor:
     return torch.mul(a, kept[:, None, None], out=torch.empty_like(a))
 
 
-def by_gram(gram_a: Tensor, gram_g: Tensor) -> Tensor:
-    """``(u Q)^2`` of each record, ``(B,)``, from Gram matrices ``(B, T, T)``."""
-    a, g = (gram.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt() for gram in (gram_a, gram_g))
+def by_gram(gram_a: Tensor, gram_g: Tensor) -> tuple[Tensor, Tensor]:
+    """``(u Q)^2`` and ``(sum_t |a_t| |g_t|)^2``, ``(B,)``, from Gram matrices ``(B, T, T)``."""
+    squares = [gram.diagonal(dim1=1, dim2=2) for gram in (gram_a, gram_g)]
+    a, g = torch.stack(squares).clamp_(min=0).sqrt_()
+    product = (a * g).sum(1).square()
     a = a + _LEAST_LENGTH
     squared = torch.einsum("bt,bts,bs->b", a, gram_g.abs(), a)
-    return _UNIT**2 * (squared + _PRODUCT_ROUNDING * (a * g).sum(1).square())
+    return squared.add_(product, alpha=_PRODUCT_ROUNDING).mul_(_UNIT**2), product
 
 
 def by_lengths(a: Tensor, g: Tensor) -> Tensor:

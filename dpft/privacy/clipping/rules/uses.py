@@ -58,8 +58,11 @@ class MatrixUse(Use):
         if self._by_gram():
             a = batched_gram(self.a) if grams is None else grams.gram(self.a)
             g = batched_gram(self.g)
-            rounding = halves.by_gram(a, g) if self.halved else None
-            return SquaredNorm((a * g).sum((1, 2)), uncancelled(a, g), rounding)
+            value = (a * g).sum((1, 2))
+            if not self.halved:
+                return SquaredNorm(value, uncancelled(a, g))
+            rounding, scale = halves.by_gram(a, g)
+            return SquaredNorm(value, scale, rounding)
         chunk = max(1, PIECE // (self.a.shape[2] * self.g.shape[2]))
         pairs = zip(self.left.split(chunk), self.right.split(chunk), strict=True)
         value = torch.cat([squared_rows(_per_example(x, y)) for x, y in pairs])
@@ -297,15 +300,19 @@ def squared_rows(x: Tensor) -> Tensor:
     numbers loses percents of the result, always downwards.
     """
     flat = _flat_rows(x)
-    whole = flat.shape[1] // _ROW_PIECE * _ROW_PIECE
-    if flat.shape[1] <= _ROW_PIECE or not flat.is_contiguous():
+    length = flat.shape[1]
+    if length <= _ROW_PIECE:
         norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
-        return norms.square() if flat.shape[1] <= _ROW_PIECE else flat.square().sum(1)
-    pieces: Tensor = torch.linalg.vector_norm(flat[:, :whole].unflatten(1, (-1, _ROW_PIECE)), dim=2)
-    total = pieces.square().sum(1)
-    if whole < flat.shape[1]:
-        total = total + flat[:, whole:].square().sum(1)
-    return total
+        return norms.square()
+    if not flat.is_contiguous():
+        return flat.square().sum(1)
+    # In as few pieces as there must be, if they can be alike.
+    pieces = -(-length // _ROW_PIECE)
+    size = _ROW_PIECE if length % pieces else length // pieces
+    whole = length // size * size
+    norms = torch.linalg.vector_norm(flat[:, :whole].unflatten(1, (-1, size)), dim=2)
+    total = norms.square().sum(1)
+    return total + flat[:, whole:].square().sum(1) if whole < length else total
 
 
 def _untouched_zeros(like: Tensor, shape: tuple[int, int]) -> Tensor:
