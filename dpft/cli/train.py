@@ -13,7 +13,7 @@ import typer
 from dpft.cli.options import Settings
 from dpft.cli.output import warn
 from dpft.config.checks import Effect, names_with
-from dpft.config.compose import resolved
+from dpft.config.compose import find_packages_choices, resolved
 from dpft.config.errors import AuditError, ConfigError, DpftError
 from dpft.config.folder import conf_dir, own_choices
 from dpft.config.overrides import check_flags, check_words, refusals_told
@@ -92,6 +92,7 @@ def main(arguments: Settings = None) -> None:
         return None
 
     sys.argv = ["dpft train", *words]
+    find_packages_choices()
     with refusals_told():
         job()
 
