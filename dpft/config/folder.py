@@ -43,13 +43,23 @@ def package_of(group: str, name: str) -> str | None:
 
 
 def _source(group: str, name: str) -> tuple[plugins.Part | None, Path]:
-    """Whose a choice is, and its file; dpft's own where several have it, as Hydra has it."""
-    own = conf_dir() / group / f"{name}.yaml"
-    if not own.is_file():
-        for part, place in plugins.conf_dirs():
-            if (file := place / group / f"{name}.yaml").is_file():
-                return part, file
-    return None, own
+    """Whose a choice is, and its file: dpft's, if it has one, as Hydra has it.
+
+    Raises:
+        ConfigError: if several other packages have one.
+    """
+    own, other = conf_dir() / group / f"{name}.yaml", f"{group}/{name}.yaml"
+    if own.is_file():
+        return None, own
+    having = [(part, place / other) for part, place in plugins.conf_dirs()]
+    having = [(part, file) for part, file in having if file.is_file()]
+    if len(having) > 1:
+        packages = [part.package for part, _ in having]
+        raise ConfigError(
+            f"{other} is in several packages: {', '.join(packages)}; expected one: pip uninstall "
+            f"{packages[-1]}"
+        )
+    return having[0] if having else (None, own)
 
 
 def own_choices(place: Path) -> list[str]:
@@ -91,17 +101,15 @@ def summary(group: str, name: str) -> str:
 @cache
 def main() -> Config:
     """``config.yaml`` without the default choices and Hydra's own settings; not to be changed."""
-    return {
-        k: v for k, v in _read(conf_dir() / "config.yaml").items() if k not in ("defaults", "hydra")
-    }
+    content = _read(conf_dir() / "config.yaml")
+    return {key: value for key, value in content.items() if key not in ("defaults", "hydra")}
 
 
 @cache
 def defaults() -> dict[str, str]:
     """The choice of each group that has one by default; not to be changed."""
-    entries = [
-        entry for entry in _read(conf_dir() / "config.yaml")["defaults"] if isinstance(entry, dict)
-    ]
+    listed = _read(conf_dir() / "config.yaml")["defaults"]
+    entries = [entry for entry in listed if isinstance(entry, dict)]
     return {key: name for entry in entries for key, name in entry.items() if " " not in key}
 
 

@@ -10,6 +10,7 @@ import importlib.util
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import MappingProxyType
@@ -142,6 +143,11 @@ def load(kind: str, name: str) -> Any:
 
 def conf_dirs() -> list[tuple[Part, Path]]:
     """Folders of choices, as `conf/`, that packages bring: ``module:folder`` beside the module."""
+    return _conf_dirs(tuple(sys.path))
+
+
+@cache  # asked for each of hundreds of configs
+def _conf_dirs(path: tuple[str, ...]) -> list[tuple[Part, Path]]:
     found = []
     for part in parts(_CONF):
         spec = importlib.util.find_spec(part.entry.module.partition(".")[0])  # imports nothing

@@ -61,8 +61,9 @@ def rules_for(model: nn.Module) -> dict[str, Rule]:
 
 def used(run: Run, model: nn.Module) -> list[dict[str, str]]:
     """Where each part came from that another package brought to a run, and what its code was."""
-    asked = [("tasks", str(run.task["name"])), *(("metrics", n) for n in _metrics(run))]
-    asked = [(kind, name) for kind, name in asked if name not in TASKS and ":" not in name]
+    task = str(run.task["name"])
+    asked = [] if task in TASKS or ":" in task else [("tasks", task)]
+    asked += [("metrics", name) for name in run.task.get("metrics") or ()]
     if run.clip.private:
         if run.clip.clip_function not in CLIP_FUNCTIONS:
             asked.append(("clip_functions", run.clip.clip_function))
@@ -89,10 +90,6 @@ def _layers_with_rule(model: nn.Module) -> list[str]:
         for cls in kind.__mro__
     }
     return [name for name in known if name in classes]
-
-
-def _metrics(run: Run) -> list[str]:
-    return list(run.task.get("metrics") or ())
 
 
 def _part(kind: str, name: str) -> plugins.Part:
