@@ -10,7 +10,9 @@ from dpft.cli.guard import guarded
 from dpft.cli.train import execute
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
+from dpft.config.folder import choices, settings_of
 from dpft.config.schema import parse
+from dpft.models.families import FAMILIES
 from dpft.tasks import load_task
 
 INF, NAN = float("inf"), float("nan")
@@ -145,6 +147,7 @@ COMMANDS = {
     "validate ~model": "model is not set",
     "validate ~optim.lr": "optim.lr is not set",
     "account eps=null privacy.noise_multiplier=1e300": "<= 1e+30",
+    "sweep": "type dpft sweep task=e2e eps=3,8",
     "sweep =3,4": "expected",
     "sweep --watch nowhere": "there is no sweep",
     "sweep --list nowhere": "cannot read the list",
@@ -191,6 +194,9 @@ COMMANDS = {
     "validate optim.batch_size=5000000": "type optim.batch_size=8192",
     "validate optim.step=5": "did you mean 'optim.steps'",
     "validate parallel=pipeline model.checkpointing=true": "expected false",
+    "validate parallel=pipeline": "type ranks=N",
+    "validate ranks=2 audit=canary": "audit with 2 processes",
+    "validate task=chat model=bert-base": "is no causal language model",
     "validate parallel.shards=2": "belongs to parallel=fsdp",
     "validate optim=adam_bc clip=none": "type optim=adam",
     "validate compile=true clip=ghost": "type clip=bk",
@@ -356,6 +362,33 @@ def test_a_run_that_cannot_be_begun_is_one_message(words, tmp_path, monkeypatch,
     # Nothing was spent, so nothing is left.
     assert [path for path in tmp_path.iterdir() if path not in before] in ([], [tmp_path / "runs"])
     assert not any(path.is_file() for path in tmp_path.glob("runs/*/*"))
+
+
+# Of these, what depends on the hub, this machine or the disk is found when the run begins.
+ONLY_BEGUN = ("model=custom model.path=nowhere", "device=cuda:9", "runs_dir=own.csv")
+
+
+def test_validate_refuses_these_without_data_and_weights(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, held in (("broken", "{"), ("strange", '{"model_type": "nope"}')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(held)
+    typed = [
+        *("task=classification", "task.train_file=gone.csv", "task.train_size=32", "clip=bk"),
+        *("task.classes=[a,b]", "model=random-bert", "optim.batch_size=8", "optim.steps=1"),
+        *("eps=null", "privacy.noise_multiplier=1"),
+    ]
+    for words in set(MODELS).difference(ONLY_BEGUN):
+        chosen = [word.partition("=")[0] for word in words.split()]
+        others = [word for word in typed if word.partition("=")[0] not in chosen]
+        said = told(CliRunner().invoke(app, ["validate", *others, *words.split()]))
+        assert MODELS[words] in said
+
+
+def test_the_kind_of_each_shipped_model_of_the_hub_is_known():
+    paths = {name: settings_of("model", name)["path"] for name in choices("model")}
+    hub = {path for path in paths.values() if ":" not in path and path != "???"}
+    assert hub == set(FAMILIES)
 
 
 def test_there_are_a_hundred_of_these_too():

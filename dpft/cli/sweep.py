@@ -58,6 +58,11 @@ def main(
     if watch is not None:
         _watch(parse_arguments(arguments or ()), watch)
         return
+    if not arguments and file is None:
+        raise ConfigError(
+            "got nothing to sweep; expected settings with several values: type dpft sweep task=e2e "
+            "eps=3,8 seed=1,2,3, or dpft sweep --list FILE"
+        )
     run_sweep(arguments or (), file=file, keep_going=keep_going, name=name, dry_run=dry_run)
 
 

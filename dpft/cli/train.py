@@ -13,12 +13,12 @@ import typer
 from dpft.cli.options import Settings
 from dpft.cli.output import warn
 from dpft.config.checks import Effect, names_with
-from dpft.config.compose import resolved
+from dpft.config.compose import find_packages_choices, resolved
 from dpft.config.errors import AuditError, ConfigError, DpftError
 from dpft.config.folder import conf_dir, own_choices
 from dpft.config.overrides import check_flags, check_words, refusals_told
 from dpft.config.schema import Run, parse
-from dpft.parallel.launch import check_launcher, launched
+from dpft.parallel.launch import check_launcher, check_processes, launched
 from dpft.report.terminal import secho
 
 # Hydra's flags that take a value, and --info, whose value is optional.
@@ -61,6 +61,12 @@ def main(arguments: Settings = None) -> None:
     Takes Hydra overrides and flags in any order: -m (sweep), --cfg job, --info, --config-dir DIR;
     -q and -v for less and more of what it tells, and --config FILE (dpft.cli.run_file).
     """
+    if not arguments:
+        warn(
+            "no settings were typed: training the defaults of conf/config.yaml, the bundled model "
+            "on E2E with eps=3. Others: dpft train --help; generated data: dpft demo",
+            err=True,
+        )
     words = flags_first([_VERBOSITY.get(word, word) for word in arguments or ()])
     check_flags(words)
     for flag, place in pairwise([part for word in words for part in word.split("=", 1)]):
@@ -92,6 +98,7 @@ def main(arguments: Settings = None) -> None:
         return None
 
     sys.argv = ["dpft train", *words]
+    find_packages_choices()
     with refusals_told():
         job()
 
@@ -103,6 +110,7 @@ def execute(raw: dict[str, Any]) -> None:
 
     load_task(run.task)  # a wrong setting is reported at once: what follows takes seconds
     if run.ranks is not None and run.ranks > 1 and launched() == 1:
+        check_processes(run, run.ranks)  # by each rank too, seconds after it was started
         from dpft.sweep.ranks import run_ranks
 
         run_ranks(raw, run.ranks)

@@ -13,16 +13,17 @@ from dpft.cli.again import override
 from dpft.cli.train import resumed
 from dpft.config import folder
 from dpft.config.compose import compose
-from dpft.config.errors import ConfigError, NotInstalledError
+from dpft.config.errors import ConfigError, DpftError, NotInstalledError
 from dpft.config.schema import parse
+from dpft.parallel.launch import check_processes, launched
 from dpft.report.terminal import echo
 
 # Settings of Hydra itself, which are none of a run.
 _HYDRAS = re.compile(r"[+~]*hydra[./]")
-_NOT_PRIVATE = " (trains without privacy: eps is of no effect)"
+_NOT_PRIVATE = "trains without privacy: eps is of no effect"
 _NO_SIZE = (
-    " (the number of records is not known, so batch size and noise were not checked; type "
-    "task.train_size=N)"
+    "the number of records is not known, so batch size and noise were not checked; type "
+    "task.train_size=N"
 )
 
 
@@ -42,34 +43,43 @@ def main(
         own = [[choice] for choice in folder.own_choices(config_dir)]
         beside = [override("hydra.searchpath", [str(config_dir.absolute())])]
     for choice in [overrides] if overrides else shipped() if own is None else own:
+        # A choice by itself need not fit the others; one of all groups should.
+        whole = bool(overrides) or (own is not None and choice[0].startswith("+"))
         try:
-            doubt = check([*beside, *choice])
+            doubts = check([*beside, *choice], whole)
         except NotInstalledError as error:
             if overrides:
                 raise
             echo(f"not checked: {' '.join(choice)} ({error})")
             continue
-        except ConfigError as error:
+        except DpftError as error:
             if overrides:
                 raise
             raise ConfigError(f"{' '.join(choice)}: {error}") from error
-        echo(f"ok: {' '.join(choice) or 'the defaults'}{doubt}")
+        echo(f"ok: {' '.join(choice) or 'the defaults'}{''.join(f' ({said})' for said in doubts)}")
 
 
 def shipped() -> list[list[str]]:
     """Every choice of every shipped config group, one at a time."""
     typed = [f"{folder.typed(g)}{name}" for g in folder.groups() for name in folder.choices(g)]
-    needs = {"model=custom": ["model.path=FOLDER"]}
+    needs = {
+        "model=custom": ["model.path=FOLDER"],
+        **{f"parallel={layout}": ["ranks=2"] for layout in ("fsdp", "pipeline")},
+    }
     return [[], *([one, *needs.get(one, ())] for one in typed)]
 
 
-def check(overrides: Sequence[str]) -> str:
-    """What a run of these overrides leaves open, in brackets; nothing, as a rule.
+def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
+    """What a run of these overrides leaves open; nothing, as a rule.
 
     Of a run that is resumed the size of the data was known, and checked, when the run began.
 
+    Args:
+        overrides: as for train.
+        whole: whether task and model are to fit each other too.
+
     Raises:
-        ConfigError: unless a run of these overrides could start, as far as is known.
+        DpftError: unless a run of these overrides could start, as far as is known.
     """
     raw = compose(overrides)
     resumes = raw.get("resume") is not None
@@ -78,16 +88,27 @@ def check(overrides: Sequence[str]) -> str:
     run = parse(raw)
     from dpft.tasks import load_task
 
-    load_task(run.task)  # before torch is imported, which takes seconds
+    task = load_task(run.task)  # before torch is imported, which takes seconds
+    check_processes(run, run.ranks or launched())
     if resumes:
-        return ""
+        return []
     from dpft.training.mechanisms import make_mechanism, published_size
 
-    if run.task.get("train_size") is None:  # data of one's own
-        return _NO_SIZE
-    make_mechanism(run, published_size(run))
+    doubts = []
+    size = None if run.task.get("train_size") is None else published_size(run)
+    if size is None:  # data of one's own
+        doubts.append(_NO_SIZE)
+    else:
+        make_mechanism(run, size)
+    if whole:
+        from dpft.training.without_weights import check_model
+
+        unchecked = check_model(run, task, size)
+        doubts += [] if unchecked is None else [unchecked]
     if not run.clip.private:
-        return _NOT_PRIVATE
+        return [*doubts, _NOT_PRIVATE]
+    if size is None:
+        return doubts
     from dpft.privacy.guarantee import weakness
 
-    return "".join(f" ({said})" for said in weakness(run.privacy.epsilon))
+    return [*doubts, *weakness(run.privacy.epsilon)]

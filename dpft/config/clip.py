@@ -6,17 +6,19 @@ name follows from the parts. It stands in run names and tables.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from dpft.config import plugins
 from dpft.config.checks import Bounds, Positive, Share, one_of
 from dpft.config.errors import ConfigError
 from dpft.privacy.spec import (
+    CLIP_FUNCTIONS,
     PARTITIONS,
     PLANS,
     STYLES,
     Allocation,
-    ClipFunction,
     Partition,
     Style,
     misfit,
@@ -34,11 +36,12 @@ class Clip:
         style: follows from ``plan``, ``groups`` and ``adaptive``. Where they are left out, they are
             those of the style.
         plan: how the sum is formed.
-        groups: what is clipped together.
+        groups: what is clipped together: a partition, or another package's style.
         threshold: ``C``; each of ``K`` groups is clipped to ``C/sqrt(K)``. Adaptive: what every
             group's estimate begins with.
         thresholds: one number per group instead.
-        clip_function: ``abadi``, ``min(1, C/n)``, or ``automatic``, ``C/(n + 0.01)``.
+        clip_function: ``abadi``, ``min(1, C/n)``; ``automatic``, ``C/(n + 0.01)``; or another
+            package's.
         count: number of groups (``uniform``) or of devices (``per_device``).
         boundary: blocks in the first group (``two_group``).
         patterns: of parameter names, a list per group (``custom``, ``per_device``).
@@ -56,7 +59,7 @@ class Clip:
     groups: str | None = None
     threshold: Positive | None = None
     thresholds: Annotated[tuple[float, ...], Bounds(above=0)] | None = None
-    clip_function: ClipFunction = "abadi"
+    clip_function: str = "abadi"
     count: int | None = None
     boundary: int | None = None
     patterns: tuple[Any, ...] | None = None
@@ -84,8 +87,13 @@ class Clip:
         return self.plan != "none"
 
     @property
+    def own_groups(self) -> bool:
+        """Whether another package's rule groups the parameters."""
+        return self.groups not in PARTITIONS
+
+    @property
     def partition(self) -> Partition:
-        """How parameters are grouped.
+        """How parameters are grouped, but for `own_groups`.
 
         Raises:
             ValueError: for settings that these groups do not take.
@@ -96,14 +104,13 @@ class Clip:
         """The parts from the style where they are left out, and the style from the parts."""
         if self.style is None and self.plan is None:
             raise ConfigError("neither clip.plan nor clip.style is set; type clip=bk")
-        if self.style is not None:
-            one_of("clip.style", self.style, STYLES)
-        usual = Style("none", "flat") if self.style is None else STYLES[self.style]
+        usual = Style("none", "flat") if self.style is None else _style(self.style)
         for name, value in usual._asdict().items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         one_of("clip.plan", str(self.plan), PLANS)
-        one_of("clip.groups", str(self.groups), PARTITIONS)
+        _known("clip.groups", str(self.groups), PARTITIONS, "styles")
+        _known("clip.clip_function", self.clip_function, CLIP_FUNCTIONS, "clip_functions")
         parts = Style(self.plan, str(self.groups), bool(self.adaptive))  # type: ignore[arg-type]
         reason, style = misfit(parts), style_of(parts)
         if reason is not None:
@@ -120,6 +127,10 @@ class Clip:
         object.__setattr__(self, "style", style)
 
     def _check_groups(self) -> None:
+        if self.own_groups:
+            names = ("count", "boundary", "patterns", "thresholds")
+            self._without_effect(names, f"with clip.groups={self.groups}", "clip=custom")
+            return
         try:
             object.__setattr__(self, "patterns", self.partition.patterns)
         except ValueError as error:
@@ -178,10 +189,26 @@ class Clip:
             )
 
 
+def _known(name: str, value: str, known: Collection[str], kind: str) -> None:
+    """Refuse what neither dpft has nor an installed package."""
+    if value not in known:
+        one_of(name, value, [*known, *plugins.names(kind)])
+
+
+def _style(name: str) -> Style:
+    """The parts of a style, also of one whose groups are another package's."""
+    if name in STYLES:
+        return STYLES[name]
+    groups = name.removesuffix("_adaptive")
+    if groups not in plugins.names("styles"):
+        one_of("clip.style", name, [*STYLES, *plugins.names("styles")])
+    return Style("fused", groups, adaptive=groups != name)
+
+
 def _typed(style: str, plan: str | None = None) -> str:
     """What to type for a style: a shipped choice, and what it leaves open."""
     groups = style.removesuffix("_adaptive")
     typed = f"clip={style}"
     if style != groups and groups not in ("flat", "per_layer", "per_device"):
         typed = f"clip=per_layer_adaptive clip.groups={groups}"
-    return typed if plan in (None, STYLES[style].plan) else f"{typed} clip.plan={plan}"
+    return typed if plan in (None, _style(style).plan) else f"{typed} clip.plan={plan}"

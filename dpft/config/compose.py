@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from dpft.config import folder
+from dpft.config import folder, plugins
 from dpft.config.errors import ConfigError
 from dpft.config.folder import Config
 from dpft.config.overrides import check_flags, check_words, explained, refusals_told
@@ -77,9 +77,25 @@ def initialised() -> Iterator[None]:
     if GlobalHydra.instance().is_initialized():
         yield
         return
+    find_packages_choices()
     # Refusals are told where they arise, so that the caller can say which of many it was.
     with initialize_config_dir(str(folder.conf_dir()), version_base="1.3"):
         yield
+
+
+@cache
+def find_packages_choices() -> None:
+    """Have Hydra look for choices in other installed packages too, behind dpft's own."""
+    from hydra.core.config_search_path import ConfigSearchPath
+    from hydra.core.plugins import Plugins
+    from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+    class PackagesChoices(SearchPathPlugin):
+        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+            for part, place in plugins.conf_dirs():
+                search_path.append(part.package, f"file://{place}")
+
+    Plugins.instance().register(PackagesChoices)
 
 
 def plain(config: Any, resolve: bool = True) -> Config:

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dpft.config import plugins
 from dpft.config.errors import ConfigError
 
 Config = dict[str, Any]
@@ -30,8 +31,35 @@ def groups() -> list[str]:
 
 
 def choices(group: str) -> list[str]:
-    """What may be chosen in a group."""
-    return sorted(file.stem for file in (conf_dir() / group).glob("*.yaml"))
+    """What may be chosen in a group, of dpft's own and of other installed packages'."""
+    places = [conf_dir(), *(place for _, place in plugins.conf_dirs())]
+    return sorted({file.stem for place in places for file in (place / group).glob("*.yaml")})
+
+
+def package_of(group: str, name: str) -> str | None:
+    """The other package that brings a choice, with its version; None: dpft does."""
+    found = _source(group, name)[0]
+    return None if found is None else f"{found.package} {found.version}"
+
+
+def _source(group: str, name: str) -> tuple[plugins.Part | None, Path]:
+    """Whose a choice is, and its file: dpft's, if it has one, as Hydra has it.
+
+    Raises:
+        ConfigError: if several other packages have one.
+    """
+    own, other = conf_dir() / group / f"{name}.yaml", f"{group}/{name}.yaml"
+    if own.is_file():
+        return None, own
+    having = [(part, place / other) for part, place in plugins.conf_dirs()]
+    having = [(part, file) for part, file in having if file.is_file()]
+    if len(having) > 1:
+        packages = [part.package for part, _ in having]
+        raise ConfigError(
+            f"{other} is in several packages: {', '.join(packages)}; expected one: pip uninstall "
+            f"{packages[-1]}"
+        )
+    return having[0] if having else (None, own)
 
 
 def own_choices(place: Path) -> list[str]:
@@ -49,8 +77,9 @@ def own_choices(place: Path) -> list[str]:
     for file in sorted(place.glob("*/*.yaml")):
         group, name = file.parent.name, file.stem
         if group in groups() and name in choices(group):
+            has = package_of(group, name) or "dpft"
             raise ConfigError(
-                f"{file} is never read, since dpft has {group}={name} itself; expected another "
+                f"{file} is never read, since {has} has {group}={name} itself; expected another "
                 "name: rename it"
             )
         own.append(f"{typed(group) if group in groups() else f'+{group}='}{name}")
@@ -72,13 +101,15 @@ def summary(group: str, name: str) -> str:
 @cache
 def main() -> Config:
     """``config.yaml`` without the default choices and Hydra's own settings; not to be changed."""
-    return {k: v for k, v in _read("config").items() if k not in ("defaults", "hydra")}
+    content = _read(conf_dir() / "config.yaml")
+    return {key: value for key, value in content.items() if key not in ("defaults", "hydra")}
 
 
 @cache
 def defaults() -> dict[str, str]:
     """The choice of each group that has one by default; not to be changed."""
-    entries = [entry for entry in _read("config")["defaults"] if isinstance(entry, dict)]
+    listed = _read(conf_dir() / "config.yaml")["defaults"]
+    entries = [entry for entry in listed if isinstance(entry, dict)]
     return {key: name for entry in entries for key, name in entry.items() if " " not in key}
 
 
@@ -92,7 +123,7 @@ def settings_of(group: str, name: str) -> Config | None:
     """
     if group in PRESETS or name not in choices(group) or "@package" in _text(group, name):
         return None
-    content = _read(f"{group}/{name}")
+    content = _read(_source(group, name)[1])
     bases = content.pop("defaults", [])
     if bases and any(isinstance(value, dict) for value in content.values()):
         return None
@@ -114,12 +145,12 @@ def settings() -> list[str]:
 
 
 def _text(group: str, name: str) -> str:
-    return (conf_dir() / group / f"{name}.yaml").read_text(encoding="utf-8")
+    return _source(group, name)[1].read_text(encoding="utf-8")
 
 
-def _read(name: str) -> Config:
+def _read(file: Path) -> Config:
     from omegaconf import OmegaConf
 
-    content = OmegaConf.to_container(OmegaConf.load(conf_dir() / f"{name}.yaml"), resolve=False)
+    content = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     assert isinstance(content, dict)
     return {str(key): value for key, value in content.items()}

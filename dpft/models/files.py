@@ -57,6 +57,11 @@ class Files:
     drawn = False
 
     @property
+    def on_hub(self) -> bool:
+        """Whether it is no folder, nor meant to be one."""
+        return not (Path(self.location).is_dir() or _is_place(self.location))
+
+    @property
     def has_weights(self) -> bool:
         """Whether there are pretrained weights."""
         folder = Path(self.location)

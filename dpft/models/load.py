@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import nn
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForMaskedLM,
@@ -27,6 +28,7 @@ from transformers.utils.logging import disable_progress_bar
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
 from dpft.models.empty import without_weights
+from dpft.models.families import FAMILIES
 from dpft.models.files import Files
 from dpft.models.head import draw_head, in_head, is_tied, of_classes, settle_bias, tables, untie
 from dpft.models.needs import Needs
@@ -274,6 +276,25 @@ def load_model(
         labels.append("random initialisation")
     stays = not drawn and not added
     return LoadedModel(model, tokenizer, tuple(labels), image=image, as_stored=stays)
+
+
+def without_hub(settings: Model, needs: Needs, seed: int) -> LoadedModel | None:
+    """The model without its weights, as `load_model` has it, unless it is on the hub.
+
+    Returns:
+        None for a model of the hub, which is not asked: of a shipped one the kind is checked.
+
+    Raises:
+        ModelError: as of `load_model`, but for what its weights show.
+    """
+    origin = find(settings)
+    if not (isinstance(origin, Files) and origin.on_hub):
+        return load_model(settings, needs, seed, weights=False)
+    if settings.path in FAMILIES:
+        # Of the family's defaults, which may lack what the published model has.
+        config = AutoConfig.for_model(FAMILIES[settings.path], decoder_start_token_id=0)
+        _kind(settings, needs, config)
+    return None
 
 
 def checkpoint(model: PreTrainedModel, name: str) -> None:

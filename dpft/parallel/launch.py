@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from dpft.config.errors import ConfigError
+from dpft.config.schema import Run
 
 # What torchrun tells each process, without which it cannot find the others.
 _TOLD = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -59,3 +60,45 @@ def check_launcher(ranks: int | None = None) -> None:
             f"ranks is {ranks}, but this is {here}; leave out ranks=, or type dpft train ... "
             f"ranks={ranks} without torchrun, which it starts itself"
         )
+
+
+def check_processes(run: Run, count: int) -> None:
+    """Refuse settings that do not go together with one process, or with several.
+
+    Args:
+        run: the settings.
+        count: processes that train together.
+
+    Raises:
+        ConfigError: naming the setting, and what to type.
+    """
+    if count == 1:
+        if run.parallel.name != "data":
+            raise ConfigError(
+                f"parallel={run.parallel.name} with one process; expected several: type ranks=N, "
+                "or torchrun --nproc-per-node N -m dpft train ..., or leave it out"
+            )
+        return
+    several = f"{count} processes"
+    if run.parallel.name == "fsdp" and run.optim.name == "lamb":
+        raise ConfigError(
+            "optim=lamb with parallel=fsdp: its norms are of whole parameters, and each process "
+            "holds a part; expected adam, adamw or sgd, or parallel=data"
+        )
+    if run.audit.active:
+        raise ConfigError(f"audit with {several}; expected one: without torchrun and ranks=")
+    if run.out_of_memory == "halve":
+        raise ConfigError(
+            f"out_of_memory=halve with {several}, of which one alone would halve its microbatches; "
+            "type out_of_memory=stop and a smaller optim.microbatch_tokens"
+        )
+    if run.optim.microbatch_tokens == "auto":
+        raise ConfigError(
+            f"optim.microbatch_tokens=auto with {several}, which may have unlike memory; expected "
+            "a number: dpft plan --largest finds one for a device and a layout"
+        )
+    if run.parallel.name == "fsdp" and run.adapt.name == "prefix":
+        # Its keys and values reach a layer in an object that FSDP's hooks do not look into.
+        raise ConfigError("adapt=prefix with parallel=fsdp; expected parallel=data")
+    if run.adapt.name == "rgp":
+        raise ConfigError(f"adapt=rgp with {several}; expected one: without torchrun and ranks=")

@@ -64,6 +64,7 @@ def model_card(record: Mapping[str, Any], shape: Shape = WHOLE) -> str:
         {
             "config": {},
             "labels": [],
+            "plugins": [],
             **record,
             "model": model,
             "head": head(record, shape),

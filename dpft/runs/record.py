@@ -192,6 +192,16 @@ class SelectionRecord(TypedDict):
     mechanisms: list[dict[str, Any]]
 
 
+class PluginRecord(TypedDict):
+    """A part of the run that another package brought; ``sha256`` of the module that has it."""
+
+    kind: str
+    name: str
+    package: str
+    version: str
+    sha256: str
+
+
 class RunRecord(TypedDict):
     """``record.json``. ``mechanism`` is None where nothing is guaranteed.
 
@@ -205,6 +215,7 @@ class RunRecord(TypedDict):
     config: ConfigRecord
     config_hash: str
     environment: Mapping[str, Any]
+    plugins: NotRequired[list[PluginRecord]]
     seeds: Mapping[str, int | None]
     dataset: DatasetRecord
     model: NotRequired[ModelRecord]

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from dpft.config import plugins
 from dpft.config.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
     from dpft.tasks.base import Task
 
-# Where the class of each task is. One of your own is named by `task.name=your.module:YourTask`.
+# Where the class of each task is. One of your own is named by `task.name=your.module:YourTask`, or
+# by the entry point of its package (`dpft.config.plugins`).
 TASKS: Mapping[str, str] = MappingProxyType(
     {
         "e2e": "dpft.tasks.e2e:E2E",
@@ -49,15 +51,20 @@ def load_task(config: Mapping[str, Any]) -> Task:
     from dpft.config.checks import build
 
     name = str(config["name"])
-    place = TASKS.get(name, name)
-    module, colon, cls = place.partition(":")
-    if not colon:
-        raise ConfigError(
-            f"no task {name!r}{suggestion(name, TASKS)}; expected one of {', '.join(TASKS)}, or "
-            "your.module:YourTask"
-        )
+    module, colon, cls = TASKS.get(name, name).partition(":")
     try:
-        found = getattr(importlib.import_module(module), cls)
+        if colon:
+            found = getattr(importlib.import_module(module), cls)
+        elif (part := plugins.find("tasks", name)) is not None:
+            found = part.load()
+        else:
+            known = [*TASKS, *plugins.names("tasks")]
+            raise ConfigError(
+                f"no task {name!r}{suggestion(name, known)}; expected one of {', '.join(known)}, "
+                "or your.module:YourTask"
+            )
+    except ConfigError:
+        raise
     except Exception as error:  # no module can be called so; or one of the user's own raises it
         raise ConfigError(f"task.name is {name!r}, which cannot be imported: {error}") from error
     from dpft.tasks.base import Task

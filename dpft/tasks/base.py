@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from dpft.config import plugins
 from dpft.config.errors import ConfigError, DataError
 from dpft.models.needs import Needs
 from dpft.tasks.objectives.base import Instance, Objective, Prediction, Question
@@ -45,6 +46,7 @@ class Task(ABC):
     limit_eval: int | None = None
     sample_seed: int = 0
     synthetic: str | None = None
+    metrics: tuple[str, ...] = ()
 
     name: ClassVar[str]
     dataset: ClassVar[Dataset]
@@ -64,6 +66,8 @@ class Task(ABC):
             value, least = getattr(self, name, None), 2 if name == "max_length" else 1
             if value is not None and value < least:
                 raise ConfigError(f"task.{name} is {value}; expected at least {least}")
+        for name in self.metrics:  # scores are computed in the end: by then it would be too late
+            plugins.load("metrics", name)
 
     # Data.
 

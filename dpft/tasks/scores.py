@@ -1,17 +1,53 @@
-"""The number by which runs of a sweep are compared."""
+"""The scores of a run, and the number among them by which runs of a sweep are compared."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
+from dpft.config import plugins
 from dpft.config.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
     from dpft.tasks.base import Task
+    from dpft.tasks.objectives.base import Prediction
 
 # In the names of scores that are better the lower they are.
 _LOWER = ("perplexity", "exposure")
+
+
+class Metric(Protocol):
+    """A metric of another package, which ``task.metrics`` names: any task's answers."""
+
+    signature: str
+    """Names and versions of what computes it."""
+
+    def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
+        """Scores by name; lower ones are better where a name has one of `_LOWER` in it."""
+        ...
+
+
+def all_scores(
+    task: Task, predictions: Sequence[Prediction]
+) -> tuple[dict[str, float | None], str]:
+    """Scores of the task and of the further metrics in its settings, and their signature.
+
+    Raises:
+        ConfigError: if two have a score of one name.
+        ValueError: for what a scorer cannot make a number of.
+    """
+    scores, signatures = dict(task.score(predictions)), [task.signature()]
+    for name in task.metrics:
+        metric: Metric = plugins.load("metrics", name)
+        further = metric.score(predictions)
+        if twice := scores.keys() & further.keys():
+            raise ConfigError(
+                f"metric {name} has a score {min(twice)}, and so has task {task.name}; expected "
+                "other names"
+            )
+        scores |= further
+        signatures.append(metric.signature)
+    return scores, "; ".join(signatures)
 
 
 def lower_is_better(metric: str) -> bool:
@@ -62,11 +98,11 @@ def check_metric(metric: str, task: Task, split: str) -> None:
         Prediction("", one.references[0], one.references, subset, nll=1.0, tokens=1)
         for subset, one in firsts.items()
     ]
-    scores = task.score(right)
+    scores, signature = all_scores(task, right)
     if metric not in scores:
         raise ConfigError(
             f"{split} of task {task.name} has no score {metric!r}{suggestion(metric, scores)}; "
             f"expected one of {', '.join(scores)}"
         )
     if scores[metric] is None:
-        raise ConfigError(f"{metric} cannot be computed here ({task.signature()})")
+        raise ConfigError(f"{metric} cannot be computed here ({signature})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dpft.config import plugins
 from dpft.config.clip import Clip
 from dpft.config.errors import ConfigError
 from dpft.config.folder import choices, settings_of
@@ -83,6 +84,7 @@ def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -
         ConfigError: if the model cannot be grouped like that, or not be clipped exactly.
     """
     from dpft.privacy import make_clipper
+    from dpft.training import own_parts
 
     try:
         if not clip.private:
@@ -92,10 +94,11 @@ def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -
             "flat",  # every part of a style is given below; this one is without defaults
             threshold=clip.threshold,
             thresholds=clip.thresholds,
-            groups=clip.partition,
+            groups=plugins.load("styles", str(clip.groups)) if clip.own_groups else clip.partition,
             plan=clip.plan,
-            clip_function=clip.clip_function,
+            clip_function=own_parts.clip_function(clip),
             adaptive=quantiles_of(clip),
+            rules=own_parts.rules_for(model),
             cohort=cohort,
         )
     except ValueError as error:

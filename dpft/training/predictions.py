@@ -19,6 +19,7 @@ from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import disk_report
 from dpft.tasks.base import Task
 from dpft.tasks.objectives.base import Instance, Prediction
+from dpft.tasks.scores import all_scores
 from dpft.training.out_of_memory import in_smaller_batches
 from dpft.training.progress import Progress
 
@@ -160,7 +161,7 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
         counts["cut_prompts"] = cuts.count(True)
     digest = {"references": _digest(predictions)} if task.published else {}
     try:
-        metrics, beside = dict(task.score(predictions)), task.beside(predictions)
+        (metrics, signature), beside = all_scores(task, predictions), task.beside(predictions)
     except ValueError as error:  # what a scorer cannot make a number of
         raise DataError(f"{file}: {error}") from error
     return {
@@ -169,7 +170,7 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
         **beside,
         **counts,
         **digest,
-        "signature": task.signature(),
+        "signature": signature,
     }
 
 

@@ -16,6 +16,7 @@ from dpft.privacy.guarantee import guarantee
 from dpft.runs import memory
 from dpft.runs.lineage import ancestral_caveats
 from dpft.tasks.base import Task
+from dpft.training.own_parts import used
 from dpft.training.setup import Prepared
 
 
@@ -43,13 +44,14 @@ def make_record(
     if task.unit_noun != "record":
         # How many records there are depends on one user by more than the guarantee covers.
         counts = {f"training {task.unit_noun}s": mechanism.dataset_size - run.audit.slots}
-    found = runs.environment()
+    found, own = runs.environment(), used(run, loaded.model)
     return {
         "stage": "trained",
         "dpft": found["dpft"],
         "config": run.identity(),  # a record may travel: not where runs lie
         "config_hash": directory.config_hash,
         "environment": found,
+        **({"plugins": own} if own else {}),
         "seeds": {"seed": run.seed, "noise": explicit},
         "dataset": {
             "task": task.name,

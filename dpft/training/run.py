@@ -17,7 +17,7 @@ from dpft.config.schema import Run
 from dpft.models.load import LoadedModel
 from dpft.models.save import save_model
 from dpft.parallel.cohort import Cohort
-from dpft.parallel.launch import check_launcher, launched, restarted
+from dpft.parallel.launch import check_launcher, check_processes, launched, restarted
 from dpft.parallel.layouts import joined
 from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.guarantee import least_claim
@@ -60,7 +60,8 @@ def run_experiment(run: Run) -> Outcome:
     Raises:
         DpftError, RunError: with a message for the user.
     """
-    _check_launcher(run)
+    check_launcher(run.ranks)
+    check_processes(run, launched())
     forget_peak()
     with joined(device_of(run.device), run.parallel) as cohort:
         return _lead(run, cohort) if cohort.rank == 0 else _follow(run, cohort)
@@ -131,41 +132,6 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
         write_card(directory.model, record)
         directory.mark_done()
         return Outcome(path, record)
-
-
-def _check_launcher(run: Run) -> None:
-    """Refuse what several processes cannot do, and to be one of several that are no group."""
-    check_launcher(run.ranks)
-    if launched() == 1:
-        if run.parallel.name != "data":
-            raise ConfigError(
-                f"parallel={run.parallel.name} with one process; expected several: type ranks=N, "
-                "or torchrun --nproc-per-node N -m dpft train ..., or leave it out"
-            )
-        return
-    several = f"{launched()} processes"
-    if run.parallel.name == "fsdp" and run.optim.name == "lamb":
-        raise ConfigError(
-            "optim=lamb with parallel=fsdp: its norms are of whole parameters, and each process "
-            "holds a part; expected adam, adamw or sgd, or parallel=data"
-        )
-    if run.audit.active:
-        raise ConfigError(f"audit with {several}; expected one: without torchrun and ranks=")
-    if run.out_of_memory == "halve":
-        raise ConfigError(
-            f"out_of_memory=halve with {several}, of which one alone would halve its microbatches; "
-            "type out_of_memory=stop and a smaller optim.microbatch_tokens"
-        )
-    if run.optim.microbatch_tokens == "auto":
-        raise ConfigError(
-            f"optim.microbatch_tokens=auto with {several}, which may have unlike memory; expected "
-            "a number: dpft plan --largest finds one for a device and a layout"
-        )
-    if run.parallel.name == "fsdp" and run.adapt.name == "prefix":
-        # Its keys and values reach a layer in an object that FSDP's hooks do not look into.
-        raise ConfigError("adapt=prefix with parallel=fsdp; expected parallel=data")
-    if run.adapt.name == "rgp":
-        raise ConfigError(f"adapt=rgp with {several}; expected one: without torchrun and ranks=")
 
 
 def _train_stage(

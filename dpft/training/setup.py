@@ -30,6 +30,7 @@ from dpft.tasks.objectives.records import Record
 from dpft.tasks.owners import Owners
 from dpft.tasks.units import Records, TrainingSet, Users
 from dpft.tasks.views import Joined
+from dpft.training import own_parts
 from dpft.training.mechanisms import attach_clipper, make_mechanism
 from dpft.training.progress import Progress
 
@@ -83,6 +84,7 @@ class Prepared:
         model: keyed fingerprint of the model that the run starts from.
         instances: what the model is asked in the end.
         planted: secrets among the records, if any.
+        own: other packages' code that a step's sum follows from, see `own_parts`.
         auditor: canaries in slots behind the units, if any.
         cohort: the processes that train together.
     """
@@ -99,6 +101,7 @@ class Prepared:
     planted: Planted | None
     auditor: Auditor | None
     cohort: Cohort
+    own: Mapping[str, str]
 
     def header(self) -> dict[str, Any]:
         """What stands at the head of the ledger: the run cannot go on where any of it differs."""
@@ -117,6 +120,7 @@ class Prepared:
                 "threads": torch.get_num_threads(),
                 **self.cohort.layout,  # sums of shares are added up in another order
                 **({} if self.units.shapes is None else {"shapes": "fixed"}),
+                **({"plugins": dict(self.own)} if self.own else {}),
             },
         }
         if clipper.adaptive is not None:  # whose the thresholds of each step are
@@ -233,6 +237,7 @@ def prepare(
         planted=planted,
         auditor=auditor,
         cohort=cohort,
+        own=own_parts.deciding(run, loaded.model),
     )
 
 

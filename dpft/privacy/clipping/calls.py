@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
 
 from dpft.privacy.clipping.graph import uses_between
-from dpft.privacy.clipping.rules import UnsupportedLayerError, Use
+from dpft.privacy.clipping.rules import Rule, UnsupportedLayerError, Use
 from dpft.privacy.clipping.rules.automatic import Recomputation
 from dpft.privacy.clipping.sites import Site, check_joins
+
+_BUILT_IN = "dpft.privacy."  # where the rules and uses are that dpft tests
 
 
 class _Save(torch.autograd.Function):
@@ -161,16 +163,7 @@ def uses_of(call: Call, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str,
     check_rows(call, batch * rows, g)
     if call.automatic is not None:
         return call.automatic.uses(call.site.names, call.inputs(), g, batch)
-    a = call.input()
-    if a is not None and a.is_floating_point() and a.dtype != g.dtype:
-        a = a.to(g.dtype)
-    if g.dtype.itemsize < 4 and not (g.dtype == torch.bfloat16 and call.site.rule.keeps_halves):
-        g = g.float()
-        a = a.to(g.dtype) if a is not None and a.is_floating_point() else a
-    check_joins(call.site, rows)
-    if rows > 1:
-        g = g.unflatten(0, (batch, rows))
-        a = None if a is None else a.unflatten(0, (batch, rows))
+    a, g = rule_inputs(call, g, batch, rows)
     names = call.site.names
     uses = call.site.rule.uses(call.site.module, a, g)
     if uses.keys() != names.keys():
@@ -181,7 +174,34 @@ def uses_of(call: Call, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str,
             "and pruning by hooks make a layer's weight of other parameters, for which there is "
             "no rule; torch.nn.utils.parametrizations has one of the former"
         )
+    for local, use in uses.items():
+        if not type(use).__module__.startswith(_BUILT_IN):
+            raise UnsupportedLayerError(
+                f"the rule for parameter {names[local]!r} gives a {type(use).__qualname__}; "
+                "expected a MatrixUse, EmbeddingUse or DirectUse of dpft.privacy.clipping.rules, "
+                "whose norms and sums are of one and the same gradients"
+            )
     return [(names[local], use) for local, use in uses.items()]
+
+
+def is_built_in(rule: Rule) -> bool:
+    """Whether a rule is one of dpft's, and not somebody else's."""
+    return type(rule).__module__.startswith(_BUILT_IN)
+
+
+def rule_inputs(call: Call, g: Tensor, batch: int, rows: int) -> tuple[Tensor | None, Tensor]:
+    """The layer's input and its output's gradient as its rule takes them, `B` records each."""
+    a = call.input()
+    if a is not None and a.is_floating_point() and a.dtype != g.dtype:
+        a = a.to(g.dtype)
+    if g.dtype.itemsize < 4 and not (g.dtype == torch.bfloat16 and call.site.rule.keeps_halves):
+        g = g.float()
+        a = a.to(g.dtype) if a is not None and a.is_floating_point() else a
+    check_joins(call.site, rows)
+    if rows > 1:
+        g = g.unflatten(0, (batch, rows))
+        a = None if a is None else a.unflatten(0, (batch, rows))
+    return a, g
 
 
 def check_rows(call: Call, batch: int, g: Tensor) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 from dpft.privacy.clipping import groups as partitions
 from dpft.privacy.clipping.checks.single_process import check_single_process
 from dpft.privacy.clipping.clipper import Clipper
-from dpft.privacy.clipping.functions import CLIP_FUNCTIONS
+from dpft.privacy.clipping.functions import CLIP_FUNCTIONS, ClipFunction, own_function
 from dpft.privacy.clipping.rules import RULES, Rule, UnsupportedLayerError
 from dpft.privacy.clipping.taps import refuse_compiled
 from dpft.privacy.cohort import Cohort
@@ -25,12 +25,12 @@ def make_clipper(
     *,
     threshold: float | None = None,
     thresholds: Sequence[float] | None = None,
-    groups: Partition | str | None = None,
+    groups: Partition | str | partitions.GroupRule | None = None,
     count: int | None = None,
     boundary: int | None = None,
     patterns: tuple[tuple[str, ...], ...] | None = None,
     plan: str | None = None,
-    clip_function: str = "abadi",
+    clip_function: str | ClipFunction = "abadi",
     adaptive: Quantiles | None = None,
     rules: Mapping[str, Rule] | None = None,
     cohort: Cohort | None = None,
@@ -45,13 +45,16 @@ def make_clipper(
             ``K`` groups is clipped to ``C/sqrt(K)``. Where thresholds adapt: every group's first
             estimate. Needed unless ``style="none"`` or ``thresholds`` is given.
         thresholds: one threshold per group instead.
-        groups: a name of `PARTITIONS`, or a `Partition`.
+        groups: a name of `PARTITIONS`, a `Partition`, or a rule of your own, which gives
+            `dpft.privacy.clipping.groups.OwnGroup` for the model and its parameters' names. Its
+            groups share ``threshold`` as they say, equally where they say nothing.
         count: number of groups for ``uniform`` (`UNIFORM_COUNT` if nothing is given), of devices
             for ``per_device``.
         boundary: blocks in the first group of ``two_group``.
         patterns: parameter-name patterns of each group, for ``custom`` and ``per_device``.
         plan: how sums are formed, one of `PLANS`.
-        clip_function: ``abadi`` or ``automatic``.
+        clip_function: ``abadi``, ``automatic``, or a function of your own, which is tried on a
+            grid and held to its bound (`dpft.privacy.clipping.functions.own_function`).
         adaptive: how thresholds follow quantiles; styles named adaptive have a default.
         rules: rules for further layer types, by qualified class name; they come before `RULES`.
         cohort: the processes that train this model together, each on a copy of its own; None: this
@@ -72,9 +75,15 @@ def make_clipper(
     plan = named.plan if plan is None else plan
     if plan not in PLANS:
         raise ValueError(f"plan is {plan!r}; expected one of {', '.join(PLANS)}")
-    if clip_function not in CLIP_FUNCTIONS:
+    if callable(clip_function):
+        name = getattr(clip_function, "__qualname__", str(clip_function))
+        function = own_function(clip_function, name)
+    elif clip_function in CLIP_FUNCTIONS:
+        function = CLIP_FUNCTIONS[clip_function]
+    else:
         raise ValueError(
-            f"clip function is {clip_function!r}; expected one of {', '.join(CLIP_FUNCTIONS)}"
+            f"clip function is {clip_function!r}; expected one of {', '.join(CLIP_FUNCTIONS)}, or "
+            "a function"
         )
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not parameters:
@@ -82,8 +91,7 @@ def make_clipper(
     if plan == "none":
         if cohort is not None:
             check_single_process(model, cohort)
-        functions = CLIP_FUNCTIONS[clip_function]
-        return Clipper(model, plan, parameters, (), functions, {}, cohort=cohort)
+        return Clipper(model, plan, parameters, (), function, {}, cohort=cohort)
     check_single_process(model, cohort)
     refuse_compiled(model)
     low = [f"{n} ({p.dtype})" for n, p in parameters.items() if p.dtype.itemsize < 4]
@@ -94,12 +102,16 @@ def make_clipper(
         )
     if threshold is None and thresholds is None:
         raise ValueError(f"style {style!r} needs a threshold, for instance threshold=0.1")
-    if not isinstance(groups, Partition):
-        groups = groups or named.groups
-        if groups == "uniform" and (count, boundary, patterns) == (None, None, None):
-            count = UNIFORM_COUNT
-        groups = Partition(groups, count, boundary, patterns)
-    parts = partitions.partition(model, parameters, groups)
+    shares: tuple[float, ...] = ()
+    if callable(groups):
+        parts, shares = partitions.own_partition(model, parameters, groups)
+    else:
+        if not isinstance(groups, Partition):
+            groups = groups or named.groups
+            if groups == "uniform" and (count, boundary, patterns) == (None, None, None):
+                count = UNIFORM_COUNT
+            groups = Partition(groups, count, boundary, patterns)
+        parts = partitions.partition(model, parameters, groups)
     if plan in TWO_BACKWARDS and len(parts) > 1:
         raise ValueError(
             f"plan {plan!r} reweights the losses, by one factor per record, and cannot clip "
@@ -107,14 +119,21 @@ def make_clipper(
         )
     if adaptive is None and named.adaptive:
         adaptive = Quantiles()
+    if len(set(shares)) > 1 and (adaptive is not None or thresholds is not None):
+        raise ValueError(
+            "the groups have shares of one threshold; expected threshold=0.1, which they share, "
+            "and neither thresholds for each nor thresholds that adapt"
+        )
     if adaptive is not None and thresholds is None:
         thresholds, threshold = [float(threshold or 0.0)] * len(parts), None
+    elif shares and threshold is not None:
+        thresholds, threshold = [threshold * share for share in shares], None
     return Clipper(
         model,
         plan,
         parameters,
         partitions.assign(parts, threshold, thresholds),
-        CLIP_FUNCTIONS[clip_function],
+        function,
         {**(rules or {}), **{k: v for k, v in RULES.items() if k not in (rules or {})}},
         adaptive,
         cohort,

@@ -217,14 +217,20 @@ def provenance(run: Gathered) -> dict[str, Any]:
         ("Fingerprint of the noise key", run.header.get("key") or None),
         (
             "Ledger's device",
-            ", ".join(f"{name} {value}" for name, value in compute.items())
+            ", ".join(f"{name} {value}" for name, value in compute.items() if name != "plugins")
             if isinstance(compute, Mapping)
             else None,
         ),
     ]
     digests: Rows = [(f"SHA-256 of {name}", digest) for name, digest in run.digests.items()]
-    packages = ((run.record or {}).get("environment") or {}).get("packages") or {}
-    return {"rows": [*_origin(run), *ledger, *digests], "packages": list(packages.items())}
+    record = run.record or {}
+    packages = (record.get("environment") or {}).get("packages") or {}
+    brought: Rows = [
+        (f"{part['kind']} {part['name']}", f"{part['package']} {part['version']}, not dpft's")
+        for part in record.get("plugins") or ()
+    ]
+    rows = [*_origin(run), *brought, *ledger, *digests]
+    return {"rows": rows, "packages": list(packages.items())}
 
 
 def _origin(run: Gathered) -> Rows:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dpft.privacy.clipping.calls import Call, uses_of
+from dpft.privacy.clipping.calls import Call, is_built_in, rule_inputs, uses_of
 from dpft.privacy.clipping.capture import Capture
 from dpft.privacy.clipping.checks.order import each_gradient, factors_of
 from dpft.privacy.clipping.checks.structure import Structure
@@ -73,8 +73,9 @@ def check_rules(
     rule makes a sum of, and every parameter's gradient, which must be that sum. Each is forgotten
     when it was compared: an ordinary backward, which keeps all gradients, takes more memory.
 
-    That a row's output gradient follows its own record's factor is `check_order`'s to say; the two
-    together say that the rule keeps the records apart.
+    That a row's output gradient follows its own record's factor is `check_order`'s to say. That a
+    rule makes of it the gradient of that record is known of dpft's rules; of somebody else's it is
+    looked at, since a sum over all records does not show it.
 
     Args:
         capture: of the layers' calls.
@@ -104,7 +105,10 @@ def check_rules(
     def listen(call: Call, g: Tensor) -> None:
         call.hold()
         size = g.numel() + sum(x.numel() for x in call.inputs())
-        for name, use in uses_of(call, g, batch, rows):
+        uses = uses_of(call, g, batch, rows)
+        if call.automatic is None and not is_built_in(call.site.rule):
+            _check_apart(call, g, batch, rows, uses, records_to_check(batch, real), halved)
+        for name, use in uses:
             sums.add(name, use, size, halved)
         call.let_go()
 
@@ -127,6 +131,41 @@ def check_rules(
                 "of gradients); expected gradients that autograd alone accumulates"
             )
     return verified
+
+
+def _check_apart(
+    call: Call,
+    g: Tensor,
+    batch: int,
+    rows: int,
+    uses: Sequence[tuple[str, Use]],
+    records: Tensor,
+    halved: bool,
+) -> None:
+    """Check that a rule gives a record the same gradient by itself as among others.
+
+    Raises:
+        UnsupportedLayerError: naming the parameter where it does not.
+    """
+    a, g = rule_inputs(call, g, batch, rows)
+    tolerance = 3e-2 if halved else 1e-3
+    names = call.site.names
+    for record in records.to(g.device).unbind():
+        index = record.reshape(1)
+        own = None if a is None else a[index]
+        alone = call.site.rule.uses(call.site.module, own, g[index])
+        by_itself = {names[local]: use.per_example() for local, use in alone.items()}
+        for name, use in uses:
+            among, expected = use.rows(index).per_example(), by_itself[name]
+            norm = float(expected.norm())
+            if not math.isfinite(norm):  # the record will be dropped
+                continue
+            same = among.shape == expected.shape
+            if not (same and float((among - expected).norm()) <= tolerance * norm):
+                raise UnsupportedLayerError(
+                    f"the rule for parameter {name!r} gives record {int(record)} another gradient "
+                    "by itself than in its batch; expected uses whose row i is of record i alone"
+                )
 
 
 def _versions(parameters: Mapping[str, Tensor]) -> dict[str, tuple[int, int] | None]:
