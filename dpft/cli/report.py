@@ -32,6 +32,10 @@ def main(
         bool,
         typer.Option("--private", help="Also losses and norms, which no guarantee covers."),
     ] = False,
+    review: Annotated[
+        bool,
+        typer.Option("--review", help="For those who decide on a release: review.html, one screen"),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(help="The file; default: report.html in the folder, or in its private/."),
@@ -52,10 +56,10 @@ def main(
         raise ConfigError(f"--samples is {samples}; expected 0 or more")
     found = find(folders, private)
     folder = found.folder / "private" if private else found.folder
-    file = out or folder / "report.html"
+    file = out or folder / ("review.html" if review else "report.html")
     if file.is_dir():
         raise ConfigError(f"--out {file} is a folder; expected a file, such as {file}/report.html")
-    html = build(found, Options(private, samples))
+    html = (_review if review else build)(found, Options(private, samples))
     try:
         if private and file.parent.name == "private":
             owners_folder(file.parent)
@@ -69,6 +73,24 @@ def main(
     echo(f"{file}")
     if private:
         warn("the page shows figures that no guarantee covers: do not publish it", err=True)
+
+
+def _review(found: Found, options: Options) -> str:
+    """The page of one run for those who decide on its release."""
+    if found.several or options.private or options.samples is not None:
+        raise ConfigError(
+            "dpft report --review is about one run, and has no figures of private/ and no samples: "
+            "type dpft report RUN --review"
+        )
+    run = gather(found.targets[0], options, 0)
+    if run.record is None:
+        raise ConfigError(
+            f"{found.folder} has no record that can be read, so its guarantee is not known; "
+            f"expected a trained run: type dpft report {found.folder}"
+        )
+    from dpft.report.pages.review import review_page
+
+    return review_page(run)
 
 
 def build(found: Found, options: Options) -> str:

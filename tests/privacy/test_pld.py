@@ -81,6 +81,38 @@ def test_neighbours_are_told_apart_no_better_than_the_profile_says() -> None:
     assert math.isclose(profile.deltas[0], float((included - without).max()), rel_tol=1e-2)
 
 
+@pytest.mark.parametrize("noise", [0.5, 1.0, 4.0])
+def test_guesses_about_a_gaussian_release_are_bounded_by_the_closed_form(noise: float) -> None:
+    """Dong et al. (2022), equation 6: the best test finds Phi(Phi^-1(false alarms) + 1 / sigma)."""
+    losses = LossDistribution(sampling_rate=1.0, noise_multiplier=noise, steps=1)
+    profile = losses.profile(np.linspace(0, 8, 401))
+    alarms = np.array([0.001, 0.01, 0.05, 0.3, 0.9])
+    exact = stats.norm.cdf(stats.norm.ppf(alarms) + 1 / noise)
+    found = np.array([profile.found(alarm) for alarm in alarms])
+
+    assert (found >= exact - 1e-12).all()
+    assert found == pytest.approx(exact, abs=2e-3)
+    assert profile.right() == pytest.approx(stats.norm.cdf(0.5 / noise), abs=1e-3)
+    assert profile.right() >= stats.norm.cdf(0.5 / noise)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.1), (1.0, 0.0), (3.0, 1e-4), (8.0, 0.05)])
+def test_guesses_by_one_pair_alone_are_those_of_the_worst_mechanism(
+    epsilon: float, delta: float
+) -> None:
+    """Kairouz et al. (2015), equation 9: four outcomes, sorted by likelihood ratio."""
+    e = math.exp(epsilon)
+    used = np.array([delta, (1 - delta) * e / (1 + e), (1 - delta) / (1 + e), 0.0])
+    profile = PrivacyProfile(np.array([epsilon]), np.array([delta]))
+    alarms = np.array([0.0, 0.01, 0.05, 0.3, 0.95, 1.0])
+    # Neyman and Pearson: the likeliest outcomes first, and a share of the last.
+    best = np.interp(alarms, np.cumsum([0, *used[::-1]]), np.cumsum([0, *used]))
+    best[0] = delta
+
+    assert [profile.found(alarm) for alarm in alarms] == pytest.approx(best, abs=1e-12)
+    assert profile.right() == pytest.approx(0.5 + np.abs(used - used[::-1]).sum() / 4, abs=1e-12)
+
+
 # Rate, noise, steps, delta: the papers' runs, and what is far from them.
 THIRTY = [
     *((1024 / 42_061, noise, 410, 1.19e-5) for noise in (0.5, 0.67, 1.0, 2.0, 10.0)),

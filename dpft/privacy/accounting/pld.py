@@ -50,6 +50,28 @@ class PrivacyProfile:
         if not self.epsilons.size or not inside.all():
             raise ValueError("expected epsilons from 0 and deltas between 0 and 1, at least one")
 
+    def found(self, false_alarms: float) -> float:
+        """How often, at most, any test says that a record was used, where it was.
+
+        Kairouz et al. (2015, Theorem 2.1) for one pair of epsilon and delta. The least over all
+        pairs is one minus the trade-off function of Dong et al. (2022).
+
+        Args:
+            false_alarms: how often the test says so where the record was not used; from 0 to 1.
+        """
+        powers = np.exp(self.epsilons)
+        bounds = self.deltas + powers * false_alarms, 1 - (1 - self.deltas - false_alarms) / powers
+        return float(np.clip(np.minimum(*bounds).min(), false_alarms, 1.0))
+
+    def right(self) -> float:
+        """The most likely any guess is right on whether a record was used, which is an even chance.
+
+        One half, and half of the total variation distance, which the same theorem bounds.
+        """
+        # As 1 - 2 (1 - delta) / (e^epsilon + 1), which no large epsilon overflows.
+        distances = 1 - 2 * (1 - self.deltas) / (np.exp(self.epsilons) + 1)
+        return float(0.5 + np.clip(distances, 0.0, 1.0).min() / 2)
+
 
 class LossDistribution:
     """``steps`` Poisson-subsampled Gaussian mechanisms, neighbours by adding or removing a record.

@@ -53,12 +53,18 @@ class TensorBoard(Tracker):
 
     def begin(self, run: Begun) -> None:
         from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard.summary import hparams
 
         self._writer: Any = SummaryWriter(
             str(run.folder / "tensorboard"), purge_step=run.start + 1 if run.start else None
         )
         lines = (f"    {name}: {value}" for name, value in run.settings.items())
         self._writer.add_text("settings", "\n".join(lines))
+        # For the table of runs, which has settings beside the scores: what `add_hparams` writes,
+        # but here, and not in a run of its own.
+        plain = {k: v for k, v in run.settings.items() if isinstance(v, bool | int | float | str)}
+        _, settings, _ = hparams(plain, {})
+        self._writer.file_writer.add_summary(settings)
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
