@@ -10,75 +10,75 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from dpft.cli import sweep
 from dpft.cli.app import app
-from tests.processes import dpft
 
 TUTORIALS = Path(__file__).parents[1] / "docs/tutorials"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r".*<<'END'\n(?:.*\n)*?END\n|(?:.*\\\n)*.+\n")
 NUMBER = re.compile(r"[\d.,:%-]*\d[\d.,:%]*(?:e-\d+)?")
+# What installs, or stays until it is stopped.
+LEFT_OUT = {"pip", "tensorboard"}
 
 
 def steps(page):
-    """The commands of a page, each with what it is said to print; a heredoc is one command."""
+    """The commands of a page, each with what it is said to print."""
     found = []
     for kind, text in BLOCK.findall((TUTORIALS / page).read_text(encoding="utf-8")):
         if kind == "sh":
-            lines = re.findall(r"(?:.*<<'END'\n(?:.*\n)*?END\n|(?:.*\\\n)*.+\n)", text)
-            found += [[line, ""] for line in lines]
-        elif kind == "" and found:
+            found += [[command, ""] for command in COMMAND.findall(text)]
+        elif kind == "":
             found[-1][1] = text
     return found
 
 
-def shape(line):
-    """A line without its numbers and spaces."""
-    return re.sub(r"\s+", " ", NUMBER.sub("#", line)).strip(" ─")
+def follow(page, small):
+    """Run a page's commands here, with more words by verb; the verbs, as proof of what was run."""
+    verbs = []
+    for command, quoted in steps(page):
+        words = shlex.split(command.split("<<")[0].replace("\\\n", " "))
+        if words[0] in LEFT_OUT:
+            continue
+        if words[0] == "dpft":
+            result = CliRunner().invoke(app, [*words[1:], *small.get(words[1], ())])
+            status, printed = result.exit_code, result.output
+        else:
+            shell = ["bash", "-c", re.sub(r"^python\b", sys.executable, command)]
+            done = subprocess.run(shell, capture_output=True, text=True)
+            status, printed = done.returncode, done.stdout + done.stderr
+        assert status == 0, (command, printed)
+        assert untold(quoted, printed) == [], (command, printed)
+        verbs.append(" ".join(words[:2]))
+    return verbs
 
 
-def told(quoted, printed):
+def untold(quoted, printed):
     """The lines of a quotation that were not printed."""
     there = " ".join(map(shape, printed.splitlines()))
     lines = filter(None, map(shape, quoted.splitlines()))
     return [line for line in lines if line != "..." and line not in there]
 
 
-def test_a_file_of_letters_becomes_a_classifier_and_a_page_for_the_reviewer(tmp_path):
+def shape(line):
+    """A line without its numbers and rules, and with single spaces."""
+    return re.sub(r"\s+", " ", NUMBER.sub("#", line)).strip(" ─")
+
+
+def test_a_file_of_letters_becomes_a_classifier_and_a_page_for_the_reviewer(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     rows = ["hide new secretions from the parental units \t0"]
     rows += ["contains no wit , only labored gags \t0"]
     rows += [f"letter {i} is {'fine' if i % 2 else 'bad'} \t{i % 2}" for i in range(5100)]
-    (tmp_path / "train.tsv").write_text("\n".join(["sentence\tlabel", *rows]))
+    Path("train.tsv").write_text("\n".join(["sentence\tlabel", *rows]))
     small = (
-        *("model=random-bert", "optim.steps=1", "task.limit_eval=4"),
-        *("task.limit_train=40", "optim.batch_size=40", "device=cpu", "threads=1"),
+        *("model=random-bert", "task.limit_train=40", "task.limit_eval=4", "optim.steps=1"),
+        *("optim.batch_size=40", "device=cpu", "threads=1"),
     )
-    done = []
-    for command, quoted in steps("csv_to_review.md"):
-        words = shlex.split(command.split("<<")[0].replace("\\\n", " "))
-        if words[0] == "pip":
-            continue
-        if words[0] == "dpft":
-            more = small if words[1] == "train" else ()
-            result = dpft(*words[1:], *more, cwd=tmp_path)
-        else:
-            command = re.sub(r"^python\b", sys.executable, command)
-            result = subprocess.run(
-                ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True
-            )
-        assert result.returncode == 0, (command, result.stderr)
-        assert told(quoted, result.stdout + result.stderr) == [], command
-        done.append(words[:2])
-    assert done == [
-        ["python", "-"],
-        ["head", "-3"],
-        ["dpft", "data"],
-        ["dpft", "train"],
-        ["dpft", "report"],
-    ]
-    page = (tmp_path / "runs/letters/review.html").read_text()
+    done = follow("csv_to_review.md", {"train": small})
+    assert done == ["python -", "head -3", "dpft data", "dpft train", "dpft report"]
+    page = Path("runs/letters/review.html").read_text()
     assert "40 records, each by itself" in page
     assert "held out of the same data" in page
 
@@ -110,22 +110,11 @@ def test_a_sweep_is_tracked_and_shown(tmp_path, monkeypatch, quick_scores):
         *("eps=8", "optim.lr=1e-3,1.6e-2", "decode.max_new_tokens=2"),
         *(() if tracked else ("track=csv",)),
     )
-    done = []
-    for command, quoted in steps("sweep_tensorboard.md"):
-        words = shlex.split(command.replace("\\\n", " "))
-        if words[0] in {"pip", "tensorboard"}:
-            continue
-        more = small if words[1] == "sweep" else ()
-        result = CliRunner().invoke(app, [*words[1:], *more])
-        assert result.exit_code == 0, (command, result.output)
-        assert told(quoted, result.output) == [], command
-        done.append(words[1])
-    assert done[:2] == ["sweep", "report"]
-    assert "Score against epsilon" in (tmp_path / "runs/sweeps/rates/report.html").read_text()
-    runs = sorted(path.name for path in (tmp_path / "runs").glob("eps*"))
-    assert runs == ["eps8-lr0.001", "eps8-lr0.016"]
+    assert follow("sweep_tensorboard.md", {"sweep": small}) == ["dpft sweep", "dpft report"]
+    assert "Score against epsilon" in Path("runs/sweeps/rates/report.html").read_text()
+    assert sorted(map(str, Path("runs").glob("eps*"))) == ["runs/eps8-lr0.001", "runs/eps8-lr0.016"]
     if tracked:
-        assert_settings_stand_beside_the_scores(tmp_path / "runs/eps8-lr0.016/tensorboard")
+        assert_settings_stand_beside_the_scores(Path("runs/eps8-lr0.016/tensorboard"))
 
 
 def assert_settings_stand_beside_the_scores(folder):
@@ -138,7 +127,6 @@ def assert_settings_stand_beside_the_scores(folder):
     settings = HParamsPluginData.FromString(content).session_start_info.hparams
     assert settings["optim.lr"].number_value == 0.016
     assert settings["privacy.epsilon"].number_value == 8
-    assert {"epsilon", "learning_rate", "noise_multiplier", "dev/BLEU"} <= set(
-        events.Tags()["scalars"]
-    )
-    assert not any("loss" in name or "norm" in name for name in events.Tags()["scalars"])
+    scalars = events.Tags()["scalars"]
+    assert {"epsilon", "learning_rate", "noise_multiplier", "dev/BLEU"} <= set(scalars)
+    assert not any(word in name for name in scalars for word in ("loss", "norm", "records"))
