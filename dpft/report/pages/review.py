@@ -99,7 +99,8 @@ def bounds(given: Guarantee, mechanism: Mapping[str, Any]) -> PrivacyProfile:
         mechanism: of the same record.
     """
     epsilon, remainder = given.stated, given.delta
-    assert epsilon is not None and remainder is not None
+    assert epsilon is not None
+    assert remainder is not None
     epsilons, deltas = np.array([epsilon]), np.array([remainder])
     if not given.selected:
         losses = LossDistribution(

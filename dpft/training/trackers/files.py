@@ -55,7 +55,8 @@ class TensorBoard(Tracker):
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        self._writer: Any = SummaryWriter(
+        writer: Any = SummaryWriter  # which says that its writer of files is None
+        self._writer = writer(
             str(run.folder / "tensorboard"), purge_step=run.start + 1 if run.start else None
         )
         lines = (f"    {name}: {value}" for name, value in run.settings.items())

@@ -88,7 +88,7 @@ def test_people_audits_selections_and_held_out_records_are_named(tmp_path):
     text = page_of(a_run(tmp_path / "run", whole))
     assert "Somebody under two names is two users. For them epsilon is 8.755" in text
     assert "an epsilon of at least 1.234 (95% confidence)" in text
-    assert "The 630 test examples that the scores come from, which were held out of the same" in text
+    assert "630 test examples that the scores come from, which were held out of the same" in text
     chosen = a_selection(tmp_path / "selection") / "chosen"
     assert "chosen among several is included" in page_of(chosen)
 
