@@ -23,6 +23,7 @@ from dpft.report.pages.ranking import ranked
 from dpft.report.pages.result import of_one
 from dpft.report.pages.sections import section
 from dpft.runs.lineage import base_model
+from dpft.tasks.metrics.baseline import cautions
 
 # How often somebody who asks whether a record was used may name one that was not.
 _FALSE_ALARMS = (0.01, 0.05)
@@ -66,6 +67,7 @@ def review(run: Gathered) -> dict[str, Any] | None:
         "sure": sure,
         "factor": factor,
         "result": result,
+        "mind": [*record.get("labels", []), *_cautions(record)],
         "epsilon": up(epsilon),
         "twice": up(2 * epsilon),
         "delta": delta(remainder),
@@ -134,6 +136,10 @@ def _scores(record: Mapping[str, Any]) -> str:
     counted = [f"{score['examples']:,} {split}" for split, score in record["scores"].items()]
     which = f"{' and '.join(counted) or 'test'} examples that the scores come from"
     return f"{which}, which were held out of the same data" if own else which
+
+
+def _cautions(record: Mapping[str, Any]) -> list[str]:
+    return [f"{split}: {c}" for split, score in record["scores"].items() for c in cautions(score)]
 
 
 def _audit(record: Mapping[str, Any]) -> str | None:
