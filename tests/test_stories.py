@@ -55,32 +55,29 @@ def follow(page, small):
 
 
 def untold(quoted, printed):
-    """The lines of a quotation that were not printed."""
-    there = " ".join(map(shape, printed.splitlines()))
-    lines = filter(None, map(shape, quoted.splitlines()))
-    return [line for line in lines if line != "..." and line not in there]
+    """The pieces of a quotation, at dots, gaps and ends of lines, that were not printed."""
+    there = shape(printed)
+    return [piece for piece in re.split(r"\.{3}|\s{2,}|\n", quoted) if shape(piece) not in there]
 
 
-def shape(line):
-    """A line without its numbers and rules, and with single spaces."""
-    return re.sub(r"\s+", " ", NUMBER.sub("#", line)).strip(" ─")
+def shape(text):
+    """A text without its numbers, rules and outer brackets, and with single spaces."""
+    return re.sub(r"[\s─]+", " ", NUMBER.sub("#", text)).strip(" ()")
 
 
 def test_a_file_of_letters_becomes_a_classifier_and_a_page_for_the_reviewer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = ["hide new secretions from the parental units \t0"]
     rows += ["contains no wit , only labored gags \t0"]
-    rows += [f"letter {i} is {'fine' if i % 2 else 'bad'} \t{i % 2}" for i in range(5100)]
+    rows += [f"letter {i} is {'fine' if i % 2 else 'bad'} \t{i % 2}" for i in range(70)]
     Path("train.tsv").write_text("\n".join(["sentence\tlabel", *rows]))
-    small = (
-        *("model=random-bert", "task.limit_train=40", "task.limit_eval=4", "optim.steps=1"),
-        *("optim.batch_size=40", "device=cpu", "threads=1"),
-    )
+    # All in every batch: then epsilon has a closed form.
+    small = ("model=random-bert", "optim.batch_size=68", "optim.steps=1", "device=cpu", "threads=1")
     done = follow("csv_to_review.md", {"train": small})
     assert done == ["python -", "head -3", "dpft data", "dpft train", "dpft report"]
     page = Path("runs/letters/review.html").read_text()
-    assert "40 records, each by itself" in page
-    assert "held out of the same data" in page
+    assert "68 records, each by itself" in page
+    assert "The 4 test examples that the scores come from, which were held out of the same" in page
 
 
 class Here:
