@@ -104,12 +104,13 @@ def test_a_sweep_is_tracked_and_shown(tmp_path, monkeypatch, quick_scores):
     tracked = find_spec("tensorboard") is not None
     small = (
         *("task.limit_train=8", "optim.batch_size=8", "optim.steps=1", "task.limit_eval=1"),
-        *("eps=8", "optim.lr=1e-3,1.6e-2", "decode.max_new_tokens=2"),
+        *("optim.lr=1e-3,1.6e-2", "decode.max_new_tokens=2"),
         *(() if tracked else ("track=csv",)),
     )
     assert follow("sweep_tensorboard.md", {"sweep": small}) == ["dpft sweep", "dpft report"]
     assert "Score against epsilon" in Path("runs/sweeps/rates/report.html").read_text()
-    assert sorted(map(str, Path("runs").glob("eps*"))) == ["runs/eps8-lr0.001", "runs/eps8-lr0.016"]
+    runs = sorted(path.name for path in Path("runs").glob("eps*"))
+    assert runs == ["eps1-lr0.001", "eps1-lr0.016", "eps8-lr0.001", "eps8-lr0.016"]
     if tracked:
         assert_settings_stand_beside_the_scores(Path("runs/eps8-lr0.016/tensorboard"))
 
