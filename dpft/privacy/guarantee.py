@@ -31,7 +31,7 @@ NOTHING_RELEASED = "no training step was taken: the weights depend on no record"
 # Epsilons up to these are strong and reasonable (Ponomareva et al., How to DP-fy ML, 2023, 5.2).
 STRONG, REASONABLE = 1.0, 10.0
 # Beyond it no sentence on chances says anything.
-_VACUOUS = 30.0
+VACUOUS = 30.0
 # Below so many units no delta is both small beside 1/N and as small as one would want.
 _FEW = 1000
 # PRV is composed for one direction, removing a record (docs/reference/accounting.md, Limits).
@@ -338,7 +338,7 @@ def meaning(epsilon: float | None, at: float, noun: str) -> str:
     """
     if epsilon is None:
         return "There is no finite epsilon, so nothing is guaranteed."
-    if epsilon > _VACUOUS:
+    if epsilon > VACUOUS:
         return (
             f"With an epsilon of {up(epsilon)}, the bound on what the model reveals about a {noun} "
             "is so loose that nothing follows from it."
@@ -383,7 +383,7 @@ def in_words(given: Guarantee) -> list[str]:
         Paragraphs; the meaning alone where epsilon bounds nothing, and none where it is void.
     """
     epsilon, noun = given.stated, given.noun
-    if not given.meaning or given.delta is None or epsilon is None or epsilon > _VACUOUS:
+    if not given.meaning or given.delta is None or epsilon is None or epsilon > VACUOUS:
         return [given.meaning] if given.meaning else []
     factor, sure = odds(epsilon)
     text = (

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from dpft.privacy.accounting.pld import MAX_EPSILON, LossDistribution, PrivacyProfile
-from dpft.privacy.guarantee import STRONG, Guarantee, odds
+from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
+from dpft.privacy.guarantee import STRONG, VACUOUS, Guarantee, odds
 from dpft.privacy.rounding import delta, down, number, up
 from dpft.report.html import render
 from dpft.report.pages.gather import Gathered
@@ -50,12 +50,12 @@ def review_page(run: Gathered) -> str:
 
 
 def review(run: Gathered) -> dict[str, Any] | None:
-    """What the page says; None where nothing is guaranteed, or not to everybody."""
+    """What the page says; None where nothing is guaranteed, or next to nothing, or not to all."""
     given, record = run.guarantee, run.record
     if record is None or given is None or given.voided_by:
         return None
     epsilon, remainder = given.stated, given.delta
-    if given.strength == "none" or epsilon is None or remainder is None or epsilon > MAX_EPSILON:
+    if given.strength == "none" or epsilon is None or remainder is None or epsilon > VACUOUS:
         return None
     profile = bounds(given, run.mechanism)
     (result, _), *_ = of_one(ranked([run], None)[0])
@@ -127,7 +127,7 @@ def _noise(mechanism: Mapping[str, Any]) -> float:
 
 def _of_100(chance: float) -> int:
     """Rounded up: no promise is larger than what was computed."""
-    return math.ceil(round(100 * chance, 6))
+    return math.ceil(100 * chance)
 
 
 def _scores(record: Mapping[str, Any]) -> str:

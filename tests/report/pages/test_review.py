@@ -67,12 +67,14 @@ def test_what_the_mechanism_does_not_confirm_rests_on_epsilon_and_delta_alone(tm
         ({"voided_by": ["shuffled"], "warnings": ["Batches were shuffled."]}, "were shuffled."),
         ({"voided_by": ["refuted"], "strength": "none", "warnings": ["Do not."]}, "Do not."),
         ({"stated": None, "strength": "none", "meaning": "Nothing is guaranteed."}, "Nothing is"),
+        ({"stated": 31.0, "strength": "weak", "meaning": "Nothing follows."}, "Nothing follows."),
     ],
 )
 def test_a_guarantee_that_says_nothing_has_no_numbers(tmp_path, privacy, said):
     text = page_of(a_run(tmp_path / "run", of_whole(**privacy)))
     assert said in text
     assert "of 100" not in text
+    assert "differential privacy by" not in text
 
 
 def test_without_privacy_it_says_so_and_nothing_else(tmp_path):
