@@ -41,6 +41,7 @@ from dpft.integrations.transformers.losses import loss_of
 from dpft.privacy import Mechanism, keys
 from dpft.privacy.noise import noisy_mean_
 from dpft.privacy.sampling import PoissonSampler
+from dpft.runs.lineage import ancestry
 from dpft.runs.noise_key import key_from_seed
 from tests.privacy.reference import reference_clip
 
@@ -343,6 +344,21 @@ def test_an_epsilon_is_not_computed_by_another_mechanism_than_was_spent(unbroken
     dearer = trainer_of(folder, gpt2(), **SAVED, privacy=replace(PRIVACY, **more))
     with pytest.raises(runs.LedgerMismatchError, match=next(iter(more))):
         dearer.privacy.card()
+
+
+def test_a_model_that_was_trained_before_says_so_and_a_saved_one_will(tmp_path):
+    first = trainer_of(tmp_path / "first", max_steps=1)
+    first.train()
+    first.save_model(str(tmp_path / "model"))
+    assert "trained before" not in first.privacy.card()
+    (label,) = ancestry(tmp_path / "model" / "dpft.json")
+    assert first.privacy.guarantee().statement in label
+    again = LlamaForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    second = trainer_of(tmp_path / "second", again, max_steps=1)
+    second.train()
+    assert "the base model was trained before" in second.privacy.card()
+    second.save_model(str(tmp_path / "second" / "model"))
+    assert ancestry(tmp_path / "second" / "model" / "dpft.json")[0] == label
 
 
 # --- what is told --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from dpft.runs.atomic import owners_folder, sha256_file, write_atomic
 from dpft.runs.closing import Closing
 from dpft.runs.directory import PRIVATE_README
 from dpft.runs.identity import differences
+from dpft.runs.lineage import ancestral_caveats, labelled, trained_on
 from dpft.runs.lock import DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
 from dpft.training.session import release_digest
@@ -56,10 +57,18 @@ class Spending(Closing):
         mechanism: the frozen statement that sampler, noise and epsilon come from. Before training
             over one group of parameters, then over the clipper's.
         folder: ``output_dir``.
+        ancestry: what the base model says of its own training (`dpft.runs.lineage`).
     """
 
-    def __init__(self, arguments: PrivacyArguments, mechanism: Mechanism, folder: Path) -> None:
+    def __init__(
+        self,
+        arguments: PrivacyArguments,
+        mechanism: Mechanism,
+        folder: Path,
+        ancestry: Sequence[str] = (),
+    ) -> None:
         self.arguments = arguments
+        self.ancestry = tuple(ancestry)
         self.mechanism = self._planned = mechanism
         self.folder = folder.absolute()
         self._lock: DirectoryLock | None = None
@@ -110,7 +119,13 @@ class Spending(Closing):
             noun="record",
             unit=UNIT,
             noise_seed=self.arguments.noise_seed,
+            caveats=ancestral_caveats(self.ancestry),
         )
+
+    def lineage(self) -> str:
+        """The file beside a saved model, for whoever trains it further with dpft."""
+        data = "the training set of a PrivateTrainer"
+        return labelled([*self.ancestry, *trained_on(data, self.guarantee())])
 
     def card(self) -> str:
         """The section on privacy of a model card, as Markdown."""

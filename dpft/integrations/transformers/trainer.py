@@ -45,6 +45,8 @@ from dpft.integrations.transformers.spending import Spending
 from dpft.privacy import Clipper, LostRecordError, accounting, keys, make_clipper
 from dpft.privacy.clipping.frames import random_state_kept
 from dpft.privacy.noise import GaussianNoise
+from dpft.runs import lineage
+from dpft.runs.atomic import write_atomic
 from dpft.tasks.units import Records
 from dpft.training.loop import StepStatistics, add_clipped, forget
 
@@ -138,7 +140,14 @@ class PrivacyMixin:
             )
         trainer.args.max_steps = mechanism.steps
         trainer.args.gradient_accumulation_steps = 1
-        self.privacy = Spending(privacy, mechanism, Path(trainer.args.output_dir))
+        # Of a peft model too: it passes on what it does not have itself.
+        began_as = getattr(trainer.model, "name_or_path", None)
+        self.privacy = Spending(
+            privacy,
+            mechanism,
+            Path(trainer.args.output_dir),
+            lineage.ancestry(Path(began_as) / lineage.FILE if began_as else None),
+        )
         self._clipper: Clipper | None = None
         self._noise: GaussianNoise | None = None
         self._objective: Collated | None = None
@@ -332,6 +341,14 @@ class PrivacyMixin:
             logs["epsilon"] = round(self.privacy.epsilon, 4)
         base: Any = super()
         base.log(logs, start_time)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As of Trainer, with what the weights were trained on, for runs that go on from them."""
+        base: Any = super()
+        base.save_model(output_dir, _internal_call)
+        if not _internal_call:  # a checkpoint has a manifest in its place
+            folder = self.privacy.folder if output_dir is None else Path(output_dir)
+            write_atomic(folder / lineage.FILE, self.privacy.lineage())
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Trainer's card with a section on privacy."""
