@@ -390,6 +390,7 @@ def test_logs_have_epsilon_and_no_losses(tmp_path):
     told = [logs["epsilon"] for logs in listener.heard]
     assert told == pytest.approx([told[0], spent, spent], abs=1e-4)
     assert 0 < told[0] < spent
+    assert told[-1] >= spent
     assert not {"loss", "train_loss", "total_flos"} & set().union(*listener.heard, output.metrics)
     assert math.isnan(output.training_loss)
     told = (tmp_path / "private" / "metrics.jsonl").read_text().splitlines()

@@ -338,7 +338,8 @@ class PrivacyMixin:
             for name in _NOISELESS:
                 logs.pop(name, None)
         if self._training and not any(name.startswith("eval_") for name in logs):
-            logs["epsilon"] = round(self.privacy.epsilon, 4)
+            spent = self.privacy.epsilon * 1e4  # rounded up: a bound is no smaller in the logs
+            logs["epsilon"] = (math.ceil(spent) if math.isfinite(spent) else spent) / 1e4
         base: Any = super()
         base.log(logs, start_time)
 
