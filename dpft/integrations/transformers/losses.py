@@ -104,7 +104,9 @@ def _mean(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _causal(model: nn.Module, inputs: Inputs) -> Tensor:
-    return _mean(_logits(model, inputs, "labels")[:, :-1], inputs["labels"][:, 1:])
+    # The last position predicts nothing. A slice's gradient would be as large as the logits again.
+    targets = F.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
+    return _mean(_logits(model, inputs, "labels"), targets)
 
 
 def _tokens(model: nn.Module, inputs: Inputs) -> Tensor:
