@@ -535,7 +535,25 @@ def _batch_mean(model, inputs):
     return losses / losses.numel()
 
 
+def _longest_silent(records):
+    batch = collate(records)
+    batch["labels"][[len(r["input_ids"]) == 8 for r in records]] = -100
+    return batch
+
+
+class DoubledForCausalLM(LlamaForCausalLM):
+    def forward(self, input_ids, **kwargs):
+        output = super().forward(input_ids, **kwargs)
+        output.loss = None if output.loss is None else 2 * output.loss
+        return output
+
+
 COUPLED = {
+    "another loss": (
+        {"model": lambda: DoubledForCausalLM(llama().config), "collator": _longest_silent},
+        ModelError,
+        "is not the one",
+    ),
     "flattened": ({"collator": _flat}, DataError, "mix records"),
     "no labels": (
         {"collator": lambda r: {"input_ids": collate(r)["input_ids"]}},

@@ -18,6 +18,7 @@ from dpft.config.errors import DataError, ModelError
 from dpft.integrations.transformers.losses import Loss, check_loss
 from dpft.privacy import Clipper
 from dpft.privacy.sampling import Sampler as Poisson
+from dpft.privacy.token_losses import IGNORED
 from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.evaluation import training_without_dropout
 from dpft.tasks.objectives.independence import check_independence
@@ -222,7 +223,9 @@ def check_records(
         )
     device = next(model.parameters()).device
     if known_loss:
-        alone = objective.collate(once[-1:]).to(device)
+        singles = [objective.collate([one]) for one in reversed(once)]
+        # Of a record without targets the model's own mean is over nothing.
+        alone = next((one for one in singles if _has_targets(one)), singles[0]).to(device)
         if not {"labels", "start_positions"} & alone.tensors.keys():
             raise DataError(
                 f"the data collator gives {', '.join(alone.tensors)} and no labels; expected the "
@@ -240,6 +243,11 @@ def check_records(
             "a model that heeds the attention mask and draws no random numbers but dropout, and a "
             "loss that averages over a record's own tokens only"
         ) from error
+
+
+def _has_targets(batch: Batch) -> bool:
+    labels = batch.tensors.get("labels")
+    return labels is not None and bool((labels != IGNORED).any())
 
 
 def _equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
