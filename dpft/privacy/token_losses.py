@@ -7,7 +7,7 @@ log-probabilities, the gradient with respect to those, and the logits' gradient.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -26,7 +26,8 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross entropy of each token, as `torch.nn.functional.cross_entropy` computes it.
 
     The backward writes the logits' gradient in their place, unless the graph is kept for another
-    one. Whoever has a use of them after that must copy them; autograd says so where it has.
+    one, or their memory is a parameter's or holds one number for several. Whoever has a use of them
+    after that must copy them; autograd says so where it has. There is no second derivative.
 
     Args:
         logits: ``(B, T, V)``.
@@ -45,15 +46,21 @@ class TokenLosses(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
         ctx.save_for_backward(logits, targets)
+        ctx.in_place = _is_spare(logits)
         found = [_losses(some, those) for some, those in _pieces(logits, targets)]
         return torch.cat(found).view(targets.shape)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        if torch.is_grad_enabled():  # gradients would be constants in it, and nobody would know
+            raise RuntimeError(
+                "token_losses has no second derivative; expected create_graph=False, or "
+                "torch.nn.functional.cross_entropy"
+            )
         logits, targets = ctx.saved_tensors
         logits = logits.detach()  # of one version with the logits: a change in place is seen
-        kept = torch._C._autograd._get_current_graph_task_keep_graph()
-        out = torch.empty_like(logits) if kept else logits
+        in_place = ctx.in_place and not _graph_is_kept()
+        out = logits if in_place else torch.empty_like(logits)
         for some, those, factors, place in _pieces(logits, targets, gradient, out):
             with torch.enable_grad():
                 some = some.detach().requires_grad_()
@@ -61,6 +68,21 @@ class TokenLosses(torch.autograd.Function):
             (found,) = torch.autograd.grad(losses, some, factors)
             place.copy_(found)
         return out, None
+
+
+def _is_spare(logits: Tensor) -> bool:
+    """Whether nobody's weights, and no other logits, are in the logits' memory."""
+    made = logits if logits._base is None else logits._base
+    shared = any(
+        stride == 0 < size - 1 for stride, size in zip(logits.stride(), logits.shape, strict=True)
+    )
+    return not (made.is_leaf or shared)
+
+
+# Torch has no public name for it. Where a version has none at all, the memory is not used again.
+_graph_is_kept: Callable[[], bool] = getattr(
+    torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True
+)
 
 
 def _losses(logits: Tensor, targets: Tensor) -> Tensor:

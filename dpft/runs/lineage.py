@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,12 @@ def descent(record: Mapping[str, Any]) -> str:
     Args:
         record: of the run, see `dpft.runs.RunRecord`.
     """
-    content = {"labels": [*_of_weights(record), *_trained(record)]}
-    return json.dumps(content, indent=2) + "\n"
+    return labelled([*_of_weights(record), *_trained(record)])
+
+
+def labelled(labels: Sequence[str]) -> str:
+    """The content of `FILE`."""
+    return json.dumps({"labels": [*labels]}, indent=2) + "\n"
 
 
 def ancestry(file: Path | None) -> tuple[str, ...]:
@@ -62,12 +66,17 @@ def _of_weights(record: Mapping[str, Any]) -> list[str]:
 
 def _trained(record: Mapping[str, Any]) -> list[str]:
     """On what the run trained the weights, under which guarantee, and what voids that."""
-    guarantee, task = Guarantee.of_record(record), record["dataset"]["task"]
+    weights, task = _of_weights(record), record["dataset"]["task"]
+    data = [x for x in record.get("labels", []) if x not in weights and _DATA.search(x)]
+    named = task + (f" ({'; '.join(data)})" if data else "")
+    return trained_on(named, Guarantee.of_record(record))
+
+
+def trained_on(data: str, guarantee: Guarantee) -> list[str]:
+    """The label of weights that were trained on data so named; none where nothing was released."""
     if guarantee.kind == "nothing released":
         return []
-    weights = _of_weights(record)
-    data = [x for x in record.get("labels", []) if x not in weights and _DATA.search(x)]
-    on = f"{_MARK} on {task}" + (f" ({'; '.join(data)})" if data else "")
+    on = f"{_MARK} on {data}"
     if not guarantee.private:
         return [f"{on} without privacy"]
     void = [text for reason, text in _VOID.items() if reason in guarantee.voided_by]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from dpft.config.checks import one_of
 from dpft.config.errors import ConfigError, DataError, SplitError
@@ -244,6 +245,13 @@ class OwnData(Task):
         if split != "train":
             twice = np.isin(reading.contents, self._reading("train").contents)
             lines.append(f"{np.count_nonzero(twice):,} records are also in the training data")
+            trained = self._reading("train").owners
+            if owners is not None and trained is not None:
+                shared = pc.sum(pc.is_in(owners.names, trained.names)).as_py() or 0
+                lines.append(
+                    f"{shared:,} users are also in the training data"
+                    f"{': no guarantee covers scores of what they wrote' if shared else ''}"
+                )
         return lines
 
     def texts(self, row: TableRow) -> tuple[str, ...]:

@@ -5,12 +5,14 @@ import json
 import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
+from datasets import Dataset
 from torch import nn
 from transformers import (
     BertConfig,
@@ -33,11 +35,13 @@ from transformers import (
 from dpft import runs
 from dpft.config.errors import ConfigError, DataError, ModelError, NotInstalledError
 from dpft.integrations.transformers import PrivacyArguments, PrivacyMixin, PrivateTrainer
-from dpft.integrations.transformers.arguments import REFUSALS, refused
+from dpft.integrations.transformers.arguments import _UPLOADS, REFUSALS, refused
+from dpft.integrations.transformers.batches import survey
 from dpft.integrations.transformers.losses import loss_of
 from dpft.privacy import Mechanism, keys
 from dpft.privacy.noise import noisy_mean_
 from dpft.privacy.sampling import PoissonSampler
+from dpft.runs.lineage import ancestry
 from dpft.runs.noise_key import key_from_seed
 from tests.privacy.reference import reference_clip
 
@@ -288,12 +292,23 @@ def _torn(folder):
         (folder / f"checkpoint-{step}" / "dpft.json").unlink()
 
 
+def _weights_alone(folder):
+    manifest = folder / "checkpoint-4" / "dpft.json"
+    held = json.loads(manifest.read_text())
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        (folder / "checkpoint-4" / name).unlink()
+        del held["files"][name]
+    manifest.write_text(json.dumps(held))
+
+
 WRONG = {
     "lost ledger": ({"change": lambda folder: (folder / "ledger.jsonl").unlink()}, "ledger"),
     "lost lines": ({"change": _without_last_lines}, "lost lines"),
     "damaged": ({"change": _damage}, "scheduler.pt"),
     "other data": ({"data": Texts(changed=[3])}, "data"),
     "other rate": ({"learning_rate": 1e-3}, "learning_rate"),
+    "other clipping": ({"privacy": replace(PRIVACY, style="ghost")}, "style"),
+    "no optimizer": ({"change": _weights_alone}, r"optimizer\.pt.*save_only_model"),
 }
 
 
@@ -319,6 +334,31 @@ def test_training_a_trained_model_again_is_another_run(unbroken, tmp_path):
     model.load_state_dict(expected, strict=False)
     with pytest.raises(runs.LedgerMismatchError, match="model"):
         trainer_of(folder, model).train()
+
+
+@pytest.mark.parametrize("more", [{"noise_multiplier": 2.0}, {"delta": 1e-2}])
+def test_an_epsilon_is_not_computed_by_another_mechanism_than_was_spent(unbroken, more):
+    folder, _ = unbroken
+    same = trainer_of(folder, gpt2(), **SAVED)
+    assert same.privacy.epsilon == same.privacy.mechanism.epsilon_after(6)
+    dearer = trainer_of(folder, gpt2(), **SAVED, privacy=replace(PRIVACY, **more))
+    with pytest.raises(runs.LedgerMismatchError, match=next(iter(more))):
+        dearer.privacy.card()
+
+
+def test_a_model_that_was_trained_before_says_so_and_a_saved_one_will(tmp_path):
+    first = trainer_of(tmp_path / "first", max_steps=1)
+    first.train()
+    first.save_model(str(tmp_path / "model"))
+    assert "trained before" not in first.privacy.card()
+    (label,) = ancestry(tmp_path / "model" / "dpft.json")
+    assert first.privacy.guarantee().statement in label
+    again = LlamaForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    second = trainer_of(tmp_path / "second", again, max_steps=1)
+    second.train()
+    assert "the base model was trained before" in second.privacy.card()
+    second.save_model(str(tmp_path / "second" / "model"))
+    assert ancestry(tmp_path / "second" / "model" / "dpft.json")[0] == label
 
 
 # --- what is told --------------------------------------------------------------------------------
@@ -350,6 +390,7 @@ def test_logs_have_epsilon_and_no_losses(tmp_path):
     told = [logs["epsilon"] for logs in listener.heard]
     assert told == pytest.approx([told[0], spent, spent], abs=1e-4)
     assert 0 < told[0] < spent
+    assert told[-1] >= spent
     assert not {"loss", "train_loss", "total_flos"} & set().union(*listener.heard, output.metrics)
     assert math.isnan(output.training_loss)
     told = (tmp_path / "private" / "metrics.jsonl").read_text().splitlines()
@@ -375,6 +416,8 @@ _VALUES = {
     "fsdp": "full_shard",
     "parallelism_config": object(),
     "include_num_input_tokens_seen": "all",
+    "debug": ["underflow_overflow"],
+    "skip_memory_metrics": False,
 }
 
 
@@ -386,7 +429,7 @@ def test_arguments_that_break_the_guarantee_are_refused_by_name(name):
     assert f"Type {name}=" in line
 
 
-def test_all_refusals_are_told_at_once_and_trackers_get_no_losses(tmp_path):
+def test_all_refusals_are_told_at_once_and_trackers_get_no_losses(tmp_path, monkeypatch):
     given = SimpleNamespace(optim="lomo", report_to=["wandb", "tensorboard"], fp16=True)
     logged = PrivacyArguments(epsilon=1, log_private=True)
     assert len(refused(given, logged)) == 3
@@ -398,6 +441,57 @@ def test_all_refusals_are_told_at_once_and_trackers_get_no_losses(tmp_path):
         trainer_of(tmp_path, data=data, eval_dataset={"train": data})
     with pytest.raises(ConfigError, match="one of them"):
         trainer_of(tmp_path, privacy=PrivacyArguments(epsilon=1, batch_size=5))
+    for name, (variable, values) in _UPLOADS.items():
+        monkeypatch.setenv(variable, values[0].upper())
+        (line,) = refused(SimpleNamespace(optim="sgd", report_to=[name]), PRIVACY)
+        assert variable in line
+
+
+@pytest.mark.parametrize("kind", [list, Dataset.from_list])
+def test_scores_of_records_that_are_trained_on_are_warned_of(tmp_path, kind, caplog):
+    rows = [Texts()[i] for i in range(24)]
+    trainer = trainer_of(
+        tmp_path, data=kind(rows), eval_dataset={"some": kind(rows[3:9])}, max_steps=1
+    )
+    trainer.train()
+    assert "all in train_dataset" in caplog.text
+    with pytest.raises(ConfigError, match="eval_dataset: it is train_dataset"):
+        trainer.evaluate(trainer.train_dataset)
+    other = kind([*rows[3:9], {"input_ids": [3, 3, 3]}])
+    assert not survey(trainer.train_dataset, [other, kind([])]).trained_on
+
+
+def test_all_of_a_data_set_is_looked_at(tmp_path):
+    """One of 700 records is longer than the others, and moves their positions."""
+    rows = [{"input_ids": [3, 4, 5, 3 + i % 20]} for i in range(700)]
+    rows[345] = {"input_ids": [3] * 9}
+
+    def left(records):
+        batch = {name: x.flip(1) for name, x in collate(records).items()}
+        return batch | {
+            "position_ids": torch.arange(batch["labels"].shape[1]).expand(len(records), -1)
+        }
+
+    trainer = trainer_of(tmp_path, gpt2(), data=rows)
+    trainer.data_collator = left
+    with pytest.raises(ModelError, match="what else is in its batch"):
+        trainer.train()
+    trainer = trainer_of(tmp_path, data=rows)
+    trainer.train_dataset = rows[:600]
+    with pytest.raises(DataError, match="make the trainer anew"):
+        trainer.train()
+    trainer = trainer_of(tmp_path, data=rows)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ConfigError, match="autocast"):
+        trainer.train()
+    assert trainer.privacy.steps_spent == 0
+
+
+def test_a_fingerprint_is_of_what_a_transform_gives():
+    rows = Dataset.from_list([Texts()[i] for i in range(24)])
+    other = rows.with_transform(lambda b: {"input_ids": [[*x, 2] for x in b["input_ids"]]})
+    assert survey(rows).lengths.tolist() == [len(r) for r in rows["input_ids"]]
+    assert survey(other).lengths.tolist() == [len(r) + 1 for r in rows["input_ids"]]
+    assert len({survey(x).fingerprint for x in (rows, other)}) == 2
 
 
 class OwnLoss(PrivateTrainer):
@@ -441,7 +535,25 @@ def _batch_mean(model, inputs):
     return losses / losses.numel()
 
 
+def _longest_silent(records):
+    batch = collate(records)
+    batch["labels"][[len(r["input_ids"]) == 8 for r in records]] = -100
+    return batch
+
+
+class DoubledForCausalLM(LlamaForCausalLM):
+    def forward(self, input_ids, **kwargs):
+        output = super().forward(input_ids, **kwargs)
+        output.loss = None if output.loss is None else 2 * output.loss
+        return output
+
+
 COUPLED = {
+    "another loss": (
+        {"model": lambda: DoubledForCausalLM(llama().config), "collator": _longest_silent},
+        ModelError,
+        "is not the one",
+    ),
     "flattened": ({"collator": _flat}, DataError, "mix records"),
     "no labels": (
         {"collator": lambda r: {"input_ids": collate(r)["input_ids"]}},

@@ -64,6 +64,42 @@ def test_logits_are_held_once_and_a_second_time_where_another_backward_is_to_com
     assert held(plain) > 2.9
 
 
+SHARED = {
+    "weights": lambda w: w,
+    "a view of weights": lambda w: w.view(1, 3, VOCAB).transpose(0, 1),
+    "one for several": lambda w: (2 * w[:1]).expand(3, 1, VOCAB),
+    "records of one": lambda w: (2 * w.squeeze(1)).expand(2, 3, VOCAB),
+}
+
+
+@pytest.mark.parametrize("how", SHARED)
+def test_what_is_not_the_logits_alone_is_not_written_to(how):
+    w = torch.randn(3, 1, VOCAB, requires_grad=True)
+    before = w.detach().clone()
+    logits = SHARED[how](w)
+    targets = torch.randint(VOCAB, logits.shape[:2])
+    found = torch.autograd.grad(losses_of(logits, targets).sum(), w)[0]
+    whole = F.cross_entropy(SHARED[how](w).transpose(1, 2), targets, reduction="sum")
+    torch.testing.assert_close(found, torch.autograd.grad(whole, w)[0])
+    assert torch.equal(w, before)
+
+
+def test_a_second_derivative_is_refused_and_a_torch_that_hides_its_graph_is_served(monkeypatch):
+    w = torch.randn(2, 3, VOCAB, requires_grad=True)
+    targets = torch.zeros(2, 3, dtype=torch.long)
+    loss = losses_of(w * 1, targets).sum()
+    with pytest.raises(RuntimeError, match="second derivative"):
+        torch.autograd.grad(loss, w, create_graph=True)
+    (first,) = torch.autograd.grad(loss, w, retain_graph=True)
+
+    monkeypatch.setattr(token_losses, "_graph_is_kept", lambda: True)  # where torch has no such
+    logits = w * 1
+    kept = logits.detach().clone()
+    (again,) = torch.autograd.grad(losses_of(logits, targets).sum(), w)
+    assert torch.equal(again, first)
+    assert torch.equal(logits, kept)
+
+
 def test_who_needs_the_logits_in_the_backward_is_told_that_they_are_gone():
     x = torch.randn(2, 3, VOCAB, requires_grad=True)
     targets = torch.zeros(2, 3, dtype=torch.long)

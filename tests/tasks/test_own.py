@@ -517,7 +517,8 @@ def invoke(*arguments):
 def test_data_check_counts_records_users_and_lengths(tmp_path):
     rows = [{"text": "abc", "user": f"u{n % 3}"} for n in range(10)] + [{"text": "b", "user": "v"}]
     file = lines(tmp_path / "train.jsonl", rows)
-    test = lines(tmp_path / "test.jsonl", [{"text": "abc", "user": "w"}])
+    scored = [{"text": "abc", "user": "w"}, {"text": "of u1", "user": "u1"}]
+    test = lines(tmp_path / "test.jsonl", scored)
     own = [f"task.train_file={file}", f"task.test_file={test}"]
     result = invoke(
         "data", "check", "language_modeling", *own, "task.unit=user", "task.user_column=user",
@@ -533,6 +534,7 @@ def test_data_check_counts_records_users_and_lengths(tmp_path):
         "1 users have more than 3 records",
         "language_modeling dev: task language_modeling was given no dev split",
         "1 records are also in the training data",
+        "1 users are also in the training data: no guarantee covers scores of what they wrote",
     ):
         assert part in said
     # Rows that are only scored need no names.

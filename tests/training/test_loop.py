@@ -9,15 +9,19 @@ import torch
 from dpft.config.errors import TrainingError
 from dpft.config.schedule import lr_factor
 from dpft.config.schema import Optim
-from dpft.privacy import Mechanism, make_clipper
+from dpft.privacy import Mechanism, keys, make_clipper, normals
 from dpft.privacy.clipping import clipper as clippers
+from dpft.privacy.noise import noisy_mean_
 from dpft.privacy.quantiles import Quantiles
+from dpft.privacy.sampling import PoissonSampler
 from dpft.privacy.shapes import FixedShapes
 from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
-from dpft.tasks.units import Records
+from dpft.tasks.units import Records, Users
+from dpft.training.adam_bc import AdamBC
 from dpft.training.loop import train
 from dpft.training.optim import make_optimizer
 from tests.privacy.clipping.test_clipper import gpt2
+from tests.privacy.reference import clip_records, record_gradients
 
 OPTIM = Optim(name="adam", lr=1e-2, batch_size=4, epochs=1, microbatch_tokens=40)
 EXAMPLES = [
@@ -446,6 +450,82 @@ def test_batches_of_one_size_change_nothing_but_rounding_where_none_is_cut(style
     assert [records for records, _ in seen[0]] == [records for records, _ in seen[1]]
     assert len({count for _, count in seen[0]}) > 1
     assert len({count for _, count in seen[1]}) == 1
+
+
+def test_cut_batches_of_users_with_moving_thresholds_and_adam_bc_are_those_of_brute_force():
+    """All at once, against a loop: samples, thresholds, counts, noise, and its variance."""
+    key, (q, eta), (lr, betas) = b"key", (0.6, 0.3), (1e-2, (0.9, 0.99))
+    owners = [f"user {i % 7}" for i in range(len(EXAMPLES))]
+    model, other = gpt2(), gpt2()
+    clipper = make_clipper(model, "per_layer", threshold=0.5, adaptive=Quantiles(q, eta))
+    units = Users(FixedObjective(), EXAMPLES, owners, 2, key, FixedShapes(4, 4))
+    plain = Mechanism(7, 4, 4, 0.5, (0.5,), 1e-3, "truncated_poisson", max_batch=4)
+    mechanism = plain.over(
+        tuple(group.threshold for group in clipper.groups),
+        allocation="weighted",  # each group has noise of its own
+        dimensions=tuple(sum(clipper.sizes[n] for n in g.parameters) for g in clipper.groups),
+        quantiles=clipper.adaptive,
+        quantile_budget=0.1,
+    )
+    assert mechanism.overflow > 0.4
+    assert mechanism.total_noise_multiplier >= 0.5
+    seen: list[int] = []
+    train(
+        model=model,
+        data=units,
+        clipper=clipper,
+        mechanism=mechanism,
+        optimizer=AdamBC(clipper.parameters.values(), lr=lr, betas=betas),
+        settings=dataclasses.replace(OPTIM, lr=lr, schedule="constant", microbatch_tokens=100),
+        key=key,
+        after_step=lambda step, statistics: seen.append(statistics.records),
+    )
+    clipper.close()
+
+    sampler, usual = mechanism.sampler(key), PoissonSampler(mechanism, key)
+    estimates = [group.threshold for group in clipper.groups]
+    moments = {n: [torch.zeros_like(p) for _ in range(2)] for n, p in other.named_parameters()}
+    variances = dict.fromkeys(moments, 0.0)
+    for step in range(mechanism.steps):
+        drawn = [i for i in sampler.batch(step) if i >= 0]
+        assert set(drawn) <= set(usual.batch(step))
+
+        def loss(j, step=step, drawn=drawn):
+            alone = units.batch([drawn[j]], step)
+            rows = [
+                FixedObjective().losses(other, alone.batch.rows(torch.tensor([row])))[0]
+                for row in alone.weights[0].nonzero().flatten().tolist()
+            ]
+            return sum(rows) / len(rows)
+
+        groups = [group.parameters for group in clipper.groups]
+        gradients = record_gradients(other, loss, len(drawn))
+        norms, sums = clip_records(
+            gradients, groups, lambda k, n, c=tuple(estimates): min(1.0, c[k] / n.item())
+        )
+        stds = mechanism.noise_stds(estimates)
+        draws = normals.normals(keys.derive(key, "quantiles", step), 0, len(groups)).tolist()
+        for k, names in enumerate(groups):
+            for name in names:
+                flat = sums[name].reshape(-1).contiguous()
+                noisy_mean_(flat, keys.derive(key, "noise", step, name), stds[k], 4)
+                grad, parameter = flat.view_as(sums[name]), other.get_parameter(name)
+                first, second = moments[name]
+                first.mul_(betas[0]).add_(grad, alpha=1 - betas[0])
+                second.mul_(betas[1]).add_(grad.square(), alpha=1 - betas[1])
+                variances[name] = betas[1] * variances[name] + (1 - betas[1]) * (stds[k] / 4) ** 2
+                one, two = (1 - beta ** (step + 1) for beta in betas)
+                phi = variances[name] / two
+                scale = (second / two - phi).clamp(min=0.1 * phi).sqrt()
+                parameter.data -= lr * first / one / scale
+            below = sum((0.5 if n <= estimates[k] else -0.5) for n in norms[:, k].tolist())
+            share = 0.5 + (below + mechanism.count_noise * draws[k]) / 4
+            estimates[k] *= math.exp(-eta * (share - q))
+    assert max(map(len, map(usual.batch, range(4)))) > 4  # some batch was cut
+    assert clipper.estimates == pytest.approx(estimates, rel=1e-10)
+    assert len(set(stds)) > 1
+    for name, parameter in other.named_parameters():
+        torch.testing.assert_close(model.get_parameter(name), parameter, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("style", ["bk", "ghost", "per_layer"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -178,10 +179,20 @@ REFUSALS = (
         ("no", False),
         "it counts tokens of private batches without noise",
     ),
+    Refusal("debug", ([], "", ()), "it prints activations of private records, and stops by them"),
+    Refusal("skip_memory_metrics", (True,), "memory follows from the records of private batches"),
     Refusal("enable_jit_checkpoint", (False,), "its checkpoints could not be told from torn ones"),
     Refusal("push_to_hub", (False,), "output_dir holds private/; upload the saved model itself"),
 )
 """What is looked at where the arguments have it: TRL's among them."""
+
+
+# Trackers that upload output_dir where a variable of the environment has one of these values.
+_UPLOADS = {
+    "comet_ml": ("COMET_LOG_ASSETS", ("1", "on", "yes", "true")),
+    "dagshub": ("HF_DAGSHUB_LOG_ARTIFACTS", ("1", "on", "yes", "true")),
+    "dvclive": ("HF_DVCLIVE_LOG_MODEL", ("all",)),
+}
 
 
 def refused(args: Any, privacy: PrivacyArguments) -> list[str]:
@@ -208,6 +219,13 @@ def refused(args: Any, privacy: PrivacyArguments) -> list[str]:
             f"report_to={elsewhere!r} with log_private=True: losses of private records would leave "
             "this machine. Type report_to='none' or 'tensorboard', or leave out log_private"
         )
+    for tracker, (variable, values) in _UPLOADS.items():
+        value = os.environ.get(variable, "")
+        if tracker in args.report_to and value.lower() in values:
+            lines.append(
+                f"{variable}={value} with report_to={tracker!r}: it uploads output_dir, which "
+                f"holds private/ with the key of the noise. Type unset {variable}"
+            )
     return lines
 
 

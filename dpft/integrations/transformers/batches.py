@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from dpft.config.errors import DataError, ModelError
 from dpft.integrations.transformers.losses import Loss, check_loss
 from dpft.privacy import Clipper
 from dpft.privacy.sampling import Sampler as Poisson
+from dpft.privacy.token_losses import IGNORED
 from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.evaluation import training_without_dropout
 from dpft.tasks.objectives.independence import check_independence
@@ -24,7 +26,7 @@ from dpft.tasks.units import Records
 
 Collator = Callable[[list[Any]], Mapping[str, Any]]
 
-_CHECKED = 64  # records, spread over the training set, among which a short and a long one are found
+_CHECKED = 64  # records of a set, spread over it
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,7 @@ def check_dataset(dataset: Any) -> None:
 
 def check_records(
     dataset: Any,
+    lengths: Sequence[int],
     objective: Collated,
     model: nn.Module,
     clipper: Clipper,
@@ -197,6 +200,7 @@ def check_records(
 
     Args:
         dataset: with the columns that the model takes.
+        lengths: of all its records.
         objective: collates it and has the losses.
         model: on its device.
         clipper: attached to the model.
@@ -206,11 +210,11 @@ def check_records(
         DataError: if reading or collating is random, or mixes records.
         ModelError: if a loss depends on other records, or is not the model's.
     """
-    places = sorted({round(i) for i in np.linspace(0, len(dataset) - 1, _CHECKED)})
+    # Some that are spread over the set, and its shortest and longest: one long record may be rare.
+    spread = {round(i) for i in np.linspace(0, len(dataset) - 1, _CHECKED)}
+    places = sorted(spread | {int(np.argmin(lengths)), int(np.argmax(lengths))})
     once, again = (examples_of(records_of(dataset, places)) for _ in range(2))
-    few = [0, len(once) // 2, len(once) - 1]
-    some = [once[i] for i in few]
-    batches = [objective.collate(x) for x in (some, some, [again[i] for i in few])]
+    batches = [objective.collate(x) for x in (once, once, again)]
     if any(not _equal(batches[0].tensors, batch.tensors) for batch in batches[1:]):
         raise DataError(
             "reading or collating the same records twice gives different tensors; expected no "
@@ -219,7 +223,9 @@ def check_records(
         )
     device = next(model.parameters()).device
     if known_loss:
-        alone = objective.collate(some[-1:]).to(device)
+        singles = [objective.collate([one]) for one in reversed(once)]
+        # Of a record without targets the model's own mean is over nothing.
+        alone = next((one for one in singles if _has_targets(one)), singles[0]).to(device)
         if not {"labels", "start_positions"} & alone.tensors.keys():
             raise DataError(
                 f"the data collator gives {', '.join(alone.tensors)} and no labels; expected the "
@@ -239,25 +245,72 @@ def check_records(
         ) from error
 
 
+def _has_targets(batch: Batch) -> bool:
+    labels = batch.tensors.get("labels")
+    return labels is not None and bool((labels != IGNORED).any())
+
+
 def _equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(
         torch.equal(x, other[name]) for name, x in one.items()
     )
 
 
-def fingerprint(dataset: Any) -> str:
-    """SHA-256 over the records in order, as hex.
+@dataclass(frozen=True)
+class Survey:
+    """What one pass over a data set finds.
 
-    A replayed step is one release only if it saw the same records.
+    Attributes:
+        fingerprint: SHA-256 over the records in order, as hex. A replayed step is one release only
+            if it saw the same records.
+        lengths: of the records, as of `Example`.
+        trained_on: whether some records, which were to be looked for, are all among these.
     """
-    digest = hashlib.sha256()
-    if hasattr(dataset, "with_format"):  # datasets.Dataset: without its formatting, many at once
-        for table in dataset.with_format("arrow").iter(1000):
-            digest.update(json.dumps(table.to_pydict(), default=repr).encode())
-    else:
-        for i in range(len(dataset)):
-            _add(digest, dataset[i])
-    return digest.hexdigest()
+
+    fingerprint: str
+    lengths: Sequence[int]
+    trained_on: bool
+
+
+def survey(dataset: Any, sought: Sequence[Any] = ()) -> Survey:
+    """Read all records once.
+
+    Args:
+        dataset: with the columns that the model takes.
+        sought: other data sets; of each a few records are looked for.
+    """
+    digest, lengths = hashlib.sha256(), array("q")
+    absent = [set(_few(other)) for other in sought if len(other)]
+    for length, row in _rows(dataset, range(len(dataset))):
+        lengths.append(length)
+        digest.update(row)
+        for rows in absent:
+            rows.discard(row)
+    return Survey(digest.hexdigest(), lengths, any(not rows for rows in absent))
+
+
+def _few(dataset: Any) -> list[bytes]:
+    """Digests of some records, spread over the set."""
+    places = sorted({round(i) for i in np.linspace(0, len(dataset) - 1, _CHECKED)})
+    return [row for _, row in _rows(dataset, places)]
+
+
+def _rows(dataset: Any, places: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+    """Length and SHA-256 of some records."""
+    form = getattr(dataset, "format", None)
+    if hasattr(dataset, "with_format") and isinstance(form, Mapping) and form["type"] != "custom":
+        # datasets.Dataset: without its formatting, many at once. A transform is read through.
+        plain = dataset.with_format("arrow")
+        chosen = plain if len(places) == len(plain) else plain.select(places)
+        for table in chosen.iter(1000):
+            for record in table.to_pylist():
+                spelled = json.dumps(record, default=repr).encode()
+                yield Example.of(record).length, hashlib.sha256(spelled).digest()
+        return
+    for i in places:
+        record, digest = dataset[i], hashlib.sha256()
+        _add(digest, record)
+        yield Example.of(record).length, digest.digest()
 
 
 def _add(digest: Any, value: Any) -> None:

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from dpft.config.errors import ModelError
+from dpft.privacy.token_losses import IGNORED, token_losses
 
 Inputs = Mapping[str, Tensor]
 Loss = Callable[[nn.Module, Inputs], Tensor]
 """Of a model and a collated microbatch of ``B`` records: losses ``(B,)``, nothing shared."""
 
-IGNORED = -100
 _GIVE_YOUR_OWN = "pass per_example_loss=, a function of (model, inputs) that returns shape (B,)"
 
 
@@ -81,7 +81,7 @@ def _logits(model: nn.Module, inputs: Inputs, *without: str) -> Tensor:
     return logits
 
 
-def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
+def _mean(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy over each record's own targets; zero for a record without any.
 
     Args:
@@ -90,17 +90,27 @@ def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
 
     Returns:
         ``(B,)``.
+
+    Raises:
+        ModelError: if there is no logit for each label.
     """
-    each = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
-    return each.sum(1) / (labels != IGNORED).sum(1).clamp(min=1)
+    if logits.shape[:2] != labels.shape:
+        raise ModelError(
+            f"the model gives logits for {logits.shape[1]} positions and the collator labels for "
+            f"{labels.shape[1]}; expected as many: {_GIVE_YOUR_OWN} (prompts of peft put tokens "
+            "of their own in front, whose logits it must leave out)"
+        )
+    return token_losses(logits, labels).sum(1) / (labels != IGNORED).sum(1).clamp(min=1)
 
 
 def _causal(model: nn.Module, inputs: Inputs) -> Tensor:
-    return token_losses(_logits(model, inputs, "labels")[:, :-1], inputs["labels"][:, 1:])
+    # The last position predicts nothing. A slice's gradient would be as large as the logits again.
+    targets = F.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
+    return _mean(_logits(model, inputs, "labels"), targets)
 
 
 def _tokens(model: nn.Module, inputs: Inputs) -> Tensor:
-    return token_losses(_logits(model, inputs, "labels"), inputs["labels"])
+    return _mean(_logits(model, inputs, "labels"), inputs["labels"])
 
 
 def _encoder_decoder(model: nn.Module, inputs: Inputs) -> Tensor:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,8 @@ from dpft.report.guarantee import as_markdown, mechanism_rows
 from dpft.runs.atomic import owners_folder, sha256_file, write_atomic
 from dpft.runs.closing import Closing
 from dpft.runs.directory import PRIVATE_README
+from dpft.runs.identity import differences
+from dpft.runs.lineage import ancestral_caveats, labelled, trained_on
 from dpft.runs.lock import DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
 from dpft.training.session import release_digest
@@ -54,10 +57,18 @@ class Spending(Closing):
         mechanism: the frozen statement that sampler, noise and epsilon come from. Before training
             over one group of parameters, then over the clipper's.
         folder: ``output_dir``.
+        ancestry: what the base model says of its own training (`dpft.runs.lineage`).
     """
 
-    def __init__(self, arguments: PrivacyArguments, mechanism: Mechanism, folder: Path) -> None:
+    def __init__(
+        self,
+        arguments: PrivacyArguments,
+        mechanism: Mechanism,
+        folder: Path,
+        ancestry: Sequence[str] = (),
+    ) -> None:
         self.arguments = arguments
+        self.ancestry = tuple(ancestry)
         self.mechanism = self._planned = mechanism
         self.folder = folder.absolute()
         self._lock: DirectoryLock | None = None
@@ -76,10 +87,19 @@ class Spending(Closing):
 
     @property
     def steps_spent(self) -> int:
-        """Noisy steps in the ledger, of this process or of earlier ones in the same folder."""
+        """Noisy steps in the ledger, of this process or of earlier ones in the same folder.
+
+        Raises:
+            LedgerMismatchError: if the folder's steps were spent under another mechanism.
+        """
         if self._ledger is not None:
             return self._ledger.steps_spent
-        return runs.read_ledger(self.ledger).steps_spent if self.ledger.exists() else 0
+        if not self.ledger.exists():
+            return 0
+        held = runs.read_ledger(self.ledger)
+        if held.entries:
+            self._check_cost(held.header["mechanism"])
+        return held.steps_spent
 
     @property
     def epsilon(self) -> float:
@@ -99,7 +119,13 @@ class Spending(Closing):
             noun="record",
             unit=UNIT,
             noise_seed=self.arguments.noise_seed,
+            caveats=ancestral_caveats(self.ancestry),
         )
+
+    def lineage(self) -> str:
+        """The file beside a saved model, for whoever trains it further with dpft."""
+        data = "the training set of a PrivateTrainer"
+        return labelled([*self.ancestry, *trained_on(data, self.guarantee())])
 
     def card(self) -> str:
         """The section on privacy of a model card, as Markdown."""
@@ -246,6 +272,23 @@ class Spending(Closing):
 
     # --- inside -----------------------------------------------------------------------------------
 
+    def _check_cost(self, spent: Mapping[str, Any]) -> None:
+        """That steps on file cost what steps of this mechanism do, whatever its groups are."""
+        own = self.mechanism.to_dict()
+
+        def noise(of: Mapping[str, Any]) -> float:
+            return float(of.get("total_noise_multiplier", of["noise_multiplier"]))
+
+        names = ("dataset_size", "batch_size", "delta", "sampling")
+        alike = all(spent[name] == own[name] for name in names)
+        if not alike or not math.isclose(noise(spent), noise(own), rel_tol=1e-9):
+            changed = "\n  ".join(differences(dict(spent), own))
+            raise runs.LedgerMismatchError(
+                f"{self.ledger} counts steps of another mechanism (old -> new):\n  {changed}\n"
+                "Expected the same, since epsilon follows from it. Make the trainer with the old "
+                "arguments, or with another output_dir"
+            )
+
     def _take_up(self, checkpoint: str | None, model: nn.Module) -> int:
         """What this run begins with, from the model or from the checkpoint's manifest."""
         whole, frozen = (runs.keyed_fingerprint(self.key, f"model:{x}") for x in digests(model))
@@ -264,6 +307,13 @@ class Spending(Closing):
                 "PrivateTrainer has finished: resume from an earlier one, or leave out "
                 "resume_from_checkpoint to repeat the run from its first step"
             ) from error
+        lacking = {"optimizer.pt", "scheduler.pt"} - files.keys()
+        if lacking:  # Trainer would go on with new ones, and a repeated step be another release
+            raise runs.CheckpointError(
+                f"{folder} has no {', '.join(sorted(lacking))} (save_only_model=True); expected "
+                "them, so that steps can be repeated: leave out resume_from_checkpoint to repeat "
+                "the run from its first step, with save_only_model=False"
+            )
         if damaged:
             raise runs.CheckpointError(
                 f"{folder} is damaged: {', '.join(damaged)}; expected the files that {MANIFEST} "

@@ -9,9 +9,10 @@ before Trainer moves the weights.
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
 
-from dpft.config.errors import ConfigError, DivergedError
+from dpft.config.errors import ConfigError, DataError, DivergedError
 from dpft.integrations.transformers.arguments import (
     PrivacyArguments,
     check_version,
@@ -36,16 +37,20 @@ from dpft.integrations.transformers.batches import (
     check_dataset,
     check_records,
     examples_of,
-    fingerprint,
     loader,
+    survey,
 )
 from dpft.integrations.transformers.losses import Loss, loss_of
 from dpft.integrations.transformers.spending import Spending
 from dpft.privacy import Clipper, LostRecordError, accounting, keys, make_clipper
 from dpft.privacy.clipping.frames import random_state_kept
 from dpft.privacy.noise import GaussianNoise
+from dpft.runs import lineage
+from dpft.runs.atomic import write_atomic
 from dpft.tasks.units import Records
 from dpft.training.loop import StepStatistics, add_clipped, forget
+
+_LOGGER = logging.getLogger(__name__)
 
 # Computed from private records without noise; and what Trainer would have to count of them.
 _NOISELESS = ("loss", "train_loss")
@@ -60,6 +65,7 @@ _DECISIVE = (
     "warmup_steps",
     "optim",
     "optim_args",
+    "optim_target_modules",
     "weight_decay",
     "adam_beta1",
     "adam_beta2",
@@ -134,7 +140,14 @@ class PrivacyMixin:
             )
         trainer.args.max_steps = mechanism.steps
         trainer.args.gradient_accumulation_steps = 1
-        self.privacy = Spending(privacy, mechanism, Path(trainer.args.output_dir))
+        # Of a peft model too: it passes on what it does not have itself.
+        began_as = getattr(trainer.model, "name_or_path", None)
+        self.privacy = Spending(
+            privacy,
+            mechanism,
+            Path(trainer.args.output_dir),
+            lineage.ancestry(Path(began_as) / lineage.FILE if began_as else None),
+        )
         self._clipper: Clipper | None = None
         self._noise: GaussianNoise | None = None
         self._objective: Collated | None = None
@@ -202,6 +215,19 @@ class PrivacyMixin:
         loss = self._loss or loss_of(model)
         self._objective = Collated(plain.collate_fn, loss)
         arguments = self.privacy.arguments
+        if len(plain.dataset) != self.privacy.mechanism.dataset_size:
+            raise DataError(
+                f"train_dataset has {len(plain.dataset)} records, and had "
+                f"{self.privacy.mechanism.dataset_size} when the trainer was made, for which the "
+                "noise was calibrated; expected the same: make the trainer anew"
+            )
+        found = survey(plain.dataset, [*self._evaluated()])
+        if found.trained_on:  # which texts that are all alike may be, too
+            _LOGGER.warning(
+                "Records of eval_dataset that were looked for are all in train_dataset. Their "
+                "scores are computed without noise, and no guarantee covers them: pass records "
+                "that are not trained on"
+            )
         _check_precision(model)
         self._clipper = make_clipper(
             model,
@@ -212,17 +238,24 @@ class PrivacyMixin:
         forget(self._clipper)  # gradients of a step that broke off in this process
         model.train()
         check_records(
-            plain.dataset, self._objective, model, self._clipper, known_loss=self._loss is None
+            plain.dataset,
+            found.lengths,
+            self._objective,
+            model,
+            self._clipper,
+            known_loss=self._loss is None,
         )
         args = trainer.args
         self.privacy.begin(
             self._clipper,
             model,
             checkpoint=self._checkpoint,
-            data=fingerprint(plain.dataset),
+            data=found.fingerprint,
             settings={
                 **{name: _plain(getattr(args, name)) for name in _DECISIVE},
                 "optimizer": self._given,
+                "style": arguments.style,
+                "clipping": {name: _plain(x) for name, x in arguments.clipping.items()},
             },
         )
         mechanism = self.privacy.mechanism
@@ -234,6 +267,18 @@ class PrivacyMixin:
         )
         batches = LogicalBatches(plain.dataset, mechanism.sampler(self.privacy.key))
         return loader(batches, steps, args)
+
+    def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """As of Trainer, of other records than those that are trained on.
+
+        Raises:
+            ConfigError: for ``train_dataset``.
+        """
+        trainer: Any = self
+        base: Any = super()
+        _refuse(_same(trainer.train_dataset, eval_dataset))
+        scores: dict[str, float] = base.evaluate(eval_dataset, *args, **kwargs)
+        return scores
 
     def get_total_train_batch_size(self, args: Any) -> int:
         """The expected logical batch."""
@@ -293,9 +338,18 @@ class PrivacyMixin:
             for name in _NOISELESS:
                 logs.pop(name, None)
         if self._training and not any(name.startswith("eval_") for name in logs):
-            logs["epsilon"] = round(self.privacy.epsilon, 4)
+            spent = self.privacy.epsilon * 1e4  # rounded up: a bound is no smaller in the logs
+            logs["epsilon"] = (math.ceil(spent) if math.isfinite(spent) else spent) / 1e4
         base: Any = super()
         base.log(logs, start_time)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As of Trainer, with what the weights were trained on, for runs that go on from them."""
+        base: Any = super()
+        base.save_model(output_dir, _internal_call)
+        if not _internal_call:  # a checkpoint has a manifest in its place
+            folder = self.privacy.folder if output_dir is None else Path(output_dir)
+            write_atomic(folder / lineage.FILE, self.privacy.lineage())
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Trainer's card with a section on privacy."""
@@ -319,6 +373,14 @@ class PrivacyMixin:
         raise _no_search()
 
     # --- inside -------------------------------------------------------------------------------
+
+    def _evaluated(self) -> Iterator[Any]:
+        """The data sets to be scored while training, as the trainer prepares them."""
+        trainer: Any = self
+        for one in _several(trainer.eval_dataset):
+            dataset = trainer.get_eval_dataloader(one).dataset
+            if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
+                yield dataset
 
     def _summed(self, model: nn.Module, step: int, records: Sequence[Any]) -> StepStatistics:
         """The sum of the clipped gradients, in ``.grad``."""
@@ -414,13 +476,18 @@ def _of_trainer(trainer: Any) -> list[str]:
 
 def _same(train: Any, evaluation: Any) -> list[str]:
     """That scores, which are computed without noise, are of other records."""
-    several = list(evaluation.values()) if isinstance(evaluation, dict) else [evaluation]
-    if train is None or all(one is not train for one in several):
+    if train is None or all(one is not train for one in _several(evaluation)):
         return []
     return [
         "eval_dataset: it is train_dataset, and scores of private records would be logged without "
         "noise. Pass records that are not trained on"
     ]
+
+
+def _several(evaluation: Any) -> list[Any]:
+    """One data set, or several by name."""
+    several = evaluation.values() if isinstance(evaluation, dict) else [evaluation]
+    return [one for one in several if one is not None]
 
 
 def _of_libraries(function: Any) -> bool:
@@ -434,6 +501,11 @@ def _of_libraries(function: Any) -> bool:
 
 
 def _check_precision(model: nn.Module) -> None:
+    if torch.is_autocast_enabled(next(model.parameters()).device.type):
+        raise ConfigError(
+            "train() is called under torch.autocast; expected float32: in half precision a "
+            "record's gradient is rounded by its microbatch's shapes. Leave out the context"
+        )
     tensors = [*model.named_parameters(), *model.named_buffers()]
     low = sorted(
         {str(x.dtype) for _, x in tensors if x.is_floating_point() and x.dtype.itemsize < 4}

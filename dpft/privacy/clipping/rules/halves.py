@@ -25,7 +25,8 @@ over the weights ``W`` of a group that are summed so. Proof, for ``c`` no smalle
    ``|X| <= c (n + v sqrt(sum Q_W^2))`` by the triangle inequality. Several uses of one weight are
    one use of more positions.
 5. ``u = 2^-8 (1 + 2^-6)`` instead of ``v`` covers the rounding of ``Q``. An inner product in
-   float32 is off by a few roundings of ``|g_t| |g_s|``; ``2^-16 |g_t| |g_s|`` is added to each.
+   float32 is off by a few roundings of ``|g_t| |g_s|``; ``2^-16 |g_t| |g_s|`` is added to each,
+   times ``|a_t| |a_s|``: a sixteenth of ``f`` would do in step 2, and its rest covers its own.
 6. Both clip functions give ``c <= C / (n + r)``, so that ``|X| <= C``. A smaller factor than
    `SMALLEST`, of a norm 1e18 times the threshold, counts as 0.
 
