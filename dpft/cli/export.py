@@ -46,8 +46,11 @@ def main(
         write_gguf(folder)
     what = "a whole model" if plan.shape.base is None else f"an adapter of {plan.shape.base}"
     echo(f"{folder}: {what}, {sum(plan.sizes().values()) / 1e6:,.1f} MB")
+    from dpft.report.evaluation import chosen
     from dpft.report.hub import loader
 
+    if said := chosen(trained.record):
+        echo(said)
     code = loader(trained.record, plan.shape)
     if code:
         echo("\n" + code.replace("FOLDER", str(folder)) + "\n")

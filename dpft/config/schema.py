@@ -31,6 +31,7 @@ from dpft.config.checks import (
 )
 from dpft.config.clip import Clip
 from dpft.config.errors import ConfigError
+from dpft.config.evaluate import Evaluate
 from dpft.config.track import Track
 from dpft.privacy.spec import TWO_BACKWARDS, Accountant, Sampling
 
@@ -352,6 +353,7 @@ class Run:
     sweep: Annotated[Sweep, Effect.PLACE] = Sweep()
     parallel: Annotated[Parallel, Effect.EXECUTION] = Parallel()
     audit: Audit = dataclasses.field(default_factory=Audit)
+    evaluate: Evaluate = dataclasses.field(default_factory=Evaluate)
     track: Annotated[Track, Effect.EXECUTION] = dataclasses.field(default_factory=Track)
     record_norms: Annotated[Count | None, Effect.EXECUTION] = None
     ranks: Annotated[int, Bounds(above=0, most=4096), Effect.EXECUTION] | None = None
@@ -409,6 +411,12 @@ class Run:
                 "keys and values of earlier positions, which transformers drops under "
                 "checkpointing; expected false: type model.checkpointing=false, or another adapt"
             )
+        if self.evaluate.every is not None and self.parallel.name == "pipeline":
+            raise ConfigError(
+                f"evaluate.every={self.evaluate.every} with parallel=pipeline, where no rank has "
+                "the whole model before the end; expected parallel=data or parallel=fsdp, or leave "
+                "evaluate.every out"
+            )
         if self.model.checkpointing and self.parallel.name == "pipeline":
             raise ConfigError(
                 "model.checkpointing=true with parallel=pipeline, whose stages keep the "
@@ -443,11 +451,15 @@ class Run:
         # Runs from before there were these settings keep their hash.
         if not self.audit.active:
             beside |= {"audit"}
+        if self.evaluate.best is None:  # then it is only looked on
+            beside |= {"evaluate"}
         if self.precision == "float32":
             beside |= {"precision"}
         if not self.compile:
             beside |= {"compile"}
         kept = {key: value for key, value in self.raw.items() if key not in beside}
+        if "evaluate" in kept:
+            kept["evaluate"] = {k: v for k, v in kept["evaluate"].items() if k != "public"}
         if not self.model.checkpointing:
             kept["model"] = {k: v for k, v in kept["model"].items() if k != "checkpointing"}
         if not self.clip.private:
@@ -474,6 +486,7 @@ def parse(raw: Mapping[str, Any]) -> Run:
         ConfigError: for the first setting that is unknown or impossible.
     """
     # Configs of runs that were made before there were such sections have none, or null.
-    absent = [key for key in ("sweep", "audit", "parallel", "track") if raw.get(key) is None]
+    later = ("sweep", "audit", "evaluate", "parallel", "track")
+    absent = [key for key in later if raw.get(key) is None]
     given = {key: raw[key] for key in raw if key not in (*SHORTHANDS, *absent)}
     return build(Run, given, raw=raw)

@@ -130,6 +130,16 @@ class Shards(Replicas):
         return whole.to_local().view(-1), first * math.prod(whole.shape[1:])
 
 
+def reshard(model: nn.Module) -> None:
+    """Let go of whole parameters after forwards that no backward follows.
+
+    Or the next forward would use them as they were before the weights moved.
+    """
+    for unit in model.modules():
+        if isinstance(unit, FSDPModule):
+            unit.reshard()
+
+
 def first_row(rows: int, rank: int, size: int) -> int:
     """Where a rank's rows begin, as FSDP cuts a parameter.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import number
+from dpft.report.evaluation import remarks
 from dpft.report.guarantee import as_markdown, audit_rows, mechanism_rows
 from dpft.report.hub import WHOLE, Shape, head, loader, on_hub
 from dpft.report.markdown import inline, table
@@ -77,6 +78,7 @@ def model_card(record: Mapping[str, Any], shape: Shape = WHOLE) -> str:
                 f"{k} {count:,}" for k, count in record["dataset"]["counts"].items()
             ),
             "held_out": any("held out" in label for label in record.get("labels", [])) and HELD_OUT,
+            "evaluation": [inline(line) for line in remarks(record)],
             "scores": _scores(scores),
             "remarks": [line for split, score in scores.items() for line in _remarks(split, score)],
         }

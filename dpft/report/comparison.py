@@ -48,6 +48,8 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
     """One run as column names and cells; what the run lacks is left out."""
     cells = {"run": path.name, "clip": str(record["config"]["clip"]["style"])}
     cells["steps"] = f"{record['training']['steps']}"
+    if (kept := (record.get("evaluation") or {}).get("chosen")) is not None:
+        cells["weights of step"] = f"{kept}"
     scores = record.get("scores", {})
     split = record["config"]["decode"]["split"]
     if split in scores:

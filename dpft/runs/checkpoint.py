@@ -1,4 +1,4 @@
-"""Checkpoints: whole or absent, verified when read, the last two good ones kept.
+"""Checkpoints: whole or absent, verified when read, the last two and the best they name kept.
 
 Each is a folder with the tensors, in a file for each rank that holds a part of them
 (`dpft.parallel.parts`), and a manifest of plain data: what lies where, checksums, and the small
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 FORMAT = 2  # 1: all in one file, state.pt
 MANIFEST = "manifest.json"
 KEPT = 2  # checkpoints, the newest included
+BEST = "best"  # in the state: the step whose weights were the best so far, of a checkpoint too
 _TEMPORARY = ".tmp-"
 _log = logging.getLogger(__name__)
 
@@ -125,9 +126,8 @@ def save(
             _write_manifest(folder, step, state, written)
             _put_in_place(folder, run.checkpoints / f"step-{step:08d}")
     if run is not None:
-        older = [path for number, path in _steps(run.checkpoints) if number <= step]
         ahead = [path for number, path in _steps(run.checkpoints) if number > step]  # damaged
-        _drop(run.checkpoints, older[:-KEPT] + ahead)
+        _drop(run.checkpoints, _superfluous(run.checkpoints, step) + ahead)
 
 
 def load_latest(
@@ -165,10 +165,7 @@ def load_latest(
             _check_shared(checkpoints, cohort)
     warnings: list[str] = []
     for step, path in reversed(cohort.from_first(found)):
-        with together(cohort):
-            told = _manifest(path, step) if run is not None else {}
-        told = cohort.from_first(told)
-        problem = told.get("problem") or _damage(path, told["files"], cohort)
+        told, problem = _told(run, path, step, cohort)
         if problem:
             warnings.append(f"checkpoint {path.name} is damaged and was passed over: {problem}")
             if run is not None:
@@ -178,10 +175,35 @@ def load_latest(
             if run is not None:
                 _check_ledger(run, path, step, ledger_steps)
                 # A process that was killed behind its last checkpoint may have left one too many.
-                earlier = [old for number, old in _steps(run.checkpoints) if number <= step]
-                _drop(run.checkpoints, earlier[:-KEPT])
+                _drop(run.checkpoints, _superfluous(run.checkpoints, step))
         return Checkpoint(step, told["state"], path, told["tensors"], cohort, warnings)
     return None
+
+
+def load_best(run: RunDirectory | None, step: int, cohort: Cohort | None = None) -> Checkpoint:
+    """The checkpoint of a step, which later ones name as the best; every rank must ask.
+
+    Args:
+        run: the run; None on the ranks that do not hold it.
+        step: steps that it has behind it.
+        cohort: the ranks; None: this process.
+
+    Raises:
+        CheckpointError: it is gone, or damaged.
+    """
+    from dpft.parallel.cohort import SingleProcess
+
+    cohort = cohort or SingleProcess()
+    path = cohort.from_first(None if run is None else run.checkpoints / f"step-{step:08d}")
+    assert path is not None
+    told, problem = _told(run, path, step, cohort)
+    if problem:
+        raise CheckpointError(
+            f"{path}, the best one by evaluation, is damaged or gone: {problem}. Put it back; or "
+            f"remove {path.parent} and type the same command again, which repeats all steps "
+            "exactly: they count once"
+        )
+    return Checkpoint(step, told["state"], path, told["tensors"], cohort)
 
 
 def drop_ahead(run: RunDirectory, step: int) -> None:
@@ -262,6 +284,26 @@ def _manifest(path: Path, step: int) -> dict[str, Any]:
         f"{path} is of format {told['format']}, which another version of dpft wrote; expected "
         f"format {FORMAT}: continue with the version that began the run, or {START_OVER}"
     )
+
+
+def _told(
+    run: RunDirectory | None, path: Path, step: int, cohort: Cohort
+) -> tuple[dict[str, Any], str]:
+    """What the manifest says, and what is wrong with it or with a file; all ranks must ask."""
+    from dpft.parallel.cohort import together
+
+    with together(cohort):
+        told = _manifest(path, step) if run is not None else {}
+    told = cohort.from_first(told)
+    return told, told.get("problem") or _damage(path, told["files"], cohort)
+
+
+def _superfluous(checkpoints: Path, step: int) -> list[Path]:
+    """Of those up to a step all but the last `KEPT`, and the best that one of these names."""
+    found = [(number, path) for number, path in _steps(checkpoints) if number <= step]
+    states = (_manifest(path, number).get("state", {}) for number, path in found[-KEPT:])
+    best = {state.get(BEST) for state in states}
+    return [path for number, path in found[:-KEPT] if number not in best]
 
 
 def _damage(path: Path, files: Mapping[str, Any], cohort: Cohort) -> str:

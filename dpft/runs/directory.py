@@ -30,6 +30,7 @@ the noise was drawn from. Do not publish, send or commit any of it.
 
 - `noise_key`: whoever has it can recompute the noise and subtract it from the gradients.
 - `metrics.jsonl`: losses, gradient norms and batch sizes of the private records.
+- `evaluations.jsonl`: losses of held-out records, where `evaluate.every` asked for them.
 - `norms.jsonl`: gradient norms of single records, where `record_norms` asked for them.
 - `microbatches.json`: tokens of microbatches, and which steps ran out of memory, which depends on
   the records that they drew.

@@ -177,6 +177,25 @@ class AuditRecord(TypedDict):
     refuted: bool
 
 
+class EvaluationRecord(TypedDict):
+    """Evaluations on held-out records while the run trained, and what was chosen by them.
+
+    ``of``: a split, or ``file``. ``chosen``: the step whose weights were kept, the best by
+    ``metric``. ``history``: figures by step, and ``baseline``, the accuracy of the most frequent
+    class everywhere, only where the records are ``public``.
+    """
+
+    of: str
+    public: bool
+    records: int
+    every: int
+    evaluations: int
+    metric: str | None
+    chosen: int | None
+    history: NotRequired[list[dict[str, float | None]]]
+    baseline: NotRequired[NonNegative | None]
+
+
 class SelectionRecord(TypedDict):
     """How `dpft select` chose the run, whose ``privacy`` is then that of the whole selection.
 
@@ -224,6 +243,7 @@ class RunRecord(TypedDict):
     training: TrainingRecord
     scores: NotRequired[dict[str, ScoreRecord]]
     audit: NotRequired[AuditRecord]
+    evaluation: NotRequired[EvaluationRecord]
     generations: NotRequired[dict[str, str]]
     labels: NotRequired[list[str]]
     selection: NotRequired[SelectionRecord]

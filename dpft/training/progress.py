@@ -46,6 +46,7 @@ class Progress:
             disable=not self.console.is_terminal or verbosity == "quiet",
         )
         self._last_line = time.monotonic()
+        self._beside = ""
 
     def __enter__(self) -> Progress:
         self._bars.start()
@@ -61,6 +62,11 @@ class Progress:
 
     def warn(self, text: str) -> None:
         self.console.print(f"warning: {text}", style="yellow", highlight=False, markup=False)
+
+    def evaluated(self, when: str, text: str, brief: str) -> None:
+        """A line on held-out records, of which a brief form stands beside later steps' losses."""
+        self._beside = brief
+        self.say(f"{when}  {text}")
 
     @contextmanager
     def phase(
@@ -96,22 +102,24 @@ class Progress:
                 self.say(f"step {done}/{mechanism.steps}  {note}")
 
         yield show
-        if self._may_tell(mechanism) and (caution := course.caution()):
+        if self.may_tell(mechanism.noise_multiplier > 0) and (caution := course.caution()):
             self.warn(caution)
 
-    def _may_tell(self, mechanism: Mechanism) -> bool:
+    def may_tell(self, noised: bool) -> bool:
         """Noiseless figures of private records may be looked at, but not land in a log file."""
-        return self.console.is_terminal or not mechanism.noise_multiplier
+        return self.console.is_terminal or not noised
 
     def _note(self, step: int, summary: Mapping[str, Any], mechanism: Mechanism) -> str:
         notes = []
         if mechanism.noise_multiplier:
             notes.append(f"eps {mechanism.epsilon_after(step + 1):.2f}")
-        if self._may_tell(mechanism):
+        if self.may_tell(mechanism.noise_multiplier > 0):
             loss = summary["loss"]
             notes.append("loss -" if loss is None else f"loss {loss:.3f}")
             if summary["dropped"]:
                 notes.append(f"dropped {summary['dropped']}")
+        if self._beside and self.console.is_terminal:
+            notes.append(self._beside)
         return "  ".join(notes)
 
     def _due(self, done: int, total: int) -> bool:

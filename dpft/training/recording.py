@@ -13,6 +13,7 @@ from dpft.config.published import is_other_size
 from dpft.config.schema import Run
 from dpft.models.hub import hub_name, pipeline_of
 from dpft.privacy.guarantee import guarantee
+from dpft.report.evaluation import price
 from dpft.runs import memory
 from dpft.runs.lineage import ancestral_caveats
 from dpft.tasks.base import Task
@@ -77,7 +78,7 @@ def make_record(
             size=mechanism.dataset_size - run.audit.slots - run.audit.planted,
             noise_seed=explicit,
             audit=measured.get("audit"),
-            caveats=_caveats(prepared, run.audit),
+            caveats=_caveats(prepared, run.audit, measured.get("evaluation") or {}),
         ).to_dict(),
         "training": {
             "steps": mechanism.steps,
@@ -108,14 +109,16 @@ def _size_labels(run: Run, task: Task, count: int) -> list[str]:
     return [f"{count:,} training records, where the published set has {published:,}"]
 
 
-def _caveats(prepared: Prepared, audit: Audit) -> list[str]:
-    """What task, audit and base model add to the guarantee's own caveats."""
+def _caveats(prepared: Prepared, audit: Audit, evaluation: Mapping[str, Any]) -> list[str]:
+    """What task, audit, evaluations and base model add to the guarantee's own caveats."""
     task, taken = prepared.task, []
     if task.limit_train is not None:
         taken.append(
             f"trained on the first {task.limit_train} records of a file: one record more before "
             "them displaces another, so the guarantee is for these records as they were taken"
         )
+    if (said := price(evaluation, prepared.parts.mechanism.steps)) is not None:
+        taken.append(said)
     return [
         *taken,
         *audit.caveats(task.unit_noun),

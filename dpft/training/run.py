@@ -147,6 +147,8 @@ def _train_stage(
         session.train()
         prepared = session.prepared
         measured = _audited(run, prepared, progress)
+        if session.evaluation:
+            measured["evaluation"] = session.evaluation
         loaded = session.whole_model()
     try:
         save_model(loaded, directory.model, directory.adapter)

@@ -14,12 +14,14 @@ import torch
 from dpft import runs
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
+from dpft.config.track import SERVICES
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import own_part, together
 from dpft.parallel.optimizer_state import put_together, room_for, taken_apart
 from dpft.privacy.noise import Released
 from dpft.runs.closing import Closing
 from dpft.training.epochs import go_on, in_epoch
+from dpft.training.evaluation import Evaluations
 from dpft.training.loop import StepStatistics, train
 from dpft.training.optim import make_optimizer
 from dpft.training.out_of_memory import MICROBATCHES, Budget, explained
@@ -89,6 +91,8 @@ class Session(Closing):
                     begun = 0 if saved is None else saved.step
                     go_on(run, self._mechanism, directory, self._ledger, begun, progress)
         self._start = self._done = self._saved = self._take_over(saved)
+        self._named_best = None if saved is None else saved.state.get(runs.checkpoint.BEST)
+        self._evaluations: Evaluations | None = None
         further = self._cohort.from_first(self._ledger.further if self._ledger else ())
         self._prepared = in_epoch(prepared, further)
         self._mechanism = self._prepared.parts.mechanism
@@ -128,12 +132,16 @@ class Session(Closing):
             stopping = Stopping(agreed=self._cohort.size > 1)
             stack.enter_context(self._kept(stopping))
             stack.enter_context(stopping.heard())
+            self._evaluations = self._evaluated_until(start)
+            if self._evaluations is not None:
+                stack.enter_context(self._evaluations)
 
             def after_step(step: int, statistics: StepStatistics) -> None:
                 self.seconds += statistics.seconds
                 summary = statistics.summary(self._cohort)
                 due = run.record_norms is not None and step % run.record_norms == 0
                 recorded = statistics.norms_of_all(self._cohort) if due else []
+                asked = self._evaluate(step + 1, stopping)
                 if metrics is not None and norms is not None:
                     rate = self._optimizer.param_groups[0]["lr"]
                     metrics.append(step, lr=rate, **summary)
@@ -141,11 +149,13 @@ class Session(Closing):
                     if self._tracker.tracks:
                         thresholds = tuple(statistics.released.thresholds)
                         values = figures.of_step(step, rate, thresholds, summary)
-                        self._tracker.step(step + 1, values)
+                        self._tracker.step(step + 1, values | asked)
                 show(step, summary)
                 self._done = step + 1
                 self._save_if_due(stopping)
 
+            if asked := self._evaluate(start, stopping):
+                self._tracker.step(start, asked)
             train(
                 model=prepared.parts.loaded.model,
                 data=prepared.units,
@@ -166,6 +176,8 @@ class Session(Closing):
             )
             if start < self._mechanism.steps:
                 self._save(self._mechanism.steps)
+        if self._evaluations is not None:
+            self._evaluations.warn()
         if self._ledger and self._ledger.steps_spent != self._mechanism.releases:
             raise runs.LedgerError(
                 f"{self._ledger.path} counts {self._ledger.steps_spent} releases, of which "
@@ -179,8 +191,19 @@ class Session(Closing):
         if self._ledger is not None:
             self._ledger.close()
 
+    @property
+    def evaluation(self) -> Mapping[str, Any]:
+        """What the evaluations found, for the record; empty if there were none."""
+        return {} if self._evaluations is None else self._evaluations.section()
+
     def whole_model(self) -> LoadedModel:
-        """The trained model in one piece, on every rank; all must ask."""
+        """The trained model in one piece, on every rank; all must ask.
+
+        With the weights that were the best by evaluation, if any were to be chosen.
+        """
+        best = None if self._evaluations is None else self._evaluations.best
+        if best is not None and best < self._mechanism.steps:
+            self._restore(best)
         return whole_again(self._run, self._prepared.task, self._prepared.parts, self._cohort)
 
     def _take_over(self, saved: runs.Checkpoint | None) -> int:
@@ -202,6 +225,39 @@ class Session(Closing):
         if self._clipper.adaptive is not None:
             self._clipper.move(saved.state["estimates"])
         return saved.step
+
+    def _restore(self, step: int) -> None:
+        """Set this rank's weights to those behind a step, whose checkpoint was kept for it."""
+        saved = runs.checkpoint.load_best(self._directory, step, self._cohort)
+        saved.fill({f"{_WEIGHTS}{name}": self._moved[name].detach() for name in self._own})
+
+    def _evaluated_until(self, start: int) -> Evaluations | None:
+        """The evaluations up to a step, to go on with; None if none are asked for."""
+        if self._prepared.held_out is None:
+            return None
+        return Evaluations(
+            self._prepared.held_out,
+            self._mechanism,
+            self._directory,
+            start=start,
+            best=self._named_best,
+            cohort=self._cohort,
+            progress=self._progress,
+            tracked=self._run.track.private and self._run.track.name not in SERVICES,
+        )
+
+    def _evaluate(self, step: int, stopping: Stopping) -> dict[str, float]:
+        """Ask the model behind so many steps if it is due; what of it may be tracked."""
+        evaluations = self._evaluations
+        if evaluations is None or not evaluations.due(step):
+            return {}
+        with self._clipper.paused():
+            return evaluations.ask(
+                step,
+                self._prepared.parts.loaded.model,
+                # One process is told to stop amid it, and goes on with it when it is begun again.
+                lambda: self._cohort.size == 1 and stopping.asked is not None,
+            )
 
     def _check(self, directory: runs.RunDirectory, saved: runs.Checkpoint | None) -> None:
         """That the checkpoint to go on from is of this run."""
@@ -269,7 +325,9 @@ class Session(Closing):
         late = self._cohort.rank == 0 and minutes is not None and since >= 60 * minutes
         asked = [stopping.asked == number for number in HEARD]
         due, *stop = self._cohort.agree([late, *asked], "")
-        due = (due or done % self._run.checkpoint_every == 0) and done < self._mechanism.steps
+        best = self._evaluations is not None and self._evaluations.best == done
+        due = due or best or done % self._run.checkpoint_every == 0
+        due = due and done < self._mechanism.steps
         if due or any(stop):
             self._save(done)
         for number, told in zip(HEARD, stop, strict=True):
@@ -306,6 +364,8 @@ class Session(Closing):
             "data": self._prepared.data,
             "model": self._prepared.model,
         }
+        if self._evaluations is not None and self._evaluations.best is not None:
+            state[runs.checkpoint.BEST] = self._evaluations.best
         if self._clipper.adaptive is not None:
             state["estimates"] = list(self._clipper.estimates)
         if self._prepared.auditor is not None and self._directory is not None:

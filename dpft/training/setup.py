@@ -31,6 +31,7 @@ from dpft.tasks.owners import Owners
 from dpft.tasks.units import Records, TrainingSet, Users
 from dpft.tasks.views import Joined
 from dpft.training import own_parts
+from dpft.training.held_out import HeldOut, held_out_records
 from dpft.training.mechanisms import attach_clipper, make_mechanism
 from dpft.training.progress import Progress
 
@@ -87,6 +88,7 @@ class Prepared:
         own: other packages' code that a step's sum follows from, see `own_parts`.
         auditor: canaries in slots behind the units, if any.
         cohort: the processes that train together.
+        held_out: records that the model is asked of while it trains, if any.
     """
 
     task: Task
@@ -102,6 +104,7 @@ class Prepared:
     auditor: Auditor | None
     cohort: Cohort
     own: Mapping[str, str]
+    held_out: HeldOut | None
 
     def header(self) -> dict[str, Any]:
         """What stands at the head of the ledger: the run cannot go on where any of it differs."""
@@ -155,6 +158,7 @@ def prepare(
     size = len(records) if owners is None else len(Owners.of(owners).names)
     # What is missing at the end is reported at the beginning; and files may change meanwhile.
     instances = list(task.instances(run.decode.split))
+    asked = held_out_records(run.evaluate, task)
     audit: Stage | None = None
     if run.audit.active:
         from dpft.audit.stage import Stage
@@ -175,6 +179,10 @@ def prepare(
         clipper.check_rows(task.records_per_user)
     tokenizer = loaded.tokenizer_digest()
     objective = task.objective(loaded)
+    held_out = None
+    if asked:
+        public = run.evaluate.public or (run.evaluate.file is None and task.published)
+        held_out = HeldOut(run.evaluate, objective, asked, public, run.optim.token_budget)
     planted = None if audit is None else audit.plant(loaded)
     if planted is not None:
         records = Joined(records, planted.records)
@@ -238,6 +246,7 @@ def prepare(
         auditor=auditor,
         cohort=cohort,
         own=own_parts.deciding(run, loaded.model),
+        held_out=held_out,
     )
 
 

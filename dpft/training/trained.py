@@ -5,6 +5,7 @@ Torch is imported with the model: what is wrong with a folder is reported before
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from dpft import runs
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run, parse
+from dpft.report.evaluation import chosen
+from dpft.report.terminal import echo
 from dpft.runs.hidden import check_no_trial
 from dpft.runs.stored import stored_config
 from dpft.tasks import load_task
@@ -62,6 +65,8 @@ class TrainedRun:
         runs.check_whole(self.path, ("model/",))
         from dpft.models.save import load_saved
 
+        if (said := chosen(self.record)) and not int(os.environ.get("RANK", 0)):
+            echo(f"{self.path.name}: {said}", err=True)
         loaded = load_saved(self.run.model, self.task.needs, self.run.seed, folder)
         loaded.model.to(self.device)  # type: ignore[arg-type]
         return loaded

@@ -35,11 +35,12 @@ def test_what_leaves_the_result_alone():
 def test_the_hash_is_of_everything_else():
     raw = compose([])
     identity = parse(raw).identity()
-    left_out = {*PLACE, *EXECUTION, *SHORTHANDS, "audit", "precision", "compile"}
+    left_out = {*PLACE, *EXECUTION, *SHORTHANDS, "audit", "evaluate", "precision", "compile"}
     assert set(raw) - set(identity) == left_out
     assert "audit" in parse(compose(["audit=bound"])).identity()
     assert "precision" in parse(compose(["precision=bfloat16"])).identity()
     assert "compile" in parse(compose(["compile=true"])).identity()
+    assert "evaluate" in parse(compose(["evaluate=best"])).identity()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import pytest
 
 from dpft.runs import read_ledger, read_record
+from tests.parallel.launched import LONG
 from tests.parallel.test_runs import (
     alone,
     close,
@@ -42,6 +43,34 @@ def test_shards_end_where_one_process_does(complete, settings):
         assert ledgers[1].header["compute"]["layout"] == "fsdp"
         spent = [[entry["epsilon_rdp"] for entry in ledger.entries] for ledger in ledgers]
         assert spent[0] == spent[1]
+
+
+@pytest.mark.parametrize("more", [(), pytest.param(("optim.batch_size=1",), marks=LONG)])
+def test_shards_are_asked_of_held_out_records_and_train_the_same(complete, more):
+    """Of one batch, for two ranks: each must run every layer as often as the other.
+
+    Where a step draws nobody, weights move though no backward has let go of them.
+    """
+    plain, watched = (
+        complete(2, "clip=bk", *words, *SHARDED).path
+        for words in (more, (*more, "evaluate.every=1", "evaluate.best=loss"))
+    )
+    asked = read_record(watched)["evaluation"]
+    assert [entry["step"] for entry in asked["history"]] == list(range(6))
+    if asked["chosen"] == 5:
+        name = "model/model.safetensors"
+        assert (plain / name).read_bytes() == (watched / name).read_bytes()
+    assert (plain / "ledger.jsonl").read_bytes() == (watched / "ledger.jsonl").read_bytes()
+
+
+@LONG
+def test_shards_take_the_weights_that_were_the_best_up_again(complete):
+    """At a rate at which the loss rises soon."""
+    settings = ("clip=bk", "optim.lr=0.1", "evaluate.every=1", "evaluate.best=loss")
+    one, two = complete(1, *settings).path, complete(2, *settings, *SHARDED).path
+    chosen = [read_record(path)["evaluation"]["chosen"] for path in (one, two)]
+    assert chosen[0] == chosen[1] < 5
+    close(weights(one), weights(two))
 
 
 def test_shards_that_are_killed_continue_to_the_same_bits(complete, tmp_path):

@@ -13,8 +13,10 @@ from typing import Any
 
 from dpft.config.errors import DpftError
 from dpft.privacy.rounding import number
+from dpft.report.evaluation import remarks
 from dpft.report.pages.charts import Chart, Line, chart
 from dpft.report.pages.gather import Gathered, Options
+from dpft.report.pages.generations import section
 
 # Of so many groups each has a curve; of more, as many that are spread over all of them.
 _MOST_GROUPS = 16
@@ -60,6 +62,35 @@ def noiseless(run: Gathered, options: Options) -> list[Chart]:
         by_group("Mean gradient norm of the batch", "norm_mean", log=True),
         by_batch("Records in the batch", "records", zero=True),
     )
+
+
+def held_out(run: Gathered, options: Options) -> dict[str, Any] | None:
+    """What held-out records said while the run trained; None if they were not asked of."""
+    said = remarks(run.record or {})
+    if not said and not run.evaluations:
+        return None
+    found = section(run.record or {}, "evaluation")
+    kept = found.get("chosen")
+    note = "" if kept is None else f"the weights of step {kept:,} were kept"
+
+    def line(key: str) -> Line:
+        return Line(key, tuple((e["step"], _finite(e.get(key))) for e in run.evaluations))
+
+    def of(title: str, *lines: Line, zero: bool = True) -> Chart | None:
+        return chart(title, lines, zero=zero, note=note, points=options.points)
+
+    accuracy, constant = line("accuracy"), found.get("baseline")
+    lines = [accuracy]
+    if constant is not None:
+        lines.append(
+            Line("most frequent class", tuple((step, constant) for step, _ in accuracy.points))
+        )
+    charts = _filled(
+        of("Mean loss of held-out records", line("loss")),
+        of("Accuracy on held-out records", *lines),
+        of("Perplexity of held-out records", line("perplexity"), zero=False),
+    )
+    return {"said": said, "charts": charts}
 
 
 def overlaid(runs: Sequence[Gathered], options: Options) -> list[Chart]:

@@ -51,6 +51,7 @@ class Gathered:
         ledger: None where nothing is private, or if it is damaged.
         config: the settings that define the run; empty if they are nowhere to be found.
         generations: of the split that was decoded.
+        evaluations: figures of held-out records by step; empty unless they are public or asked for.
         metrics: lines of ``private/metrics.jsonl``; empty unless they were asked for.
         digests: SHA-256 of files, by name.
         problems: what is damaged, for the page.
@@ -65,6 +66,7 @@ class Gathered:
     config: Mapping[str, Any]
     generations: Generations | None
     metrics: tuple[Mapping[str, Any], ...]
+    evaluations: tuple[Mapping[str, Any], ...]
     digests: Mapping[str, str]
     problems: tuple[str, ...]
     label: str | None
@@ -149,6 +151,7 @@ def gather(
     )
     for problem in generations.problems if generations is not None else ():
         reader.report(problem)
+    known = section(record or {}, "evaluation").get("history") or ()
     digests = {name: reader.digest(name) for name in ("record.json", "ledger.jsonl")}
     return Gathered(
         name=target.name,
@@ -156,7 +159,9 @@ def gather(
         ledger=ledger,
         config=config,
         generations=generations,
-        metrics=reader.metrics() if options.private else (),
+        metrics=reader.by_step("metrics.jsonl") if options.private else (),
+        evaluations=(reader.by_step("evaluations.jsonl") if options.private else ())
+        or tuple(known),
         digests={name: digest for name, digest in digests.items() if digest is not None},
         problems=tuple(reader.problems),
         label=target.label,
@@ -186,9 +191,9 @@ class _Reader:
         """SHA-256 of a file."""
         return self.read(name, lambda: hashlib.sha256((self.path / name).read_bytes()).hexdigest())
 
-    def metrics(self) -> tuple[Mapping[str, Any], ...]:
-        """The lines of ``private/metrics.jsonl``; one that a kill has torn is no problem."""
-        name = "private/metrics.jsonl"
+    def by_step(self, file: str) -> tuple[Mapping[str, Any], ...]:
+        """The lines of a file in ``private/``; one that a kill has torn is no problem."""
+        name = f"private/{file}"
         data = self.read(name, lambda: (self.path / name).read_bytes()) or b""
         lines = [parsed(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
         steps = [line for line in lines if line and isinstance(line.get("step"), int)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpft.report.html import render
-from dpft.report.pages.curves import noiseless, released
+from dpft.report.pages.curves import held_out, noiseless, released
 from dpft.report.pages.gather import Gathered, Options
 from dpft.report.pages.guarantee import brief, guarantee
 from dpft.report.pages.ranking import ranked
@@ -18,6 +18,7 @@ def one_page(run: Gathered, options: Options, title: str) -> str:
     sections = [
         section("means", lambda: means(groups), "What the epsilon means"),
         section("scores", lambda: scores(run), "Scores"),
+        section("held_out", lambda: held_out(run, options), "Held-out records while it trained"),
         section("samples", lambda: samples([run]), "Samples"),
         section("guarantee", lambda: guarantee(run), "Guarantee"),
         section("released", lambda: released(run, options), "Curves"),
@@ -28,7 +29,7 @@ def one_page(run: Gathered, options: Options, title: str) -> str:
     ]
     if options.private:
         name = "Not covered by the guarantee"
-        sections.insert(5, section("noiseless", lambda: {"charts": noiseless(run, options)}, name))
+        sections.insert(6, section("noiseless", lambda: {"charts": noiseless(run, options)}, name))
     return render(
         "run.html",
         title=title,

@@ -14,6 +14,7 @@ from typing import Any
 
 from dpft.config.checks import Effect, build, names_with
 from dpft.config.clip import Clip
+from dpft.config.evaluate import Evaluate
 from dpft.config.schema import Decode, Model, Optim, Privacy, audit_of
 from dpft.runs.identity import config_hash
 
@@ -61,6 +62,9 @@ def match_key(config: Mapping[str, Any]) -> str:
     audit = audit_of(config)
     if audit.active:
         groups["audit"] = asdict(audit)
+    evaluate = build(Evaluate, config.get("evaluate") or {}, "evaluate")
+    if evaluate.best is not None:
+        groups["evaluate"] = {**asdict(evaluate), "public": None}
     return config_hash(_without_nulls(groups))
 
 

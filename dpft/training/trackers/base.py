@@ -38,7 +38,7 @@ class Tracker(Protocol):
         ...
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
-        """After a step, counted from 1; the names of the values are the same at every step."""
+        """After a step, counted from 1; 0: before the first. An evaluation brings further names."""
         ...
 
     def scores(self, split: str, values: Mapping[str, float]) -> None:

@@ -12,23 +12,26 @@ from dpft.training.trackers.base import Begun, Tracker
 
 
 class CSV(Tracker):
-    """``track.csv``: a line a step. Scores are in the record."""
+    """``track.csv``: a line a step; evaluations are columns. Scores are in the record."""
 
     def begin(self, run: Begun) -> None:
         self._path = run.folder / "track.csv"
         self._file: IO[str] | None = None
         self._names: list[str] = []
         if self._path.is_file():
-            rows = list(csv.reader(StringIO(self._path.read_text(encoding="utf-8"))))
-            kept = [row for row in rows[1:] if row and int(row[0]) <= run.start]
-            self._names = rows[0][1:] if rows else []
+            first, *rows = self._rows() or [[]]
+            self._names = first[1:]
             if self._names:
-                self._open([rows[0], *kept])
+                self._open([first, *(row for row in rows if row and int(row[0]) <= run.start)])
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
-        if self._file is None:
-            self._names = list(values)
-            self._open([["step", *self._names]])
+        new = [name for name in values if name not in self._names]
+        if self._file is None or new:
+            rows = [] if self._file is None else self._rows()[1:]
+            self.end()
+            self._names += new
+            padding = [""] * len(new)
+            self._open([["step", *self._names], *([*row, *padding] for row in rows)])
         assert self._file is not None
         csv.writer(self._file).writerow([step, *(values.get(name, "") for name in self._names)])
         self._file.flush()
@@ -40,6 +43,9 @@ class CSV(Tracker):
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _rows(self) -> list[list[str]]:
+        return list(csv.reader(StringIO(self._path.read_text(encoding="utf-8"))))
 
     def _open(self, rows: list[list[str]]) -> None:
         text = StringIO()

@@ -1,0 +1,159 @@
+"""The evaluations of one run on held-out records, and when the model was best by them.
+
+What is asked never reaches the training: weights, gradients, random numbers and the calls that the
+clipper listens to are the same with and without it. The training records' guarantee is that of all
+steps, since whoever chooses by an evaluation has looked at the weights of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dpft import runs
+from dpft.parallel.cohort import Cohort, together
+from dpft.privacy import Mechanism
+from dpft.runs.closing import Closing
+from dpft.runs.errors import LogError
+from dpft.runs.log import read_log
+from dpft.runs.metrics import REMEDY
+from dpft.training.held_out import Figures, HeldOut
+from dpft.training.progress import Progress
+
+FILE = "evaluations.jsonl"  # in private/
+
+
+class Evaluations(Closing):
+    """The evaluations of one run, by the number of steps behind them.
+
+    Args:
+        held_out: what is asked of.
+        mechanism: of the run.
+        directory: of the run; None on the ranks that do not hold it.
+        start: steps that the weights in hand have behind them.
+        best: the step that their checkpoint names as the best until then, if any.
+        cohort: the ranks.
+        progress: shows figures to whom they may be told.
+        tracked: whether figures that are not public may be tracked.
+
+    Raises:
+        LogError: the file of earlier ones is damaged, or lacks the best.
+    """
+
+    def __init__(
+        self,
+        held_out: HeldOut,
+        mechanism: Mechanism,
+        directory: runs.RunDirectory | None,
+        *,
+        start: int,
+        best: int | None,
+        cohort: Cohort,
+        progress: Progress,
+        tracked: bool,
+    ) -> None:
+        self._held_out, self._steps = held_out, mechanism.steps
+        self._cohort, self._progress = cohort, progress
+        noised = mechanism.noise_multiplier > 0
+        self._told = held_out.public or progress.may_tell(noised)
+        self._tracked = held_out.public or tracked or not noised
+        epoch = max(1, mechanism.dataset_size // mechanism.batch_size)
+        self._between = held_out.settings.steps_between(epoch)
+        self._log = None
+        entries = []
+        with together(cohort):
+            if directory is not None:
+                file = directory.private / FILE
+                # Unlike a step's line, one of N steps is of the weights in hand at step N.
+                self._log = runs.MetricsLog(file, start + 1)
+                entries = read_log(file, REMEDY)
+        # JSON lacks NaN, which the log spells as text.
+        self._history: dict[int, Figures] = {
+            entry["step"]: {k: float(v) for k, v in entry.items() if k != "step"}
+            for entry in cohort.from_first(entries)
+        }
+        if best is not None and best not in self._history:
+            raise LogError(
+                f"private/{FILE} tells nothing of step {best}, which was the best until step "
+                f"{start}; expected its line: put the file back, or type force=true to start over"
+            )
+        if not self._told:
+            progress.say(
+                f"figures of {held_out.settings.where} go to private/{FILE}; where they may be "
+                "published, type evaluate.public=true"
+            )
+
+    @property
+    def best(self) -> int | None:
+        """The step whose weights are to be kept: of equal ones the first.
+
+        None if none are chosen, or if no figure of a step was finite.
+        """
+        metric = self._held_out.settings.best
+        if metric is None:
+            return None
+        sign = -1 if metric == "accuracy" else 1
+        found = [
+            (sign * figures[metric], step)
+            for step, figures in self._history.items()
+            if step > 0 and math.isfinite(figures[metric])
+        ]
+        return min(found)[1] if found else None
+
+    def due(self, step: int) -> bool:
+        """Whether the weights behind so many steps are to be asked, and were not yet."""
+        return step not in self._history and (step % self._between == 0 or step == self._steps)
+
+    def ask(self, step: int, model: Any, abandoned: Callable[[], bool]) -> Figures:
+        """Ask the model, behind so many steps; keep and show what is found.
+
+        The arguments are those of `HeldOut.figures`.
+
+        Returns:
+            What may be tracked: nothing of what is private, or was abandoned.
+        """
+        found = self._held_out.figures(model, self._cohort, abandoned)
+        if found is None:
+            return {}
+        self._history[step] = found
+        if self._log is not None:
+            self._log.append(step, **found)
+        if self._told:
+            where, figures = self._held_out.settings.where, found.items()
+            said = ", ".join(f"{name} {value:.4f}" for name, value in figures)
+            brief = f"{where} {found['loss']:.3f}"
+            self._progress.evaluated(f"step {step}/{self._steps}", f"{where}: {said}", brief)
+        return {f"eval/{name}": value for name, value in found.items()} if self._tracked else {}
+
+    def warn(self) -> None:
+        """Say it if no step was better than none."""
+        losses = {step: figures["loss"] for step, figures in self._history.items()}
+        before = losses.pop(0, None)
+        if self._told and before is not None and losses and not min(losses.values()) < before:
+            self._progress.warn(
+                f"the loss on {self._held_out.settings.where} was never below {before:.3f}, as it "
+                "was before the first step; type a smaller optim.lr, or train longer"
+            )
+
+    def section(self) -> Mapping[str, Any]:
+        """For the record; without any figure unless they may be published."""
+        held_out = self._held_out
+        section: dict[str, Any] = {
+            "of": held_out.settings.where,
+            "public": held_out.public,
+            "records": len(held_out.records),
+            "every": self._between,
+            "evaluations": len(self._history),
+            "metric": held_out.settings.best,
+            "chosen": self.best,
+        }
+        if held_out.public:
+            section["history"] = [{"step": n, **self._history[n]} for n in sorted(self._history)]
+            section["baseline"] = held_out.baseline
+        return section
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._log is not None:
+            self._log.close()

@@ -1,0 +1,167 @@
+"""Held-out records, and what a model loses on them while it is trained on others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dpft.config.errors import ConfigError, DataError, SplitError
+from dpft.config.evaluate import Evaluate
+from dpft.parallel.cohort import Cohort
+from dpft.privacy import microbatches
+from dpft.privacy.clipping.frames import random_state_kept
+from dpft.tasks.base import Task
+from dpft.tasks.metrics.baseline import majority
+from dpft.tasks.metrics.perplexity import token_perplexity
+from dpft.tasks.objectives.base import Objective
+from dpft.tasks.objectives.causal import Causal
+from dpft.tasks.objectives.choice import Choice
+from dpft.tasks.objectives.dealing import answered
+from dpft.tasks.objectives.encoding import encode_all
+from dpft.tasks.objectives.evaluation import evaluating
+from dpft.tasks.objectives.packed import lengths
+from dpft.tasks.objectives.records import Record
+
+Figures = dict[str, float]
+
+
+def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
+    """The records that a run is to be evaluated on; none without `Evaluate.every`.
+
+    Raises:
+        ConfigError: they are those that are trained on.
+        DataError: they are missing or malformed.
+    """
+    if settings.every is None:
+        return ()
+    if settings.file is not None:
+        path = Path(settings.file)
+        if any(path.exists() and path.samefile(file) for file in _trained_on(task)):
+            raise ConfigError(
+                f"evaluate.file={path} is trained on, and no noise covers what is computed from it "
+                "here; expected other records: a file of them, or evaluate.split"
+            )
+        records: Sequence[Record] = [task.record(row) for row in task.read_file(path)]
+        if not records:
+            raise DataError(f"evaluate.file={path} has no rows; expected at least one record")
+    else:
+        try:
+            records = task.records(settings.split)[: task.limit_eval]
+        except SplitError as error:
+            typed = f"evaluate.split={settings.split}"
+            raise SplitError(f"{typed}: {error}; or type evaluate.file=FILE") from error
+    count = min(len(records), settings.max_records or len(records))
+    return [records[place * len(records) // count] for place in range(count)]
+
+
+def _trained_on(task: Task) -> list[Path]:
+    """The files of the training records."""
+    if (own := getattr(task, "train_file", None)) is not None:
+        return [Path(own)]
+    kind, folder = task.location
+    if kind != "files" or folder is None:
+        return []
+    return [file for form in task.dataset.all_forms() for file in form.found(folder, "train")]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Records ready to be asked of.
+
+    Attributes:
+        settings: of the evaluations.
+        objective: gives the losses; of classes also the answers.
+        records: one at least.
+        public: whether figures of these records may be published.
+        token_budget: most padded tokens in memory at once, as in training.
+
+    Raises:
+        ConfigError: there is no accuracy to choose by.
+    """
+
+    settings: Evaluate
+    objective: Objective
+    records: Sequence[Record]
+    public: bool
+    token_budget: int
+
+    def __post_init__(self) -> None:
+        if self.settings.best == "accuracy" and not isinstance(self.objective, Choice):
+            raise ConfigError(
+                "evaluate.best=accuracy for a task whose answers are no classes; type "
+                "evaluate.best=loss"
+            )
+
+    @cached_property
+    def examples(self) -> list[Any]:
+        """The records, encoded."""
+        return encode_all(self.objective, self.records)
+
+    @property
+    def baseline(self) -> float | None:
+        """The accuracy of always answering the most frequent class; None of what is no class."""
+        if not isinstance(self.objective, Choice):
+            return None
+        return majority([record.label for record in self.records])  # type: ignore[attr-defined]
+
+    @torch.no_grad()
+    def figures(
+        self, model: Any, cohort: Cohort, abandoned: Callable[[], bool] = lambda: False
+    ) -> Figures | None:
+        """What the model loses on the records; every rank must ask, and gets the same.
+
+        Args:
+            model: as it is trained; nothing of it is changed.
+            cohort: the ranks, which each compute some of the batches.
+            abandoned: asked between batches whether to stop.
+
+        Returns:
+            ``loss``, the mean over records of the loss that is trained on; ``accuracy`` of classes;
+            ``perplexity`` per token of texts, where it is finite. None if it was abandoned.
+        """
+        batches = microbatches(range(len(self.examples)), lengths(self.examples), self.token_budget)
+        own = len(batches)
+        if cohort.sharded:  # whoever runs a layer waits for all: as many for each rank
+            batches += [batches[-1]] * (-own % cohort.size)
+        losses, right = [math.nan] * len(self.examples), 0
+        with evaluating(model), random_state_kept(*model.parameters()):
+            every = answered(batches, lambda batch: [self._of(model, batch)], cohort)
+            for number, (batch, [(found, hits)]) in enumerate(every):
+                if abandoned():
+                    return None
+                if number < own:
+                    right += hits
+                    for index, loss in zip(batch, found, strict=True):
+                        losses[index] = loss
+        if cohort.sharded:
+            from dpft.parallel.sharded import reshard
+
+            reshard(model)
+        figures = {"loss": math.fsum(losses) / len(losses)}
+        if isinstance(self.objective, Choice):
+            figures["accuracy"] = right / len(losses)
+        if isinstance(self.objective, Causal) and type(self.objective).losses is Causal.losses:
+            tokens = [example.counted for example in self.examples]
+            mean = self.objective.loss == "mean"
+            nlls = [n * loss if mean else loss for n, loss in zip(tokens, losses, strict=True)]
+            if (perplexity := token_perplexity(nlls, tokens)) is not None:
+                figures["perplexity"] = perplexity
+        return figures
+
+    def _of(self, model: Any, batch: Sequence[int]) -> tuple[list[float], int]:
+        """The losses of some records, and how many of them were answered rightly."""
+        device = next(model.parameters()).device
+        made = self.objective.collate([self.examples[index] for index in batch]).to(device)
+        if not isinstance(self.objective, Choice):
+            return self.objective.losses(model, made).double().tolist(), 0
+        logits, labels = self.objective.scores(model, made).double(), made.tensors["labels"]
+        losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+        if type(self.objective).losses is not Choice.losses:  # of somebody's own
+            losses = self.objective.losses(model, made).double()
+        return losses.tolist(), int((logits.argmax(1) == labels).sum())

@@ -1,0 +1,284 @@
+"""Evaluation while a run trains: it changes nothing, and what is kept is what was the best."""
+
+import csv
+import json
+import math
+import os
+import signal
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dpft import runs
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError, DataError, SplitError
+from dpft.config.schema import parse
+from dpft.parallel.cohort import SingleProcess
+from dpft.report.card import model_card
+from dpft.report.pages.curves import held_out
+from dpft.report.pages.gather import Options, gather
+from dpft.report.pages.one import one_page
+from dpft.report.pages.target import Target
+from dpft.runs.paths import run_path
+from dpft.tasks import load_task
+from dpft.training.held_out import HeldOut, held_out_records
+from dpft.training.run import run_experiment
+from dpft.training.session import Session
+from dpft.training.trained import loaded_run
+from tests.small_runs import WORDS, ready, settings
+
+SEEDED = ("privacy.noise_seed=1", "model.dropout=0.2", "task.limit_eval=40")
+STEPS = 4
+SCRIPT = {0: 0.9, 1: 0.3, 2: math.nan, 3: 0.3, 4: 0.6}  # the best: step 1
+
+
+def weights_of(run):
+    """Those that would be saved, all steps taken."""
+    with ready(run) as (prepared, directory, progress):
+        with Session(run, prepared, directory, progress) as session:
+            session.train()
+            model = session.whole_model().model
+        return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def same(one, two):
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize("clip", ["bk", "none"])
+def test_weights_and_ledger_are_the_same_bits_with_and_without_it(tmp_path, clip):
+    plain, watched = (
+        settings(tmp_path, *SEEDED, f"clip={clip}", f"name={name}", *words)
+        for name, words in (("plain", ()), ("watched", ("evaluate.every=1",)))
+    )
+    assert plain.identity() == watched.identity()
+    assert same(weights_of(plain), weights_of(watched))
+    if clip == "bk":
+        ledgers = [(run_path(run) / "ledger.jsonl").read_bytes() for run in (plain, watched)]
+        assert ledgers[0] == ledgers[1]
+
+
+def test_figures_are_means_over_single_records(tmp_path):
+    run = settings(tmp_path, *SEEDED, "evaluate.every=1", "evaluate.max_records=9")
+    with ready(run) as (prepared, _, _):
+        held, model = prepared.held_out, prepared.parts.loaded.model
+        with prepared.parts.clipper.paused():
+            found = held.figures(model, SingleProcess())
+        assert model.training
+        losses, right = [], []
+        model.eval()
+        whole = prepared.task.records("dev")[:40]
+        assert [record in whole for record in held.records] == [True] * 9
+        for record in held.records:  # one at a time
+            batch = held.objective.collate([held.objective.encode(record)]).tensors
+            labels = batch.pop("labels")
+            with torch.no_grad():
+                logits = model(**batch).logits.double()
+            losses.append(float(F.cross_entropy(logits, labels)))
+            right.append(int(logits.argmax(1)) == record.label)
+    assert found["loss"] == pytest.approx(sum(losses) / 9, rel=1e-6)
+    assert found["accuracy"] == sum(right) / 9
+    assert len(set(losses)) == 9
+
+
+@pytest.mark.parametrize("loss", ["mean", "sum"])
+def test_perplexity_is_that_of_the_task(tmp_path, loss):
+    """By another way: likelihoods of the instances, as a finished run is scored."""
+    words = ["task=language_modeling", "task.source=sample", "model=random-gpt2"]
+    run = parse(compose([*words, f"task.loss={loss}", "evaluate.every=1", f"runs_dir={tmp_path}"]))
+    task = load_task(run.task)
+    from dpft.models.load import load_model
+
+    loaded = load_model(run.model, task.needs, 0)
+    objective = task.objective(loaded)
+    records = held_out_records(run.evaluate, task)[:5]
+    found = HeldOut(run.evaluate, objective, records, True, 64).figures(
+        loaded.model, SingleProcess()
+    )
+    instances = [task.instance(record) for record in records]
+    nlls, tokens = zip(*objective.likelihoods(loaded.model, instances, 2), strict=True)
+    assert found["perplexity"] == pytest.approx(math.exp(sum(nlls) / sum(tokens)), rel=1e-5)
+    scale = sum(n / (1 if loss == "sum" else t) for n, t in zip(nlls, tokens, strict=True))
+    assert found["loss"] == pytest.approx(scale / 5, rel=1e-5)
+
+
+class KilledError(Exception):
+    """In place of a kill."""
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Losses by step, and at each step what else is to happen."""
+    happens = {}
+    genuine_ask, genuine = Session._evaluate, HeldOut.figures
+    at = []
+
+    def evaluate(session, step, stopping):
+        at[:] = [step]
+        return genuine_ask(session, step, stopping)
+
+    def figures(held, model, cohort, abandoned):
+        happens.pop(("evaluated", at[0]), lambda: None)()
+        found = genuine(held, model, cohort, abandoned)
+        return None if found is None else {**found, "loss": SCRIPT[at[0]]}
+
+    save = runs.checkpoint.save
+
+    def saved(directory, step, *rest):
+        happens.pop(("saved", step), lambda: None)()
+        save(directory, step, *rest)
+
+    monkeypatch.setattr(Session, "_evaluate", evaluate)
+    monkeypatch.setattr(HeldOut, "figures", figures)
+    monkeypatch.setattr(runs.checkpoint, "save", saved)
+    return happens
+
+
+def fail():
+    raise KilledError
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_the_best_weights_are_kept_however_often_the_run_is_stopped(tmp_path, scripted):
+    """They are those that a run ends with which takes no more steps, bit for bit."""
+    best = ("evaluate.every=1", "evaluate.best=loss", f"optim.steps={STEPS}", "checkpoint_every=1")
+    short = weights_of(settings(tmp_path, *SEEDED, "optim.steps=1", "name=short"))
+    whole = settings(tmp_path, *SEEDED, *best, "name=whole")
+    assert same(weights_of(whole), short)
+    folders = sorted(path.name for path in (run_path(whole) / "checkpoints").iterdir())
+    assert folders == [f"step-{step:08d}" for step in (1, 3, 4)]
+    log = (run_path(whole) / "private/evaluations.jsonl").read_bytes()
+    assert [json.loads(line)["step"] for line in log.splitlines()] == list(SCRIPT)
+    assert json.loads(log.splitlines()[2])["loss"] == "nan"
+
+    stopped = settings(tmp_path, *SEEDED, *best, "name=stopped")
+    moments = [
+        (("saved", 1), fail, KilledError),  # the best is in the log, and not yet on the disk
+        (("evaluated", 1), interrupt, KeyboardInterrupt),  # abandoned, and step 1 saved without it
+        (("evaluated", 4), interrupt, KeyboardInterrupt),
+    ]
+    for moment, act, error in moments:
+        scripted[moment] = act
+        with pytest.raises(error):
+            weights_of(stopped)
+        assert not scripted
+    assert same(weights_of(stopped), short)
+    for name in ("private/evaluations.jsonl", "ledger.jsonl"):
+        assert (run_path(stopped) / name).read_bytes() == (run_path(whole) / name).read_bytes()
+
+    manifest = run_path(whole) / "checkpoints/step-00000001/manifest.json"
+    content = manifest.read_text()
+    manifest.unlink()
+    with pytest.raises(runs.CheckpointError, match="step-00000001, the best one by evaluation"):
+        weights_of(whole)
+    manifest.write_text(content)
+    (run_path(whole) / "private/evaluations.jsonl").write_bytes(log.splitlines(True)[0])
+    with pytest.raises(runs.RunError, match="tells nothing of step 1, which was the best"):
+        weights_of(whole)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A whole run on a file of one's own, of which a share is held out."""
+    folder = tmp_path_factory.mktemp("own")
+    rows = [json.dumps({"text": f"text number {n}", "label": "ab"[n % 2]}) for n in range(80)]
+    (folder / "train.jsonl").write_text("\n".join(rows))
+    words = [word for word in WORDS if not word.startswith(("task", "name"))]
+    words += [
+        *("task=classification", f"task.train_file={folder / 'train.jsonl'}", "task.dev_share=0.3"),
+        *("task.text_column=text", "task.label_column=label", "task.classes=[a,b]"),
+        *("decode.split=dev", "evaluate.every=1", "evaluate.best=accuracy", f"runs_dir={folder}"),
+        *("optim.lr=1.0", "track=csv"),
+    ]
+    return words, run_experiment(parse(compose([*words, "name=own"])))
+
+
+def test_figures_of_records_that_were_not_declared_public_stay_private(own, capsys):
+    words, outcome = own
+    section = outcome.record["evaluation"]
+    assert "history" not in section
+    assert "baseline" not in section
+    assert (section["of"], section["public"], section["evaluations"]) == ("dev", False, 3)
+    lines = (outcome.path / "private/evaluations.jsonl").read_text().splitlines()
+    assert {"loss", "accuracy", "step"} == json.loads(lines[0]).keys()
+    assert "eval" not in (outcome.path / "track.csv").read_text()
+    public = parse(compose([*words, "name=public", "evaluate.public=true"]))
+    assert public.identity() == parse(compose([*words, "name=own"])).identity()
+    capsys.readouterr()
+    record = run_experiment(public).record
+    assert [entry["step"] for entry in record["evaluation"]["history"]] == [0, 1, 2]
+    said = " ".join(capsys.readouterr().err.split())
+    assert "step 1/2 dev: loss" in said
+    table = list(csv.DictReader((run_path(public) / "track.csv").read_text().splitlines()))
+    assert [row["step"] for row in table] == ["0", "1", "2"]
+    assert [bool(row["epsilon"]) for row in table] == [False, True, True]
+    found = [entry["accuracy"] for entry in record["evaluation"]["history"]]
+    assert [float(row["eval/accuracy"]) for row in table] == found
+
+
+def test_card_page_and_terminal_say_what_was_chosen_and_what_it_costs(own, capsys):
+    _, outcome = own
+    record = json.loads(json.dumps(outcome.record))
+    chosen = record["evaluation"]["chosen"]
+    count = record["evaluation"]["records"]
+    card = " ".join(model_card(record).split())
+    kept = f"those of step {chosen} of 2, with the highest accuracy on {count} records of the dev"
+    assert kept in card
+    assert "No guarantee covers these records, of which the choice tells something" in card
+    assert "they were not declared public" in card
+    assert "Scores of the dev split flatter the model a little" in card
+    price = f"the weights are those of step {chosen}, chosen in view of all steps"
+    assert (price in card) is (chosen < 2)
+    assert record["privacy"]["steps_taken"] == 2
+    loaded = loaded_run(outcome.path).loaded
+    assert kept in " ".join(capsys.readouterr().err.split())
+    assert loaded.model is not None
+    for private in (False, True):
+        options = Options(private=private)
+        run = gather(Target(outcome.path, "own"), options, 2)
+        page = one_page(run, options, "own")
+        assert kept in " ".join(page.split())
+        assert ("Accuracy on held-out records" in page) is private
+        assert ("--private shows it" in page) is not private
+        assert len(held_out(run, options)["charts"]) == (2 if private else 0)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("evaluate.best=loss", "no effect without evaluate.every"),
+        ("evaluate.every=0", "evaluate.every is 0; expected a number > 0"),
+        ("evaluate.every=1 parallel=pipeline", "evaluate.every=1 with parallel=pipeline"),
+        ("evaluate.every=1 evaluate.split=test evaluate.file=x.csv", "expected one of them"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(typed, said):
+    with pytest.raises(ConfigError, match=said):
+        parse(compose(typed.split()))
+
+
+def test_records_that_cannot_be_evaluated_on_are_refused(tmp_path):
+    file, other = (tmp_path / name for name in ("mine.jsonl", "theirs.jsonl"))
+    for path in (file, other):
+        path.write_text('{"source": "a", "target": "b"}\n' * 5)
+    words = ["task=text2text", f"task.train_file={file}", "evaluate.every=1"]
+
+    def records(*more):
+        run = parse(compose([*words, *more]))
+        return held_out_records(run.evaluate, load_task(run.task))
+
+    assert len(records(f"evaluate.file={other}", "evaluate.max_records=3")) == 3
+    with pytest.raises(ConfigError, match=r"mine\.jsonl is trained on"):
+        records(f"evaluate.file={tmp_path / '.' / 'mine.jsonl'}")
+    with pytest.raises(SplitError, match=r"or type evaluate\.file=FILE"):
+        records()
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(DataError, match="has no rows"):
+        records(f"evaluate.file={tmp_path / 'empty.jsonl'}")
+    by_accuracy = parse(compose([*words, "evaluate.best=accuracy"])).evaluate
+    with pytest.raises(ConfigError, match="whose answers are no classes"):
+        HeldOut(by_accuracy, None, (), False, 1)
