@@ -149,7 +149,7 @@ def _traffic(plan: Plan) -> Iterator[list[str]]:
 def _time(plan: Plan, price: float | None) -> Iterator[list[str]]:
     from dpft.training.estimate import NOISE_BYTES
 
-    yield _row(plan, "% of products outside bfloat16", lambda side: 100 * side.outside)
+    yield _row(plan, "% of products outside half precision", lambda side: 100 * side.outside)
     yield _row(plan, "GiB of noise drawn", lambda side: side.cost.noise * NOISE_BYTES, _GIB)
     yield _row(plan, "ms of a microbatch", lambda side: side.time.microbatch, 1e-3)
     yield _row(plan, "ms of noise", lambda side: side.time.noise, 1e-3)

@@ -116,10 +116,11 @@ def flops(counted: Mapping[Operation, int]) -> dict[str, int]:
     return dict(found)
 
 
-def outside_bfloat16(counted: Mapping[Operation, int]) -> float:
-    """The share of products' floating-point operations whose factors are not bfloat16."""
+def outside_halves(counted: Mapping[Operation, int]) -> float:
+    """The share of products' floating-point operations whose factors are not in half precision."""
     by = flops(counted)
-    return 1 - by.get("bfloat16", 0) / sum(by.values()) if by else 0.0
+    halves = by.get("bfloat16", 0) + by.get("float16", 0)
+    return 1 - halves / sum(by.values()) if by else 0.0
 
 
 def _is_elsewhere(func: Any) -> bool:

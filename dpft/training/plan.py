@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dpft.config.schema import Run
-from dpft.parallel.operations import Operation, outside_bfloat16
+from dpft.parallel.operations import Operation, outside_halves
 from dpft.parallel.simulate import Cost, simulated
 from dpft.training.devices import Device
 from dpft.training.estimate import Estimate, Length, estimate, length_of, microbatches_of
@@ -28,7 +28,7 @@ class Side:
     Attributes:
         cost: what one rank holds, computes and sends.
         time: of a whole step on the device.
-        outside: share of products' floating-point operations that are not of bfloat16.
+        outside: share of products' floating-point operations that are not in half precision.
     """
 
     cost: Cost
@@ -97,11 +97,11 @@ def plan(run: Run, shape: Shape, device: Device, check: bool = True) -> Plan:
 
 
 def share_outside(cost: Cost) -> float:
-    """Of all products of a step, the share whose factors are not bfloat16, by operations."""
+    """Of all products of a step, the share whose factors are in full precision, by operations."""
     every: Counter[Operation] = Counter()
     for work in cost.work.values():
         every.update(work)
-    return outside_bfloat16(every)
+    return outside_halves(every)
 
 
 def peak_of(run: Run, shape: Shape, on_gpu: bool = True) -> Callable[[int], int]:

@@ -178,7 +178,7 @@ def training_of(run: Run, shape: Shape, private: bool = True) -> Training:
 
     objective = kind.objective(shape.length, needs)
     if run.precision != "float32":
-        objective = Mixed(objective)
+        objective = Mixed(objective, run.precision)
 
     def batch() -> UnitBatch:
         ids = torch.zeros(shape.batch, shape.length, dtype=torch.long)
@@ -194,8 +194,8 @@ def training_of(run: Run, shape: Shape, private: bool = True) -> Training:
 
     def clip(model: nn.Module, cohort: Cohort | None) -> Clipper:
         if not private:
-            return make_clipper(model, "none", cohort=cohort)
-        return attach_clipper(run.clip, model, cohort)
+            return make_clipper(model, "none", cohort=cohort, loss_scale=run.scale)
+        return attach_clipper(run.clip, model, cohort, run.scale)
 
     def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         every = list(parameters)

@@ -166,7 +166,7 @@ def prepare(
         audit = Stage(run, task)
     device = device_of(run.device)
     if run.precision != "float32":
-        from dpft.tasks.objectives.mixed import Mixed, check_supported
+        from dpft.tasks.objectives.mixed import Mixed, check_range, check_supported
 
         check_supported(run.precision, device)
     size += run.audit.planted + run.audit.slots
@@ -207,7 +207,7 @@ def prepare(
     if directory is not None and mechanism.noise_multiplier:
         key = directory.noise_key(run.privacy.noise_seed)
     key = cohort.from_first(key)  # a secret key lies in the folder, which is the first rank's
-    trained = objective if run.precision == "float32" else Mixed(objective)
+    trained = objective if run.precision == "float32" else Mixed(objective, run.precision)
     shapes = fixed_shapes(run, parts)
     units: TrainingSet = Records(trained, examples, shapes)
     if owners is not None:
@@ -217,6 +217,8 @@ def prepare(
             f"every step computes {mechanism.max_batch:,} {task.unit_noun}s of "
             f"{objective.widest()[0]} positions, drawn or not (sampling=truncated_poisson)"
         )
+    if run.precision == "float16":
+        check_range(trained, loaded.model, clipper)
     if mechanism.private:
         budget = None if shapes is None else run.optim.token_budget
         whole = loaded.model if parts.pipeline is None else parts.pipeline.stages
@@ -277,7 +279,7 @@ def assemble(
     cohort.place(loaded.model.train())
     model = loaded.model.to(device)  # type: ignore[arg-type]
     several = cohort if cohort.size > 1 else None
-    clipper = attach_clipper(run.clip, model, several)
+    clipper = attach_clipper(run.clip, model, several, run.scale)
     return Parts(loaded, begun, clipper, make_mechanism(run, size, clipper))
 
 

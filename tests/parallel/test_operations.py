@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dpft.parallel.operations import Operation, Operations, flops, outside_bfloat16
+from dpft.parallel.operations import Operation, Operations, flops, outside_halves
 
 
 def counted(work):
@@ -20,11 +20,11 @@ def test_a_product_is_two_operations_for_each_pair_of_factors():
     assert counted(lambda: a @ b) == {Operation("float32", 2 * 3 * 4 * 5, 4 * (12 + 20 + 15)): 1}
     half = counted(lambda: a.bfloat16() @ b.bfloat16())
     assert flops(half) == {"bfloat16": 120}
-    assert outside_bfloat16(half) == 0.0
+    assert outside_halves(half) == 0.0
     both = half + counted(lambda: torch.bmm(a[None], b[None]))
     assert flops(both) == {"bfloat16": 120, "float32": 120}
-    assert outside_bfloat16(both) == 0.5
-    assert outside_bfloat16({}) == 0.0
+    assert outside_halves(both) == 0.5
+    assert outside_halves({}) == 0.0
 
 
 def test_a_backward_multiplies_twice_as_often():

@@ -168,6 +168,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "helium": _causal(),
     "gpt_oss": _causal(num_local_experts=3, num_experts_per_tok=2, sliding_window=4),
     "biogpt": _causal(),
+    "xglm": _causal(d_model=8, ffn_dim=12, num_layers=2, attention_heads=2, layerdrop=0.0),
     "codegen": _causal(
         "qkv_proj", n_positions=16, rotary_dim=2, num_attention_heads=4, hidden_size=16
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.autograd.graph import GradientEdge, Node
 from dpft.privacy.clipping.graph import uses_between
 from dpft.privacy.clipping.rules import Rule, UnsupportedLayerError, Use
 from dpft.privacy.clipping.rules.automatic import Recomputation
+from dpft.privacy.clipping.scaling import unscaled
 from dpft.privacy.clipping.sites import Site, check_joins
 
 _BUILT_IN = "dpft.privacy."  # where the rules and uses are that dpft tests
@@ -152,18 +154,28 @@ class Call:
         return x if self.positions == 1 else x.unflatten(0, (-1, self.positions))
 
 
-def uses_of(call: Call, g: Tensor, batch: int, rows: int = 1) -> list[tuple[str, Use]]:
+def uses_of(
+    call: Call, g: Tensor, batch: int, rows: int = 1, scale: float = 1.0
+) -> list[tuple[str, Use]]:
     """What one call adds to the gradients of its parameters, by their canonical names.
 
     Under autocast a layer multiplies in half precision: norms and sums are computed from the input
     as the layer rounded it, in the parameters' own precision unless the rule does otherwise
     (`halves`). Several rows of one record become
     further positions of it, over which every use sums.
+
+    Args:
+        call: the call.
+        g: its output gradient, of losses times ``scale``.
+        batch: ``B``.
+        rows: of the model's batch for each record.
+        scale: of the losses (`scaling`), which the uses are without.
     """
     check_rows(call, batch * rows, g)
     if call.automatic is not None:
-        return call.automatic.uses(call.site.names, call.inputs(), g, batch)
-    a, g = rule_inputs(call, g, batch, rows)
+        automatic = replace(call.automatic, scale=scale)
+        return automatic.uses(call.site.names, call.inputs(), g, batch)
+    a, g = rule_inputs(call, g, batch, rows, scale)
     names = call.site.names
     uses = call.site.rule.uses(call.site.module, a, g)
     if uses.keys() != names.keys():
@@ -189,14 +201,18 @@ def is_built_in(rule: Rule) -> bool:
     return type(rule).__module__.startswith(_BUILT_IN)
 
 
-def rule_inputs(call: Call, g: Tensor, batch: int, rows: int) -> tuple[Tensor | None, Tensor]:
+def rule_inputs(
+    call: Call, g: Tensor, batch: int, rows: int, scale: float
+) -> tuple[Tensor | None, Tensor]:
     """The layer's input and its output's gradient as its rule takes them, `B` records each."""
     a = call.input()
     if a is not None and a.is_floating_point() and a.dtype != g.dtype:
         a = a.to(g.dtype)
-    if g.dtype.itemsize < 4 and not (g.dtype == torch.bfloat16 and call.site.rule.keeps_halves):
-        g = g.float()
-        a = a.to(g.dtype) if a is not None and a.is_floating_point() else a
+    keeps = g.dtype == torch.bfloat16 and scale == 1 and call.site.rule.keeps_halves
+    if g.dtype.itemsize < 4 and not keeps:
+        g = g.float() if scale == 1 else g
+        a = a.float() if a is not None and a.is_floating_point() else a
+    g = unscaled(g, scale)
     check_joins(call.site, rows)
     if rows > 1:
         g = g.unflatten(0, (batch, rows))

@@ -28,6 +28,7 @@ from dpft.privacy.clipping.functions import ClipFunction
 from dpft.privacy.clipping.groups import Group, find_blocks
 from dpft.privacy.clipping.plans import PRIVATE_PLANS, Batch, LostRecordError
 from dpft.privacy.clipping.rules import Rule, UnsupportedLayerError
+from dpft.privacy.clipping.scaling import check_scale
 from dpft.privacy.clipping.sites import check_joins, find_sites
 from dpft.privacy.cohort import Cohort
 from dpft.privacy.precision import full_precision, waits
@@ -72,6 +73,8 @@ class Clipper:
         groups: the clipping groups with the thresholds they start from; empty for ``none``.
         adaptive: how thresholds follow quantiles of the norms; None where they are fixed.
         cohort: the processes whose sums are added up by `collect`; None: this one alone.
+        loss_scale: what losses are multiplied with before a backward. Norms and sums are without it
+            (`scaling`).
         estimates: the quantile estimates ``C_k``; the thresholds themselves where those are fixed.
         thresholds: the norms to which groups are clipped now, ``(K,)`` floats.
         norms: per-example gradient norms of the last `backward`, ``(B, K)``; blanks have none. With
@@ -99,12 +102,14 @@ class Clipper:
         rules: Mapping[str, Rule],
         adaptive: Quantiles | None = None,
         cohort: Cohort | None = None,
+        loss_scale: float = 1.0,
     ) -> None:
         self.plan = plan
         self.parameters = MappingProxyType(dict(parameters))
         self.groups = tuple(groups)
         self.adaptive = adaptive
         self.cohort = cohort
+        self.loss_scale = check_scale(loss_scale)
         self.norms = torch.empty(0, len(self.groups))
         self.factors = torch.empty(0, len(self.groups))
         self._clip_function = clip_function
@@ -204,7 +209,15 @@ class Clipper:
         Args:
             part: without hooks of this clipper: close it first.
             groups: of the part's trained parameters.
+
+        Raises:
+            UnsupportedLayerError: where losses are scaled.
         """
+        if self.loss_scale != 1:
+            raise UnsupportedLayerError(
+                f"loss_scale is {self.loss_scale:g} for a part of a model, whose losses are made "
+                "of another part's gradients; expected 1"
+            )
         parameters = {name: p for name, p in part.named_parameters() if p.requires_grad}
         return Clipper(
             part,
@@ -288,7 +301,7 @@ class Clipper:
             some = bool(real.any()) or (self._sharded and len(losses) > 0)
             losses = _silenced(losses, real)
         if some and not self.private:
-            losses.sum().backward()
+            self._add_unclipped(losses)
         elif some:
             if not calls:
                 raise UnsupportedLayerError(
@@ -296,7 +309,7 @@ class Clipper:
                     "called once per backward, with gradients enabled, after make_clipper"
                 )
             with torch.autocast(losses.device.type, enabled=False):  # the caller's, if any
-                self._clip(losses, calls, hidden, rows, real)
+                self._clip(self._scaled(losses), calls, hidden, rows, real)
         self._keep_real(real)
         for parameter in self.parameters.values():
             if parameter.grad is None:
@@ -342,6 +355,7 @@ class Clipper:
             real = real.to(losses.device)
             losses = torch.where(real, losses, losses.new_zeros(()))
         with torch.autocast(losses.device.type, enabled=False), self._guard.on():
+            losses = self._scaled(losses)
             structure, leaves = self._structure(losses, calls, hidden)
             verified = self._compared(losses, structure, leaves, rows, real, retain_graph=False)
         self._schedule.check_ahead(losses, structure.reached, rows, verified)
@@ -460,6 +474,19 @@ class Clipper:
             for name in group.parameters
         ]
 
+    def _scaled(self, losses: Tensor) -> Tensor:
+        return losses if self.loss_scale == 1 else losses * self.loss_scale
+
+    def _add_unclipped(self, losses: Tensor) -> None:
+        """Add the gradient of the summed losses to ``.grad``, by autograd."""
+        sums = [p.grad for p in self.parameters.values() if p.grad is not None]
+        if self.loss_scale != 1 and sums:  # to the gradient that is added, without a copy
+            torch._foreach_mul_(sums, self.loss_scale)
+        self._scaled(losses).sum().backward()
+        if self.loss_scale != 1:
+            sums = [p.grad for p in self.parameters.values() if p.grad is not None]
+            torch._foreach_mul_(sums, 1 / self.loss_scale)
+
     def _count(self) -> None:
         """Add the last norms to `below`."""
         usable = self.factors > 0
@@ -553,7 +580,7 @@ class Clipper:
             ahead = self._compared(losses, structure, leaves, rows, real, retain_graph=True)
         if due or permuting:
             turn = self._schedule.batches
-            check_order(self._capture, losses, structure, leaves, rows, turn)
+            check_order(self._capture, losses, structure, leaves, rows, turn, self.loss_scale)
         if due and ahead is not None:
             self._schedule.checked(*ahead)
             soon = self._schedule.soon
@@ -583,6 +610,7 @@ class Clipper:
             real,
             turn=self._schedule.batches,
             retain_graph=retain_graph,
+            scale=self.loss_scale,
         )
 
     def _agreed(self, flags: Sequence[bool], calls: Sequence[Call]) -> list[bool]:
@@ -608,6 +636,7 @@ class Clipper:
             self.cohort,
             arrived,
             self.careful or arrived is not None,  # stages of a pipeline wait for each other
+            self.loss_scale,
         )
 
     @property

@@ -1,19 +1,26 @@
-"""Losses in mixed precision: products in bfloat16, everything that is summed in float32.
+"""Losses in mixed precision: products in half precision, everything that is summed in float32.
 
-Li et al. 2022, appendix T, scale the loss for float16 and with it the threshold and the noise.
-bfloat16 has the range of float32, so that nothing is scaled and nothing can be forgotten.
+bfloat16 has the range of float32. In float16 small gradients vanish unless the loss is scaled
+before the backward, which is the clipper's to do and to undo (`dpft.privacy.clipping.scaling`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, ModelError
 from dpft.tasks.objectives.base import Batch, Losses
+from dpft.tasks.objectives.evaluation import evaluating
+
+if TYPE_CHECKING:
+    from dpft.privacy import Clipper
+
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Mixed:
@@ -24,10 +31,15 @@ class Mixed:
     computed in: the guarantee holds where those do not depend on other records, see
     `dpft.privacy.shapes`. Predictions are the objective's own, since the weights that are saved
     are float32.
+
+    Args:
+        objective: whose losses they are.
+        precision: ``bfloat16`` or ``float16``.
     """
 
-    def __init__(self, objective: Losses) -> None:
+    def __init__(self, objective: Losses, precision: str = "bfloat16") -> None:
         self._objective = objective
+        self._dtype = _DTYPES[precision]
 
     def collate(self, examples: Sequence[Any], widths: Sequence[int] | None = None) -> Batch:
         return self._objective.collate(examples, widths)
@@ -42,10 +54,45 @@ class Mixed:
         return self._objective.blank()
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """One loss per row, ``(B,)`` in float32."""
+        """One loss per row, ``(B,)`` in float32.
+
+        Raises:
+            ModelError: if the model computes with numbers that float16 does not have.
+        """
         device = next(iter(batch.tensors.values())).device
-        with torch.autocast(device.type, dtype=torch.bfloat16):
-            return self._objective.losses(model, batch).float()
+        try:
+            with torch.autocast(device.type, dtype=self._dtype):
+                return self._objective.losses(model, batch).float()
+        except RuntimeError as error:
+            if "without overflow" not in str(error):
+                raise
+            raise ModelError(
+                f"{type(model).__name__} computes with a number that precision=float16 does not "
+                f"have ({error}); type precision=bfloat16 or precision=float32"
+            ) from error
+
+
+def check_range(trained: Losses, model: nn.Module, clipper: Clipper) -> None:
+    """Refuse a model whose numbers leave float16's range for a blank already, which is nobody's.
+
+    Every record's loss would be infinite and every record left out, by a run that learns nothing.
+
+    Args:
+        trained: in half precision.
+        model: on its device.
+        clipper: attached to it.
+
+    Raises:
+        ModelError: if the loss of a blank is not finite.
+    """
+    batch = trained.collate([trained.blank()]).to(next(model.parameters()).device)
+    with torch.no_grad(), clipper.paused(), evaluating(model):
+        losses = trained.losses(model, batch)
+    if not bool(losses.isfinite().all()):
+        raise ModelError(
+            f"{type(model).__name__} has no finite loss for an empty record: its numbers go beyond "
+            "65504, the largest of float16; type precision=bfloat16 or precision=float32"
+        )
 
 
 def check_supported(precision: str, device: torch.device) -> None:
@@ -61,5 +108,5 @@ def check_supported(precision: str, device: torch.device) -> None:
     ):
         raise ConfigError(
             f"precision is bfloat16, which {torch.cuda.get_device_name(device)} has no arithmetic "
-            "for; type precision=float32"
+            "for; type precision=float16 or precision=float32"
         )

@@ -16,10 +16,14 @@ from dpft.privacy.clipping.checks.order import each_gradient, factors_of
 from dpft.privacy.clipping.checks.structure import Structure
 from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.rules import UnsupportedLayerError, Use
+from dpft.privacy.clipping.scaling import QUANTUM, unscaled
 from dpft.privacy.precision import full_precision
 
 # Records of a batch that rules are checked on, where they may be computed by themselves.
 RECORDS = 4
+
+# By how much losses are scaled less for a comparison than for their sum.
+_HEADROOM = 64.0
 
 
 class Verified(NamedTuple):
@@ -66,6 +70,7 @@ def check_rules(
     *,
     turn: int,
     retain_graph: bool,
+    scale: float = 1.0,
 ) -> Verified:
     """Compare the rules' sums with autograd's gradients; nothing is clipped yet.
 
@@ -87,6 +92,7 @@ def check_rules(
         real: which losses are of records, bool ``(B,)``; None: all.
         turn: see `dpft.privacy.clipping.checks.order.factors_of`.
         retain_graph: whether another backward is to come.
+        scale: of the losses (`scaling`).
 
     Raises:
         UnsupportedLayerError: naming a parameter whose rule gives another gradient, or whose
@@ -96,6 +102,11 @@ def check_rules(
     usable = losses.detach().isfinite()
     usable = usable if real is None else usable & real.to(usable.device)
     factors = factors_of(batch, turn).to(losses.device, losses.dtype)
+    quantum = QUANTUM if scale > 1 else 0.0
+    if scale > 1:
+        # Autograd rounds its sum over the records to float16 too, and it overflows before they do.
+        lower = min(scale, _HEADROOM)
+        factors, scale = factors / lower, scale / lower
     weighted = torch.where(usable, losses * factors, losses.new_zeros(())).sum()
     named = [group.parameters for group in groups]
     sums = RuleSums(parameters, structure.reached, named, batch)
@@ -105,16 +116,20 @@ def check_rules(
     def listen(call: Call, g: Tensor) -> None:
         call.hold()
         size = g.numel() + sum(x.numel() for x in call.inputs())
-        uses = uses_of(call, g, batch, rows)
+        uses = uses_of(call, g, batch, rows, scale)
         if call.automatic is None and not is_built_in(call.site.rule):
-            _check_apart(call, g, batch, rows, uses, records_to_check(batch, real), halved)
+            picked = records_to_check(batch, real)
+            _check_apart(call, g, batch, rows, uses, picked, halved, scale)
         for name, use in uses:
             sums.add(name, use, size, halved)
         call.let_go()
 
+    def complete(name: str, gradient: Tensor) -> None:
+        sums.complete(name, unscaled(gradient, scale))
+
     # A compiled block tells its gradients by tokens, which no way to a parameter goes through.
     tokens = structure.other_leaves if capture.compiled else ()
-    with each_gradient(parameters, sums.complete), capture.listening(listen), full_precision():
+    with each_gradient(parameters, complete), capture.listening(listen), full_precision():
         torch.autograd.grad(
             weighted,
             [*parameters.values(), *tokens],
@@ -122,7 +137,8 @@ def check_rules(
             allow_unused=True,
         )
     eps = torch.finfo(losses.dtype).eps  # where nothing is halved, the losses are not
-    verified = sums.verify(*((3e-2, 3e-4) if halved else (1e-3, 100 * eps)))
+    tolerances = (3e-2, 3e-4) if halved else (1e-3, 100 * eps)
+    verified = sums.verify(*tolerances, quantum / scale)
     for name, version in _versions(parameters).items():
         if version != before[name]:
             raise UnsupportedLayerError(
@@ -141,13 +157,14 @@ def _check_apart(
     uses: Sequence[tuple[str, Use]],
     records: Tensor,
     halved: bool,
+    scale: float,
 ) -> None:
     """Check that a rule gives a record the same gradient by itself as among others.
 
     Raises:
         UnsupportedLayerError: naming the parameter where it does not.
     """
-    a, g = rule_inputs(call, g, batch, rows)
+    a, g = rule_inputs(call, g, batch, rows, scale)
     tolerance = 3e-2 if halved else 1e-3
     names = call.site.names
     for record in records.to(g.device).unbind():
@@ -237,7 +254,7 @@ class RuleSums:
         self._theirs[name] = gradient
         self._compare(name)
 
-    def verify(self, tolerance: float, rounding: float) -> Verified:
+    def verify(self, tolerance: float, rounding: float, quantum: float = 0.0) -> Verified:
         """What the comparison has shown.
 
         Args:
@@ -245,6 +262,7 @@ class RuleSums:
                 the records had together before they cancelled, where `add` took in half
                 precision.
             rounding: of the largest gradient, what arithmetic may leave of one that is zero.
+            quantum: by which each number of a gradient may be off, however small it is.
 
         Raises:
             UnsupportedLayerError: naming a parameter whose rule gives another gradient.
@@ -272,6 +290,7 @@ class RuleSums:
             terms = terms if math.isfinite(terms) else 0.0
             allowed = tolerance * max(norms[name], terms)
             allowed += 1e-2 * tolerance * of_group[name] + rounding * largest
+            allowed += quantum * math.sqrt(self._parameters[name].numel())
             difference = apart[name]
             if not difference <= allowed:
                 raise UnsupportedLayerError(
@@ -281,7 +300,10 @@ class RuleSums:
                     "place, or the losses are not in the order of the input's rows"
                 )
         conclusive = all(
-            norms[name] > 0.1 * tolerance * of_group[name] + 10 * rounding * largest
+            norms[name]
+            > 0.1 * tolerance * of_group[name]
+            + 10 * rounding * largest
+            + 10 * quantum * math.sqrt(self._parameters[name].numel())
             for name in taking_part
             if name in finite
         )

@@ -52,13 +52,14 @@ class TwoBackwards:
 
         Where anything is in half precision, autograd would round the whole batch's sum to that, and
         one record could move it by more than its threshold; and zero times infinity is not zero.
-        Where parameters are sharded, autograd has no place for the sum. In these cases the backward
-        is of ``sum_i L_i`` again, and the sums are formed from ``a`` and ``g``.
+        Where parameters are sharded, autograd has no place for the sum; where losses are scaled, it
+        would scale the sum. In these cases the backward is of ``sum_i L_i`` again, and the sums are
+        formed from ``a`` and ``g``.
         """
         batch, c = self._batch, factors.values.detach()
         # A factor is 0 where a record is dropped, or a norm is beyond all numbers.
         dropped = factors.dropped is not None or (batch.careful and bool((c == 0).any()))
-        if batch.sharded or batch.structure.halved or dropped:
+        if batch.sharded or batch.structure.halved or batch.scale != 1 or dropped:
             batch.backward(lambda name, uses: batch.add_sum(name, uses, factors), gate=self._gate)
             return
         for call in batch.structure.reached:  # so that the backward frees activations as it goes

@@ -36,8 +36,9 @@ the norm, so that a clipped record is shorter than ``C`` by about a hundredth. T
 rounded: for ``g``, ``Q`` would be larger. The weaker bound ``Q <= S = sum_t |g_t| (|a_t| + f)``, 3
 to 8 times the norm there, is used only where no Gram matrix is formed: with one position, where all
 three are the same, and with `lee_kifer`. Gradients that are formed and kept are multiplied with
-their factors in float32 and need none of this. Two products, of the rounded number and of the rest,
-would hardly need an allowance, but take twice the time.
+their factors in float32 and need none of this; so are those of layers in float16, where step 1
+fails: ``|z|`` is up to 2^-25 there, which is not small beside ``c a_tj``. Two products, of the
+rounded number and of the rest, would hardly need an allowance, but take twice the time.
 """
 
 from __future__ import annotations
