@@ -92,6 +92,18 @@ def _settled() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _captures_stay_open() -> None:
+    """Hydra closes all log handlers, and absl's then its stream if that is no longer `sys.stderr`.
+
+    rouge-score imports absl, in whichever test is first: its stream would be the file with which
+    pytest captures, closed by a later test that trains under another `sys.stderr`.
+    """
+    from absl import logging
+
+    logging.get_absl_handler().python_handler.stream = sys.__stderr__
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     """The folder of real datasets, one subfolder each. Skips the test where there is none."""
