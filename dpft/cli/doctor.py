@@ -8,10 +8,10 @@ import re
 import shutil
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
@@ -73,9 +73,7 @@ def _findings(runs_dir: Path) -> Iterator[Finding]:
     facts = environment()
     yield Finding("dpft", True, f"{facts['dpft']['version']}, Python {facts['python']}")
     yield _versions()
-    yield Finding(
-        "processor", True, f"{facts['cpu']}, {facts['threads']} of {facts['cores']} cores"
-    )
+    yield _processor(facts)
     yield _memory(facts["ram_bytes"])
     yield from _gpus()
     yield _java()
@@ -83,6 +81,18 @@ def _findings(runs_dir: Path) -> Iterator[Finding]:
     yield _data()
     yield _disk(runs_dir)
     yield from _extras()
+
+
+def _processor(facts: Mapping[str, Any]) -> Finding:
+    from dpft.privacy.precision import has_tiles
+
+    halves = "by tiles (AMX)" if has_tiles() else "in float32: precision=float32 is faster"
+    return Finding(
+        "processor",
+        True,
+        f"{facts['cpu']}, {facts['threads']} of {facts['cores']} cores; "
+        f"products of bfloat16: {halves}",
+    )
 
 
 def _versions() -> Finding:

@@ -8,7 +8,9 @@ common: clipping would let any multiple of the threshold through. `full_precisio
 Factors that are in bfloat16 already need no rounding. The product of two such numbers has at most
 16 significant bits and is exact in float32, so that hardware for bfloat16 that adds up in float32
 computes what float32 would, many times faster: `mm`, `bmm` and `addmm_` use it where a device has
-it, and multiply the same numbers in float32 elsewhere.
+it, and multiply the same numbers in float32 elsewhere. Of CPUs those with tiles (AMX) have it. They
+take numbers below 2^-126 for zero, of factors and of results, in norms and sums alike
+(`rules.halves` on what that leaves).
 """
 
 from __future__ import annotations
@@ -85,18 +87,46 @@ def waits(device: torch.device) -> bool:
     return _simulated or device.type != "cpu"
 
 
+@lru_cache
+def has_tiles() -> bool:
+    """Whether this CPU multiplies numbers in bfloat16 and adds up in float32, and torch uses it."""
+    supported: Any = getattr(torch.cpu, "_is_amx_tile_supported", bool)  # not in every torch
+    return torch.backends.mkldnn.is_available() and bool(supported())
+
+
+@contextmanager
+def by_tiles(x: Tensor, y: Tensor) -> Iterator[None]:
+    """Within this context float32 copies of ``x`` and ``y`` may be multiplied in bfloat16.
+
+    Only where both are in bfloat16 now, which makes the products those of float32, and on a CPU
+    that has tiles. The setting is the process's: other threads should not multiply meanwhile.
+    """
+    if not (x.dtype == y.dtype == torch.bfloat16 and x.device.type == "cpu" and has_tiles()):
+        yield
+        return
+    _, _, products, _ = _backends()
+    before = products.fp32_precision
+    products.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        products.fp32_precision = before
+
+
 def mm(x: Tensor, y: Tensor) -> Tensor:
     """``x y`` of matrices, in float32 where both are in half precision."""
     if in_halves(x, y):
         return torch.mm(x, y, out_dtype=torch.float32)
-    return torch.mm(*_widened(x, y))
+    with by_tiles(x, y):
+        return torch.mm(*_widened(x, y))
 
 
 def bmm(x: Tensor, y: Tensor) -> Tensor:
     """``x y`` of stacks of matrices, in float32 where both are in half precision."""
     if in_halves(x, y):
         return torch.bmm(x, y, out_dtype=torch.float32)
-    return torch.bmm(*_widened(x, y))
+    with by_tiles(x, y):
+        return torch.bmm(*_widened(x, y))
 
 
 def addmm_(out: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -104,8 +134,9 @@ def addmm_(out: Tensor, x: Tensor, y: Tensor) -> Tensor:
     if out.dtype == torch.float32 and in_halves(x, y):
         torch.addmm(out, x, y, out_dtype=torch.float32, out=out)
         return out
-    x, y = _widened(x, y)
-    return out.addmm_(x.to(out.dtype), y.to(out.dtype))
+    with by_tiles(x, y):
+        x, y = _widened(x, y)
+        return out.addmm_(x.to(out.dtype), y.to(out.dtype))
 
 
 def in_halves(x: Tensor, y: Tensor) -> bool:

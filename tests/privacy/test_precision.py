@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from dpft.privacy import make_clipper
-from dpft.privacy.precision import full_precision
+from dpft.privacy import make_clipper, precision
+from dpft.privacy.clipping.rules.base import batched_gram
+from dpft.privacy.precision import by_tiles, full_precision
 from tests.privacy.reference import clear
 
 b = torch.backends
@@ -79,3 +80,49 @@ def test_every_product_of_norms_and_sums_is_formed_in_full_precision(style, monk
     assert used == {"ieee"}
     assert set(summed) <= {"ieee"}
     assert bool(summed) is (style in ("ghost", "lee_kifer"))
+
+
+@pytest.fixture
+def tiles(monkeypatch):
+    monkeypatch.setattr(precision, "has_tiles", lambda: True)
+
+
+@pytest.mark.parametrize(
+    "types", [("bfloat16", "bfloat16"), ("bfloat16", "float32"), ("float32",) * 2]
+)
+def test_tiles_multiply_what_is_in_bfloat16_already_and_nothing_else(types, tiles):
+    x, y = (torch.ones(2, 2, dtype=getattr(torch, name)) for name in types)
+    with full_precision():
+        before = b.mkldnn.matmul.fp32_precision
+        with by_tiles(x, y):
+            halved = b.mkldnn.matmul.fp32_precision == "bf16"
+            assert halved is (types == ("bfloat16", "bfloat16"))
+        assert b.mkldnn.matmul.fp32_precision == before
+        with pytest.raises(KeyError), by_tiles(x, y):
+            raise KeyError
+        assert b.mkldnn.matmul.fp32_precision == before
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_products_of_bfloat16_lose_no_more_than_float32_does(there, monkeypatch):
+    """Where nearly everything cancels, at sizes for which tiles are used where there are any."""
+    monkeypatch.setattr(
+        precision, "has_tiles", lambda: there and torch.backends.mkldnn.is_available()
+    )
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(3, 64, 96, generator=generator).bfloat16() for _ in range(2))
+    x = torch.cat([x, x], 2)
+    y = torch.cat([y, -y + 2.0**-9 * (y.abs() > 1)], 2)
+    exact = x.double() @ y.double().mT
+    allowed = 2.0**-24 * 192 * (x.double().abs() @ y.double().abs().mT)
+    assert (exact.abs() < 1e-2 * (x.double().abs() @ y.double().abs().mT)).all()
+    out = torch.zeros(64, 64)
+    with full_precision():
+        found = precision.bmm(x, y.mT)
+        assert ((precision.mm(x[0], y[0].mT) - exact[0]).abs() <= allowed[0]).all()
+        precision.addmm_(out, x[1], y[1].mT)
+        gram = batched_gram(x)
+    assert ((found - exact).abs() <= allowed).all()
+    assert ((out - exact[1]).abs() <= allowed[1]).all()
+    lengths = x.double().abs() @ x.double().abs().mT
+    assert ((gram - x.double() @ x.double().mT).abs() <= 2.0**-24 * 192 * lengths).all()

@@ -129,10 +129,13 @@ def scripted(monkeypatch):
         happens.pop(("saved", step), lambda: None)()
         save(directory, step, *rest)
 
+    # What a shell runs in the background ignores it.
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
     monkeypatch.setattr(Session, "_evaluate", evaluate)
     monkeypatch.setattr(HeldOut, "figures", figures)
     monkeypatch.setattr(runs.checkpoint, "save", saved)
-    return happens
+    yield happens
+    signal.signal(signal.SIGINT, usual)
 
 
 def fail():

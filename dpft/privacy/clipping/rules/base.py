@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dpft.privacy.precision import bmm, in_halves
+from dpft.privacy.precision import bmm, by_tiles, in_halves
 
 # A squared norm smaller than this many rounding errors of the terms it was summed from is not
 # trusted: it could understate the norm, and clipping would let too much through.
@@ -120,10 +120,11 @@ def batched_gram(x: Tensor) -> Tensor:
     batch, length, width = x.shape
     looped = x.device.type == "cpu" and length * length * width >= _LOOPED_GRAM
     if looped and not in_halves(x, x):
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
-        gram = x.new_empty(batch, length, length)
-        for i in range(batch):
-            torch.mm(x[i], x[i].t(), out=gram[i])
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        gram = wide.new_empty(batch, length, length)
+        with by_tiles(x, x):
+            for i in range(batch):
+                torch.mm(wide[i], wide[i].t(), out=gram[i])
         return gram
     return bmm(x, x.transpose(1, 2))
 
