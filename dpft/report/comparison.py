@@ -17,7 +17,7 @@ from dpft.report.markdown import table as markdown_table
 from dpft.report.terminal import echo
 from dpft.runs.record import HARNESS
 from dpft.tasks.metrics.baseline import cautions
-from dpft.tasks.metrics.shown import figure
+from dpft.tasks.metrics.shown import figure, standard_error
 
 Row = dict[str, str]
 # Columns by accountant.
@@ -63,7 +63,9 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
         if name.startswith(HARNESS):
             for metric, value in section["metrics"].items():
                 column = f"{name.removeprefix(HARNESS)} {metric}"
-                cells[column] = "-" if value is None else f"{value:.4f}"
+                cells[column] = (
+                    "-" if value is None else f"{value:.4f}{standard_error(metric, section)}"
+                )
     epsilon = Guarantee.of_record(record).epsilon
     for column, key in _EPSILONS.items():
         if key == "pld" and (epsilon is None or "pld" not in epsilon):

@@ -67,8 +67,8 @@ class Choice(Objective):
         with evaluating(model):
             batches = list(longest_first(examples, settings.batch_size))
             for chosen, answers in answered(batches, answer, cohort):
-                for i, (index, *of) in zip(chosen, answers, strict=True):
-                    found[i] = self.classes[index], *of
+                for i, (index, nll, likely) in zip(chosen, answers, strict=True):
+                    found[i] = self.classes[index], nll, likely
                 advance(len(chosen))
         return [
             Prediction(
