@@ -200,6 +200,7 @@ COMMANDS = {
     "validate parallel.shards=2": "belongs to parallel=fsdp",
     "validate optim=adam_bc clip=none": "type optim=adam",
     "validate compile=true clip=ghost": "type clip=bk",
+    "validate evaluate.every=1 evaluate.file=gone.csv": "gone.csv does not exist; expected records",
     "validate hydra.nope=1": "unknown setting hydra.nope",
     "validate resume=nowhere": "holds no config.yaml",
     "account clip=none": "there is nothing to account for",

@@ -41,6 +41,7 @@ def main(
     stay_offline_if_unreachable()
     from dpft.report.card import write_card
     from dpft.report.comparison import print_pairs, print_remarks
+    from dpft.tasks.metrics.shown import standard_error
     from dpft.training.harness import evaluate
 
     with runs.RunDirectory.open(path, trained.run.identity(), trained.text) as directory:
@@ -49,16 +50,15 @@ def main(
         write_card(directory.model, record)
     for name, section in sections.items():
         rows = [
-            (metric, "-" if value is None else f"{value:.4f}", _error(section, metric))
+            (
+                metric,
+                "-" if value is None else f"{value:.4f}",
+                standard_error(metric, section, before="standard error "),
+            )
             for metric, value in section["metrics"].items()
         ]
         print_pairs(f"{name}: {section['examples']:,} questions", rows)
     print_remarks(path, record)
-
-
-def _error(section: dict[str, Any], metric: str) -> str:
-    error = section["standard_errors"].get(metric)
-    return "" if error is None else f"standard error {error:.4f}"
 
 
 def _typed(arguments: Sequence[str]) -> dict[str, Any]:

@@ -31,6 +31,9 @@ def main(
         Path | None, typer.Option(help="JSONL or CSV; default: FILE.predictions.jsonl.")
     ] = None,
     column: Annotated[str, typer.Option(help="What the answers' column is called.")] = "prediction",
+    probabilities: Annotated[
+        bool, typer.Option(help="Also how likely each class is: probability_CLASS.")
+    ] = False,
 ) -> None:
     """A trained model's answers to the rows of a file: dpft predict RUN FILE
 
@@ -41,6 +44,11 @@ def main(
     from dpft.training.trained import loaded_run
 
     trained = loaded_run(path)
+    if probabilities and trained.task.needs.kind == "causal":
+        raise ConfigError(
+            f"--probabilities: {path.name} is a run of task={trained.task.name}, whose answers are "
+            "texts; expected a run of a classifier. Leave the option out"
+        )
     settings = decoding(overrides or (), trained.run.decode)
     out = out or file.with_name(f"{file.stem}.predictions.jsonl")
     if out.suffix not in _SUFFIXES:
@@ -55,6 +63,15 @@ def main(
     from dpft.config.offline import stay_offline_if_unreachable
 
     stay_offline_if_unreachable()
+    likely: list[str] = []
+    if probabilities:
+        from dpft.tasks.objectives.choice import Choice
+
+        objective = trained.task.objective(trained.loaded)
+        assert isinstance(objective, Choice)
+        likely = [f"probability_{name}" for name in objective.classes]
+        if taken := [name for name in likely if name in {*questions[0].cells, column}]:
+            raise ConfigError(f"{file} has a column {taken[0]!r}; rename it, or leave it out")
     from dpft.runs.atomic import write_atomic
     from dpft.training.predictions import predict
     from dpft.training.progress import Progress
@@ -69,6 +86,7 @@ def main(
         {
             **question.cells,
             **({"nll": p.nll, "tokens": p.tokens} if plain else {column: p.prediction}),
+            **dict(zip(likely, p.probabilities, strict=False)),
         }
         for question, p in zip(questions, found, strict=True)
     ]

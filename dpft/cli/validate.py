@@ -89,6 +89,7 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
     from dpft.tasks import load_task
 
     task = load_task(run.task)  # before torch is imported, which takes seconds
+    run.evaluate.check_file()
     check_processes(run, run.ranks or launched())
     if resumes:
         return []

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Literal
 
 from dpft.config.checks import Count
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,18 @@ class Evaluate:
     def where(self) -> str:
         """Which records are asked of: a split's name, or ``file``."""
         return self.split if self.file is None else "file"
+
+    def check_file(self) -> None:
+        """Refuse a file that is not there.
+
+        Raises:
+            DataError: naming it.
+        """
+        if self.file is not None and not Path(self.file).exists():
+            raise DataError(
+                f"evaluate.file={self.file} does not exist; expected records in the form of the "
+                "task, or type evaluate.split=dev"
+            )
 
     def steps_between(self, epoch: int) -> int:
         """``every`` as a number of steps, of which an epoch has so many."""

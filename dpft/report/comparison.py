@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from dpft.report.markdown import table as markdown_table
 from dpft.report.terminal import echo
 from dpft.runs.record import HARNESS
 from dpft.tasks.metrics.baseline import cautions
-from dpft.tasks.metrics.shown import figure
+from dpft.tasks.metrics.shown import figure, standard_error
 
 Row = dict[str, str]
+_BETWEEN = 3  # blanks around a column
+_NAME = 16  # columns for the name of a run, at least
 # Columns by accountant.
 _EPSILONS = {"eps PLD": "pld", "eps RDP": "rdp", "eps PRV": "prv", "eps GDP-CLT": "gdp_clt"}
 
@@ -63,7 +65,9 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
         if name.startswith(HARNESS):
             for metric, value in section["metrics"].items():
                 column = f"{name.removeprefix(HARNESS)} {metric}"
-                cells[column] = "-" if value is None else f"{value:.4f}"
+                cells[column] = (
+                    "-" if value is None else f"{value:.4f}{standard_error(metric, section)}"
+                )
     epsilon = Guarantee.of_record(record).epsilon
     for column, key in _EPSILONS.items():
         if key == "pld" and (epsilon is None or "pld" not in epsilon):
@@ -127,17 +131,41 @@ def _columns(rows: Sequence[Row]) -> list[str]:
 
 
 def _print(rows: Sequence[Row], records: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
-    """One column a run: few runs with many figures each fit a terminal best so."""
+    """One column a run: few runs with many figures each fit a terminal best so.
+
+    More runs than fit beside each other come in several tables, so that no number is broken.
+    """
     console = Console()
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("")
-    for r in rows:
-        table.add_column(r["run"], justify="right", overflow="fold")
-    for name in _columns(rows)[1:]:
-        table.add_row(name, *(_cell(r, name) for r in rows))
-    console.print(table)
+    names = _columns(rows)[1:]
+    for beside in _fitting(rows, names, console.width):
+        table = Table(box=box.SIMPLE_HEAD)
+        table.add_column("", no_wrap=True)
+        for r in beside:
+            table.add_column(r["run"], justify="right", overflow="fold", min_width=_width(r, names))
+        for name in names:
+            table.add_row(name, *(_cell(r, name) for r in beside))
+        console.print(table)
     for path, record in records:
         print_remarks(path, record)
+
+
+def _fitting(rows: Sequence[Row], names: Sequence[str], width: int) -> Iterator[list[Row]]:
+    """Runs that stand beside each other on so many columns of a terminal, one at least."""
+    free = left = width - max(map(len, names), default=0) - _BETWEEN
+    beside: list[Row] = []
+    for r in rows:
+        needed = _width(r, names) + _BETWEEN
+        if beside and needed > left:
+            yield beside
+            beside, left = [], free
+        beside.append(r)
+        left -= needed
+    yield beside
+
+
+def _width(r: Row, names: Sequence[str]) -> int:
+    """Columns for a run's figures; its name may be broken, into few lines."""
+    return max(min(len(r["run"]), _NAME), *(len(_cell(r, name)) for name in names))
 
 
 def print_remarks(path: Path, record: Mapping[str, Any]) -> None:

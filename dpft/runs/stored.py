@@ -7,9 +7,11 @@ from typing import Any
 
 import yaml
 
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, suggestion
+from dpft.runs.hidden import PRIVATE
 
 _VALUES = 100_000
+_NAMED = 3  # runs, where one is not found
 
 
 def stored_config(path: Path) -> tuple[str, dict[str, Any]]:
@@ -26,8 +28,8 @@ def stored_config(path: Path) -> tuple[str, dict[str, Any]]:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{path} holds no config.yaml that can be read; expected a run directory: give the "
-            "folder itself"
+            f"{path} holds no config.yaml that can be read; expected a run directory: "
+            f"{_runs_beside(path)}"
         ) from error
     try:
         content = yaml.safe_load(text)
@@ -43,6 +45,28 @@ def stored_config(path: Path) -> tuple[str, dict[str, Any]]:
     if not isinstance(content, dict):
         raise ConfigError(f"{file} is damaged: it holds no settings; restore the file")
     return text, content
+
+
+def _runs_beside(path: Path) -> str:
+    """What to type instead, where there are runs to go on with."""
+    folders = dict.fromkeys((path, path.parent, Path("runs")))
+    try:
+        runs = [
+            child
+            for folder in folders
+            if folder.is_dir()
+            for child in folder.iterdir()
+            if child.name != PRIVATE and (child / "config.yaml").is_file()
+        ]
+        latest = sorted(runs, key=lambda run: run.stat().st_mtime, reverse=True)
+    except OSError:
+        latest = []
+    if not latest:
+        return "give the folder itself"
+    close = suggestion(path.name, [run.name for run in latest])
+    more = f" and {len(latest) - _NAMED} more" if len(latest) > _NAMED else ""
+    named = ", ".join(map(str, latest[:_NAMED]))
+    return f"give the folder itself{close}; the latest here: {named}{more}"
 
 
 def _is_large(content: Any) -> bool:

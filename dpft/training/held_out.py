@@ -41,8 +41,9 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
     if settings.every is None:
         return ()
     if settings.file is not None:
+        settings.check_file()
         path = Path(settings.file)
-        if any(path.exists() and path.samefile(file) for file in _trained_on(task)):
+        if any(path.samefile(file) for file in _trained_on(task)):
             raise ConfigError(
                 f"evaluate.file={path} is trained on, and no noise covers what is computed from it "
                 "here; expected other records: a file of them, or evaluate.split"

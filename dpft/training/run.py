@@ -24,6 +24,7 @@ from dpft.privacy.guarantee import least_claim
 from dpft.report.card import write_card, write_descent
 from dpft.runs.paths import run_path
 from dpft.tasks import load_task
+from dpft.tasks.metrics.shown import shown
 from dpft.tasks.objectives.base import Prediction
 from dpft.training.predictions import predict, score_file, write_predictions
 from dpft.training.progress import Progress
@@ -213,7 +214,11 @@ def _decode_stage(
         scores={split: scores},
         generations={split: str(file.relative_to(directory.path))},
     )
-    tracker.scores(split, {k: v for k, v in scores["metrics"].items() if v is not None})
+    signature = scores["signature"]
+    tracker.scores(
+        split,
+        {k: shown(k, v, signature) for k, v in scores["metrics"].items() if v is not None},
+    )
 
 
 def _answers(

@@ -137,6 +137,7 @@ def test_account_calls_no_figure_of_shuffled_batches_a_bound():
             "name is 123 (int); expected str or null; as text, type \"name='123'\"",
         ),
         ("validate resume=nowhere", "nowhere holds no config.yaml"),
+        ("train resume=nowhere", "nowhere holds no config.yaml"),
         ("validate resume=5", "5 holds no config.yaml"),
         ("score nowhere", "does not exist"),
         ("score task=e2e", "expected one, as in dpft score task=e2e predictions=FILE"),

@@ -78,3 +78,15 @@ def test_a_model_that_learned_nothing_is_told_beside_its_score(capsys):
         text = " ".join(capsys.readouterr().out.split())
         assert "all 5 answers are the same, 'yes'" in text
         assert "no better than always answering the most frequent class" in text
+
+
+def test_no_number_is_broken_where_many_runs_stand_beside_each_other(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    paths = [Path(f"runs/lora-rank4-bk-eps{n}-seed{n}") for n in range(9)]
+    show([(path, PRIVATE) for path in paths])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    figures = [line.split()[1:] for line in lines if line.startswith("  BLEU ")]
+    assert len(figures) > 1
+    assert [one for line in figures for one in line] == ["0.6123"] * 9
+    assert not any("…" in line for line in lines)

@@ -1,7 +1,9 @@
 """What people take home: it loads without dpft, computes what the run's model does, and is all."""
 
+import csv
 import dataclasses
 import json
+import math
 import stat
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,9 +34,12 @@ from dpft.training.export import plan_export, preprocessor
 from dpft.training.run import run_experiment
 from dpft.training.talk import Talk
 from dpft.training.trained import loaded_run
+from tests.small_runs import settings
 
 BASE = Path(dpft.models.__file__).parent / "tiny"
 IDS = torch.tensor([[5, 6, 7, 8, 9, 10]])
+LIKED = {"good": "yes", "bad": "no"}
+OWN_ROWS = ("task.train_file=rows.csv", "task.test_share=0.25", "task.classes=[no,yes]")
 TURNS = [{"role": "user", "content": "hello"}]
 SECRETS = ("noise_key", "metrics.jsonl", "visits.csv", "ledger", "checkpoint", "private")
 
@@ -231,6 +236,43 @@ def test_an_answer_is_written_for_its_owner_alone(made, tmp_path):
     assert "exists; give another" in invoke("predict", made, file).output
     done = invoke("predict", made, file, "--out", tmp_path / "x.csv", "--column", "id")
     assert "has a column 'id'" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "header"),
+    [
+        (("task=classification", "task.source=auto", *OWN_ROWS), "text,label"),
+        (("task=sst2", "model=random-roberta", "task.mode=infill"), "sentence\tlabel"),
+    ],
+)
+def test_probabilities_of_all_classes_stand_beside_the_answer(tmp_path, monkeypatch, words, header):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"the film is {word}{n},{LIKED[word]}" for n in range(12) for word in LIKED]
+    Path("rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    folder = run_experiment(settings(tmp_path / "runs", *words)).path
+    comma, good, bad = ("\t", 1, 0) if "\t" in header else (",", "yes", "no")
+    file = tmp_path / ("new.csv" if comma == "," else "new.tsv")
+    file.write_text(f"{header}\na fine film{comma}{good}\nnothing works in it{comma}{bad}\n")
+    done = invoke("predict", folder, file, "--probabilities", "--out", "out.csv")
+    assert done.exit_code == 0, done.output
+    first, *others = found = list(csv.DictReader(Path("out.csv").read_text().splitlines()))
+    names = [name for name in first if name.startswith("probability_")]
+    assert len(names) == 2
+    assert len(others) == 1
+    for row in found:
+        likely = {name: float(row[name]) for name in names}
+        assert math.isclose(sum(likely.values()), 1)
+        assert f"probability_{row['prediction']}" == max(likely, key=likely.get)
+    if comma == ",":  # the rows come back with all their columns
+        again = ("--probabilities", "--column", "x", "--out", "two.csv")
+        done = invoke("predict", folder, "out.csv", *again)
+        assert "out.csv has a column 'probability_" in done.output
+
+
+def test_texts_have_no_probabilities_of_classes(made, tmp_path):
+    done = invoke("predict", made, tmp_path / "any.jsonl", "--probabilities")
+    assert done.exit_code == 2
+    assert "run is a run of task=chat, whose answers are texts" in " ".join(done.output.split())
 
 
 def test_a_chat_is_asked_in_the_template_and_told_as_it_is_written(made):

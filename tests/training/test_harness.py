@@ -11,6 +11,9 @@ from typer.testing import CliRunner
 from dpft import runs
 from dpft.cli.app import app
 from dpft.report.comparison import row
+from dpft.report.pages.gather import Options, gather
+from dpft.report.pages.sections import scores as scores_of
+from dpft.report.pages.target import Target
 from dpft.training.run import run_experiment
 from tests.small_runs import settings
 
@@ -100,8 +103,14 @@ def test_scores_are_part_of_the_record_and_the_run_stays_whole(made, asked):
     assert "5 shots" in group["signature"]
     assert scores == before["scores"]  # nothing of single tasks of a group, the run's own as before
     assert record["privacy"] == before["privacy"]
-    assert "| lm-eval colours | acc | 0.25 | 4 |" in (made / "model/README.md").read_text()
-    assert row(made, runs.read_record(made))["colours acc"] == "0.2500"
+    card = (made / "model/README.md").read_text()
+    assert "| lm-eval colours | acc | 0.25 ± 0.1250 | 4 |" in card
+    assert "| Score ± standard error |" in card
+    assert row(made, runs.read_record(made))["colours acc"] == "0.2500 ± 0.1250"
+    shown = scores_of(gather(Target(made, made.name), Options(), 0))
+    assert shown["head"][:4] == ("split", "metric", "score", "standard error")
+    assert ("lm-eval colours", "acc", "0.2500", "0.1250") in [line[:4] for line in shown["rows"]]
+    assert {line[3] for line in shown["rows"] if line[0] == "test"} == {"-"}
     runs.check_whole(made)
 
 

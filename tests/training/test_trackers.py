@@ -11,7 +11,7 @@ from dpft.config.schema import parse
 from dpft.privacy import Mechanism
 from dpft.training import trackers
 from dpft.training.run import run_experiment
-from dpft.training.trackers import Begun, Figures, Guarded, make_tracker
+from dpft.training.trackers import Begun, Figures, Guarded, files, make_tracker
 from dpft.training.trackers.base import public_settings
 
 SUMMARY = {
@@ -120,6 +120,24 @@ def test_steps_that_are_repeated_stand_in_the_file_once(tmp_path):
     assert [(row["step"], float(row["epsilon"])) for row in table] == [
         ("1", 10.0), ("2", 21.0), ("3", 31.0),
     ]  # fmt: skip
+
+
+def test_scores_are_tracked_on_the_scale_that_reports_show(tmp_path, quick_scores, monkeypatch):
+    """Not on that of E2E's scorer, from 0 to 1, which only the record keeps."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dpft.tasks.metrics.e2e.signature", lambda: "nist:abc")
+    tracked = {}
+
+    class Kept(files.CSV):
+        def scores(self, split, values):
+            tracked[split] = dict(values)
+
+    monkeypatch.setattr(trackers, "make_tracker", lambda name: Kept())
+    record = run_experiment(parse(compose([*RUN, "track=csv"]))).record
+    assert record["scores"]["test"]["metrics"]["BLEU"] == 0.5
+    assert tracked == {
+        "test": {"BLEU": 50.0, "NIST": 1.0, "METEOR": 0.2, "ROUGE_L": 30.0, "CIDEr": 0.4}
+    }
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow", "trackio"])

@@ -126,6 +126,9 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
                 if (record["mechanism"] or {}).get("repeated"):
                     damaged.append(f"{path}: {_REPEATED}")
                     continue
+                if wrong := _impossible(record):
+                    damaged.append(f"{file}: {wrong}: restore it from a copy")
+                    continue
                 found = IndexedRun(path, record, config["seed"], record["config_hash"])
                 records.setdefault(match_key(config), []).append(found)
             except DpftError as error:
@@ -133,3 +136,14 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 damaged.append(f"{path}: the record has no usable config ({error!r})")
     return Index(records, tuple(damaged))
+
+
+def _impossible(record: Mapping[str, Any]) -> str | None:
+    """A share of records that is none, as a record that was edited by hand may have it."""
+    for split, scored in record.get("scores", {}).items():
+        for name, value in scored["metrics"].items():
+            if name.partition("_")[0] in SHARES and value is not None and not 0 <= value <= 1:
+                return f"its {split} {name} is {value}; expected a share from 0 to 1"
+        if scored["examples"] < 0:
+            return f"its {split} scores are of {scored['examples']} examples; expected 0 or more"
+    return None

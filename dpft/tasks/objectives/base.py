@@ -7,7 +7,7 @@ positions and averages included. The guarantee rests on it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -72,6 +72,8 @@ class Prediction:
         tokens: how many tokens ``nll`` is a sum over.
         finished: whether a generated text came to its end, or was stopped; None: no such text.
         cut: whether the question was too long for the model and lost a part; None: not known.
+        probabilities: of all classes, in the order of the objective; none of a generated text, and
+            none where a predictions file was read.
     """
 
     source: str
@@ -82,6 +84,7 @@ class Prediction:
     tokens: int | None = None
     finished: bool | None = None
     cut: bool | None = None
+    probabilities: tuple[float, ...] = field(default=(), compare=False)
 
 
 def texts(predictions: Sequence[Prediction]) -> tuple[list[str], list[tuple[str, ...]]]:

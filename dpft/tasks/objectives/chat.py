@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,7 @@ from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.causal import Causal, CausalExample
 from dpft.tasks.objectives.chat_form import ChatForm, Turns
 from dpft.tasks.objectives.records import Conversation
-from dpft.tasks.objectives.tokens import token_ids
+from dpft.tasks.objectives.tokens import plain_ids, special_texts, token_ids
 
 ANSWERS = "assistant"
 PLAIN = (
@@ -23,6 +24,9 @@ PLAIN = (
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
 """A template for models that have none: ``role: text`` on a line, an end token after answers."""
+# Stands for the text of the special token of this number while a template writes turns around it.
+_MARK = "\ue0d8{}\ue0d8"
+_MARKS = re.compile(_MARK.format("([0-9]+)"))
 # Some templates tell the model which day it is: a run that is continued would see another text.
 _DAY = {"%Y": "2025", "%y": "25", "%m": "01", "%d": "01", "%B": "January", "%b": "Jan",
         "%A": "Wednesday", "%a": "Wed", "%H": "12", "%M": "00", "%S": "00"}  # fmt: skip
@@ -46,6 +50,9 @@ class Chat(Causal):
     too long by itself loses its end. Prompts for an answer have no end token before them: other
     programs, which know the template alone, ask so too.
 
+    Whoever writes ``<|im_end|>`` into a message ends no turn: the text of a special token is one in
+    what the template writes, and plain text in what people and models said.
+
     Args:
         template: in Jinja, of the model; see `PLAIN`.
         train_on: ``assistant`` or ``all``.
@@ -56,7 +63,7 @@ class Chat(Causal):
 
     def encode_all(self, records: Sequence[Conversation]) -> list[CausalExample]:
         spans = [list(self._spans(record.turns)) for record in records]
-        ids = iter(token_ids(self.tokenizer, [*chain.from_iterable(chain(*spans))]))
+        ids = iter(self._tokens([*chain.from_iterable(chain(*spans))]))
         made = self._of_all if self.train_on == "all" else self._of_exchanges
         return [made([(next(ids), next(ids)) for _ in one]) for one in spans]
 
@@ -82,7 +89,7 @@ class Chat(Causal):
 
     def _spans(self, turns: Turns) -> Iterator[tuple[str, str]]:
         """For each answer, what is new before it, and the answer, as the template writes them."""
-        done = ""
+        done, turns = "", self._marked(turns)
         for number, (role, _) in enumerate(turns):
             if role != ANSWERS:
                 continue
@@ -188,4 +195,38 @@ class Chat(Causal):
         return tuple(kept), len(whole) - len(kept)
 
     def _ids(self, turns: Turns) -> list[int]:
-        return token_ids(self.tokenizer, [self._rendered(turns, asks=True)])[0] or [self._end]
+        return self._tokens([self._rendered(self._marked(turns), asks=True)])[0] or [self._end]
+
+    @cached_property
+    def _special(self) -> tuple[str, ...]:
+        """Texts that are special tokens, the longest first."""
+        return tuple(sorted(special_texts(self.tokenizer), key=len, reverse=True))
+
+    @cached_property
+    def _plain(self) -> tuple[list[int], ...]:
+        """The tokens of each of these as plain text."""
+        return tuple(plain_ids(self.tokenizer, text) for text in self._special)
+
+    def _marked(self, turns: Turns) -> Turns:
+        """Turns with marks where they have the text of a special token."""
+        if not any(text in said for _, said in turns for text in (*self._special, _MARK[0])):
+            return turns
+        pattern = re.compile("|".join(map(re.escape, self._special)))
+
+        def mark(match: re.Match[str]) -> str:
+            return _MARK.format(self._special.index(match[0]))
+
+        # A mark that is there already goes: it would be read as such.
+        return [(role, pattern.sub(mark, _MARKS.sub("", said))) for role, said in turns]
+
+    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Of each text that a template wrote around marked turns."""
+        split = [_MARKS.split(text) for text in texts]  # text, number, text, number, ..., text
+        ids = iter(token_ids(self.tokenizer, [*chain.from_iterable(one[::2] for one in split)]))
+        found = []
+        for one in split:
+            tokens = list(next(ids))
+            for number in one[1::2]:
+                tokens += [*self._plain[int(number)], *next(ids)]
+            found.append(tokens)
+        return found

@@ -50,27 +50,40 @@ class Choice(Objective):
         """The most likely class of each instance, in order; of equal ones the first.
 
         Returns:
-            Predictions whose ``nll`` is that of the true class, in nats, and whose ``tokens`` is 1.
+            Predictions whose ``nll`` is that of the true class, in nats, and whose ``tokens`` is 1;
+            with the probabilities of all classes.
         """
         device = next(model.parameters()).device
         examples = [self.encode(instance.record) for instance in instances]
-        found: list[tuple[str, float]] = [("", math.nan)] * len(examples)
+        found: list[tuple[str, float, tuple[float, ...]]] = [("", math.nan, ())] * len(examples)
 
-        def answer(chosen: list[int]) -> list[tuple[int, float]]:
+        def answer(chosen: list[int]) -> list[tuple[int, float, tuple[float, ...]]]:
             batch = self.collate([examples[i] for i in chosen]).to(device)
             logits = self.scores(model, batch).double()
             nll = F.cross_entropy(logits, batch.tensors["labels"], reduction="none")
-            return list(zip(logits.argmax(1).tolist(), nll.tolist(), strict=True))
+            likely = [tuple(row) for row in logits.softmax(1).tolist()]
+            return list(zip(logits.argmax(1).tolist(), nll.tolist(), likely, strict=True))
 
         with evaluating(model):
             batches = list(longest_first(examples, settings.batch_size))
             for chosen, answers in answered(batches, answer, cohort):
-                for i, (index, value) in zip(chosen, answers, strict=True):
-                    found[i] = self.classes[index], value
+                for i, (index, nll, likely) in zip(chosen, answers, strict=True):
+                    found[i] = self.classes[index], nll, likely
                 advance(len(chosen))
         return [
-            Prediction(i.record.source, name, i.references, i.subset, value, 1, cut=_cut(example))
-            for i, (name, value), example in zip(instances, found, examples, strict=True)
+            Prediction(
+                instance.record.source,
+                name,
+                instance.references,
+                instance.subset,
+                nll,
+                1,
+                cut=_cut(example),
+                probabilities=likely,
+            )
+            for instance, (name, nll, likely), example in zip(
+                instances, found, examples, strict=True
+            )
         ]
 
 

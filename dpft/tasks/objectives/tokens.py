@@ -24,6 +24,28 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[
     return [encoding.ids if text else [] for text, encoding in zip(texts, found, strict=True)]
 
 
+def special_texts(tokenizer: PreTrainedTokenizerBase) -> set[str]:
+    """The texts that a tokenizer makes its special tokens of, wherever they stand."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    return {*tokenizer.all_special_tokens, *(str(token) for token in added if token.special)}
+
+
+def plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """The tokens of a text such as ``<|im_end|>``, none of which is the special one."""
+
+    def ids(piece: str) -> list[int]:
+        found: list[int] = tokenizer.encode(
+            piece, add_special_tokens=False, split_special_tokens=True, verbose=False
+        )
+        return found
+
+    whole = ids(text)
+    if tokenizer.convert_tokens_to_ids(text) not in whole:
+        return whole
+    # The vocabulary itself has it as a piece of text.
+    return [token for character in text for token in ids(character)]
+
+
 def fast_backend(tokenizer: PreTrainedTokenizerBase) -> Any:
     """What makes the tokens of a tokenizer that is no Python, ready for whole texts.
 

@@ -42,7 +42,7 @@ class Tracker(Protocol):
         ...
 
     def scores(self, split: str, values: Mapping[str, float]) -> None:
-        """After a split was scored."""
+        """After a split was scored; on the scales that scores are shown on."""
         ...
 
     def end(self) -> None:

@@ -43,6 +43,19 @@ def test_damaged_records_are_named_and_the_others_count(tmp_path):
     assert [Path(line.partition(":")[0]).name for line in index.damaged] == ["empty", "old", "torn"]
 
 
+@pytest.mark.parametrize("value", [1.5, -0.25])
+def test_a_share_that_is_none_is_named_with_its_record(tmp_path, value):
+    """What a hand wrote into it: its standard error would be the root of a negative number."""
+    one = run_of(plan(), "full")
+    write_record(tmp_path / "good", one, metrics={"accuracy": 1.0})
+    write_record(tmp_path / "edited", one, metrics={"accuracy_matched": value})
+    index = make_index([tmp_path])
+    assert [found.path.name for found in index.of(one.key)] == ["good"]
+    (said,) = index.damaged
+    assert f"{tmp_path / 'edited' / 'record.json'}: its test accuracy_matched is {value}" in said
+    assert "expected a share from 0 to 1" in said
+
+
 def test_runs_set_aside_do_not_count(tmp_path):
     one = run_of(plan(), "full")
     write_record(tmp_path / "run.old-1", one)

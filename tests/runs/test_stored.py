@@ -1,0 +1,31 @@
+"""The settings of a run that is not there: what is said instead."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dpft.config.errors import ConfigError
+from dpft.runs.stored import stored_config
+
+
+def test_runs_that_are_there_are_named_the_latest_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for age, name in enumerate(("visits", "letters", "notes", "mails", "private")):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.yaml").write_text("{}")
+        os.utime(tmp_path / "runs" / name, (1e9 - age, 1e9 - age))
+    with pytest.raises(ConfigError, match="expected a run directory") as caught:
+        stored_config(Path("vists"))
+    said = str(caught.value)
+    assert "vists holds no config.yaml" in said
+    assert "did you mean 'visits'?" in said
+    assert said.endswith("the latest here: runs/visits, runs/letters, runs/notes and 1 more")
+    with pytest.raises(ConfigError, match="the latest here: runs/visits"):
+        stored_config(Path("runs"))  # the folder of runs, and not one of them
+
+
+def test_without_runs_the_advice_is_general(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"give the folder itself$"):
+        stored_config(Path("nowhere"))
