@@ -232,6 +232,7 @@ def _score(row: Row, column: Column, cell: Cell, side: Side) -> Score | None:
             cell.ours,
             spread,
             sampling=cell.sampling,
+            by_seed=cell.by_seed,
             runs=tuple(map(shown_path, cell.paths)),
             marks="".join(mark.letter for mark in cell.marks),
         )
