@@ -123,7 +123,7 @@ def minutes(run: Run) -> float:
     epochs = optim.epochs or 0 if optim.steps is None else 0
     slow = 2 if (optim.batch_size or SMALL_BATCH) < SMALL_BATCH else 1
     seconds = slow * RATES[run.model.name] * records * epochs / 1000
-    return seconds / 60 + FIXED.get(task["name"], 0.5)
+    return float(seconds / 60 + FIXED.get(task["name"], 0.5))
 
 
 def queue(names: Sequence[str] = ()) -> list[tuple[Claim, list[Need], list[Need]]]:

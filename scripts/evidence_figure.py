@@ -12,13 +12,14 @@ import argparse
 import io
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import evidence
 
+from dpft.reproduce import claims
 from dpft.reproduce.claims import Claim
 from dpft.reproduce.claims.cells import Evidence
 from dpft.reproduce.claims.comparison import Comparison, Outcome, Side
@@ -41,7 +42,7 @@ DPI = 100
 def results(index: Index) -> list[Result]:
     """Of the claims that runs on a laptop decide, in the order of the papers."""
     known = Evidence(index, [])
-    return [evaluate(claim, known) for claim in evidence.claims.load() if evidence.needs(claim)]
+    return [evaluate(claim, known) for claim in claims.load() if evidence.needs(claim)]
 
 
 def of_runs(result: Result) -> list[Comparison]:
@@ -49,22 +50,22 @@ def of_runs(result: Result) -> list[Comparison]:
     return [one for one in result.ours if one.known and one.side in OF_RUNS]
 
 
-def records_of(compared: Sequence[Comparison], index: Index) -> list[dict[str, Any]]:
+def records_of(compared: Sequence[Comparison], index: Index) -> list[Mapping[str, Any]]:
     """The records behind comparisons, each once."""
     known = {shown_path(one.path): one.record for group in index.records.values() for one in group}
     return [known[path] for path in dict.fromkeys(path for one in compared for path in one.runs)]
 
 
-def hours(records: Sequence[dict[str, Any]]) -> float:
+def hours(records: Sequence[Mapping[str, Any]]) -> float:
     """Core hours of training, as recorded: on a shared machine they are too many."""
     seconds = (
         record["training"]["seconds"] * (record["environment"]["threads"] or 1)
         for record in records
     )
-    return sum(seconds) / 3600
+    return float(sum(seconds)) / 3600
 
 
-def models(records: Sequence[dict[str, Any]]) -> str:
+def models(records: Sequence[Mapping[str, Any]]) -> str:
     """Names of the models that ran."""
     return ", ".join(dict.fromkeys(record["config"]["model"]["name"] for record in records)) or "-"
 
@@ -164,7 +165,7 @@ def draw(axes: Axes, compared: Sequence[Comparison]) -> None:
     )
 
 
-def title(result: Result, records: Sequence[dict[str, Any]]) -> str:
+def title(result: Result, records: Sequence[Mapping[str, Any]]) -> str:
     """The claim, its verdict, and the models that ran, whose places the rows name."""
     says = textwrap.fill(f"{result.claim.name}: {result.claim.says}", 105)
     verdict = counted(result.by_us, result.reasons)

@@ -29,13 +29,13 @@ def test_the_page_has_the_table_of_the_committed_records(script):
 
 
 def test_a_line_has_the_interval_its_seeds_and_what_they_cost(script, tmp_path, monkeypatch):
-    (claim,) = script.evidence.claims.load("li2022/c10")
+    (claim,) = script.claims.load("li2022/c10")
     for number, need in enumerate(script.evidence.needs(claim)):
         for seed in (1, 2, 3):
             path = tmp_path / f"{number}-{seed}"
             score = 0.5 + 0.01 * (2 * number - 1) * seed
             write_record(path, need.planned, seed, {"BLEU": score})
-    monkeypatch.setattr(script.evidence.claims, "load", lambda: [claim])
+    monkeypatch.setattr(script.claims, "load", lambda: [claim])
     monkeypatch.setattr(script, "hours", lambda records: len(records) / 2)
     index = make_index([tmp_path])
     (line,) = script.table(script.results(index), index).splitlines()[2:]
