@@ -30,7 +30,7 @@ from pathlib import Path
 from dpft import runs
 from dpft.config.schema import Run
 from dpft.reproduce import claims
-from dpft.reproduce.claims.cells import Evidence, compare_cells
+from dpft.reproduce.claims.cells import LAPTOP_SEEDS, Evidence, compare_cells
 from dpft.reproduce.claims.comparison import Outcome, Side
 from dpft.reproduce.claims.schema import CellsCheck, Claim, FigureCheck
 from dpft.reproduce.papers import Column, PaperTable, Row
@@ -39,7 +39,7 @@ from dpft.reproduce.tables.plan import Plan, PlannedRun, make_plan, words_at
 from dpft.reproduce.tables.record_index import Index, make_index
 
 RUNS = Path("runs")
-SEEDS = (1, 2, 3)
+SEEDS = LAPTOP_SEEDS
 PILOT_SEED = 0
 # Core milliseconds a record and epoch, rounded up: medians of `training.seconds` in results/ where
 # there are any, which a shared machine made too long rather than too short; guesses for the rest.
