@@ -1,31 +1,202 @@
 """Run the queue of docs/explanation/evidence.md, one process at a time, without finished runs.
 
-    python scripts/evidence.py --list            # the order, and what is done
-    DPFT_DATA=FOLDER python scripts/evidence.py
-    DPFT_DATA=FOLDER python scripts/evidence.py a b
+    python scripts/evidence.py --list                  # the order, hours, and what is done
+    DPFT_DATA=FOLDER python scripts/evidence.py        # all of it
+    DPFT_DATA=FOLDER python scripts/evidence.py li2022/c13 he2022 b
+    python scripts/evidence.py --page                  # the tables of docs/explanation/evidence.md
 
-Type it in the folder that holds ladder/, which scripts/pretrain_ladder.py wrote. A study is some
-rows of settings. Where rates are to be chosen, each row is first run once at every rate, with
-seed 0 and scored on dev; then each row with its best rate, once a seed, scored as the task says.
-Runs lie in runs/, the chosen rates in runs/rates.json. `dpft sweep` makes the runs, so that a queue
-that was killed goes on by the same command.
+Type it in the folder that holds ladder/, which scripts/pretrain_ladder.py wrote. First come the
+claims (`dpft claims`) that laptop-scale runs decide, cheap first: of their tables and figures the
+rows that the claim compares, once a seed. A run that several claims want is made once, and one that
+lies in runs/ or results/ is not made again. `dpft claims` counts them, whatever made them.
+
+Then come studies that no table has: some rows of settings. Where rates are to be chosen, each row
+is first run once at every rate, with seed 0 and scored on dev; then each row with its best rate,
+once a seed, scored as the task says. Their runs lie in runs/, the chosen rates in runs/rates.json.
+`dpft sweep` makes all runs, so that a queue that was killed goes on by the same command.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dpft import runs
+from dpft.config.schema import Run
+from dpft.reproduce import claims
+from dpft.reproduce.claims.cells import LAPTOP_SEEDS, Evidence, compare_cells
+from dpft.reproduce.claims.comparison import Outcome, Side
+from dpft.reproduce.claims.schema import CellsCheck, Claim, FigureCheck
+from dpft.reproduce.papers import Column, PaperTable, Row
+from dpft.reproduce.tables.cells import Cell, chosen
+from dpft.reproduce.tables.plan import Plan, PlannedRun, make_plan, words_at
+from dpft.reproduce.tables.record_index import Index, make_index
 
 RUNS = Path("runs")
-SEEDS = (1, 2, 3)
+SEEDS = LAPTOP_SEEDS
 PILOT_SEED = 0
+# Core milliseconds a record and epoch, rounded up: medians of `training.seconds` in results/ where
+# there are any, which a shared machine made too long rather than too short; guesses for the rest.
+RATES = {
+    "tiny": 5, "gpt2-0.8m": 9, "gpt2-3m": 22, "gpt2-12m": 60, "minilm": 20, "minilm-masked": 20,
+    "random-wrn": 3,
+}  # fmt: skip
+# Core minutes to start, check the first batch and score, by task; texts are decoded.
+FIXED = {"e2e": 1.5, "dart": 2.0, "cifar10": 0.3}
+SMALL_BATCH = 32  # below it a record takes about twice as long
+
+
+class Wanted(Evidence):
+    """No evidence at all; notes which cells of a laptop's runs a claim compares."""
+
+    def __init__(self) -> None:
+        super().__init__(Index(), [])
+        self.cells: list[tuple[PaperTable, Row, Column]] = []
+
+    def cell(self, table: PaperTable, row: Row, column: Column, scale: str) -> Cell:
+        """As without records."""
+        possible = row.run is not None and column.metrics and row.printed[column.key] is not None
+        if scale == "laptop" and possible:
+            self.cells.append((table, row, column))
+        return super().cell(table, row, column, scale)
+
+
+@dataclass(frozen=True)
+class Need:
+    """A run that a claim compares, with the score that it is compared by.
+
+    Attributes:
+        source: ``table li2022/7``, or ``figure``.
+        plan: of its cell alone.
+        planned: its settings.
+        column: the score.
+    """
+
+    source: str
+    plan: Plan
+    planned: PlannedRun
+    column: Column
+
+    def lacking(self, index: Index) -> list[int]:
+        """The seeds that no record has."""
+        have = chosen(self.planned, replace(self.plan, seeds=SEEDS), index, self.column)
+        return [seed for seed in SEEDS if seed not in have]
+
+
+def needs(claim: Claim) -> list[Need]:
+    """The runs at a laptop's scale that decide a claim, each once; none where none does."""
+    found: dict[tuple[str, ...], Need] = {}
+    for check in claim.checks:
+        if not (isinstance(check, CellsCheck) and check.ours):
+            continue
+        wanted = Wanted()
+        compared, _ = compare_cells(check, wanted)
+        # A row that is compared with a copied number alone decides nothing at this scale.
+        if not any(c.side is Side.LAPTOP and c.outcome is Outcome.LACKING for c in compared):
+            continue
+        kind = "figure" if isinstance(check, FigureCheck) else "table"
+        for table, row, column in wanted.cells:
+            words = words_at(table, column, row, "laptop")
+            if words not in found:
+                plan = make_plan(replace(table, rows=(row,), columns=(column,)), "laptop")
+                found[words] = Need(f"{kind} {table.name}", plan, plan.runs[0, 0], column)
+    return list(found.values())
+
+
+def sources(own: Iterable[Need]) -> str:
+    """The tables and figures whose rows are compared, as they are typed."""
+    return ", ".join(dict.fromkeys(need.source for need in own))
+
+
+def minutes(run: Run) -> float:
+    """What a run may take of one core."""
+    task, optim = run.task, run.optim
+    records = task.get("limit_train") or task["train_size"]
+    if task["name"] == "dart" and task.get("train_split") == "dev":
+        records = 6_980
+    epochs = optim.epochs or 0 if optim.steps is None else 0
+    slow = 2 if (optim.batch_size or SMALL_BATCH) < SMALL_BATCH else 1
+    seconds = slow * RATES[run.model.name] * records * epochs / 1000
+    return float(seconds / 60 + FIXED.get(task["name"], 0.5))
+
+
+def queue(names: Sequence[str] = ()) -> list[tuple[Claim, list[Need], list[Need]]]:
+    """Claims that runs on a laptop decide, cheap first.
+
+    With each its runs, and those of them that no claim before it has.
+    """
+    asked = [one for one in claims.load() if not names or {one.name, one.paper} & {*names}]
+    listed = [(claim, own) for claim in asked if (own := needs(claim))]
+    listed.sort(key=lambda one: sum(minutes(need.planned.run) for need in one[1]))
+    seen: set[str] = set()
+    ordered = []
+    for claim, own in listed:
+        new = [need for need in own if need.planned.key not in seen]
+        seen |= {need.planned.key for need in new}
+        ordered.append((claim, own, new))
+    return ordered
+
+
+def rungs(own: Iterable[Need]) -> list[str]:
+    """The ladder's rungs that the runs begin with."""
+    paths = dict.fromkeys(str(need.planned.run.model.path) for need in own)
+    return [path for path in paths if path.startswith("ladder/")]
+
+
+def decide(claim: Claim, own: Sequence[Need]) -> bool:
+    """Make what a claim lacks; say whether all is there."""
+    absent = [path for path in rungs(own) if not Path(path).is_dir()]
+    if absent:
+        commands = "; ".join(
+            f"python scripts/pretrain_ladder.py {Path(path).name} --text text --out ladder"
+            for path in absent
+        )
+        print(f"== {claim.name} waits for {', '.join(absent)}: {commands}", flush=True)
+        return False
+    index = records()
+    lines = [
+        shlex.join(need.planned.overrides(seed)) for need in own for seed in need.lacking(index)
+    ]
+    if not lines:
+        return True
+    name = claim.name.replace("/", "-")
+    file = RUNS / f"{name}.txt"
+    RUNS.mkdir(exist_ok=True)
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = ["dpft", "sweep", "--list", str(file)]
+    print(f"== {claim.name}:", *command, flush=True)
+    subprocess.run(command, check=False)
+    return not any(need.lacking(records()) for need in own)
+
+
+def records() -> Index:
+    """Those in runs/ and results/, here or beside this file."""
+    folders = [RUNS, Path("results"), Path(__file__).parents[1] / "results"]
+    return make_index([folder for folder in dict.fromkeys(folders) if folder.is_dir()])
+
+
+def page() -> str:
+    """The table of docs/explanation/evidence.md, of what no record changes."""
+    heads = ["claim", "rows of", "settings", "new", "core hours", "longest run, minutes", "rungs"]
+    rows = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    total = 0.0
+    for claim, own, new in queue():
+        hours = len(SEEDS) * sum(minutes(need.planned.run) for need in new) / 60
+        total += hours
+        longest = max(minutes(need.planned.run) for need in own)
+        ladder = ", ".join(f"`{Path(path).name}`" for path in rungs(own)) or "-"
+        rows.append(
+            f"| `{claim.name}` | {sources(own)} | {len(own)} | {len(new)} | {hours:.1f} "
+            f"| {longest:.0f} | {ladder} |"
+        )
+    rows.append(f"| all | | | | {total:.0f} | | |")
+    return "\n".join(rows) + "\n"
 
 
 @dataclass(frozen=True)
@@ -60,10 +231,8 @@ def rung(name: str) -> str:
 E2E = "task=e2e optim.batch_size=1024 clip=bk clip.threshold=0.1"
 TINY = f"{E2E} {rung('0.8m')} eps=3"
 SST2 = "task=sst2 model=minilm eps=3 optim.batch_size=1024 optim.epochs=3 optim.schedule=linear"
-FILLED = "model=custom model.name=minilm-masked model.path=ladder/minilm"
 HALF = "optim.epochs=1"
 METHODS = {
-    "full": "adapt=full",
     "lora16": "adapt=lora adapt.rank=16",
     "prefix": "adapt=prefix",
     "rgp8": "adapt=rgp adapt.rank=8",
@@ -71,10 +240,10 @@ METHODS = {
     "retrain": "adapt=scratch",
 }
 WIDE = ("optim.lr=5e-4", "optim.lr=1e-3", "optim.lr=2e-3", "optim.lr=4e-3", "optim.lr=1e-2")
-RATES = WIDE[1:4]
+SEARCHED = WIDE[1:4]
 NARROW = ("optim.lr=1.25e-4", "optim.lr=2.5e-4", *WIDE[:4])
 
-# In the order in which they are run: cheap first, so that every finding has something early.
+# What no table has: styles without a row, rates that are searched, and an optimiser of later work.
 STUDIES = (
     Study(
         "i", "styles", f"{TINY} optim.epochs=1 optim.lr=2e-3", {
@@ -84,48 +253,19 @@ STUDIES = (
             "linear": "adapt=linear model.tied=false",
         }, seeds=(1,),
     ),
-    Study("a", "size-0.8m", f"{TINY} optim.epochs=3", rates=RATES, pilot=HALF),
-    Study(
-        "d", "corners", f"{TINY} optim.epochs=3", {
-            f"batch{batch}-lr{rate}": f"optim.batch_size={batch} optim.lr={rate}"
-            for batch in (64, 1024) for rate in ("1.25e-4", "2e-3")
-        },
-    ),
-    Study(
-        "d", "thresholds", f"{TINY} optim.epochs=3 optim.lr=2e-3",
-        {f"C{c}": f"clip.threshold={c}" for c in ("0.01", "1", "10", "100")},
-    ),
-    Study(
-        "e", "sst2", f"{SST2} optim.lr=1e-3", {
-            "flat": "clip=bk", "per_layer": "clip=per_layer",
-            "per_layer_adaptive": "clip=per_layer_adaptive",
-        }, score="accuracy",
-    ),
-    Study(
-        "c", "infill-sst2", f"{SST2} {FILLED} clip=bk optim.lr=1e-3",
-        {"head": "task.mode=head", "infill": "task.mode=infill"}, score="accuracy",
-    ),
-    Study("a", "size-3m", f"{E2E} {rung('3m')} eps=3 optim.epochs=3", rates=RATES, pilot=HALF),
-    Study(
-        "b", "methods-3m", f"{E2E} {rung('3m')} eps=3 optim.epochs=3",
-        {name: row for name, row in METHODS.items() if name != "full"}, rates=WIDE, pilot=HALF,
-    ),
-    Study("a", "size-12m", f"{E2E} {rung('12m')} eps=3 optim.epochs=3", rates=RATES, pilot=HALF),
-    Study(
-        "b", "methods-12m", f"{E2E} {rung('12m')} eps=3 optim.epochs=3",
-        {"lora16": METHODS["lora16"]}, rates=WIDE, pilot=HALF,
-    ),
+    Study("a", "size-0.8m", f"{TINY} optim.epochs=3", rates=SEARCHED, pilot=HALF),
     Study(
         "j", "adam-bc-e2e", f"{TINY} optim.epochs=3",
         {"adam": "optim=adam", "adam_bc": "optim=adam_bc"}, rates=NARROW, pilot=HALF,
     ),
+    Study("a", "size-3m", f"{E2E} {rung('3m')} eps=3 optim.epochs=3", rates=SEARCHED, pilot=HALF),
+    Study(
+        "b", "methods-3m", f"{E2E} {rung('3m')} eps=3 optim.epochs=3", METHODS, rates=WIDE,
+        pilot=HALF,
+    ),
     Study(
         "j", "adam-bc-sst2", f"{SST2} clip=bk", {"adam": "optim=adam", "adam_bc": "optim=adam_bc"},
         score="accuracy", rates=NARROW, pilot=HALF,
-    ),
-    Study(
-        "h", "cifar10", "task=cifar10 model=wrn16-4 clip=bk eps=8 optim=sgd optim.lr=4 "
-        "optim.batch_size=4096 optim.epochs=10", score="accuracy", seeds=(1,),
     ),
 )  # fmt: skip
 
@@ -203,20 +343,39 @@ def make(study: Study) -> bool:
     return sweep(study.name, finals(study, rates))
 
 
+def show(listed: Sequence[tuple[Claim, list[Need], list[Need]]], studies: Iterable[Study]) -> None:
+    """The order, the hours that are left, and what is done."""
+    index = records()
+    for claim, own, new in listed:
+        left = sum(minutes(need.planned.run) * len(need.lacking(index)) for need in new)
+        done = sum(len(SEEDS) - len(need.lacking(index)) for need in own)
+        total = len(own) * len(SEEDS)
+        progress = f"{done:3} of {total:3} runs, {left / 60:4.1f} core hours"
+        print(f"{claim.name}  {progress}  {sources(own)}")
+    for study in studies:
+        names = [*pilots(study), *finals(study, dict.fromkeys(study.rows, ""))]
+        done = sum((RUNS / name / "DONE").exists() for name in names)
+        print(f"{study.finding:10}  {done:3} of {len(names):3} runs  {study.name}")
+
+
 def main() -> None:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(description="Run the queue of docs/explanation/evidence.md.")
-    parser.add_argument("findings", nargs="*", help="letters; default: all")
+    parser.add_argument("names", nargs="*", help="claims, papers, or letters; default: all")
     parser.add_argument("--list", action="store_true", help="show the queue and what is done")
+    parser.add_argument("--page", action="store_true", help="the table of the documentation")
     args = parser.parse_args()
-    chosen = [s for s in STUDIES if not args.findings or s.finding in args.findings]
-    if args.list:
-        for study in chosen:
-            names = [*pilots(study), *finals(study, dict.fromkeys(study.rows, ""))]
-            done = sum((RUNS / name / "DONE").exists() for name in names)
-            print(f"{study.finding}  {study.name:14} {done} of {len(names)} runs")
+    if args.page:
+        print(page(), end="")
         return
-    failed = [study.name for study in chosen if not make(study)]
+    papers = [name for name in args.names if "20" in name]
+    listed = queue(papers) if papers or not args.names else []
+    studies = [s for s in STUDIES if not args.names or s.finding in args.names]
+    if args.list:
+        show(listed, studies)
+        return
+    failed = [claim.name for claim, own, _ in listed if not decide(claim, own)]
+    failed += [study.name for study in studies if not make(study)]
     if failed:
         sys.exit(f"not all runs of {', '.join(failed)}: see runs/sweeps/NAME/log.txt")
 

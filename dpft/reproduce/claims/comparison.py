@@ -9,6 +9,10 @@ in full, and as 0.5% where it is less, since two seeds that happen to agree are 
 ours that are shares of the scored records, as accuracy is, differ by two standard errors of such a
 share or not at all.
 
+Where both settings have runs with the same two seeds or more, their paired difference decides in
+place of the margin: see `dpft.reproduce.claims.paired`. Whether ours is as good is decided so only
+where the claim says how far apart is as good (``equivalence``).
+
 **Outcomes.** With ``d`` the amount by which the first number is better and ``m`` the margin:
 
 ============== ===================== ==================== =====================
@@ -28,7 +32,9 @@ A range that a paper states of its own printed numbers is arithmetic: there ``m`
 last digits may have been rounded by.
 
 **Verdict.** Of a check's comparisons that came out: all hold, ``holds``; all fail, ``fails``; some
-of each, ``mixed``; all too close, ``too close to tell``. The checks of a claim together are the
+of each, ``mixed``; all too close, ``too close to tell``. Where intervals over seeds decided all of
+them that are of runs, these are ``confirmed here``, ``contradicted here``, ``not told apart with n
+seeds``. The checks of a claim together are the
 claim, so one of which more is too close to tell than holds leaves no more than ``holds in part`` of
 what it and the others bear out, however many comparisons they have. Counts stand beside it.
 """
@@ -41,6 +47,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from dpft.reproduce.claims.paired import Paired, paired
 from dpft.reproduce.claims.schema import Expected
 from dpft.reproduce.papers import Column
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark
@@ -72,6 +79,7 @@ class Outcome(StrEnum):
     HOLDS = "holds"
     FAILS = "fails"
     CLOSE = "too close to tell"
+    NOT_APART = "not told apart"  # by the interval over seeds
     LACKING = "no number yet"
     CANNOT = "cannot be tested here"
 
@@ -79,6 +87,9 @@ class Outcome(StrEnum):
 class Verdict(StrEnum):
     """Of a claim, on one side."""
 
+    CONFIRMED = "confirmed here"
+    CONTRADICTED = "contradicted here"
+    NOT_APART = "not told apart"
     HOLDS = "holds"
     IN_PART = "holds in part"
     FAILS = "fails"
@@ -101,6 +112,7 @@ class Score:
         runs: behind it.
         marks: letters of `dpft.reproduce.tables.marks`.
         copied: whether the paper took it from elsewhere.
+        by_seed: the numbers of ours that it is the mean of.
     """
 
     name: str
@@ -111,6 +123,7 @@ class Score:
     runs: tuple[str, ...] = ()
     marks: str = ""
     copied: bool = False
+    by_seed: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def stands_in(self) -> bool:
@@ -135,6 +148,7 @@ class Comparison:
         runs: run directories or files behind them.
         marks: letters of `dpft.reproduce.tables.marks`, of either number.
         check: which of the claim's it is of.
+        paired: over the seeds that both have; None: the margin decides.
     """
 
     side: Side
@@ -150,11 +164,18 @@ class Comparison:
     runs: tuple[str, ...] = ()
     marks: str = ""
     check: int = 1
+    paired: Paired | None = None
 
     @property
     def known(self) -> bool:
         """Whether there are numbers."""
-        return self.outcome in (Outcome.HOLDS, Outcome.FAILS, Outcome.CLOSE)
+        return self.outcome not in (Outcome.LACKING, Outcome.CANNOT)
+
+    @property
+    def by_margin(self) -> bool:
+        """Whether the margin, and no interval over seeds, decided on numbers of runs of ours."""
+        of_runs = self.side in (Side.PAPER, Side.STAND_IN, Side.LAPTOP, Side.MEASURED)
+        return of_runs and self.known and self.paired is None
 
 
 def in_words(expected: Expected, allowed: str = "the margin") -> str:
@@ -223,7 +244,13 @@ def contrast(
     a, b = first.value, second.value
     assert a is not None
     assert b is not None
-    ahead = (a - b) * (1 if column.higher_is_better else -1)
+    sign = 1 if column.higher_is_better else -1
+    if expected.kind != "ratio" and not (expected.alike and expected.equivalence is None):
+        allowed = 2 * max(first.sampling, second.sampling)
+        both = paired(first.by_seed, second.by_seed, sign=sign, allowed=allowed)
+        if both is not None:
+            return _by_seeds(blank, expected, column, (first, second), both)
+    ahead = (a - b) * sign
     usual = margin(column, first, second)
     if expected.kind in ("apart", "ratio") and blank.side is Side.PRINTED:
         usual = 10.0**-column.decimals  # arithmetic: half a unit of each
@@ -242,6 +269,9 @@ def contrast(
         if outcome is Outcome.HOLDS and abs(ahead) <= allowed and wide:
             outcome = Outcome.CLOSE
     named = expected.kind == "best"
+    if blank.side is not Side.PRINTED:
+        shared = len({*first.by_seed} & {*second.by_seed})
+        text += f" ({shared or 'no'} seed{'s' * (shared != 1)} in common: by the margin)"
     return replace(
         blank,
         expected=in_words(expected, f"{allowed:.{column.decimals + 1}f}"),
@@ -251,6 +281,55 @@ def contrast(
         ahead=None if ahead == 0 or expected.kind == "ratio" else ahead > 0,
         runs=tuple(dict.fromkeys((*first.runs, *second.runs))),
         marks=marks,
+    )
+
+
+def _by_seeds(
+    blank: Comparison,
+    expected: Expected,
+    column: Column,
+    scores: tuple[Score, Score],
+    both: Paired,
+) -> Comparison:
+    """The same by the interval over seeds, which holds no margin but that of the claim."""
+    digits = column.decimals
+    ends: tuple[float | None, float | None]
+    margin = (expected.equivalence or 0.0) / 100 * abs(both.second)
+    match expected.kind:
+        case "apart":
+            ends = (expected.low, expected.high)
+        case "not_below":
+            ends = (-margin, None)
+        case "on_par":
+            ends = (-margin, margin)
+        case _:
+            ends = (0.0, None)
+    outcomes = {None: Outcome.NOT_APART, True: Outcome.FAILS, False: Outcome.HOLDS}
+    first, second = (
+        replace(one, value=value)
+        for one, value in zip(scores, (both.first, both.second), strict=True)
+    )
+    named = expected.kind == "best"
+    texts = " and ".join(one.text(column, named=named) for one in (first, second))
+    return replace(
+        blank,
+        expected=in_words(expected, f"{margin:.{digits + 1}f}" if expected.alike else "0"),
+        outcome=outcomes[both.outside(ends)],
+        text=f"{texts}: {both.text(digits)}",
+        numbers={
+            "first": both.first,
+            "second": both.second,
+            "ahead": both.difference,
+            "low": both.low,
+            "high": both.high,
+            "seeds": both.seeds,
+            "detectable": both.detectable,
+        }
+        | ({"margin": margin} if expected.alike else {}),
+        ahead=None if both.difference == 0 else both.difference > 0,
+        runs=tuple(dict.fromkeys((*first.runs, *second.runs))),
+        marks="".join(sorted({*first.marks, *second.marks})),
+        paired=both,
     )
 
 
@@ -266,42 +345,54 @@ class Judgement:
     """A verdict with how many comparisons have each `Outcome`.
 
     In ``ahead`` of them the first number is the better one, by any amount, in ``behind`` the worse.
+    Behind those decided by an interval are ``seeds`` at least; 0: none is.
     """
 
     verdict: Verdict
     holds: int
     fails: int
     close: int
+    apart: int
     lacking: int
     cannot: int
     ahead: int
     behind: int
+    seeds: int = 0
 
     @property
     def known(self) -> int:
         """Comparisons with numbers."""
-        return self.holds + self.fails + self.close
+        return self.holds + self.fails + self.close + self.apart
 
 
 def judge(comparisons: Sequence[Comparison]) -> Judgement:
     """What the comparisons of a claim say together."""
     count = Counter(one.outcome for one in comparisons)
-    holds, fails, close, lacking, cannot = (count[outcome] for outcome in Outcome)
+    holds, fails, close, apart, lacking, cannot = (count[outcome] for outcome in Outcome)
     by_check = Counter((one.check, one.outcome) for one in comparisons)
     mostly_close = any(
-        by_check[check, Outcome.CLOSE] > by_check[check, Outcome.HOLDS] for check, _ in by_check
+        by_check[check, Outcome.CLOSE] + by_check[check, Outcome.NOT_APART]
+        > by_check[check, Outcome.HOLDS]
+        for check, _ in by_check
     )
+    seeds = [one.paired.seeds for one in comparisons if one.paired is not None]
+    by_seeds = bool(seeds) and not any(one.by_margin for one in comparisons)
     if holds and fails:
         verdict = Verdict.MIXED
+    elif holds and mostly_close:
+        verdict = Verdict.IN_PART
     elif holds:
-        verdict = Verdict.IN_PART if mostly_close else Verdict.HOLDS
+        verdict = Verdict.CONFIRMED if by_seeds else Verdict.HOLDS
     elif fails:
-        verdict = Verdict.FAILS
-    elif close:
-        verdict = Verdict.CLOSE
+        verdict = Verdict.CONTRADICTED if by_seeds else Verdict.FAILS
+    elif close or apart:
+        verdict = Verdict.NOT_APART if by_seeds else Verdict.CLOSE
     else:
         verdict = Verdict.NOT_YET if lacking else Verdict.CANNOT
     known = Counter(one.ahead for one in comparisons if one.known)
     return Judgement(
-        verdict, holds, fails, close, lacking, cannot, ahead=known[True], behind=known[False]
+        *(verdict, holds, fails, close, apart, lacking, cannot),
+        ahead=known[True],
+        behind=known[False],
+        seeds=min(seeds, default=0),
     )

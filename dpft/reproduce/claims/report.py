@@ -30,6 +30,9 @@ _SIDES = {
     Side.MEASURED: "measured",
 }
 _MEANINGS = {
+    Verdict.CONFIRMED: "it holds, each comparison of runs by its interval over seeds",
+    Verdict.CONTRADICTED: "it fails, each comparison of runs by its interval over seeds",
+    Verdict.NOT_APART: "every interval over seeds is too wide to tell",
     Verdict.HOLDS: "every comparison that came out bears the claim out",
     Verdict.IN_PART: "what came out bears it out, but of one check most is too close to tell",
     Verdict.FAILS: "every comparison that came out contradicts it",
@@ -40,12 +43,16 @@ _MEANINGS = {
 }
 _COUNTS = (
     "in brackets: comparisons that hold, of those with numbers. Two scores differ if they lie "
-    "further apart than two standard deviations over seeds, or 1% where no deviation is known"
+    "further apart than two standard deviations over seeds, or 1% where no deviation is known; "
+    "with the same seeds of both, if the 95% interval of their paired difference says so"
 )
 # By the value of a verdict or an outcome; the rest is dim.
 _COLOURS = {
     "holds": "green",
+    "confirmed here": "green",
     "fails": "red",
+    "contradicted here": "red",
+    "not told apart": "yellow",
     "mixed": "yellow",
     "holds in part": "yellow",
     "too close to tell": "yellow",
@@ -197,9 +204,12 @@ def counted(one: Judgement, reasons: Sequence[str] = ()) -> str:
         return str(one.verdict)
     text = f"{one.holds} of {one.known} hold"
     text += f", {one.close} too close" if one.close and one.verdict is not Verdict.CLOSE else ""
+    apart = one.apart and one.verdict is not Verdict.NOT_APART
+    text += f", {one.apart} not told apart with {one.seeds} seeds" if apart else ""
     text += f"; {one.lacking} without numbers" if one.lacking else ""
     text += "; a part cannot be tested here" if reasons else ""
-    return f"{one.verdict}{' so far' if one.lacking else ''} ({text})"
+    seeds = f" with {one.seeds} seeds" if one.verdict is Verdict.NOT_APART else ""
+    return f"{one.verdict}{seeds}{' so far' if one.lacking else ''} ({text})"
 
 
 def scale(result: Result) -> str:
@@ -241,8 +251,15 @@ def _line(one: Comparison) -> list[Text]:
         Text(f"{one.what} ({one.where})" if one.where else one.what),
         Text(one.expected),
         Text(f"{one.text} [{one.marks}]" if one.marks else one.text),
-        _styled(str(one.outcome), one.outcome),
+        _styled(_outcome(one), one.outcome),
     ]
+
+
+def _outcome(one: Comparison) -> str:
+    """With the number of seeds where they are too few."""
+    if one.outcome is Outcome.NOT_APART and one.paired is not None:
+        return f"{one.outcome} with {one.paired.seeds} seeds"
+    return str(one.outcome)
 
 
 def _facts(result: Result) -> Notes:

@@ -25,6 +25,7 @@ from dpft.reproduce.papers.schema import (
 
 ROOT = Path(__file__).resolve().parent / "data"
 _RANGES = ("apart", "ratio", "value")
+_ALIKE = ("not_below", "on_par")
 
 Flag = Annotated[bool, Strict()]
 
@@ -40,11 +41,19 @@ class Expected(FileSchema):
             (first / second in the range), ``value`` (the first is this number; there is no second).
         low: of the range; None: no bound. The number of ``value``.
         high: of the range.
+        equivalence: of ``not_below`` and ``on_par``, how far apart two means over seeds of ours may
+            be and still count as good as each other, in per cent of the second.
     """
 
     kind: Literal["above", "not_below", "on_par", "best", "apart", "ratio", "value"]
     low: Number | None = None
     high: Number | None = None
+    equivalence: Annotated[Number, Field(gt=0)] | None = None
+
+    @property
+    def alike(self) -> bool:
+        """Whether it asks for no difference that matters."""
+        return self.kind in _ALIKE
 
     def __post_init__(self) -> None:
         """Refuse a range where none belongs, or none where one does."""
@@ -57,10 +66,12 @@ class Expected(FileSchema):
 
 
 def _unfolded(value: Any) -> Any:
-    """``above`` and ``{apart: [3, 5]}`` as the fields of `Expected`."""
+    """``above``, ``{on_par: 2}`` and ``{apart: [3, 5]}`` as the fields of `Expected`."""
     if not (isinstance(value, Mapping) and len(value) == 1):
         return {"kind": value}
     ((kind, ends),) = value.items()
+    if kind in _ALIKE:
+        return {"kind": kind, "equivalence": ends}
     low, high = ends if isinstance(ends, list) and len(ends) == 2 else (ends, ends)
     return {"kind": kind, "low": low, "high": high}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dpft.reproduce.papers.schema import Column, PaperTable, Row
@@ -37,6 +37,7 @@ class Cell:
         hashes: their configs' hashes.
         sampling: the standard error that the number of scored records leaves to ours, which more
             seeds on them do not lessen: see `sampling_error`.
+        by_seed: numbers of ours, of which ``ours`` is the mean.
     """
 
     printed: float | None
@@ -52,6 +53,7 @@ class Cell:
     paths: tuple[Path, ...] = ()
     hashes: tuple[str, ...] = ()
     sampling: float = 0.0
+    by_seed: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def difference(self) -> float | None:
@@ -193,7 +195,8 @@ def _cell(plan: Plan, i: int, j: int, records: Sequence[IndexedRun]) -> Cell:
     row, column = plan.rows[i], plan.columns[j]
     printed = row.printed.get(column.key)
     planned = plan.runs.get((i, j))
-    values = [value for one in records if (value := one.score(column)) is not None]
+    by_seed = {one.seed: value for one in records if (value := one.score(column)) is not None}
+    values = list(by_seed.values())
     cell = Cell(
         printed=printed,
         std=row.std.get(column.key),
@@ -207,6 +210,7 @@ def _cell(plan: Plan, i: int, j: int, records: Sequence[IndexedRun]) -> Cell:
         paths=tuple(one.path for one in records),
         hashes=tuple(one.config_hash for one in records),
         sampling=max((one.sampling_error(column) for one in records), default=0.0),
+        by_seed=by_seed,
     )
     if planned is None or cell.ours is None or printed is None:
         return cell

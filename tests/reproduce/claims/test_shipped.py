@@ -14,8 +14,9 @@ from dpft.reproduce.claims import cells, load
 from dpft.reproduce.claims.cells import Evidence
 from dpft.reproduce.claims.comparison import Outcome, Side, Verdict
 from dpft.reproduce.claims.evaluate import evaluate
-from dpft.reproduce.claims.schema import ROOT, BenchCheck
+from dpft.reproduce.claims.schema import ROOT, BenchCheck, CellsCheck, FigureCheck
 from dpft.reproduce.figures import lists
+from dpft.reproduce.figures.lists import load as load_list
 from dpft.reproduce.papers import load as load_table
 from dpft.reproduce.papers import names
 from dpft.reproduce.tables.plan import words_at
@@ -85,6 +86,17 @@ def test_what_a_table_chooses_has_the_name_by_which_its_records_are_told():
     for word in words:
         group, _, name = word.partition("=")
         assert compose(["task=e2e", word])[group]["name"] == name
+
+
+def test_what_is_as_good_over_seeds_is_said():
+    for claim in CLAIMS:
+        for one in claim.checks:
+            if isinstance(one, CellsCheck) and one.ours and one.expected.alike:
+                table = load_list(one.table) if isinstance(one, FigureCheck) else None
+                table = table or load_table(*one.table.split("/"))
+                columns = [c for c in table.columns if c.key in (one.columns or (c.key,))]
+                measured = any(column.metrics for column in columns)
+                assert (one.expected.equivalence is not None) is measured, claim.name
 
 
 def test_benchmarks_name_styles_and_models():

@@ -9,9 +9,12 @@ from typer.testing import CliRunner
 
 from dpft.cli import sweep
 from dpft.cli.app import app
+from dpft.config.errors import ConfigError
 from dpft.reproduce.figures.catalog import Figure, figures
 from dpft.reproduce.figures.content import Axis, Content, Heat, Origin, Panel, Point, Series
 from dpft.reproduce.figures.draw import RC, draw, save
+from dpft.reproduce.figures.inputs import plan_tables
+from dpft.reproduce.tables.record_index import Index
 from tests.reproduce.figures.example import planned
 from tests.reproduce.tables.example import write_record
 
@@ -72,7 +75,6 @@ def test_what_is_printed_is_drawn_without_any_run(tmp_path):
         (["bu2023/2"], "has no data"),
         (["li2022/6", "--missing"], "needs no runs of its own"),
         (["li2022/6", "eps=3"], "computed from the paper alone"),
-        (["li2022/7", "scale=laptop"], "no runs that fit a laptop"),
         (["li2022/7"], "has nothing to draw"),
         (["he2022/2"], "record_norms"),
         (["li2022/4"], "type dpft bench"),
@@ -85,6 +87,14 @@ def test_what_cannot_be_is_refused(words, message):
     result = invoke(*words)
     assert result.exit_code == 2, result.output
     assert message in result.stderr
+
+
+def test_a_scale_that_no_table_of_a_figure_has_is_refused():
+    one = figures()["li2022/5"]
+    lists = tuple(table for table in one.tables if table.is_list)
+    alone = one.model_copy(update={"tables": lists})
+    with pytest.raises(ConfigError, match="no runs that fit a laptop; type dpft figure li2022/5"):
+        plan_tables(alone, "laptop", Index())
 
 
 def test_all_figures_are_listed(tmp_path):

@@ -1,0 +1,142 @@
+"""What the same seeds of two settings say of their difference, defined in one place.
+
+**Interval.** With ``d_1 .. d_n`` the differences over the seeds that both settings have, ``m``
+their mean and ``s`` their deviation (``n - 1`` in the denominator), the 95% interval of Student's t
+is ``m +- t(0.975, n - 1) s / sqrt(n)``. It is of other seeds on the same scored records. Shares of
+few records, as accuracies are, have an error that no seed lessens: the half-width is that error at
+least (``allowed``).
+
+**Power.** The smallest true difference whose interval excludes zero in four of five repetitions
+with as many seeds: with ``r = difference sqrt(n) / s``, the noncentral t of ``r`` exceeds
+``t(0.975, n - 1)`` with probability 0.8. The deviation is that of the seeds at hand, and two or
+three estimate it badly.
+
+**Outcomes.** With ``low`` to ``high`` the interval, the first number better by a positive amount,
+and ``E`` the equivalence margin of the claim:
+
+=========== ====================== ======================== ==============
+expected    holds                  fails                    not told apart
+=========== ====================== ======================== ==============
+above, best ``low > 0``            ``high < 0``             else
+not_below   ``low >= -E``          ``high < -E``            else
+on_par      inside ``-E`` to ``E`` outside ``-E`` to ``E``  else
+apart       inside the range       outside the range        else
+=========== ====================== ======================== ==============
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dpft.config.errors import ConfigError
+
+CONFIDENCE = 0.95
+POWER = 0.8
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The difference of two settings over the seeds that both have.
+
+    Attributes:
+        first: mean of the first over these seeds.
+        second: mean of the second.
+        difference: mean of first less second, positive where the first is better.
+        low: the interval's lower end.
+        high: its upper end.
+        seeds: how many.
+        detectable: the smallest difference that as many seeds would have shown, see above.
+    """
+
+    first: float
+    second: float
+    difference: float
+    low: float
+    high: float
+    seeds: int
+    detectable: float
+
+    def outside(self, ends: tuple[float | None, float | None]) -> bool | None:
+        """Whether the interval lies outside a range; None where it holds an end of it.
+
+        An end of None is no bound.
+        """
+        least = -math.inf if ends[0] is None else ends[0]
+        most = math.inf if ends[1] is None else ends[1]
+        if least <= self.low and self.high <= most:
+            return False
+        return True if self.high < least or self.low > most else None
+
+    def text(self, decimals: int) -> str:
+        """``+1.20, 95% +0.30 to +2.10 over 3 seeds, which show 1.9 or more``."""
+        mean, low, high = (f"{x:+.{decimals}f}" for x in (self.difference, self.low, self.high))
+        shown = f"{self.detectable:.{decimals}f}"
+        return (
+            f"{mean}, 95% interval {low} to {high} over {self.seeds} seeds; "
+            f"{shown} would have been shown with 80% power"
+        )
+
+
+def paired(
+    first: Mapping[int, float],
+    second: Mapping[int, float],
+    *,
+    sign: int = 1,
+    allowed: float = 0.0,
+) -> Paired | None:
+    """The paired difference by seed; None where fewer than two seeds are of both.
+
+    Args:
+        first: score by seed.
+        second: the same.
+        sign: 1 where more is better, -1 where less is.
+        allowed: the least half-width of the interval.
+    """
+    seeds = sorted({*first} & {*second})
+    if len(seeds) < 2:
+        return None
+    differences = [sign * (first[seed] - second[seed]) for seed in seeds]
+    mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
+    half = max(half_width(deviation, len(seeds)), allowed)
+    return Paired(
+        first=statistics.fmean(first[seed] for seed in seeds),
+        second=statistics.fmean(second[seed] for seed in seeds),
+        difference=mean,
+        low=mean - half,
+        high=mean + half,
+        seeds=len(seeds),
+        detectable=max(detectable(deviation, len(seeds)), allowed),
+    )
+
+
+def half_width(deviation: float, seeds: int) -> float:
+    """Of the interval of a mean of so many differences with this deviation.
+
+    Raises:
+        ConfigError: for fewer than two.
+    """
+    return _critical(seeds) * deviation / math.sqrt(seeds)
+
+
+def detectable(deviation: float, seeds: int) -> float:
+    """The smallest true difference that the interval shows with a probability of `POWER`.
+
+    Raises:
+        ConfigError: for fewer than two seeds.
+    """
+    from scipy.special import nctdtrinc
+
+    # An interval on the wrong side of zero is left out: at this power it has no weight.
+    shift = float(nctdtrinc(seeds - 1, 1 - POWER, _critical(seeds)))
+    return shift * deviation / math.sqrt(seeds)
+
+
+def _critical(seeds: int) -> float:
+    from scipy.special import stdtrit
+
+    if seeds < 2:
+        raise ConfigError(f"got {seeds} seeds; expected two at least: type --seeds 1,2,3")
+    return float(stdtrit(seeds - 1, (1 + CONFIDENCE) / 2))

@@ -1,0 +1,176 @@
+"""What the committed runs say of each claim: the first table of results/README.md, and pictures.
+
+``python scripts/evidence_figure.py`` reads the records below ``results/``, evaluates the claims
+that runs on a laptop decide (`scripts/evidence.py`), writes the table between the two marker lines
+of ``results/README.md``, and one picture a claim that has numbers into
+``results/figures/evidence/``. Equal records give equal files. Nothing is trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import evidence
+
+from dpft.reproduce import claims
+from dpft.reproduce.claims import Claim
+from dpft.reproduce.claims.cells import Evidence
+from dpft.reproduce.claims.comparison import Comparison, Outcome, Side
+from dpft.reproduce.claims.evaluate import Result, evaluate
+from dpft.reproduce.claims.report import counted
+from dpft.reproduce.tables.record_index import Index, make_index
+from dpft.reproduce.tables.text_table import shown_path
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ROOT = Path(__file__).resolve().parent.parent
+BEGIN, END = "<!-- verdicts: begin -->", "<!-- verdicts: end -->"
+OF_RUNS = (Side.PAPER, Side.STAND_IN, Side.LAPTOP)
+COLOURS = {Outcome.HOLDS: "#009E73", Outcome.FAILS: "#D55E00"}
+UNDECIDED = "0.45"
+DPI = 100
+
+
+def results(index: Index) -> list[Result]:
+    """Of the claims that runs on a laptop decide, in the order of the papers."""
+    known = Evidence(index, [])
+    return [evaluate(claim, known) for claim in claims.load() if evidence.needs(claim)]
+
+
+def of_runs(result: Result) -> list[Comparison]:
+    """The comparisons of runs of ours that have numbers."""
+    return [one for one in result.ours if one.known and one.side in OF_RUNS]
+
+
+def records_of(compared: Sequence[Comparison], index: Index) -> list[Mapping[str, Any]]:
+    """The records behind comparisons, each once."""
+    known = {shown_path(one.path): one.record for group in index.records.values() for one in group}
+    return [known[path] for path in dict.fromkeys(path for one in compared for path in one.runs)]
+
+
+def hours(records: Sequence[Mapping[str, Any]]) -> float:
+    """Core hours of training, as recorded: on a shared machine they are too many."""
+    seconds = (
+        record["training"]["seconds"] * (record["environment"]["threads"] or 1)
+        for record in records
+    )
+    return float(sum(seconds)) / 3600
+
+
+def models(records: Sequence[Mapping[str, Any]]) -> str:
+    """Names of the models that ran."""
+    return ", ".join(dict.fromkeys(record["config"]["model"]["name"] for record in records)) or "-"
+
+
+def table(listed: Sequence[Result], index: Index) -> str:
+    """Markdown: a line for each claim."""
+    heads = ["claim", "verdict", "its first comparison", "seeds", "models", "runs", "core hours"]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for result in listed:
+        compared = of_runs(result)
+        records = records_of(compared, index)
+        first = f"{compared[0].what}: {compared[0].text}" if compared else "-"
+        seeds = str(min(seeds_of(one) for one in compared)) if compared else "0"
+        spent = f"{hours(records):.1f}" if records else "-"
+        cells = [
+            named(result.claim), str(counted(result.by_us, result.reasons)),
+            first, seeds, models(records), str(len(records)), spent,
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def named(claim: Claim) -> str:
+    """``li2022/c10``, and what it says."""
+    return f"`{claim.name}` {claim.says}".replace("|", "/")
+
+
+def seeds_of(one: Comparison) -> int:
+    """How many seeds both settings have; without two in common it is one of each."""
+    return one.paired.seeds if one.paired is not None else 1
+
+
+def written(text: str, listed: Sequence[Result], index: Index) -> str:
+    """The page with the table in its place."""
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n{table(listed, index)}\n{END}{rest.split(END)[1]}"
+
+
+def main() -> None:
+    """Write page and pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "results/figures/evidence")
+    folder = parser.parse_args().out
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    from dpft.reproduce.figures.draw import RC
+
+    index = committed()
+    listed = results(index)
+    page = ROOT / "results" / "README.md"
+    page.write_text(written(page.read_text(encoding="utf-8"), listed, index), encoding="utf-8")
+    folder.mkdir(parents=True, exist_ok=True)
+    for result in listed:
+        compared = of_runs(result)
+        if not compared:
+            continue
+        with matplotlib.rc_context(RC):
+            figure = Figure(figsize=(8.2, 1.8 + 0.24 * len(compared)), layout="constrained")
+            figure.suptitle(title(result, records_of(compared, index)), x=0.01, ha="left")
+            draw(figure.subplots(), compared)
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": "dpft"})
+        name = result.claim.name.replace("/", "-")
+        (folder / f"{name}.png").write_bytes(buffer.getvalue())
+
+
+def committed() -> Index:
+    """The records below results/."""
+    return make_index([ROOT / "results"])
+
+
+def draw(axes: Axes, compared: Sequence[Comparison]) -> None:
+    """Differences one below the other, in per cent of the second number."""
+    for place, one in enumerate(compared):
+        scale = 100 / (abs(one.numbers.get("second", one.numbers["first"])) or 1.0)
+        ahead, margin = one.numbers["ahead"] * scale, one.numbers.get("margin", 0.0) * scale
+        colour = COLOURS.get(one.outcome, UNDECIDED)
+        if margin:
+            axes.barh(place, 2 * margin, left=-margin, height=0.7, color="0.9", zorder=1)
+        if one.paired is None:
+            axes.plot(ahead, place, "o", color=colour, markerfacecolor="white", zorder=3)
+        else:
+            reach = [[ahead - one.paired.low * scale], [one.paired.high * scale - ahead]]
+            axes.errorbar(ahead, place, xerr=reach, fmt="o", color=colour, capsize=2, zorder=3)
+    axes.axvline(0, color="0.3", linewidth=1, zorder=2)
+    axes.set_yticks(range(len(compared)), [one.what for one in compared], fontsize=7)
+    axes.set_ylim(len(compared) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel(
+        "difference in per cent of the second number; right: the first is better.\n"
+        "Green holds, red fails, grey is open. Filled: mean over seeds with its 95% interval;\n"
+        "hollow: no two seeds in common; shaded: differences that do not count (margin)",
+        fontsize=7,
+    )
+
+
+def title(result: Result, records: Sequence[Mapping[str, Any]]) -> str:
+    """The claim, its verdict, and the models that ran, whose places the rows name."""
+    says = textwrap.fill(f"{result.claim.name}: {result.claim.says}", 105)
+    verdict = counted(result.by_us, result.reasons)
+    return f"{says}\n{verdict}\nlaptop scale: {models(records)} in the paper's rows"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""The page of results, which the committed records decide."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpft.reproduce.tables.record_index import make_index
+from tests.reproduce.tables.example import write_record
+
+FILE = Path(__file__).parents[2] / "scripts" / "evidence_figure.py"
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("evidence_figure", FILE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["evidence_figure"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_has_the_table_of_the_committed_records(script):
+    page = (FILE.parents[1] / "results" / "README.md").read_text(encoding="utf-8")
+    index = script.committed()
+    again = script.written(page, script.results(index), index)
+    assert again == page, "type python scripts/evidence_figure.py"
+
+
+def test_a_line_has_the_interval_its_seeds_and_what_they_cost(script, tmp_path, monkeypatch):
+    (claim,) = script.claims.load("li2022/c10")
+    for number, need in enumerate(script.evidence.needs(claim)):
+        for seed in (1, 2, 3):
+            path = tmp_path / f"{number}-{seed}"
+            score = 0.5 + 0.01 * (2 * number - 1) * seed
+            write_record(path, need.planned, seed, {"BLEU": score})
+    monkeypatch.setattr(script.claims, "load", lambda: [claim])
+    monkeypatch.setattr(script, "hours", lambda records: len(records) / 2)
+    index = make_index([tmp_path])
+    (line,) = script.table(script.results(index), index).splitlines()[2:]
+    cells = [cell.strip() for cell in line.split("|")[1:-1]]
+    assert cells[0].startswith("`li2022/c10` On E2E")
+    # By seed 2, 4 and 6 points apart: 4.303 times 2 over the root of 3 is 4.968.
+    assert "-4.000, 95% interval -8.968 to +0.968 over 3 seeds" in cells[2]
+    assert cells[3:] == ["3", "tiny", "6", "3.0"]
