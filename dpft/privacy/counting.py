@@ -58,7 +58,7 @@ class Products(TorchDispatchMode):
 
     Attributes:
         flops: by the type of the factors. Where those are in bfloat16 and the result is in float32,
-            bfloat16 is what counts.
+            bfloat16 is what counts, also of float32 copies of them (`precision.by_tiles`).
     """
 
     def __init__(self) -> None:
@@ -75,18 +75,26 @@ class Products(TorchDispatchMode):
         # attention ends with what is in float32 always.
         factors = [x for x in args if isinstance(x, Tensor) and x.is_floating_point()]
         if operation in _WITH_VECTOR:
-            self.flops[factors[1].dtype] += 2 * factors[-2].numel()
+            self.flops[_kind(factors[1])] += 2 * factors[-2].numel()
         elif operation in _FLASH_ON_CPU or operation in flop_registry:
             count = _FLASH_ON_CPU.get(operation) or flop_registry[operation]
             sized = [x for x in args if not isinstance(x, torch.dtype)]
             known = {name: x for name, x in kwargs.items() if name not in ("out", "out_dtype")}
-            self.flops[factors[1].dtype] += count(*sized, **known, out_val=out)
+            self.flops[_kind(factors[1])] += count(*sized, **known, out_val=out)
         return out
 
     def outside(self, dtype: torch.dtype) -> float:
         """The share of all operations whose factors are of another type, from 0 to 1."""
         total = sum(self.flops.values())
         return 1 - self.flops[dtype] / total if total else 0.0
+
+
+def _kind(factor: Tensor) -> torch.dtype:
+    """The type in which a product is formed."""
+    if factor.dtype == torch.float32 and factor.device.type == "cpu":
+        products: Any = torch.backends.mkldnn.matmul
+        return torch.bfloat16 if products.fp32_precision == "bf16" else torch.float32
+    return factor.dtype
 
 
 class Waits(TorchDispatchMode):

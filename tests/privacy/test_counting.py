@@ -74,6 +74,9 @@ def test_products_of_norms_and_sums_are_in_bfloat16(style, lora, monkeypatch):
     assert share_outside_bfloat16(style, lora) < 0.02
     if style == "bk" and not lora:
         monkeypatch.setattr(precision, "multiplies_halves", lambda device: False)
+        monkeypatch.setattr(precision, "has_tiles", lambda: True)
+        assert share_outside_bfloat16(style, lora) < 0.02
+        monkeypatch.setattr(precision, "has_tiles", lambda: False)
         assert share_outside_bfloat16(style, lora) > 0.2
 
 
