@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dpft import runs
+from dpft.config.errors import DpftError
 from dpft.config.schema import Run
 from dpft.reproduce import claims
 from dpft.reproduce.claims.cells import LAPTOP_SEEDS, Evidence, compare_cells
@@ -365,10 +366,21 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="show the queue and what is done")
     parser.add_argument("--page", action="store_true", help="the table of the documentation")
     args = parser.parse_args()
+    try:
+        begin(args)
+    except DpftError as error:
+        sys.exit(str(error))
+
+
+def begin(args: argparse.Namespace) -> None:
+    """Show or run what was asked for."""
     if args.page:
         print(page(), end="")
         return
-    papers = [name for name in args.names if "20" in name]
+    letters = {study.finding for study in STUDIES}
+    papers = [name for name in args.names if name not in letters]
+    for name in papers:
+        claims.load(name)  # refuses what there is not
     listed = queue(papers) if papers or not args.names else []
     studies = [s for s in STUDIES if not args.names or s.finding in args.names]
     if args.list:
