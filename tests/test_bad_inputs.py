@@ -200,6 +200,8 @@ COMMANDS = {
     "validate parallel.shards=2": "belongs to parallel=fsdp",
     "validate optim=adam_bc clip=none": "type optim=adam",
     "validate compile=true clip=ghost": "type clip=bk",
+    "validate decode.beam=0": "did you mean 'decode.beams'",
+    "validate task.max_length=1 task=sst2": "task.max_length is 1",
     "validate evaluate.every=1 evaluate.file=gone.csv": "gone.csv does not exist; expected records",
     "validate hydra.nope=1": "unknown setting hydra.nope",
     "validate resume=nowhere": "holds no config.yaml",
@@ -298,6 +300,7 @@ def test_a_wrong_file_is_one_message(name, tmp_path):
         ("task.classes=[a,b] task.test_share=1", "expected 0 or more, below 1"),
         ("task.classes=[a,b] task.data_dir=x", "expected one place for all data"),
         ("task.classes=[a,b] task.dev_file=x.csv", "cannot read x.csv"),
+        ("task.classes=[a,b] task.test_file=empty.csv", "empty.csv has no rows"),
         ("task.classes=[a,b] task.unit=user", "Type task.user_column=NAME"),
         ("task.classes=[a,b] task.unit=user task.user_column=who", "no column 'who'"),
     ],
@@ -305,6 +308,7 @@ def test_a_wrong_file_is_one_message(name, tmp_path):
 def test_settings_that_do_not_fit_a_file_are_one_message(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.csv").write_text(CSV)
+    (tmp_path / "empty.csv").write_text("text,label\n")
     typed = ["data", "check", "classification", "task.train_file=own.csv", *words.split()]
     assert said in told(CliRunner().invoke(app, typed))
 
