@@ -92,8 +92,9 @@ class Products(TorchDispatchMode):
 def _kind(factor: Tensor) -> torch.dtype:
     """The type in which a product is formed."""
     if factor.dtype == torch.float32 and factor.device.type == "cpu":
-        products: Any = torch.backends.mkldnn.matmul
-        return torch.bfloat16 if products.fp32_precision == "bf16" else torch.float32
+        backends: Any = torch.backends
+        halved = backends.mkldnn.matmul.fp32_precision == "bf16"
+        return torch.bfloat16 if halved else torch.float32
     return factor.dtype
 
 
