@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # In the names of scores that are better the lower they are.
 _LOWER = ("perplexity", "exposure")
+# Metrics that count records: the share of those answered rightly.
+_SHARES = ("accuracy",)
 
 
 class Metric(Protocol):
@@ -53,6 +55,22 @@ def all_scores(
 def lower_is_better(metric: str) -> bool:
     """Whether of two runs the one with the lower score is the better one."""
     return any(word in metric for word in _LOWER)
+
+
+def is_share(metric: str) -> bool:
+    """Whether a score, of all records or of a subset, is the share of those answered rightly."""
+    return metric.partition("_")[0] in _SHARES
+
+
+def impossible_share(record: Mapping[str, Any]) -> str | None:
+    """What a record that was edited by hand may have: a share below 0 or above 1; else None."""
+    for split, scored in record.get("scores", {}).items():
+        for name, value in scored["metrics"].items():
+            if is_share(name) and value is not None and not 0 <= value <= 1:
+                return f"its {split} {name} is {value}; expected a share from 0 to 1"
+        if scored["examples"] < 0:
+            return f"its {split} scores are of {scored['examples']} examples; expected 0 or more"
+    return None
 
 
 def score(record: Mapping[str, Any], metric: str | None) -> tuple[str, float | None]:

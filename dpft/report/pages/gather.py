@@ -21,6 +21,7 @@ from dpft.runs.finished import damages
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
 from dpft.runs.wellformed import parse_json
+from dpft.tasks.scores import impossible_share
 
 T = TypeVar("T")
 
@@ -141,6 +142,8 @@ def gather(
     ledger = reader.read("ledger.jsonl", lambda: read_ledger(path / "ledger.jsonl"))
     identity = reader.read("identity.json", lambda: _mapping(path / "identity.json"))
     config = section(record or identity or {}, "config")
+    if record is not None and (wrong := impossible_share(record)):
+        reader.report(f"record.json: {wrong}: restore it from a copy")
     for problem in (*_disagreements(record, ledger, identity), *_damages(path)):
         reader.report(problem)
     generations = reader.read(

@@ -14,10 +14,9 @@ from dpft.reproduce.tables.verdicts import share_error
 from dpft.runs.hidden import check_no_trial
 from dpft.runs.record import read_record
 from dpft.runs.run_index import runs_below
+from dpft.tasks.scores import impossible_share, is_share
 
 FOLDERS = ("runs", "results")
-# Metrics that count records: the share of those answered rightly.
-SHARES = ("accuracy",)
 _SELECTED = (
     "dpft select chose it by its score, at a price for the whole selection: no run of a table, "
     "whose seeds and epsilons are given beforehand"
@@ -57,7 +56,7 @@ class IndexedRun:
         to be the whole split, so that theirs is rather too small.
         """
         measured = self._measured(column)
-        if measured is None or measured[0].partition("_")[0] not in SHARES:
+        if measured is None or not is_share(measured[0]):
             return 0.0
         records = self.record["scores"][column.split]["examples"]
         return column.factor * share_error(measured[1], records) if records else 0.0
@@ -126,7 +125,7 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
                 if (record["mechanism"] or {}).get("repeated"):
                     damaged.append(f"{path}: {_REPEATED}")
                     continue
-                if wrong := _impossible(record):
+                if wrong := impossible_share(record):
                     damaged.append(f"{file}: {wrong}: restore it from a copy")
                     continue
                 found = IndexedRun(path, record, config["seed"], record["config_hash"])
@@ -136,14 +135,3 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 damaged.append(f"{path}: the record has no usable config ({error!r})")
     return Index(records, tuple(damaged))
-
-
-def _impossible(record: Mapping[str, Any]) -> str | None:
-    """A share of records that is none, as a record that was edited by hand may have it."""
-    for split, scored in record.get("scores", {}).items():
-        for name, value in scored["metrics"].items():
-            if name.partition("_")[0] in SHARES and value is not None and not 0 <= value <= 1:
-                return f"its {split} {name} is {value}; expected a share from 0 to 1"
-        if scored["examples"] < 0:
-            return f"its {split} scores are of {scored['examples']} examples; expected 0 or more"
-    return None

@@ -185,6 +185,13 @@ def test_files_that_disagree_are_named(tmp_path):
     assert "ends at epsilon 2.9998, record.json states 1.0" in text
 
 
+def test_a_share_that_is_none_is_named(tmp_path):
+    edited = record()
+    edited["scores"]["test"]["metrics"] = {"accuracy": 1.5}
+    text = page_of(a_run(tmp_path / "run", edited)).text
+    assert "record.json: its test accuracy is 1.5; expected a share from 0 to 1" in text
+
+
 EVIL = "</title></style></td><script>alert(1)</script>' onload='x\" \x00\u202e"
 
 
