@@ -203,15 +203,19 @@ class Chat(Causal):
         return tuple(sorted(special_texts(self.tokenizer), key=len, reverse=True))
 
     @cached_property
+    def _special_pattern(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(re.escape, self._special)) or "(?!)")
+
+    @cached_property
     def _plain(self) -> tuple[list[int], ...]:
         """The tokens of each of these as plain text."""
         return tuple(plain_ids(self.tokenizer, text) for text in self._special)
 
     def _marked(self, turns: Turns) -> Turns:
         """Turns with marks where they have the text of a special token."""
-        if not any(text in said for _, said in turns for text in (*self._special, _MARK[0])):
+        pattern = self._special_pattern
+        if not any(_MARK[0] in said or pattern.search(said) for _, said in turns):
             return turns
-        pattern = re.compile("|".join(map(re.escape, self._special)))
 
         def mark(match: re.Match[str]) -> str:
             return _MARK.format(self._special.index(match[0]))
