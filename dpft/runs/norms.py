@@ -34,12 +34,20 @@ class NormsLog(Closing):
         self._every, self._groups = every, list(groups)
         self._log = None if every is None else MetricsLog(folder / NORMS, resume_step)
 
-    def append(self, step: int, norms: Sequence[Tensor]) -> None:
+    def append(
+        self,
+        step: int,
+        norms: Sequence[Tensor],
+        signal: float | None = None,
+        noise: float | None = None,
+    ) -> None:
         """Write a step's norms if it is its turn.
 
         Args:
             step: from 0.
             norms: of each microbatch, ``(b, K)``; none for an empty batch.
+            signal: of the mean of the clipped gradients; None: not known, as of several processes.
+            noise: of the noise on it, likewise.
         """
         if self._log is None or self._every is None or step % self._every or not norms:
             return
@@ -48,7 +56,8 @@ class NormsLog(Closing):
             for micro in norms
             for row in micro.tolist()
         ]
-        self._log.append(step, groups=self._groups, norms=listed)
+        both = {} if signal is None or noise is None else {"signal": signal, "noise": noise}
+        self._log.append(step, groups=self._groups, norms=listed, **both)
 
     def close(self) -> None:
         """Close the file."""
@@ -58,11 +67,17 @@ class NormsLog(Closing):
 
 @dataclass(frozen=True)
 class Norms:
-    """Norms of one step: ``values[i][k]`` of record ``i`` in group ``groups[k]``."""
+    """Norms of one step: ``values[i][k]`` of record ``i`` in group ``groups[k]``.
+
+    ``signal`` is that of the mean of the clipped gradients before noise, ``noise`` the root of the
+    expected square of its noise's; None in several processes, and in files of older versions.
+    """
 
     step: int
     groups: tuple[str, ...]
     values: tuple[tuple[float, ...], ...]
+    signal: float | None = None
+    noise: float | None = None
 
 
 def read_norms(path: Path) -> list[Norms]:
@@ -78,7 +93,8 @@ def read_norms(path: Path) -> list[Norms]:
             values = tuple(tuple(float(x) for x in row) for row in entry["norms"])
             if any(len(row) != len(groups) for row in values):
                 raise ValueError(f"{len(groups)} groups, but a record has another number of norms")
-            found.append(Norms(int(entry["step"]), groups, values))
+            both = (float(entry[key]) if key in entry else None for key in ("signal", "noise"))
+            found.append(Norms(int(entry["step"]), groups, values, *both))
         except (ValueError, KeyError, TypeError) as error:
             why = f"got {error!r}, expected step, groups and norms"
             raise damaged(path, number, why, REMEDY) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,6 +40,8 @@ class StepStatistics:
         share: which share of the batch it was; ranks of one pipeline have one, and count it once.
             None: nobody else's.
         groups: the numbers of the clipping groups that norms and factors are of; None: all.
+        signal: norm of the mean of the clipped gradients before noise, where it was asked for.
+        noise: the root of the expected square of its noise's norm, likewise.
     """
 
     share: int | None = None
@@ -51,6 +53,8 @@ class StepStatistics:
     norms: list[Tensor] = field(default_factory=list)
     factors: list[Tensor] = field(default_factory=list)
     released: Released = field(default_factory=Released)
+    signal: float | None = None
+    noise: float | None = None
     seconds: float = 0.0
 
     @property
@@ -153,6 +157,7 @@ def train(
     spend: Callable[[int, Released], None] = lambda step, released: None,
     after_step: Callable[[int, StepStatistics], None] = lambda step, statistics: None,
     moving: Callable[[], AbstractContextManager[None]] = nullcontext,
+    watched: Callable[[int], bool] = lambda step: False,
 ) -> None:
     """Run steps ``start`` to ``mechanism.steps - 1``.
 
@@ -180,6 +185,7 @@ def train(
         after_step: called with each step when it is done: metrics, progress, checkpoints.
         moving: entered where a step's release begins, left behind ``after_step``: what it must not
             be interrupted in.
+        watched: whether a step's statistics hold signal and noise; in one process alone.
 
     Raises:
         RankError: if another process of the cohort failed, or has drawn another batch.
@@ -251,7 +257,12 @@ def train(
         with moving():
             if audit is not None:
                 audit.insert([index - len(data) for index in drawn if index >= len(data)])
+            asked = cohort.size == 1 and watched(step)
+            if asked:
+                statistics.signal = _norm_of_mean(clipper, mechanism.batch_size)
             statistics.released = noise.privatise_(step)
+            if asked:
+                statistics.noise = _norm_of_noise(clipper, noise.deviations)
             if audit is not None:
                 audit.observe()
             if not mechanism.noise_multiplier:
@@ -267,6 +278,19 @@ def train(
                 _check_weights(optimizer, step, agreed)
             statistics.seconds = time.perf_counter() - began
             after_step(step, statistics)
+
+
+def _norm_of_mean(clipper: Clipper, batch_size: int) -> float:
+    """Of all parameters' sums together, over the expected batch size."""
+    sums = [p.grad for p in clipper.parameters.values() if p.grad is not None]
+    norms = [float(torch.linalg.vector_norm(one, dtype=torch.float64)) for one in sums]
+    return math.hypot(*norms) / batch_size
+
+
+def _norm_of_noise(clipper: Clipper, deviations: Mapping[str, float]) -> float:
+    """``sqrt(sum of squared deviations)`` over the coordinates of all parameters."""
+    squares = (p.numel() * deviations[name] ** 2 for name, p in clipper.parameters.items())
+    return math.sqrt(math.fsum(squares))
 
 
 def add_clipped(

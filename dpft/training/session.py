@@ -136,16 +136,18 @@ class Session(Closing):
             if self._evaluations is not None:
                 stack.enter_context(self._evaluations)
 
+            def watched(step: int) -> bool:
+                return run.record_norms is not None and step % run.record_norms == 0
+
             def after_step(step: int, statistics: StepStatistics) -> None:
                 self.seconds += statistics.seconds
                 summary = statistics.summary(self._cohort)
-                due = run.record_norms is not None and step % run.record_norms == 0
-                recorded = statistics.norms_of_all(self._cohort) if due else []
+                recorded = statistics.norms_of_all(self._cohort) if watched(step) else []
                 asked = self._evaluate(step + 1, stopping)
                 if metrics is not None and norms is not None:
                     rate = self._optimizer.param_groups[0]["lr"]
                     metrics.append(step, lr=rate, **summary)
-                    norms.append(step, recorded)
+                    norms.append(step, recorded, statistics.signal, statistics.noise)
                     if self._tracker.tracks:
                         thresholds = tuple(statistics.released.thresholds)
                         values = figures.of_step(step, rate, thresholds, summary)
@@ -173,6 +175,7 @@ class Session(Closing):
                 spend=self._spend,
                 after_step=after_step,
                 moving=stopping.moving,
+                watched=watched,
             )
             if start < self._mechanism.steps:
                 self._save(self._mechanism.steps)

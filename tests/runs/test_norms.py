@@ -25,7 +25,7 @@ def test_nothing_is_written_unless_asked_for(tmp_path):
 def test_every_so_many_steps_and_again_from_where_a_run_goes_on(tmp_path):
     with NormsLog(tmp_path, 2, ["a", "b"]) as log:
         for step in range(5):
-            log.append(step, [torch.full((1, 2), float(step)), torch.full((2, 2), 0.1234567)])
+            log.append(step, [torch.full((1, 2), float(step)), torch.full((2, 2), 0.1234567)], 3, 4)
         log.append(6, [])  # an empty batch
     with NormsLog(tmp_path, 2, ["a", "b"], resume_step=3) as log:
         log.append(4, [torch.tensor([[7.0, 8.0]])])
@@ -33,6 +33,7 @@ def test_every_so_many_steps_and_again_from_where_a_run_goes_on(tmp_path):
     assert [(one.step, len(one.values)) for one in found] == [(0, 3), (2, 3), (4, 1)]
     assert found[0].values[1] == (0.123457, 0.123457)
     assert found[2].values == ((7.0, 8.0),)
+    assert [(one.signal, one.noise) for one in found[1:]] == [(3, 4), (None, None)]
     assert (tmp_path / NORMS).stat().st_mode & 0o077 == 0
 
 
@@ -60,6 +61,11 @@ def test_recording_changes_nothing_that_is_computed(tmp_path, monkeypatch):
     found = read_norms(other.path / "private" / NORMS)
     assert [step.step for step in found] == [0, 2]
     assert len(found[0].groups) > 5
+    mechanism = other.record["mechanism"]
+    size = other.record["model"]["trainable_parameters"]
+    std = mechanism["noise_multiplier"] * mechanism["sensitivity"] / mechanism["batch_size"]
+    assert found[0].noise == pytest.approx(std * size**0.5)
+    assert 0 < found[0].signal < mechanism["sensitivity"] * 48 / mechanism["batch_size"]
     assert "record_norms" not in other.record["config"]
 
 

@@ -113,6 +113,25 @@ def test_style_changes_nothing_but_speed():
             torch.testing.assert_close(weight, reference[name], rtol=1e-3, atol=2e-5)
 
 
+@pytest.mark.parametrize(("sigma", "place"), [(1e-9, "signal"), (1e4, "noise")])
+@pytest.mark.parametrize("style", ["bk", "per_layer"])
+def test_a_watched_step_has_the_norms_of_signal_and_noise(style, sigma, place):
+    """Plain SGD at rate 1 moves the weights by whichever of the two is far larger."""
+    sgd = Optim(name="sgd", lr=1.0, batch_size=4, epochs=1, microbatch_tokens=40)
+    before, seen = weights(gpt2(dropout=0.1).float()), []
+    hooks = {"after_step": lambda step, one: seen.append((one.signal, one.noise))}
+    hooks["watched"] = lambda step: step == 0
+    once = run(style, steps=1, sigma=sigma, settings=sgd, **hooks)
+    after = weights(once[0])
+    moved = math.sqrt(sum(float((after[n] - before[n]).double().square().sum()) for n in before))
+    (pair,) = seen
+    found = dict(zip(("signal", "noise"), pair, strict=True))
+    assert found[place] == pytest.approx(moved, rel=1e-4 if place == "signal" else 0.03)
+    seen.clear()
+    run(style, steps=2, settings=sgd, **hooks)
+    assert [one is not None for pair in seen for one in pair] == [True, True, False, False]
+
+
 def test_every_trainable_parameter_moves_in_the_first_step():
     before = weights(gpt2(dropout=0.1).float())
     for style in ("none", "flat", "ghost", "bk"):

@@ -24,6 +24,7 @@ BUILDERS: Mapping[str, Callable[[Figure, Inputs], Content]] = {
     "norms_by_layer": private.norms_by_layer,
     "histograms": private.histograms,
     "losses_by_time": private.losses_by_time,
+    "signal_to_noise": private.signal_to_noise,
 }
 
 

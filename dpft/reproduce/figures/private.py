@@ -15,6 +15,7 @@ from dpft.config.errors import ConfigError
 from dpft.reproduce.figures.catalog import Figure
 from dpft.reproduce.figures.content import Axis, Content, Heat, Origin, Panel, Point, Series
 from dpft.reproduce.figures.inputs import Inputs
+from dpft.reproduce.papers.schema import show_label
 from dpft.runs.errors import RunError
 from dpft.runs.norms import NORMS, Norms, read_norms
 from dpft.runs.record import read_record
@@ -26,6 +27,8 @@ WARNING = (
 # He et al. 2022, Figures 2 and 4.
 EXAMPLES, PANELS = 32, 4
 QUANTILES = (0.25, 0.5, 0.75, 0.85)
+# Li et al. 2022, Section 3.1.1.
+FIRST = 30
 _BINS = 40
 _SMOOTHED = 20
 
@@ -125,6 +128,50 @@ def _histogram(group: str, step: int, values: Sequence[float]) -> Panel:
             Series(name, marked, Origin.OURS, "verticals"),
         ),
     )
+
+
+def signal_to_noise(figure: Figure, inputs: Inputs) -> Content:
+    """Li et al. 2022, Figure 3 (right): score by the mean ratio of signal to noise at first.
+
+    Raises:
+        ConfigError: if no run with a score recorded its first steps.
+    """
+    series, folders = [], []
+    for score in inputs.scores:
+        points = []
+        for folder, value in zip(score.cell.paths, score.cell.by_seed.values(), strict=True):
+            ratio = _first_ratio(folder / "private" / NORMS)
+            if ratio is not None:
+                folders.append(folder)
+                points.append(
+                    Point(ratio, value, marks="".join(m.letter for m in score.cell.marks))
+                )
+        if points:
+            name = f"batches of {show_label(score.label('batch size'))}"
+            series.append(Series(name, tuple(points), Origin.OURS, "points"))
+    if not series:
+        raise ConfigError(
+            f"{figure.name} needs runs with a score that recorded their first steps; type dpft "
+            f"figure {figure.name} --run, or dpft train record_norms=1 ..."
+        )
+    axis = Axis("signal-to-noise ratio, mean of the first steps", "log")
+    panel = Panel("E2E", axis, Axis("BLEU"), tuple(series))
+    note = (
+        f"Norm of the mean of the clipped gradients over the expected norm of its noise, averaged "
+        f"over the first {FIRST} steps; a point is a run."
+    )
+    return Content([panel], [WARNING, note, *map(_described, folders)])
+
+
+def _first_ratio(path: Path) -> float | None:
+    """Mean ratio over the first steps; None where none of them is recorded with both norms."""
+    recorded = read_norms(path) if path.is_file() else []
+    ratios = [
+        one.signal / one.noise
+        for one in recorded
+        if one.step < FIRST and one.signal is not None and one.noise
+    ]
+    return fmean(ratios) if ratios else None
 
 
 def losses_by_time(figure: Figure, inputs: Inputs) -> Content:

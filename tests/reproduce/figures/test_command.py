@@ -71,7 +71,7 @@ def test_what_is_printed_is_drawn_without_any_run(tmp_path):
     [
         (["li2022/3"], "did you mean li2022/3a or li2022/3b?"),
         (["li2022/66"], "did you mean 'li2022/6'?"),
-        (["li2022/3b"], "cannot be made: no run records"),
+        (["li2022/3b"], "record_norms=1"),
         (["bu2023/2"], "has no data"),
         (["li2022/6", "--missing"], "needs no runs of its own"),
         (["li2022/6", "eps=3"], "computed from the paper alone"),

@@ -12,6 +12,7 @@ from dpft.reproduce.figures.private import WARNING, chosen_layers, spread_out
 from dpft.runs.norms import Norms, NormsLog
 from tests.report.pages.example import record as whole
 from tests.reproduce.figures import example
+from tests.reproduce.tables.example import write_record
 
 GROUPS = ["embed", "block.0.value", "block.1.value", "head"]
 
@@ -56,6 +57,25 @@ def test_histograms_count_every_record(run):
     assert [point.x for point in quantiles.points] == [39, 78, 117, 132.6]
 
 
+def test_scores_stand_over_the_ratio_of_the_first_steps(tmp_path):
+    planned = example.planned("li2022/3b", **{"batch size": 512})
+    for seed, score in ((1, 0.4), (2, 0.5)):
+        folder = write_record(tmp_path / str(seed), planned, seed, {"BLEU": score})
+        (folder / "private").mkdir()
+        with NormsLog(folder / "private", 1, ["all"]) as log:
+            for step in range(40):
+                # Ratios of 0.1 and 0.2 by turns; those behind the first 30 steps do not count.
+                log.append(step, [torch.ones(3, 1)], seed * (1 + step % 2 if step < 30 else 99), 10)
+    figure = example.content("li2022/3b", tmp_path)
+    (series,) = figure.panels[0].series
+    assert series.label == "batches of 512"
+    assert [(point.x, point.y) for point in series.points] == [
+        (pytest.approx(0.15), 40),
+        (pytest.approx(0.30), 50),
+    ]
+    assert figure.caption[0] == WARNING
+
+
 def test_layers_are_chosen_by_their_names():
     assert chosen_layers(GROUPS) == GROUPS
     names = ["a", "b", "c", "d", "e"]
@@ -76,6 +96,8 @@ def test_what_is_missing_is_named(tmp_path, run):
         content("he2022/2", tmp_path)
     with pytest.raises(ConfigError, match=r"private/metrics\.jsonl"):
         content("he2022/7", tmp_path)
+    with pytest.raises(ConfigError, match="record_norms=1"):
+        content("li2022/3b", tmp_path)
     (tmp_path / "flat" / "private").mkdir(parents=True)
     with NormsLog(tmp_path / "flat" / "private", 1, ["all"]) as log:
         log.append(0, [torch.ones(3, 1)])
