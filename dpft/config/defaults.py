@@ -75,6 +75,20 @@ ROWS = (
     ),
     Row(
         _MINILM,
+        "lora",
+        ("classification",),
+        "a pilot on 5,000 sentences",
+        {
+            "model.pooling": "mean",
+            "optim.lr": 3e-3,
+            "optim.sampling_rate": 0.2,
+            "optim.epochs": 10,
+            "optim.schedule": "linear",
+            "clip.threshold": 1.0,
+        },
+    ),
+    Row(
+        _MINILM,
         "full",
         ("classification",),
         "results/sst2-minilm, 67,349 sentences; of 5,000 it learns nothing",

@@ -50,8 +50,8 @@ _ADAPTATIONS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rgp": (("rank", "follow"), ()),
 }
 ADAPTATIONS = tuple(_ADAPTATIONS)
-# Those that leave alone what stands frozen in the model.
-_POOLED = ("linear", "bias", "full")
+# Those that train a head on what was pooled, as the pilots of docs/reference/optimisation.md did.
+_POOLED = ("linear", "bias", "lora", "full")
 # Other names of settings of ``privacy``, where their values stand too.
 SHORTHANDS: Mapping[str, str] = {"eps": "privacy.epsilon", "sampling": "privacy.sampling"}
 
@@ -423,8 +423,8 @@ class Run:
         if self.model.pooling is not None and self.adapt.name not in _POOLED:
             raise ConfigError(
                 f"model.pooling={self.model.pooling} with adapt={self.adapt.name}, which would "
-                f"train the block that pools too; expected one of {', '.join(_POOLED)}: type "
-                "adapt=linear, or model.pooling=null"
+                f"train the block that pools as one of the model's; expected one of "
+                f"{', '.join(_POOLED)}: type adapt=linear, or model.pooling=null"
             )
         if self.evaluate.every is not None and self.parallel.name == "pipeline":
             raise ConfigError(

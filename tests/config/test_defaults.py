@@ -89,7 +89,8 @@ def test_a_typed_method_has_its_own_row_or_none():
     full = compose([*OWN, "adapt=full"])
     assert (full["adapt"]["name"], full["optim"]["lr"]) == ("full", 1e-3)
     assert full["model"]["pooling"] is None
-    assert "origin" not in compose([*OWN, "adapt=lora"])
+    assert compose([*OWN, "adapt=lora"])["optim"]["lr"] == 3e-3
+    assert "origin" not in compose([*OWN, "adapt=bias"])
     assert "origin" not in compose(["task=e2e", "model=gpt2", "eps=3"])
     assert "origin" not in compose([*OWN, "model.path=mine"])
 
@@ -122,5 +123,5 @@ def test_each_row_composes(row):
 
 
 def test_a_method_that_would_train_what_pools_is_refused():
-    with pytest.raises(ConfigError, match=r"model\.pooling=mean with adapt=lora.*adapt=linear"):
-        parse(compose([*OWN, "adapt=lora", "model.pooling=mean"]))
+    with pytest.raises(ConfigError, match=r"model\.pooling=mean with adapt=top2.*adapt=linear"):
+        parse(compose([*OWN, "adapt=top2", "model.pooling=mean"]))

@@ -52,6 +52,18 @@ def test_what_pools_is_not_trained(name, trained):
 
 
 @torch.no_grad()
+def test_lora_is_merged_into_an_ordinary_model(tmp_path):
+    adapted = adapt(load_model(POOLED, CLASSES, 0), Adapt("lora", rank=2, alpha=4), CLASSES, 0)
+    for parameter in adapted.model.parameters():
+        if parameter.requires_grad:
+            parameter.add_(0.1)
+    save_model(adapted, tmp_path)
+    ours = adapted.model.eval()(IDS, MASK).logits
+    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()(IDS, MASK).logits
+    torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=0)
+
+
+@torch.no_grad()
 def test_what_is_saved_is_an_ordinary_model(tmp_path):
     loaded = load_model(POOLED, CLASSES, 0)
     save_model(loaded, tmp_path)
