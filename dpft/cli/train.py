@@ -85,9 +85,9 @@ def main(arguments: Settings = None) -> None:
             from dpft.sweep.job import run_point
 
             search = [word for word in typed.hydra if word.startswith("hydra.searchpath=")]
-            return run_point(resolved(config), list(typed.task), search, execute)
+            return run_point(resolved(config, typed.task), list(typed.task), search, execute)
         try:
-            raw: Any = resolved(config)
+            raw: Any = resolved(config, typed.task)
             if raw.get("resume") is not None:
                 raw = resumed(raw, list(typed.task))
             execute(raw)

@@ -13,6 +13,7 @@ from dpft.cli.again import override
 from dpft.cli.train import resumed
 from dpft.config import folder
 from dpft.config.compose import compose
+from dpft.config.defaults import told
 from dpft.config.errors import ConfigError, DpftError, NotInstalledError
 from dpft.config.schema import parse
 from dpft.parallel.launch import check_processes, launched
@@ -106,6 +107,8 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
 
         unchecked = check_model(run, task, size)
         doubts += [] if unchecked is None else [unchecked]
+    if run.origin:
+        doubts.append(told(run.origin))
     if not run.clip.private:
         return [*doubts, _NOT_PRIVATE]
     if size is None:

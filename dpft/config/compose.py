@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 from dpft.config import folder, plugins
+from dpft.config.defaults import with_defaults
 from dpft.config.errors import ConfigError
 from dpft.config.folder import Config
 from dpft.config.overrides import check_flags, check_words, explained, refusals_told
@@ -34,7 +35,7 @@ def compose(overrides: Sequence[str]) -> Config:
     check_flags([word for word in overrides if word.startswith("=")])
     check_words(overrides)
     try:
-        return _composed_of_files(overrides)
+        return with_defaults(_composed_of_files(overrides), overrides)
     except _UnusualError:
         return compose_by_hydra(overrides)
 
@@ -44,7 +45,8 @@ def compose_by_hydra(overrides: Sequence[str], resolve: bool = True) -> Config:
     from hydra import compose as hydra_compose
 
     with initialised(), refusals_told():
-        return plain(hydra_compose("config", overrides=list(overrides)), resolve)
+        config = plain(hydra_compose("config", overrides=list(overrides)), resolve)
+    return with_defaults(config, overrides) if resolve else config
 
 
 def sweeper(overrides: Sequence[str]) -> Config:
@@ -65,7 +67,9 @@ def shipped(names: Mapping[str, str]) -> Config:
         group: folder.settings_of(group, name) or {}
         for group, name in (folder.defaults() | dict(names)).items()
     }
-    return _resolved(config | folder.main())
+    return with_defaults(
+        _resolved(config | folder.main()), [f"{group}={n}" for group, n in names.items()]
+    )
 
 
 @contextmanager
@@ -107,8 +111,8 @@ def plain(config: Any, resolve: bool = True) -> Config:
     return {str(key): value for key, value in content.items()}
 
 
-def resolved(config: Any) -> Config:
-    """`plain`, in a job of Hydra's, which would add a line of its own to an error.
+def resolved(config: Any, words: Sequence[str]) -> Config:
+    """`compose` in a job of Hydra's, which composed ``words`` and would add a line to an error.
 
     Raises:
         ConfigError: for an interpolation of what is not there.
@@ -116,7 +120,7 @@ def resolved(config: Any) -> Config:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        return plain(config)
+        return with_defaults(plain(config), words)
     except OmegaConfBaseException as error:
         raise ConfigError(explained(error)) from error
 

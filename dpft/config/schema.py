@@ -50,6 +50,8 @@ _ADAPTATIONS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rgp": (("rank", "follow"), ()),
 }
 ADAPTATIONS = tuple(_ADAPTATIONS)
+# Those that train a head on what was pooled, as the pilots of docs/reference/optimisation.md did.
+_POOLED = ("linear", "bias", "lora", "full")
 # Other names of settings of ``privacy``, where their values stand too.
 SHORTHANDS: Mapping[str, str] = {"eps": "privacy.epsilon", "sampling": "privacy.sampling"}
 
@@ -206,6 +208,8 @@ class Model:
         dropout: of all its layers; None: the model's own.
         checkpointing: whether each block's activations are computed again in the backward, and not
             kept from the forward.
+        pooling: ``mean``: a classifier reads the mean over the tokens, see `dpft.models.pooling`;
+            None: what the model's own head reads.
     """
 
     name: str
@@ -214,6 +218,7 @@ class Model:
     init: Literal["pretrained", "scratch"] = "pretrained"
     dropout: Fraction | None = None
     checkpointing: Annotated[bool, Effect.REPETITION] = False
+    pooling: Literal["mean"] | None = None
 
 
 @dataclass(frozen=True)
@@ -367,6 +372,8 @@ class Run:
     # Other kernels give other bits, by which a replayed step would be another release.
     compile: bool = False
     loss_scale: Annotated[int, Bounds(least=2, most=2**24)] = 1024
+    # What `dpft.config.defaults` chose, and why; the values stand in their groups too.
+    origin: Annotated[Mapping[str, Any], Effect.PLACE] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         named = {**self.raw["clip"], "style": self.clip.style}
@@ -412,6 +419,12 @@ class Run:
                 "model.checkpointing=true with adapt=prefix, whose prefix reaches the blocks as "
                 "keys and values of earlier positions, which transformers drops under "
                 "checkpointing; expected false: type model.checkpointing=false, or another adapt"
+            )
+        if self.model.pooling is not None and self.adapt.name not in _POOLED:
+            raise ConfigError(
+                f"model.pooling={self.model.pooling} with adapt={self.adapt.name}, which would "
+                f"train the block that pools as one of the model's; expected one of "
+                f"{', '.join(_POOLED)}: type adapt=linear, or model.pooling=null"
             )
         if self.evaluate.every is not None and self.parallel.name == "pipeline":
             raise ConfigError(
@@ -497,6 +510,8 @@ class Run:
             kept["evaluate"] = {k: v for k, v in kept["evaluate"].items() if k != "public"}
         if not self.model.checkpointing:
             kept["model"] = {k: v for k, v in kept["model"].items() if k != "checkpointing"}
+        if self.model.pooling is None:
+            kept["model"] = {k: v for k, v in kept["model"].items() if k != "pooling"}
         if not self.clip.private:
             kept["privacy"] = {
                 "sampling": self.privacy.sampling,

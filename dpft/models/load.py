@@ -32,6 +32,7 @@ from dpft.models.families import FAMILIES
 from dpft.models.files import Files
 from dpft.models.head import draw_head, in_head, is_tied, of_classes, settle_bias, tables, untie
 from dpft.models.needs import Needs
+from dpft.models.pooling import pool_mean
 from dpft.models.sizes import refuse
 from dpft.runs.finished import check_whole
 from dpft.runs.hidden import check_no_trial
@@ -270,11 +271,13 @@ def load_model(
         tokenizer, added = _tokenizer(origin, settings, kind)
         _fit(model, tokenizer, added, settings)
     _tie(model, settings, needs, absent)
+    if settings.pooling == "mean":
+        pool_mean(model, settings.name)
     if settings.checkpointing:
         checkpoint(model, settings.name)
     if settings.init == "scratch":
         labels.append("random initialisation")
-    stays = not drawn and not added
+    stays = not drawn and not added and settings.pooling is None
     return LoadedModel(model, tokenizer, tuple(labels), image=image, as_stored=stays)
 
 

@@ -71,7 +71,9 @@ def load_saved(settings: Model, needs: Needs, seed: int, folder: Path) -> Loaded
         ModelError: if its classes are not those that are needed: a head would be drawn anew.
     """
     _check_classes(folder, needs)
-    trained = dataclasses.replace(settings, path=str(folder), init="pretrained", tied=None)
+    trained = dataclasses.replace(
+        settings, path=str(folder), init="pretrained", tied=None, pooling=None
+    )
     loaded = load_model(trained, needs, seed, own=True)
     if not has_prefix(folder / ADAPTER / ADAPTER_CONFIG):
         return loaded

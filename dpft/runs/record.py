@@ -221,6 +221,13 @@ class PluginRecord(TypedDict):
     sha256: str
 
 
+class OriginRecord(TypedDict):
+    """Settings that nobody typed and that are not those of ``conf/``, and where they are from."""
+
+    values: dict[str, Any]
+    source: str
+
+
 class RunRecord(TypedDict):
     """``record.json``. ``mechanism`` is None where nothing is guaranteed.
 
@@ -233,6 +240,7 @@ class RunRecord(TypedDict):
     dpft: CodeVersion
     config: ConfigRecord
     config_hash: str
+    origin: NotRequired[OriginRecord]
     environment: Mapping[str, Any]
     plugins: NotRequired[list[PluginRecord]]
     seeds: Mapping[str, int | None]

@@ -51,6 +51,7 @@ def make_record(
         "dpft": found["dpft"],
         "config": run.identity(),  # a record may travel: not where runs lie
         "config_hash": directory.config_hash,
+        **({"origin": dict(run.origin)} if run.origin else {}),
         "environment": found,
         **({"plugins": own} if own else {}),
         "seeds": {"seed": run.seed, "noise": explicit},

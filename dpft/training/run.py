@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from safetensors import SafetensorError
 
 from dpft import runs
+from dpft.config.defaults import told
 from dpft.config.errors import ConfigError, DpftError
 from dpft.config.schema import Run
 from dpft.models.load import LoadedModel
@@ -112,6 +113,8 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
         ):
             if not run.clip.private:
                 progress.say("clip=none: training without privacy; eps is of no effect")
+            if run.origin:
+                progress.say(told(run.origin))
             try:
                 if run.optim.microbatch_tokens == "auto":
                     from dpft.training.microbatch import with_microbatch

@@ -1,0 +1,127 @@
+"""Defaults by model, method and task: what is typed wins, and what is complete stays as it is."""
+
+import re
+
+import pytest
+
+from dpft.config import defaults, folder, recipes
+from dpft.config.compose import compose, compose_by_hydra
+from dpft.config.defaults import ROWS, told
+from dpft.config.errors import ConfigError
+from dpft.config.schema import parse
+from dpft.reproduce.papers import library
+from dpft.reproduce.tables.plan import empty_plan, words_at
+from dpft.runs.identity import config_hash
+from tests.cli.test_recipes import file_of, settings_in
+
+OWN = (
+    "task=classification",
+    "task.classes=[a,b]",
+    "task.train_file=x.csv",
+    "model=minilm",
+    "eps=3",
+)
+
+
+def of_papers():
+    """The words of every cell that a run fills, of every table, at both scales."""
+    words = set()
+    for name in library.names():
+        table = library.load(*name.split("/"))
+        for scale in ("paper", "laptop") if table.laptop else ("paper",):
+            for _, _, row, column in empty_plan(table, scale).runnable:
+                words.add(words_at(table, column, row, scale))
+    return sorted(words)
+
+
+def of_recipes():
+    for name in recipes.names():
+        words = [word for word in settings_in(file_of(name)) if not word.startswith("hydra")]
+        yield tuple(re.sub(r"=choice\(([^,)]+).*", r"=\1", word) for word in words)
+
+
+def test_no_table_and_no_recipe_is_changed(monkeypatch):
+    commands = [*of_papers(), *of_recipes()]
+    assert len(commands) > 100
+    with_rows = [compose(words) for words in commands]
+    monkeypatch.setattr(defaults, "ROWS", ())
+    assert with_rows == [compose(words) for words in commands]
+
+
+def test_presets_keep_what_they_are():
+    for group in folder.PRESETS:
+        for name in folder.choices(group):
+            if name != "optuna":  # of an extra
+                assert "origin" not in compose([f"+{group}={name}", *OWN])
+
+
+def test_where_nothing_is_typed_the_row_decides():
+    run = parse(compose(OWN))
+    assert (run.adapt.name, run.model.pooling, run.clip.threshold) == ("linear", "mean", 3)
+    assert (run.optim.lr, run.optim.schedule, run.optim.epochs) == (1e-2, "linear", 10)
+    assert (run.optim.batch_size, run.optim.sampling_rate) == (None, 0.2)
+    assert run.raw["origin"]["values"]["optim.lr"] == 1e-2
+    assert told(run.origin) == (
+        "default here: adapt=linear model.pooling=mean optim.lr=0.01 optim.sampling_rate=0.2 "
+        "optim.epochs=10 optim.schedule=linear clip.threshold=3; from a pilot on 5,000 sentences"
+    )
+    assert compose_by_hydra(OWN) == run.raw | {"clip": compose(OWN)["clip"]}
+
+
+@pytest.mark.parametrize(
+    ("word", "kept"),
+    [
+        ("optim.lr=2e-3", {"lr": 2e-3, "sampling_rate": 0.2}),
+        ("++optim.lr=2e-3", {"lr": 2e-3}),
+        ("optim.batch_size=1024", {"batch_size": 1024, "sampling_rate": None, "lr": 1e-2}),
+        ("optim.rate_like=sst2", {"batch_size": 1024, "sampling_rate": None}),
+        ("optim.schedule=constant", {"schedule": "constant", "lr": 1e-2}),
+        ("optim=sgd", {"lr": 0.5, "schedule": "constant", "batch_size": 1024}),
+    ],
+)
+def test_what_is_typed_wins_even_if_it_is_what_is_shipped(word, kept):
+    config = compose([*OWN, word])
+    assert {key: config["optim"][key] for key in kept} == kept
+    assert word.lstrip("+").split("=")[0] not in config["origin"]["values"]
+
+
+def test_a_typed_method_has_its_own_row_or_none():
+    full = compose([*OWN, "adapt=full"])
+    assert (full["adapt"]["name"], full["optim"]["lr"]) == ("full", 1e-3)
+    assert full["model"]["pooling"] is None
+    assert compose([*OWN, "adapt=lora"])["optim"]["lr"] == 3e-3
+    assert "origin" not in compose([*OWN, "adapt=bias"])
+    assert "origin" not in compose(["task=e2e", "model=gpt2", "eps=3"])
+    assert "origin" not in compose([*OWN, "model.path=mine"])
+
+
+def test_thresholds_of_other_clipping_are_their_own():
+    for clip, threshold in (("ghost", 3.0), ("per_layer", 0.1), ("flat_adaptive", 0.01)):
+        assert compose([*OWN, f"clip={clip}"])["clip"]["threshold"] == threshold
+    assert "threshold" not in compose([*OWN, "clip=none"])["clip"]
+
+
+def test_where_a_value_came_from_is_no_part_of_a_run():
+    typed = ("adapt=linear", "model.pooling=mean", "optim.lr=1e-2", "optim.epochs=10")
+    typed += ("optim.batch_size=null", "optim.sampling_rate=0.2", "optim.schedule=linear")
+    typed = compose([*OWN, *typed, "clip.threshold=3.0"])
+    assert "origin" not in typed
+    assert config_hash(parse(typed).identity()) == config_hash(parse(compose(OWN)).identity())
+
+
+def test_runs_of_before_there_was_a_pooling_keep_their_hash():
+    assert "pooling" not in parse(compose(["task=sst2", "model=minilm"])).identity()["model"]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.models[0]}-{row.adapt}")
+def test_each_row_composes(row):
+    for path in row.models:
+        words = ["model=custom", "model.name=x", f"model.path={path}", "eps=3"]
+        config = compose([*words, f"task={row.tasks[0]}", f"adapt={row.adapt}"])
+        assert config["origin"]["source"] == row.source
+        parse(config)
+
+
+def test_a_method_that_would_train_what_pools_is_refused():
+    with pytest.raises(ConfigError, match=r"model\.pooling=mean with adapt=top2.*adapt=linear"):
+        parse(compose([*OWN, "adapt=top2", "model.pooling=mean"]))
