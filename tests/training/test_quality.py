@@ -39,9 +39,10 @@ def test_overlap_counts_runs_records_and_whole_records():
     training = [["a", "b", "c", "d"], ["x", "y"]]
     texts = [["a", "b", "z", "c", "d"], ["x", "y"], ["b", "c", "b"], ["q"]]
     # Pairs: ab yes, bz, zc no, cd yes; xy yes; bc yes, cb no. They never reach over two records.
-    assert found_in(texts, training, 2) == (4 / 7, 3 / 4, 1 / 4)
-    assert found_in([["d", "x"]], training, 2) == (0, 0, 0)
-    assert found_in([["q"]], training, 2) == (None, 0, 0)
+    groups = [texts, [["d", "x"]], [["q"]]]
+    assert found_in(groups, iter(training), 2) == [
+        (4 / 7, 3 / 4, 1 / 4), (0, 0, 0), (None, 0, 0),
+    ]  # fmt: skip
 
 
 def test_the_distance_is_that_of_its_definition():

@@ -98,11 +98,10 @@ def overlaps(
 
     Texts of one kind share phrases: only what exceeds the second number hints at copies.
     """
-    training = list(training)
-    ours = found_in([words(t) for t in synthetic], map(words, training), n)
-    theirs: tuple[float | None, ...] = (None, None, None)
-    if held_out:
-        theirs = found_in([words(t) for t in held_out], map(words, training), n)
+    asked = [synthetic, held_out] if held_out else [synthetic]
+    groups = [[words(text) for text in texts] for texts in asked]
+    ours, *rest = found_in(groups, map(words, training), n)
+    theirs: tuple[float | None, ...] = rest[0] if rest else (None, None, None)
     names = (
         f"runs of {n} words that occur in training",
         "records that hold such a run",

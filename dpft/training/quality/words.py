@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 _WORD = re.compile(r"\w+")
 
@@ -33,24 +33,30 @@ def distinct(texts: Sequence[Sequence[str]], n: int) -> float | None:
 
 
 def found_in(
-    texts: Sequence[Sequence[str]], others: Iterable[Sequence[str]], n: int
-) -> tuple[float | None, float, float]:
-    """What of ``texts`` occurs in ``others``.
+    groups: Sequence[Sequence[Sequence[str]]], others: Iterable[Sequence[str]], n: int
+) -> list[tuple[float | None, float, float]]:
+    """What of each group of texts occurs in ``others``.
 
-    Of the others nothing is held in memory: they may be many.
+    The others are read once, and nothing of them is held in memory: they may be many.
 
     Returns:
-        The share of runs of ``n`` words that occur in any of the others, None if there are no runs;
-        the share of texts that hold one; and the share of texts that are one of the others, word
-        for word.
+        For each group: the share of runs of ``n`` words that occur in any of the others, None if
+        there are no runs; the share of texts that hold one; and the share of texts that are one of
+        the others, word for word.
     """
-    asked = {run for text in texts for run in runs(text, n)}
-    wholes = {tuple(text) for text in texts}
+    asked = {run for texts in groups for text in texts for run in runs(text, n)}
+    wholes = {tuple(text) for texts in groups for text in texts}
     seen, whole = set[Run](), set[Run]()
     for other in others:
         seen.update(run for run in runs(other, n) if run in asked)
         if (all_of_it := tuple(other)) in wholes:
             whole.add(all_of_it)
+    return [_shares(texts, seen, whole, n) for texts in groups]
+
+
+def _shares(
+    texts: Sequence[Sequence[str]], seen: Set[Run], whole: Set[Run], n: int
+) -> tuple[float | None, float, float]:
     hits = [[run in seen for run in runs(text, n)] for text in texts]
     total = sum(map(len, hits))
     return (
