@@ -154,7 +154,7 @@ def signal_to_noise(figure: Figure, inputs: Inputs) -> Content:
             f"{figure.name} needs runs with a score that recorded their first steps; type dpft "
             f"figure {figure.name} --run, or dpft train record_norms=1 ..."
         )
-    axis = Axis("signal-to-noise ratio, mean of the first steps", "log")
+    axis = Axis("signal-to-noise ratio, mean of the first steps")
     panel = Panel("E2E", axis, Axis("BLEU"), tuple(series))
     note = (
         f"Norm of the mean of the clipped gradients over the expected norm of its noise, averaged "
