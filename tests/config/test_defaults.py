@@ -3,15 +3,18 @@
 import re
 
 import pytest
+from typer.testing import CliRunner
 
+from dpft.cli.app import app
 from dpft.config import defaults, folder, recipes
 from dpft.config.compose import compose, compose_by_hydra
-from dpft.config.defaults import ROWS, told
+from dpft.config.defaults import ROWS, Row, told
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.reproduce.papers import library
 from dpft.reproduce.tables.plan import empty_plan, words_at
 from dpft.runs.identity import config_hash
+from dpft.training.run import run_experiment
 from tests.cli.test_recipes import file_of, settings_in
 
 OWN = (
@@ -125,3 +128,18 @@ def test_each_row_composes(row):
 def test_a_method_that_would_train_what_pools_is_refused():
     with pytest.raises(ConfigError, match=r"model\.pooling=mean with adapt=top2.*adapt=linear"):
         parse(compose([*OWN, "adapt=top2", "model.pooling=mean"]))
+
+
+def test_a_run_says_and_keeps_what_it_took(monkeypatch, tmp_path, capsys):
+    values = {"optim.lr": 3e-3, "model.pooling": "mean"}
+    row = Row(("random:bert",), "linear", ("classification",), "a test", values, usual=True)
+    monkeypatch.setattr(defaults, "ROWS", (row,))
+    words = ("task=classification", "task.source=sample", "model=custom", "model.name=b", "eps=3")
+    words += ("model.path=random:bert", "optim.steps=1", "optim.batch_size=64", "threads=1")
+    words += ("task.limit_train=200", "task.limit_eval=4", f"runs_dir={tmp_path}", "device=cpu")
+    assert CliRunner().invoke(app, ["validate", *words]).output.count("default here: adapt=linear")
+    record = run_experiment(parse(compose(words))).record
+    taken = {"adapt": "linear", **values}
+    assert record["origin"] == {"values": taken, "source": "a test"}
+    said = " ".join(capsys.readouterr().err.split())
+    assert "default here: adapt=linear optim.lr=0.003 model.pooling=mean; from a test" in said
