@@ -90,7 +90,8 @@ class PromptModel(VirtualTokensModel):
         return torch.where(place < 0, n + column, torch.where(place < n, place, column))
 
     def _embedded(self, input_ids: Tensor, columns: Tensor) -> Tensor:
-        words: Tensor = self.base_model.get_input_embeddings()(input_ids)
+        model: Any = self.base_model
+        words: Tensor = model.get_input_embeddings()(input_ids)
         return _arranged(columns, self.get_prompt(len(input_ids)).to(words), words)
 
 
@@ -124,6 +125,7 @@ def with_prompt(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -
         raise ModelError(
             f"adapt=prompt gives a model embeddings, and {name} takes none; type adapt=lora"
         )
+    assert settings.length is not None
     config: PromptTuningConfig | PromptEncoderConfig
     if settings.hidden is None:
         config = PromptTuningConfig(
