@@ -3,6 +3,7 @@
 What is quoted must be what is printed, in shape: numbers differ at another size.
 """
 
+import json
 import re
 import shlex
 import subprocess
@@ -35,14 +36,20 @@ def steps(page):
 
 
 def follow(page, small):
-    """Run a page's commands here, with more words by verb; the verbs, as proof of what was run."""
+    """Run a page's commands here, with more words by a run's name or by verb.
+
+    Returns:
+        The verbs, as proof of what was run.
+    """
     verbs = []
     for command, quoted in steps(page):
         words = shlex.split(command.split("<<")[0].replace("\\\n", " "))
         if words[0] in LEFT_OUT:
             continue
         if words[0] == "dpft":
-            result = CliRunner().invoke(app, [*words[1:], *small.get(words[1], ())])
+            result = CliRunner().invoke(
+                app, [*words[1:], *small.get(words[-1], small.get(words[1], ()))]
+            )
             status, printed = result.exit_code, result.output
         else:
             shell = ["bash", "-c", re.sub(r"^python\b", sys.executable, command)]
@@ -78,6 +85,42 @@ def test_a_file_of_letters_becomes_a_classifier_and_a_page_for_the_reviewer(tmp_
     page = Path("runs/letters/review.html").read_text()
     assert "68 records, each by itself" in page
     assert "The 4 test examples that the scores come from, which were held out of the same" in page
+
+
+def test_chats_become_synthetic_ones_that_may_be_shared(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    endless = ("user", "It is very, " + "very " * 80 + "bad.")
+    talks = []
+    for day in ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"):
+        talk = [("user", f"Hello, I have a cough since {day}."), ("assistant", f"Come on {day}!")]
+        # Of the second nothing can be written whole, of the third one turn of each.
+        talks += [talk, [endless, talk[1]], [*talk, endless, talk[1]]]
+    rows = [{"messages": [{"role": r, "content": text} for r, text in talk]} for talk in talks]
+    Path("few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    quick = ("task.limit_eval=2", "decode.max_new_tokens=8", "threads=1")
+    small = {
+        # Learned by heart, so that what it writes are conversations.
+        "name=public": (
+            *("task.train_file=few.jsonl", "task.test_share=0.2", "optim.batch_size=10"),
+            *("optim.steps=100", "optim.lr=3e-3", "optim.schedule=linear", *quick),
+        ),
+        "name=patients": (*quick, "optim.batch_size=4", "optim.steps=2", "optim.lr=1e-6"),
+        "generate": ("n=24", "decode.max_new_tokens=64"),
+        "quality": ("optim.steps=1", "optim.batch_size=2", "decode.max_new_tokens=8"),
+    }
+    verbs = ["data", "data", "data", "train", "train", "export", "generate", "data", "quality"]
+    done = follow("chats_to_synthetic.md", small)
+    assert [verb[5:] for verb in done if verb.startswith("dpft")] == verbs
+    assert [verb.split()[0] for verb in done if not verb.startswith("dpft")] == ["grep", "python"]
+    home = {path.name for path in Path("patients").iterdir()}
+    assert {"model.safetensors", "chat_template.jinja", "README.md"} <= home
+    synthetic = Path("runs/patients/synthetic/train.jsonl")
+    written = [json.loads(line)["messages"] for line in synthetic.read_text().splitlines()]
+    assert 0 < len(written) < 24
+    assert {turn["role"] for turns in written for turn in turns} == {"user", "assistant"}
+    beside = synthetic.with_name("train.jsonl.guarantee.md").read_text()
+    assert "adding or removing one user" in beside
+    assert "train.jsonl" in Path("runs/patients/quality/train.html").read_text()
 
 
 class Here:

@@ -243,7 +243,7 @@ def load_model(
     labels = [*origin.labels]
     drawn = origin.drawn or settings.init == "scratch"
     if not own and not drawn and isinstance(origin, Files):
-        _refuse_prefix(origin)
+        _refuse_virtual_tokens(origin)
         labels += [x for x in ancestry(origin.file(ANCESTRY)) if x not in labels]
     torch.manual_seed(seed)
     empty = None if weights else without_weights(auto, config)
@@ -418,20 +418,21 @@ def _check_dropout(model: PreTrainedModel, settings: Model) -> None:
                 )
 
 
-def has_prefix(config: Path | None) -> bool:
-    """Whether the adapter of this ``adapter_config.json``, if there is one, is a prefix."""
+def virtual_tokens(config: Path | None) -> str | None:
+    """What peft calls the adapter of this ``adapter_config.json``; None: no prefix or prompt."""
     if config is None or not config.is_file():
-        return False
-    return bool(json.loads(config.read_text(encoding="utf-8"))["peft_type"] == "PREFIX_TUNING")
+        return None
+    kind: str = json.loads(config.read_text(encoding="utf-8"))["peft_type"]
+    return kind if kind in ("PREFIX_TUNING", "PROMPT_TUNING", "P_TUNING") else None
 
 
-def _refuse_prefix(origin: Files) -> None:
-    """Refuse files whose model is the base of a prefix, which would be left behind."""
-    if has_prefix(origin.file(f"{ADAPTER}/{ADAPTER_CONFIG}")):
+def _refuse_virtual_tokens(origin: Files) -> None:
+    """Refuse files whose model is the base of a prefix or prompt, which would be left behind."""
+    if virtual_tokens(origin.file(f"{ADAPTER}/{ADAPTER_CONFIG}")):
         raise ModelError(
-            f"{origin.location} holds a base model as it was before prefix tuning, and the prefix "
-            "that was trained in adapter/; expected a model whose weights were trained: a prefix "
-            "cannot be trained further. Give model.path the base model itself"
+            f"{origin.location} holds a base model as it was before prefix or prompt tuning, and "
+            "what was trained in adapter/; expected a model whose weights were trained: a prefix "
+            "or a prompt cannot be trained further. Give model.path the base model itself"
         )
 
 

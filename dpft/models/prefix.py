@@ -7,42 +7,21 @@ a small network instead of a text. They belong to no record, so every record has
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import Any
 
 import torch
-from peft import (
-    PeftConfig,
-    PeftModelForCausalLM,
-    PrefixTuningConfig,
-    load_peft_weights,
-    set_peft_model_state_dict,
-)
+from peft import PrefixTuningConfig
 from torch import Tensor
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
-from dpft.models.wrap import wrapped
+from dpft.models.virtual_tokens import VirtualTokensModel, with_virtual_tokens
 
 
-class PrefixModel(PeftModelForCausalLM):
-    """A causal language model with a trained prefix; its inputs are those of the plain model.
-
-    The prefix takes positions ``0 .. n - 1``, and token ``k`` of a record has position ``n + k``,
-    however much padding stands before it.
-
-    Guarantee: with ``position_ids`` counted from the first real token, the logits of a record
-    depend on that record alone. Some versions of peft drop ``position_ids`` in their own forward
-    and count columns, which with padding on the left depend on the longest record of the batch.
-    """
-
-    @property
-    def prefix_length(self) -> int:
-        """Positions that the prefix takes, ``n``."""
-        n: int = self.active_peft_config.num_virtual_tokens
-        return n
+class PrefixModel(VirtualTokensModel):
+    """A causal language model with a trained prefix; see `VirtualTokensModel`."""
 
     def forward(  # type: ignore[override]
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, **options: Any
@@ -79,9 +58,6 @@ class PrefixModel(PeftModelForCausalLM):
     ) -> Tensor:
         """Prompts and what is written after them, as of the plain model: ``(B, T + new)``."""
         rows, width = input_ids.shape
-        most = self._check_room(width + 1)
-        if most is not None:
-            max_new_tokens = min(max_new_tokens, most - self.prefix_length - width)
         # A cache that is filled already stands for the first columns, whose ids are not read.
         # Positions are counted along the mask, so the prefix comes first and padding counts for
         # nothing.
@@ -90,7 +66,7 @@ class PrefixModel(PeftModelForCausalLM):
             input_ids=self._with_prefix(input_ids, 0),
             attention_mask=self._with_prefix(attention_mask, 1),
             past_key_values=self.get_prompt(rows * num_beams),
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=self._fitting(width, max_new_tokens),
             num_beams=num_beams,
             **options,
         )
@@ -98,16 +74,6 @@ class PrefixModel(PeftModelForCausalLM):
 
     def _with_prefix(self, tensor: Tensor, value: int) -> Tensor:
         return torch.cat([tensor.new_full((len(tensor), self.prefix_length), value), tensor], dim=1)
-
-    def _check_room(self, width: int) -> int | None:
-        most: int | None = getattr(self.base_model.config, "max_position_embeddings", None)
-        if most is not None and self.prefix_length + width > most:
-            raise ModelError(
-                f"a prefix of {self.prefix_length} and a text of {width} tokens take "
-                f"{self.prefix_length + width} positions; the model has {most}: type "
-                f"task.max_length={most - self.prefix_length} or less, or a smaller adapt.length"
-            )
-        return most
 
 
 def with_prefix(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> LoadedModel:
@@ -132,29 +98,10 @@ def with_prefix(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -
             f"adapt=prefix gives a model keys and values, and {type(loaded.model).__name__} takes "
             "none; type adapt=lora"
         )
-    assert settings.length is not None
-    positions: int | None = getattr(loaded.model.config, "max_position_embeddings", None)
-    if positions is not None and settings.length + 2 > positions:
-        raise ModelError(
-            f"adapt.length is {settings.length}, and the model has {positions} positions for both "
-            "prefix and text; type a smaller adapt.length"
-        )
     sizes: dict[str, Any] = {
         "num_virtual_tokens": settings.length,
         "prefix_projection": settings.hidden is not None,
         "encoder_hidden_size": settings.hidden,
     }
     config = PrefixTuningConfig(task_type="CAUSAL_LM", **sizes)
-    torch.manual_seed(seed)
-    return wrapped(loaded, lambda model: PrefixModel(model, config))
-
-
-def load_prefix(loaded: LoadedModel, folder: Path) -> LoadedModel:
-    """The model behind the prefix that `PrefixModel.save_pretrained` wrote to ``folder``.
-
-    The saved prefix is keys and values themselves; the network that they came from is gone.
-    """
-    config = PeftConfig.from_pretrained(str(folder), trust_remote_code=False)
-    prefixed = wrapped(loaded, lambda model: PrefixModel(model, config))
-    set_peft_model_state_dict(prefixed.model, load_peft_weights(str(folder), device="cpu"))
-    return prefixed
+    return with_virtual_tokens(loaded, PrefixModel, config, seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from dpft.config.errors import ConfigError
-from dpft.config.schema import Run
+from dpft.config.schema import VIRTUAL_TOKENS, Run
 
 # What torchrun tells each process, without which it cannot find the others.
 _TOLD = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -97,8 +97,8 @@ def check_processes(run: Run, count: int) -> None:
             f"optim.microbatch_tokens=auto with {several}, which may have unlike memory; expected "
             "a number: dpft plan --largest finds one for a device and a layout"
         )
-    if run.parallel.name == "fsdp" and run.adapt.name == "prefix":
-        # Its keys and values reach a layer in an object that FSDP's hooks do not look into.
-        raise ConfigError("adapt=prefix with parallel=fsdp; expected parallel=data")
+    if run.parallel.name == "fsdp" and run.adapt.name in VIRTUAL_TOKENS:
+        # A prefix's keys and values reach a layer in an object that FSDP's hooks do not look into.
+        raise ConfigError(f"adapt={run.adapt.name} with parallel=fsdp; expected parallel=data")
     if run.adapt.name == "rgp":
         raise ConfigError(f"adapt=rgp with {several}; expected one: without torchrun and ranks=")

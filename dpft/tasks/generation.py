@@ -74,7 +74,7 @@ def check_room(model: Any, max_length: int) -> None:
     """
     room, prefix = text_room(model), _prefix_length(model)
     if room is not None and max_length > room:
-        behind = f" behind a prefix of {prefix}" if prefix else ""
+        behind = f" behind {prefix} trained positions" if prefix else ""
         smaller = ", or a smaller adapt.length" if prefix else ""
         raise ConfigError(
             f"task.max_length is {max_length}, but the model has positions for {room} tokens"

@@ -15,13 +15,14 @@ from typing import Any
 
 from dpft import runs
 from dpft.config.errors import ConfigError, DataError
+from dpft.config.schema import VIRTUAL_TOKENS
 from dpft.report.card import model_card
 from dpft.report.hub import Shape, licence_of, on_hub
 from dpft.runs.errors import disk_report
 from dpft.runs.finished import ADAPTER, CARD, MODEL
 from dpft.training.trained import TrainedRun
 
-_ADAPTERS = ("lora", "prefix")
+_ADAPTERS = ("lora", *VIRTUAL_TOKENS)
 # What belongs to the weights in a run's ``model/``; the rest is the tokenizer's.
 _OF_WEIGHTS = ("config.json", "generation_config.json", "dpft.json")
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin")
@@ -64,15 +65,16 @@ def plan_export(
         licence: as the hub spells it; None: that of the base, if it is known.
 
     Raises:
-        ConfigError: if a prefix is to be merged, or an adapter's base is nowhere to be found.
+        ConfigError: if a prefix or prompt is to be merged, or an adapter's base is nowhere to be
+            found.
         RunError: if the run is not finished, or damaged.
     """
     path, adaptation = trained.path, trained.run.adapt.name
     adapter = adaptation in _ADAPTERS and not merge
-    if adaptation == "prefix" and merge:
+    if adaptation in VIRTUAL_TOKENS and merge:
         raise ConfigError(
-            "adapt=prefix with --merge: a prefix is keys and values before every text, for which "
-            "the model has no weights; leave --merge out, for an adapter that peft loads"
+            f"adapt={adaptation} with --merge: a {adaptation} stands before every text, and the "
+            "model has no weights for it; leave --merge out, for an adapter that peft loads"
         )
     if base is not None and not adapter:
         raise ConfigError(
@@ -86,7 +88,7 @@ def plan_export(
     }
     shape, written = Shape(licence=licence), {}
     if adapter:
-        # Where a prefix is, and where earlier versions kept LoRA.
+        # Where a prefix or prompt is, and where earlier versions kept LoRA.
         where = next((p for p in (ADAPTER, MODEL + ADAPTER) if p + _CONFIG in listed), None)
         if where is None:
             raise runs.RunError(

@@ -15,6 +15,7 @@ from typing import Any
 
 from dpft.config.checks import COUNT
 from dpft.config.errors import ConfigError, DataError, NotInstalledError, suggestion
+from dpft.config.schema import VIRTUAL_TOKENS
 from dpft.runs.record import HARNESS
 from dpft.training.trained import TrainedRun
 
@@ -59,7 +60,7 @@ def check_harness(trained: TrainedRun) -> None:
     """Refuse what the harness cannot ask, before torch is loaded.
 
     Raises:
-        ConfigError: if it is not installed, or the model writes no text, or has a prefix.
+        ConfigError: if it is not installed, or the model writes no text, or has a prefix or prompt.
     """
     if find_spec("lm_eval") is None:
         raise NotInstalledError(
@@ -71,10 +72,10 @@ def check_harness(trained: TrainedRun) -> None:
             f"task {trained.task.name} trains a model that writes no text, and the harness asks "
             "for likelihoods of texts; dpft score has this run's own scores"
         )
-    if trained.run.adapt.name == "prefix":
+    if trained.run.adapt.name in VIRTUAL_TOKENS:
         raise ConfigError(
-            "adapt=prefix, whose positions the harness does not pass to the model; expected a run "
-            "with another adaptation, such as adapt=lora"
+            f"adapt={trained.run.adapt.name}, whose positions the harness does not pass to the "
+            "model; expected a run with another adaptation, such as adapt=lora"
         )
 
 

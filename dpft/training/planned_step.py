@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from dpft.config.errors import ConfigError
-from dpft.config.schema import Model, Parallel, Run
+from dpft.config.schema import VIRTUAL_TOKENS, Model, Parallel, Run
 from dpft.models.adapt import adapt
 from dpft.models.head import untie
 from dpft.models.load import DROPOUTS, LoadedModel, find
@@ -149,7 +149,7 @@ def training_of(run: Run, shape: Shape, private: bool = True) -> Training:
             f"{' and '.join(_KINDS)} models"
         )
     kind = _KINDS[needs.kind]
-    if run.adapt.name in ("prefix", "rgp"):
+    if run.adapt.name in (*VIRTUAL_TOKENS, "rgp"):
         raise ConfigError(
             f"adapt is {run.adapt.name}, whose steps dpft plan cannot simulate; expected "
             "adapt=full or adapt=lora"

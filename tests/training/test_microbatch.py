@@ -63,10 +63,11 @@ def test_too_little_memory_is_said_before_anything_is_begun(go):
     assert not path.exists()
 
 
-def test_what_is_not_simulated_asks_for_a_number(go):
+@pytest.mark.parametrize("name", ["prefix", "prompt"])
+def test_what_is_not_simulated_asks_for_a_number(go, name):
     run, _ = go
-    with pytest.raises(ConfigError, match=r"adapt is prefix.*microbatch_tokens=4096"):
-        run(None, "adapt=prefix")
+    with pytest.raises(ConfigError, match=rf"adapt is {name}.*microbatch_tokens=4096"):
+        run(None, f"adapt={name}")
 
 
 def test_a_gpu_is_tried_until_it_runs_out(monkeypatch):

@@ -573,7 +573,7 @@ USERS = [
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["adapt=prefix", "task.max_length=250"], "246 tokens behind a prefix of 10"),
+        (["adapt=prefix", "task.max_length=250"], "246 tokens behind 10 trained positions"),
         (["task.max_length=300"], "type task.max_length=256"),
         (USERS, r"wte \(Embedding\) cannot be clipped with 8 rows for each record"),
     ],

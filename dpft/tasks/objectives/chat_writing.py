@@ -50,6 +50,7 @@ def write_conversations(
     end = int(objective.tokenizer.eos_token_id)
     opening = "" if system is None else objective.form.opening(system)
     prompt = [end, *token_ids(objective.tokenizer, [opening])[0]]
+    given = len(prompt) + getattr(model, "prefix_length", 0)
     key, out = keys.public_key(seed), list[Written]()
     with evaluating(model), own_settings(model, end, end):
         for number, first in enumerate(range(0, count, settings.batch_size)):
@@ -67,9 +68,7 @@ def write_conversations(
                 max_new_tokens=_room(model, len(prompt), settings),
                 eos_token_id=None,
                 pad_token_id=end,
-                stopping_criteria=StoppingCriteriaList(
-                    [_Closed(end, objective.closing, len(prompt))]
-                ),
+                stopping_criteria=StoppingCriteriaList([_Closed(end, objective.closing, given)]),
             )[:, len(prompt) :]
             out += [_read(objective, opening, row) for row in written.tolist()]
             advance(rows)
