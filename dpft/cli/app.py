@@ -11,7 +11,7 @@ import typer
 import typer.core
 
 from dpft.cli.guard import guarded, told
-from dpft.cli.interrupts import heed_at_once
+from dpft.cli.interrupts import heed_at_once, heed_no_more
 from dpft.report.terminal import echo
 
 TRAIN, BEFORE, AFTER = "Train", "Before a run", "After a run"
@@ -174,7 +174,10 @@ def main() -> None:
     # core, that made steps of the bundled model up to ten times slower; spinning for some
     # microseconds costs nothing measurable when the machine is quiet. Read when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-    app()
+    try:
+        app()
+    finally:
+        heed_no_more()
 
 
 if __name__ == "__main__":

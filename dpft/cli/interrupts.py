@@ -41,6 +41,13 @@ def heed_by_exception() -> None:
             signal.signal(number, _raise)
 
 
+def heed_no_more() -> None:
+    """From now on a signal ends the process by itself: all is said, and nothing left to finish."""
+    for number in _HEEDED:
+        if signal.getsignal(number) in (_stop, _raise):
+            signal.signal(number, signal.SIG_DFL)
+
+
 def speaks() -> bool:
     """Whether this process says what all that were started with it would say."""
     return os.environ.get("RANK", "0") == "0"

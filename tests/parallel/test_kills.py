@@ -56,9 +56,7 @@ def test_ranks_that_are_killed_at_any_moment_end_like_unbroken_ones(tmp_path, un
     time.sleep(draw.random() * unbroken.seconds)
     both[which].kill()
     end(both[1 - which].pid, signal.SIGTERM)  # as torchrun does
-    left = both[1 - which].finish(120)
-    assert left.returncode in (0, 2, 143, -signal.SIGTERM), left.stderr
-    statuses(both)
+    assert statuses(both)[1 - which] in (0, 2, 143, -signal.SIGTERM)
     assert watched.look()[1] == 0
     assert statuses(ranks(command, tmp_path, tmp_path)) == [0, 0]
     assert watched.look() == (STEPS, 0)
