@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from dpft.cli import sweep
 from dpft.cli.app import app
+from tests.parallel.launched import LONG
 
 TUTORIALS = Path(__file__).parents[1] / "docs/tutorials"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -87,6 +88,8 @@ def test_a_file_of_letters_becomes_a_classifier_and_a_page_for_the_reviewer(tmp_
     assert "The 4 test examples that the scores come from, which were held out of the same" in page
 
 
+# What it writes depends on the noise's secret key: it has failed once in a whole suite.
+@LONG
 def test_chats_become_synthetic_ones_that_may_be_shared(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     endless = ("user", "It is very, " + "very " * 80 + "bad.")
