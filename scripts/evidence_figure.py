@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).parent))
 import evidence
 
+from dpft.report import markdown
 from dpft.reproduce import claims
 from dpft.reproduce.claims import Claim
 from dpft.reproduce.claims.cells import Evidence
@@ -72,25 +73,23 @@ def models(records: Sequence[Mapping[str, Any]]) -> str:
 
 def table(listed: Sequence[Result], index: Index) -> str:
     """Markdown: a line for each claim."""
-    heads = ["claim", "verdict", "its first comparison", "seeds", "models", "runs", "core hours"]
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    heads = ("claim", "verdict", "its first comparison", "seeds", "models", "runs", "core hours")
+    rows = []
     for result in listed:
         compared = of_runs(result)
         records = records_of(compared, index)
         first = f"{compared[0].what}: {compared[0].text}" if compared else "-"
-        seeds = str(min(seeds_of(one) for one in compared)) if compared else "0"
+        seeds = min(map(seeds_of, compared), default=0)
         spent = f"{hours(records):.1f}" if records else "-"
-        cells = [
-            named(result.claim), str(counted(result.by_us, result.reasons)),
-            first, seeds, models(records), str(len(records)), spent,
-        ]  # fmt: skip
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        verdict = counted(result.by_us, result.reasons)
+        name = named(result.claim)
+        rows.append((name, verdict, first, seeds, models(records), len(records), spent))
+    return markdown.table(heads, rows)
 
 
 def named(claim: Claim) -> str:
     """``li2022/c10``, and what it says."""
-    return f"`{claim.name}` {claim.says}".replace("|", "/")
+    return f"`{claim.name}` {claim.says}"
 
 
 def seeds_of(one: Comparison) -> int:
