@@ -52,6 +52,9 @@ def main(
     dtype: Annotated[
         str, typer.Option(help="float32, bfloat16 (autocast) or float64.")
     ] = "float32",
+    time_only: Annotated[
+        bool, typer.Option("--time-only", help="No memory: a third of the time on a CPU.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder of the results.")] = DEFAULT_OUT,
     name: Annotated[str | None, typer.Option(help="Their file name, without suffix.")] = None,
     explain: Annotated[
@@ -75,6 +78,7 @@ def main(
         steps=steps,
         threads=_usual_threads() if threads is None else threads,
         untied=untied,
+        time_only=time_only,
         device=device,
         dtype=dtype,
         out=out,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +29,15 @@ _GPT2_SIZES = {
     "gpt2-xl": (1600, 48, 25),
 }
 
+# Tokens of a record that is used for what does not depend on their number.
+_SHORT = 8
+
 Inputs = Mapping[str, Tensor]
+
+
+class _Draw(Protocol):
+    def __call__(self, batch: int, *, short: bool = False) -> Inputs:
+        """Inputs of ``batch`` records; ``short``: of a few tokens each."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Workload:
 
     Attributes:
         model: the module.
-        inputs: ``inputs(B)`` draws a batch, the same one every time.
+        inputs: draws a batch, the same one every time.
         losses: ``losses(model, inputs)`` of shape ``(B,)``, by PyTorch's functions; takes the model
             since peers wrap it.
         own_losses: the same as dpft's runs compute them.
@@ -46,7 +54,7 @@ class Workload:
     """
 
     model: nn.Module
-    inputs: Callable[[int], Inputs]
+    inputs: _Draw
     losses: Callable[[nn.Module, Inputs], Tensor]
     own_losses: Callable[[nn.Module, Inputs], Tensor]
     blocks: int
@@ -65,9 +73,10 @@ def build(
     model = model.to(device=device, dtype=dtype).train()
     draw, losses, own_losses = _work(name)
 
-    def inputs(batch: int) -> Inputs:
+    def inputs(batch: int, *, short: bool = False) -> Inputs:
         generator = torch.Generator().manual_seed(seed)
-        drawn = draw(model, batch, length, generator)
+        tokens = min(length, _SHORT) if short and length is not None else length
+        drawn = draw(model, batch, tokens, generator)
         return {
             key: value.to(device, dtype if value.is_floating_point() else value.dtype)
             for key, value in drawn.items()

@@ -23,16 +23,20 @@ _STYLE: dict[Any, Any] = {
 
 
 def plot(summaries: Sequence[Summary], title: str, path: Path) -> None:
-    """Two panels side by side: medians as points, ranges as lines, non-private at 1.
+    """Time and memory side by side: medians as points, ranges as lines, non-private at 1.
 
-    Variants without a ratio are left out; ``path`` has no suffix.
+    Variants without a ratio are left out, and memory where none was measured; ``path`` has no
+    suffix.
     """
     shown = [s for s in summaries if s.time_ratio is not None and s.label != s.baseline]
     with rc_context(_STYLE):
         figure = Figure(figsize=(7.5, 1.5 + 0.32 * max(1, len(shown))), layout="constrained")
-        left, right = figure.subplots(1, 2, sharey=True)
-        _panel(left, "time per step / non-private", shown, [s.time_ratio for s in shown])
-        _panel(right, "peak memory / non-private", shown, [s.memory_ratio for s in shown])
+        panels = {"time per step / non-private": [s.time_ratio for s in shown]}
+        if any(s.memory_ratio for s in shown) or not shown:
+            panels["peak memory / non-private"] = [s.memory_ratio for s in shown]
+        left, *rest = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axes, (label, spreads) in zip([left, *rest], panels.items(), strict=True):
+            _panel(axes, label, shown, spreads)
         left.set_yticks(range(len(shown)), [s.label for s in shown])
         left.set_ylim(len(shown) - 0.4, -0.6)
         figure.suptitle(title, fontsize=9)

@@ -125,9 +125,13 @@ def note(settings: Settings, load: Sequence[float] | None) -> str:
     text = (
         "One step is forward, backward and clipping, without noise and optimizer. Medians and "
         f"ranges over {settings.rounds} interleaved rounds in fresh processes, {settings.steps} "
-        "steps each. Memory is the peak of steps that check no rules; that of a whole run counts "
-        "those that do. "
+        "steps each. "
     )
+    if not settings.time_only:
+        text += (
+            "Memory is the peak of steps that check no rules; that of a whole run counts those "
+            "that do. "
+        )
     if settings.device == "cuda":
         text += "Ratios to none, of the medians of each round."
     else:

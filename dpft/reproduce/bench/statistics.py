@@ -36,7 +36,7 @@ class Summary:
         rounds: how many rounds have a ratio.
         seconds: per step.
         time_ratio: to the baseline of the same round, by `time_ratio`.
-        peak_bytes: highest memory in use after warm-up.
+        peak_bytes: highest memory in use after warm-up; None where time alone was measured.
         memory_ratio: to the baseline of the same round.
         whole_ratio: the same of a whole run, with the steps that the clipper checks; None in
             measurements from before they were taken.
@@ -105,19 +105,22 @@ def summarise(settings: Settings, rows: Sequence[Mapping[str, Any]]) -> list[Sum
                 rounds=len(paired),
                 seconds=Spread.of([median(result["seconds"]) for result in good.values()]),
                 time_ratio=Spread.of([time_ratio(own, other) for own, other in paired]),
-                peak_bytes=Spread.of([result["peak_bytes"] for result in good.values()]),
-                memory_ratio=Spread.of(
-                    [own["peak_bytes"] / other["peak_bytes"] for own, other in paired]
+                peak_bytes=Spread.of(
+                    [result["peak_bytes"] for result in good.values() if "peak_bytes" in result]
                 ),
-                whole_ratio=Spread.of(
-                    [
-                        own["whole_peak_bytes"] / other["whole_peak_bytes"]
-                        for own, other in paired
-                        if "whole_peak_bytes" in own and "whole_peak_bytes" in other
-                    ]
-                ),
+                memory_ratio=_ratios(paired, "peak_bytes"),
+                whole_ratio=_ratios(paired, "whole_peak_bytes"),
                 gradient_norm=next((r["gradient_norm"] for r in good.values()), None),
                 message=failures[-1]["message"] if failures else None,
             )
         )
     return summaries
+
+
+def _ratios(
+    paired: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], name: str
+) -> Spread | None:
+    """Of what both of a pair measured."""
+    return Spread.of(
+        [own[name] / other[name] for own, other in paired if name in own.keys() & other]
+    )

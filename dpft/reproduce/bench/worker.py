@@ -27,7 +27,7 @@ Tell = Callable[[float], None]
 
 # The clipper checks its rules on the first step and, where a gradient is always zero, on the
 # second, fourth, eighth and so on (`dpft.privacy.clipping.checks.schedule`), or on the 64th, 256th
-# and so on. What that takes is not a step's, and small batches do for it.
+# and so on. What that takes is not a step's, and small batches of short records do for it.
 _VERIFY_BATCH = 2
 _LEAST_CHECKED = 16
 # Full batches that warm up: the first for all that is made once, the second fills the allocator's
@@ -72,7 +72,7 @@ def environment(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(job: dict[str, Any], asked: Iterable[Tell] | None = None) -> dict[str, Any]:
-    """Seconds and peak memory of a variant's steps, after those that warm up.
+    """Seconds and, but for ``job["time_only"]``, peak memory of a variant's steps after warm-up.
 
     No step with a full batch is one of those that the clipper checks, as long as no more are asked
     for than ``job["steps"]``. Steps that are checked, as a run's first is, come after all of them.
@@ -81,8 +81,9 @@ def measure(job: dict[str, Any], asked: Iterable[Tell] | None = None) -> dict[st
     inputs = workload.inputs(job["batch"])
     memory = meter(job["device"])
     baseline = memory.now()
-    few = workload.inputs(min(_VERIFY_BATCH, job["batch"]))
-    watched = max(job["steps"], _MEMORY_STEPS) if job["device"] == "cpu" else job["steps"]
+    few = workload.inputs(min(_VERIFY_BATCH, job["batch"]), short=True)
+    longer = job["device"] == "cpu" and not job["time_only"]
+    watched = max(job["steps"], _MEMORY_STEPS) if longer else job["steps"]
     for _ in range(checked_steps(_WARM_UP + watched)):
         _timed(job, step, few)
     for _ in range(_WARM_UP):
@@ -97,15 +98,17 @@ def measure(job: dict[str, Any], asked: Iterable[Tell] | None = None) -> dict[st
     cpu_seconds = time.process_time() - began
     for _ in range(watched - len(seconds)):
         _timed(job, step, inputs)
-    peak = memory.peak()
-    whole = max(peak, _peak_of_checks(job, step, inputs, memory))
+    peaks = {}
+    if not job["time_only"]:
+        peak = memory.peak()
+        whole = max(peak, _peak_of_checks(job, step, inputs, memory))
+        peaks = {"peak_bytes": peak, "whole_peak_bytes": whole}
     squares = [gradient.double().square().sum() for gradient in step.gradients()]
     return {
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,
         "baseline_bytes": baseline,
-        "peak_bytes": peak,
-        "whole_peak_bytes": whole,
+        **peaks,
         "memory": memory.method,
         "gradient_norm": float(torch.stack(squares).sum().sqrt()),
     }
@@ -131,7 +134,7 @@ def checked_steps(following: int) -> int:
 def fits(job: dict[str, Any]) -> dict[str, Any]:
     """Whether a batch fits into the device's memory; `torch.OutOfMemoryError` if not."""
     workload, step = _prepare(job)
-    few = workload.inputs(min(_VERIFY_BATCH, job["batch"]))
+    few = workload.inputs(min(_VERIFY_BATCH, job["batch"]), short=True)
     for _ in range(checked_steps(_WARM_UP)):
         _timed(job, step, few)
     inputs = workload.inputs(job["batch"])

@@ -152,3 +152,15 @@ def test_explaining_shows_errors_as_sentences(capsys):
     text = capsys.readouterr().out
     assert "not this one" in text
     assert "h.0.w" in text
+
+
+def test_where_time_alone_was_measured_memory_is_left_out():
+    made = settings(styles="bk", time_only=True)
+    rows = [
+        {"round": 0, "variant": v.label, "result": {"status": "ok", "seconds": [1.0 + place],
+         "gradient_norm": 0.1}}
+        for place, v in enumerate(made.variants)
+    ]  # fmt: skip
+    row = report.cells(summarise(made, rows)[1])
+    assert (row["time ratio"], row["peak MB"], row["memory ratio"]) == ("2.00", "-", "-")
+    assert "Memory" not in report.note(made, None)

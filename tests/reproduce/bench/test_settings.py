@@ -90,4 +90,5 @@ def test_the_command_measures_the_same_again(tmp_path):
     }
     assert Settings.make(**again | {"out": Path(again["out"])}) == made
     assert settings(untied=True).command.endswith("--untied")
+    assert settings(time_only=True).command.endswith("--time-only")
     assert str(tmp_path) not in settings(out=tmp_path).command  # no folder of this machine

@@ -49,8 +49,11 @@ def test_exact_flat_styles_and_peers_leave_gradients_of_one_norm():
 
 
 @pytest.mark.parametrize("told_apart", [True, False])
-@pytest.mark.parametrize(("kind", "steps"), [("measure", 1), ("measure", 60), ("fits", 1)])
-def test_no_full_batch_is_one_that_is_checked(monkeypatch, kind, steps, told_apart):
+@pytest.mark.parametrize(
+    ("kind", "steps", "time_only"),
+    [("measure", 1, False), ("measure", 60, False), ("measure", 3, True), ("fits", 1, False)],
+)
+def test_no_full_batch_is_one_that_is_checked(monkeypatch, kind, steps, time_only, told_apart):
     """Nor where some gradient is always zero, so that rules are looked at more often."""
     sizes, checked = [], []
     due, kept = Schedule.due, Schedule.checked
@@ -63,9 +66,11 @@ def test_no_full_batch_is_one_that_is_checked(monkeypatch, kind, steps, told_apa
 
     monkeypatch.setattr(Schedule, "due", spy)
     monkeypatch.setattr(Schedule, "checked", lambda self, _, finite: kept(self, told_apart, finite))
-    made = settings(batch=3, length=6, steps=steps)
+    made = settings(batch=3, length=10, steps=steps, time_only=time_only)
     assert worker.main(made.job(kind, Variant("bk")))["status"] == "ok"
     timed, after = (0, 0) if kind == "fits" else (max(steps, 13), worker._CHECKED_STEPS)
+    if time_only:
+        timed, after = steps, 0
     assert set(checked[: len(checked) - after]) == {2}
     assert checked[len(checked) - after :] == [3] * after  # whose memory is a whole run's
     assert sizes.count(3) == 2 + timed + after
@@ -95,6 +100,13 @@ def test_every_style_has_times_and_memory(style):
 )
 def test_styles_with_numbers(name, blocks, options):
     assert style_options(name, blocks) == (name.partition(":")[0], options)
+
+
+def test_time_alone_has_no_memory():
+    result = work("bk", time_only=True)
+    assert result["status"] == "ok"
+    assert len(result["seconds"]) == 1
+    assert not {"peak_bytes", "whole_peak_bytes"} & set(result)
 
 
 def test_explaining_names_every_parameter():
