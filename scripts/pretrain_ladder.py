@@ -1,14 +1,15 @@
-"""Pretrain a rung of the ladder: GPT-2 of three sizes, or MiniLM's encoder with a masked-word head.
+"""Make a rung of the ladder: GPT-2 of three sizes, MiniLM's encoder with a masked-word head.
 
     python scripts/public_text.py TEXT --data $DPFT_DATA     # first: what they are trained on
     python scripts/pretrain_ladder.py 0.8m --text TEXT --out LADDER
     python scripts/pretrain_ladder.py minilm --text TEXT --out LADDER
+    python scripts/pretrain_ladder.py minilm-2 --out LADDER  # its first two blocks, untrained
 
 Writes LADDER/tokenizer once, and LADDER/RUNG: a folder that `dpft train model=custom
 model.path=LADDER/RUNG` loads, with `pretraining.json`, which says how it was made. All sizes share
 tokenizer, text, order of the text and number of tokens. Killed at any moment, the same command
-goes on from the last checkpoint and ends at the same weights, bit by bit. Hardware and hours of
-each rung: docs/how-to/ladder.md.
+goes on from the last checkpoint and ends at the same weights, bit by bit. `minilm-2` takes seconds.
+Hardware and hours of each rung: docs/how-to/ladder.md.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from torch import Tensor
 from transformers import (
     AutoTokenizer,
     BertForMaskedLM,
+    BertModel,
     GPT2Config,
     GPT2LMHeadModel,
     PreTrainedTokenizerFast,
@@ -51,6 +53,9 @@ RUNGS = {
     "12m": Recipe(1e-3, width=384, layers=6, heads=6),
     "minilm": Recipe(3e-4, vocabulary=30_522, length=128, tokens=7_000_000, batch=32, frozen=1 / 3),
 }
+
+# Blocks that are kept of a packaged encoder.
+CUT = {"minilm-2": ("minilm", 2)}
 
 
 def documents(file: Path, *, generated: bool) -> Iterator[tuple[str, list[str]]]:
@@ -274,11 +279,26 @@ def pretrain(name: str, recipe: Recipe, text: Path, out: Path, every: float = 18
     return folder
 
 
+def cut(name: str, out: Path) -> Path:
+    """Keep the first blocks of a packaged encoder; return the rung's folder."""
+    origin, blocks = CUT[name]
+    location = find(origin).location
+    model = BertModel.from_pretrained(location, dtype=torch.float32)
+    label = f"the first {blocks} of {model.config.num_hidden_layers} blocks of package:{origin}"
+    del model.encoder.layer[blocks:]
+    model.config.num_hidden_layers = blocks
+    folder = out / name
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(location).save_pretrained(folder)
+    (folder / "dpft.json").write_text(json.dumps({"labels": [label]}) + "\n", encoding="utf-8")
+    return folder
+
+
 def main() -> None:
     """Parse the command line and run."""
-    parser = argparse.ArgumentParser(description="Pretrain a rung of the ladder.")
-    parser.add_argument("rung", choices=RUNGS)
-    parser.add_argument("--text", type=Path, required=True, help="what public_text.py wrote")
+    parser = argparse.ArgumentParser(description="Make a rung of the ladder.")
+    parser.add_argument("rung", choices=[*RUNGS, *CUT])
+    parser.add_argument("--text", type=Path, help="what public_text.py wrote")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tokens", type=int, help="default: the rung's own")
     parser.add_argument("--seed", type=int, default=0)
@@ -286,6 +306,11 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     transformers.logging.disable_progress_bar()
+    if args.rung in CUT:
+        cut(args.rung, args.out)
+        return
+    if args.text is None:
+        parser.error(f"{args.rung} is pretrained: type --text FOLDER, which public_text.py wrote")
     recipe = replace(RUNGS[args.rung], seed=args.seed)
     if args.tokens:
         recipe = replace(recipe, tokens=args.tokens)

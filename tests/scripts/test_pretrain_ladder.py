@@ -6,12 +6,13 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import BertForMaskedLM
+from transformers import BertForMaskedLM, BertModel
 
 from dpft.models import standins
 
@@ -169,6 +170,25 @@ def test_a_frozen_encoder_keeps_its_weights(ladder, text, tmp_path, monkeypatch,
     scores = json.loads((folder / "pretraining.json").read_text())["held_out"]
     assert scores["words"] > 0
     assert 1 < scores["perplexity"] < 10 * len(tokenizer)
+
+
+def test_the_first_blocks_of_an_encoder_are_kept_as_they_are(ladder, tmp_path, monkeypatch):
+    tokenizer = standins.build_tokenizer(standins.FAMILIES["bert"].special)
+    config = standins.FAMILIES["bert"].config(len(tokenizer))
+    config.num_hidden_layers = 3
+    whole = BertModel(config)
+    whole.save_pretrained(tmp_path / "whole")
+    tokenizer.save_pretrained(tmp_path / "whole")
+    monkeypatch.setattr(ladder, "find", lambda _: SimpleNamespace(location=tmp_path / "whole"))
+    folder = ladder.cut("minilm-2", tmp_path)
+    left = load_file(folder / "model.safetensors")
+    expected = {k: v for k, v in whole.state_dict().items() if "encoder.layer.2." not in k}
+    assert left.keys() == expected.keys()
+    assert all(torch.equal(left[name], expected[name]) for name in left)
+    assert BertModel.from_pretrained(folder).config.num_hidden_layers == 2
+    assert json.loads((folder / "dpft.json").read_text())["labels"] == [
+        "the first 2 of 3 blocks of package:minilm"
+    ]
 
 
 def test_a_document_that_shares_eight_words_with_a_task_is_known(texts, tmp_path):

@@ -35,7 +35,7 @@ from dpft.reproduce.tables.verdicts import Verdict, at_least
 Group = tuple[Sequence[Row], Sequence[Row]]
 
 # One seed leaves the margin to decide; a laptop has time for three.
-LAPTOP_SEEDS = (1, 2, 3)
+LAPTOP_SEEDS = (0, 1, 2)
 _SEEDS = f"--seeds {','.join(map(str, LAPTOP_SEEDS))}"
 # A record is of another run where one of these differs, which is known without composing it.
 CHOICES = ("task", "adapt")

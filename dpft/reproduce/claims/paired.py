@@ -138,5 +138,5 @@ def _critical(seeds: int) -> float:
     from scipy.special import stdtrit
 
     if seeds < 2:
-        raise ConfigError(f"got {seeds} seeds; expected two at least: type --seeds 1,2,3")
+        raise ConfigError(f"got {seeds} seeds; expected two at least: type --seeds 0,1,2")
     return float(stdtrit(seeds - 1, (1 + CONFIDENCE) / 2))

@@ -55,7 +55,7 @@ def test_records_fill_a_claim_a_laptops_first(tmp_path):
     assert nothing.by_us.verdict is Verdict.NOT_YET
     assert nothing.by_print.verdict is Verdict.HOLDS  # 69 and 60
     assert nothing.commands == (
-        "dpft table demo/1 scale=laptop --seeds 1,2,3 --run",
+        "dpft table demo/1 scale=laptop --seeds 0,1,2 --run",
         "dpft table demo/1 --run",
     )
     record(tmp_path, "laptop", 3, 0.30)
