@@ -233,7 +233,10 @@ def rung(name: str) -> str:
 
 E2E = "task=e2e optim.batch_size=1024 clip=bk clip.threshold=0.1"
 TINY = f"{E2E} {rung('0.8m')} eps=3"
-SST2 = "task=sst2 model=minilm eps=3 optim.batch_size=1024 optim.epochs=3 optim.schedule=linear"
+SST2 = (
+    "task=sst2 task.limit_train=10000 model=custom model.name=minilm-2 model.path=ladder/minilm-2 "
+    "model.pooling=mean eps=3 optim.batch_size=500 optim.epochs=2 optim.schedule=linear"
+)
 HALF = "optim.epochs=1"
 METHODS = {
     "lora16": "adapt=lora adapt.rank=16",
@@ -257,10 +260,6 @@ STUDIES = (
         }, seeds=(1,),
     ),
     Study("a", "size-0.8m", f"{TINY} optim.epochs=3", rates=SEARCHED, pilot=HALF),
-    Study(
-        "j", "adam-bc-e2e", f"{TINY} optim.epochs=3",
-        {"adam": "optim=adam", "adam_bc": "optim=adam_bc"}, rates=NARROW, pilot=HALF,
-    ),
     Study("a", "size-3m", f"{E2E} {rung('3m')} eps=3 optim.epochs=3", rates=SEARCHED, pilot=HALF),
     Study(
         "b", "methods-3m", f"{E2E} {rung('3m')} eps=3 optim.epochs=3", METHODS, rates=WIDE,
