@@ -9,7 +9,9 @@ records into README.md.
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import collect_results
@@ -17,7 +19,7 @@ import collect_results
 from dpft.reproduce import papers
 from dpft.reproduce.tables.cells import Filled, chosen, fill
 from dpft.reproduce.tables.epsilons import epsilons
-from dpft.reproduce.tables.plan import Plan, make_plan
+from dpft.reproduce.tables.plan import make_plan
 from dpft.reproduce.tables.record_index import make_index
 from dpft.reproduce.tables.render import as_markdown
 from dpft.sweep.points import labels
@@ -29,7 +31,8 @@ def main(name: str, runs: Path, folder: Path) -> None:
     """Copy, then render."""
     plan = filled(name).plan
     index = make_index([RESULTS, runs])
-    names = dict(zip((run.words for run in plan.distinct), short_names(plan), strict=True))
+    words = [run.words for run in plan.distinct]
+    names = dict(zip(words, short_names(words), strict=True))
     choices = {}
     for (_, j), run in plan.runs.items():
         for seed, found in chosen(run, plan, index, plan.columns[j]).items():
@@ -48,16 +51,22 @@ def filled(name: str) -> Filled:
     return fill(plan, make_index([RESULTS]), printed)
 
 
-def short_names(plan: Plan) -> list[str]:
-    """A folder's name for each run: what tells it from the others of the table."""
-    return [
-        "-".join(map(_short, label.split())) for label in labels(r.words for r in plan.distinct)
-    ]
+def short_names(words: Sequence[Sequence[str]]) -> list[str]:
+    """A folder's name for each run: the settings that tell it from the others.
+
+    Raises:
+        ValueError: if two have one name.
+    """
+    names = ["-".join(map(_short, label.split())) for label in labels(words)]
+    if len({*names}) < len(names):
+        raise ValueError(f"two runs have one name: {', '.join(sorted(names))}")
+    return names
 
 
 def _short(word: str) -> str:
     """``clip=bk`` is bk, ``optim.lr=1e-3`` is lr1e-3."""
     key, _, value = word.partition("=")
+    value = re.sub(r"[^\w.+-]+", "_", value).strip("_")
     return f"{key.rpartition('.')[2]}{value}" if value[:1].isdigit() else value
 
 

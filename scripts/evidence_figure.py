@@ -12,6 +12,7 @@ import argparse
 import io
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ROOT = Path(__file__).resolve().parent.parent
+PICTURES = ROOT / "results/figures/evidence"
 BEGIN, END = "<!-- verdicts: begin -->", "<!-- verdicts: end -->"
 OF_RUNS = (Side.PAPER, Side.STAND_IN, Side.LAPTOP)
 COLOURS = {Outcome.HOLDS: "#009E73", Outcome.FAILS: "#D55E00"}
@@ -97,17 +99,41 @@ def seeds_of(one: Comparison) -> int:
     return one.paired.seeds if one.paired is not None else 1
 
 
+def opening(listed: Sequence[Result]) -> str:
+    """Markdown: how many claims have which verdict, and a sentence and a picture for each known."""
+    count = Counter(str(one.by_us.verdict) for one in listed)
+    said = ", ".join(f"{number} {verdict}" for verdict, number in count.most_common())
+    parts = [f"Of {len(listed)} claims that runs on a laptop can decide: {said}."]
+    for result in listed:
+        if of_runs(result):
+            verdict = counted(result.by_us, result.reasons)
+            picture = f"figures/evidence/{picture_of(result.claim)}"
+            parts.append(f"{named(result.claim)} **{verdict[0].upper()}{verdict[1:]}.**")
+            parts.append(f"![The claim's comparisons, with their intervals]({picture})")
+    return "\n\n".join(parts)
+
+
+def picture_of(claim: Claim) -> str:
+    """The file of a claim's picture."""
+    return f"{claim.name.replace('/', '-')}.png"
+
+
 def written(text: str, listed: Sequence[Result], index: Index) -> str:
-    """The page with the table in its place."""
+    """The page with verdicts, pictures and the table in their place."""
     before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n{table(listed, index)}\n{END}{rest.split(END)[1]}"
+    made = f"{opening(listed)}\n\n{table(listed, index)}"
+    return f"{before}{BEGIN}\n{made}\n{END}{rest.split(END)[1]}"
 
 
 def main() -> None:
-    """Write page and pictures."""
+    """Parse the command line and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "results/figures/evidence")
-    folder = parser.parse_args().out
+    parser.add_argument("--out", type=Path, default=PICTURES)
+    write(parser.parse_args().out)
+
+
+def write(folder: Path = PICTURES) -> None:
+    """The page, and pictures into a folder."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -130,8 +156,18 @@ def main() -> None:
             draw(figure.subplots(), compared)
             buffer = io.BytesIO()
             figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": "dpft"})
-        name = result.claim.name.replace("/", "-")
-        (folder / f"{name}.png").write_bytes(buffer.getvalue())
+        file = folder / picture_of(result.claim)
+        file.write_bytes(buffer.getvalue())
+        shrink(file)
+
+
+def shrink(file: Path) -> None:
+    """Keep 128 colours of a picture: a third of its bytes, and it looks the same."""
+    from PIL import Image
+
+    with Image.open(file) as picture:
+        few = picture.convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    few.save(file, optimize=True)
 
 
 def committed() -> Index:

@@ -9,6 +9,7 @@ from dpft import runs
 from dpft.cli.app import app
 from dpft.config.published import is_other_size, with_part_labels
 from dpft.config.schema import audit_of
+from dpft.privacy.accounting import epsilon_rdp
 from dpft.report.comparison import as_markdown, row
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -17,6 +18,27 @@ RESULTS = sorted((ROOT / "results").rglob("record.json"))
 
 def test_there_are_results():
     assert RESULTS
+
+
+def test_results_are_small_enough_for_a_clone():
+    files = [file for file in (ROOT / "results").rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) < 15e6
+    # Of a private run three lines are kept (scripts/collect_results.py).
+    ledgers = [file for file in files if file.name == "ledger.jsonl"]
+    assert max(file.read_bytes().count(b"\n") for file in ledgers) <= 3
+
+
+def epsilon_of(mechanism):
+    """By Renyi accounting; 0 before the first step."""
+    if not mechanism["steps"]:
+        return 0.0
+    noise = mechanism.get("total_noise_multiplier", mechanism["noise_multiplier"])
+    return epsilon_rdp(
+        sampling_rate=mechanism["sampling_rate"],
+        noise_multiplier=noise,
+        steps=mechanism["steps"],
+        delta=mechanism["delta"],
+    )
 
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.parent.name)
@@ -31,6 +53,9 @@ def test_record_and_ledger_agree(file):
     assert record["training"]["steps"] == record["mechanism"]["steps"] == ledger.next_step
     spent = ledger.entries[-1]["epsilon_rdp"] if ledger.entries else 0.0
     assert spent == pytest.approx(record["privacy"]["epsilon"]["rdp"], rel=1e-9)
+    assert ledger.header["mechanism"] == record["mechanism"]
+    # Neither file is believed: the epsilon follows from the mechanism.
+    assert spent == pytest.approx(epsilon_of(record["mechanism"]), rel=1e-6)
     if ledger.entries:
         assert record["privacy"]["stated"] <= record["mechanism"]["target_epsilon"]
 

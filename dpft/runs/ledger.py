@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ LEDGER_VERSION = 1
 _REMEDY = f"restore it from a copy, or {START_OVER}"
 # What a header may say otherwise if a noise epoch begins; see `Ledger.begin_epoch`.
 _COMPUTE = "compute"
+# In a summary (`dpft.runs.summary`), the line in place of those that are left out.
+OMITTED, WHOLE = "omitted", "sha256"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -61,16 +65,20 @@ class LedgerContents:
         entries: one mapping per release, in the order of time. The steps of an epoch are its
             ``start``, ``start + 1`` and so on, and have its number as ``epoch`` behind the first.
         further: the epochs behind the first one, which not many runs have.
+        omitted: steps whose lines a summary leaves out; ``entries`` begins behind them.
+        whole: SHA-256 of the ledger that it is a summary of.
     """
 
     header: dict[str, Any]
     entries: list[dict[str, Any]]
     further: list[Epoch] = field(default_factory=list)
+    omitted: int = 0
+    whole: str | None = None
 
     @property
     def steps_spent(self) -> int:
         """Releases on file, those of repeated steps too: what the accountants are asked about."""
-        return len(self.entries)
+        return self.omitted + len(self.entries)
 
     @property
     def epoch(self) -> Epoch:
@@ -83,7 +91,7 @@ class LedgerContents:
         here = self.epoch
         if self.entries and self.entries[-1].get("epoch", 0) == here.number:
             return int(self.entries[-1]["step"]) + 1
-        return here.start
+        return here.start if self.further else self.omitted
 
     @property
     def repeated(self) -> int:
@@ -92,7 +100,9 @@ class LedgerContents:
 
 
 def read_ledger(path: Path) -> LedgerContents:
-    """Read a ledger without changing it; a torn last line does not count as spent.
+    """Read a ledger, or a summary of one, without changing it.
+
+    A torn last line does not count as spent.
 
     Raises:
         LedgerError: the file is missing or damaged anywhere but in a torn last line.
@@ -103,7 +113,12 @@ def read_ledger(path: Path) -> LedgerContents:
         if first.get("ledger") != LEDGER_VERSION or not isinstance(first.get("header"), dict):
             raise damaged(path, 1, f"got no header of ledger version {LEDGER_VERSION}", _REMEDY)
         held = LedgerContents(_spelled_as_now(first["header"]), [])
-        for number, line in enumerate(lines, start=2):
+        if lines and OMITTED in lines[0]:
+            if why := _wrong_summary(lines):
+                raise damaged(path, 2, why, _REMEDY)
+            left_out = lines.pop(0)
+            held = replace(held, omitted=left_out[OMITTED], whole=left_out[WHOLE])
+        for number, line in enumerate(lines, start=3 if held.omitted else 2):
             why = _take(held, line)
             if why is not None:
                 raise damaged(path, number, why, _REMEDY)
@@ -117,6 +132,18 @@ def _spelled_as_now(header: dict[str, Any]) -> dict[str, Any]:
     moved = dict(header)
     moved[_COMPUTE] = {**moved[_COMPUTE], "shapes": moved.pop("shapes")}
     return moved
+
+
+def _wrong_summary(lines: list[dict[str, Any]]) -> str | None:
+    """What is wrong with the lines behind the header of a summary, if anything is."""
+    count, digest = lines[0][OMITTED], lines[0].get(WHOLE)
+    if type(count) is not int or count < 1:
+        return f"got {count!r} steps that are left out, expected one or more"
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        return f"got the digest {digest!r}, expected a SHA-256"
+    if len(lines) != 2 or "step" not in lines[1]:
+        return f"got {len(lines) - 1} lines behind it, expected the last step alone"
+    return None
 
 
 def _take(held: LedgerContents, line: dict[str, Any]) -> str | None:
@@ -184,6 +211,11 @@ class Ledger(Closing):
 
     def _continue(self) -> LedgerContents:
         contents = read_ledger(self._path)
+        if contents.omitted:
+            raise LedgerError(
+                f"{self._path} is a summary, which leaves {contents.omitted} steps out; expected "
+                f"the whole ledger: {_REMEDY}"
+            )
         if not contents.entries:
             return contents
         before, now = (h.get("noise_version", 1) for h in (contents.header, self._header))

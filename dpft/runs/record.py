@@ -87,6 +87,7 @@ class ScoreRecord(TypedDict):
     """Scores of one split, over ``examples`` examples, by the metric that ``signature`` names.
 
     ``references``: a digest of them, where they are published; a plain hash, hence of no others.
+    ``correct``: likewise, which of them were answered rightly (`dpft.tasks.metrics.correct`).
     ``standard_errors``: by metric. ``distinct``: how many answers differ. ``baselines``: by metric,
     what the most frequent class scores everywhere. ``confusion``: counts by true class, then by
     answer.
@@ -99,6 +100,7 @@ class ScoreRecord(TypedDict):
     baselines: NotRequired[dict[str, float]]
     confusion: NotRequired[dict[str, dict[str, int]]]
     references: NotRequired[str]
+    correct: NotRequired[str]
     signature: str
     unfinished: NotRequired[int]
     cut_prompts: NotRequired[int]

@@ -18,6 +18,7 @@ from dpft.parallel.cohort import Cohort, SingleProcess, together
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import disk_report
 from dpft.tasks.base import Task
+from dpft.tasks.metrics.correct import packed
 from dpft.tasks.objectives.base import Instance, Prediction
 from dpft.tasks.scores import all_scores
 from dpft.training.out_of_memory import in_smaller_batches
@@ -146,7 +147,8 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
     """Scores of a predictions file as a record's section.
 
     With a digest of the references only if they are published: what is held out of private data, or
-    is the user's own, leaves no hash of itself in a record. ``distinct`` counts different answers,
+    is the user's own, leaves no hash of itself in a record; nor which of them were answered rightly
+    (``correct``). ``distinct`` counts different answers,
     where answers were asked for, and not likelihoods alone. Where the file says so of all,
     ``unfinished`` counts the texts that were stopped before they ended, and ``cut_prompts``, of
     published data, the questions that lost a part.
@@ -164,6 +166,8 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
         (metrics, signature), beside = all_scores(task, predictions), task.beside(predictions)
     except ValueError as error:  # what a scorer cannot make a number of
         raise DataError(f"{file}: {error}") from error
+    if task.published and "accuracy" in metrics:
+        digest["correct"] = packed([one.prediction == one.references[0] for one in predictions])
     return {
         "metrics": metrics,
         "examples": len(predictions),

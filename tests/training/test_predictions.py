@@ -11,6 +11,7 @@ from dpft.config.schema import Decode, parse
 from dpft.tasks import load_task
 from dpft.tasks.e2e import E2E
 from dpft.tasks.glue import SST2
+from dpft.tasks.metrics.correct import unpacked
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.own_texts import LanguageModeling
 from dpft.training.predictions import predict, read_predictions, score_file, write_predictions
@@ -193,3 +194,7 @@ def test_an_accuracy_stands_beside_what_one_class_scores(tmp_path):
     assert section["distinct"] == 1
     assert section["baselines"] == {"accuracy": pytest.approx(2 / 3)}
     assert section["confusion"] == {"negative": {"positive": 1}, "positive": {"positive": 2}}
+    assert unpacked(section["correct"], 3) == (True, False, True)
+    # Which of one's own records a model gets right is told to nobody.
+    own = ["task=classification", "task.classes=[negative,positive]", "task.train_file=none.csv"]
+    assert "correct" not in score_file(load_task(parse(compose(own)).task), file)

@@ -126,20 +126,22 @@ def overlaid(runs: Sequence[Gathered], options: Options) -> list[Chart]:
 
 
 def epsilon(run: Gathered) -> Line | None:
-    """Epsilon by Renyi accounting after each noisy step, as the ledger has it."""
+    """Epsilon by Renyi accounting after each noisy step; None where the ledger leaves steps out."""
     # By release: a step that was released twice is there twice.
+    if run.omitted:
+        return None
     points = [(n, _finite(e.get("epsilon_rdp"))) for n, e in enumerate(run.entries, 1)]
     return Line("epsilon", ((0, 0.0), *points)) if points else None
 
 
 def thresholds(run: Gathered, options: Options) -> dict[str, Any] | None:
-    """The thresholds of each step, by group; None where they are fixed.
+    """The thresholds of each step, by group; None where they are fixed or left out.
 
     Args:
         run: whose ledger has them. They are noisy releases, and counted in epsilon.
         options: where private metrics may be shown, those serve if the ledger has none.
     """
-    if not run.mechanism.get("quantiles"):
+    if run.omitted or not run.mechanism.get("quantiles"):
         return None
     lines = _lines(run, run.entries, "thresholds") or _by_group(run, "clip_thresholds")
     kept, note = _some(lines)

@@ -117,8 +117,13 @@ class Gathered:
 
     @property
     def entries(self) -> Sequence[Mapping[str, Any]]:
-        """Of the ledger, one for each step that was spent, each time that it was."""
+        """Of the ledger, one for each step that it has a line of, each time that it was spent."""
         return [] if self.ledger is None else self.ledger.entries
+
+    @property
+    def omitted(self) -> int:
+        """How many steps the ledger counts and leaves out: it is a summary."""
+        return 0 if self.ledger is None else self.ledger.omitted
 
     @property
     def next_step(self) -> int:
@@ -229,6 +234,14 @@ def _disagreements(
         )
     if ledger is None:
         return
+    # A header stands where a run begins: it says nothing of steps that were repeated.
+    parts = (section(one, "mechanism") for one in (ledger.header, record))
+    under, stated_under = ({k: v for k, v in one.items() if k != "repeated"} for one in parts)
+    if under != stated_under:
+        yield (
+            "ledger.jsonl was spent under another mechanism than record.json states: do not rely "
+            "on the guarantee before you know why"
+        )
     taken, stated = record["privacy"]["steps_taken"], section(record["privacy"], "epsilon")
     spent = ledger.entries[-1].get("epsilon_rdp") if ledger.entries else None
     rdp = stated.get("rdp")

@@ -68,7 +68,8 @@ def brief(run: Gathered) -> str:
     if not run.private:
         return f"{NONE[0].upper()}{NONE[1:]}."
     spent = run.entries[-1].get("epsilon_rdp") if run.entries else 0.0
-    return f"So far {len(run.entries)} steps have spent epsilon {up(spent)} by Renyi accounting."
+    steps = run.ledger.steps_spent
+    return f"So far {steps} steps have spent epsilon {up(spent)} by Renyi accounting."
 
 
 def _headline(given: Guarantee) -> str:
@@ -84,7 +85,7 @@ def _so_far(run: Gathered) -> GuaranteeSection:
     mechanism = run.mechanism
     of = f" of {mechanism['steps']:,}" if "steps" in mechanism else ""
     rows = [("Steps in the ledger", f"{run.next_step:,}{of}")]
-    repeated = len(run.entries) - run.next_step
+    repeated = (run.ledger.steps_spent if run.ledger else 0) - run.next_step
     if repeated:
         rows.append(("Further releases of repeated steps", f"{repeated:,}"))
     if "delta" in mechanism:

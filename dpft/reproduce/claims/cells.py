@@ -207,8 +207,30 @@ def _compare(
     if stated is not None:
         return [_against_text(blank, stated, table, column, firsts[0])]
     sign = 1 if column.higher_is_better else -1
-    one, two = (max(part, key=lambda s: sign * (s.value or 0.0)) for part in (firsts, seconds))
+    one, two = (_best(part, sign) for part in (firsts, seconds))
     return [*compared, contrast(blank, expected, column, one, two)]
+
+
+def _best(scores: Sequence[Score], sign: int) -> Score:
+    """The best of several; at each seed the number of that which the other seeds say is best.
+
+    Chosen by the seeds that it is then compared with, the best of many would be ahead by chance.
+    """
+    best = max(scores, key=lambda one: sign * (one.value or 0.0))
+    seeds = set.intersection(*({*one.by_seed} for one in scores))
+    if len(scores) == 1 or len(seeds) < 2:
+        return best
+
+    def by_others(seed: int) -> Score:
+        return max(scores, key=lambda one: sign * sum(one.by_seed[s] for s in seeds - {seed}))
+
+    chosen = {seed: by_others(seed) for seed in sorted(seeds)}
+    return replace(
+        best,
+        by_seed={seed: one.by_seed[seed] for seed, one in chosen.items()},
+        answers={s: one.answers[s] for s, one in chosen.items() if s in one.answers},
+        runs=tuple(dict.fromkeys((*best.runs, *(run for x in chosen.values() for run in x.runs)))),
+    )
 
 
 def _scores(
@@ -237,6 +259,7 @@ def _score(row: Row, column: Column, cell: Cell, side: Side) -> Score | None:
             spread,
             sampling=cell.sampling,
             by_seed=cell.by_seed,
+            answers=cell.answers,
             runs=tuple(map(shown_path, cell.paths)),
             marks="".join(mark.letter for mark in cell.marks),
         )

@@ -32,11 +32,13 @@ A range that a paper states of its own printed numbers is arithmetic: there ``m`
 last digits may have been rounded by.
 
 **Verdict.** Of a check's comparisons that came out: all hold, ``holds``; all fail, ``fails``; some
-of each, ``mixed``; all too close, ``too close to tell``. Where intervals over seeds decided all of
-them that are of runs, these are ``confirmed here``, ``contradicted here``, ``not told apart with n
-seeds``. The checks of a claim together are the
+of each, ``mixed``; all too close, ``too close to tell``. The checks of a claim together are the
 claim, so one of which more is too close to tell than holds leaves no more than ``holds in part`` of
-what it and the others bear out, however many comparisons they have. Counts stand beside it.
+what it and the others bear out, however many comparisons they have. Where all numbers of runs have
+intervals over seeds, a claim is ``confirmed here`` if every interval says so, and ``contradicted
+here`` if none bears it out and in one of its checks as many fail as are not told apart: where
+nothing differs, one interval in forty says "better" and one "worse" by chance. Else it ``holds in
+part``, ``fails in part``, or is ``not told apart with n seeds``. Counts stand beside it.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ from dpft.reproduce.claims.paired import Paired, paired
 from dpft.reproduce.claims.schema import Expected
 from dpft.reproduce.papers import Column
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark
+from dpft.reproduce.tables.record_index import Answers
 from dpft.reproduce.tables.verdicts import tolerance
+from dpft.tasks.metrics.correct import paired_error
 
 # Of two numbers at the edge, binary rounding must not decide.
 _EDGE = 1 + 1e-9
@@ -93,6 +97,7 @@ class Verdict(StrEnum):
     HOLDS = "holds"
     IN_PART = "holds in part"
     FAILS = "fails"
+    FAILS_IN_PART = "fails in part"
     MIXED = "mixed"
     CLOSE = "too close to tell"
     NOT_YET = "not yet testable"
@@ -113,6 +118,7 @@ class Score:
         marks: letters of `dpft.reproduce.tables.marks`.
         copied: whether the paper took it from elsewhere.
         by_seed: the numbers of ours that it is the mean of.
+        answers: by seed, which records were answered rightly, where that is known.
     """
 
     name: str
@@ -124,6 +130,7 @@ class Score:
     marks: str = ""
     copied: bool = False
     by_seed: Mapping[int, float] = field(default_factory=dict)
+    answers: Mapping[int, Answers] = field(default_factory=dict)
 
     @property
     def stands_in(self) -> bool:
@@ -246,7 +253,7 @@ def contrast(
     assert b is not None
     sign = 1 if column.higher_is_better else -1
     if expected.kind != "ratio" and not (expected.alike and expected.equivalence is None):
-        allowed = 2 * max(first.sampling, second.sampling)
+        allowed = 2 * of_records(column, first, second)
         both = paired(first.by_seed, second.by_seed, sign=sign, allowed=allowed)
         if both is not None:
             return _by_seeds(blank, expected, column, (first, second), both)
@@ -315,7 +322,7 @@ def _by_seeds(
         blank,
         expected=in_words(expected, f"{margin:.{digits + 1}f}" if expected.alike else "0"),
         outcome=outcomes[both.outside(ends)],
-        text=f"{texts}: {both.text(digits)}",
+        text=f"{texts}: {both.text(digits, expected.kind)}",
         numbers={
             "first": both.first,
             "second": both.second,
@@ -323,7 +330,7 @@ def _by_seeds(
             "low": both.low,
             "high": both.high,
             "seeds": both.seeds,
-            "detectable": both.detectable,
+            "detectable": both.needed(expected.kind),
         }
         | ({"margin": margin} if expected.alike else {}),
         ahead=None if both.difference == 0 else both.difference > 0,
@@ -331,6 +338,21 @@ def _by_seeds(
         marks="".join(sorted({*first.marks, *second.marks})),
         paired=both,
     )
+
+
+def of_records(column: Column, first: Score, second: Score) -> float:
+    """The standard error that the scored records leave to a difference over common seeds.
+
+    Where it is known which records each run answered rightly, that of the paired answers; else that
+    of a share of so many records, which is rather too large.
+    """
+    seeds = sorted({*first.by_seed} & {*second.by_seed})
+    known = [one.answers[s] for one in (first, second) for s in seeds if s in one.answers]
+    same = {(one.references, len(one.right)) for one in known}
+    if len(seeds) < 2 or len(known) < 2 * len(seeds) or len(same) != 1:
+        return max(first.sampling, second.sampling)
+    bits = [{s: one.answers[s].right for s in seeds} for one in (first, second)]
+    return column.factor * paired_error(*bits)
 
 
 def margin(column: Column, *scores: Score) -> float:
@@ -370,21 +392,25 @@ def judge(comparisons: Sequence[Comparison]) -> Judgement:
     count = Counter(one.outcome for one in comparisons)
     holds, fails, close, apart, lacking, cannot = (count[outcome] for outcome in Outcome)
     by_check = Counter((one.check, one.outcome) for one in comparisons)
-    mostly_close = any(
-        by_check[check, Outcome.CLOSE] + by_check[check, Outcome.NOT_APART]
-        > by_check[check, Outcome.HOLDS]
+    open_ = {
+        check: by_check[check, Outcome.CLOSE] + by_check[check, Outcome.NOT_APART]
         for check, _ in by_check
-    )
+    }
+    mostly_close = any(open_[check] > by_check[check, Outcome.HOLDS] for check in open_)
+    # One check that fails is enough; one of its many intervals that does may be chance.
+    contradicts = any(0 < by_check[check, Outcome.FAILS] >= open_[check] for check in open_)
     seeds = [one.paired.seeds for one in comparisons if one.paired is not None]
     by_seeds = bool(seeds) and not any(one.by_margin for one in comparisons)
     if holds and fails:
         verdict = Verdict.MIXED
-    elif holds and mostly_close:
+    elif holds and (mostly_close or (by_seeds and close + apart)):
         verdict = Verdict.IN_PART
     elif holds:
         verdict = Verdict.CONFIRMED if by_seeds else Verdict.HOLDS
+    elif fails and by_seeds:
+        verdict = Verdict.CONTRADICTED if contradicts else Verdict.FAILS_IN_PART
     elif fails:
-        verdict = Verdict.CONTRADICTED if by_seeds else Verdict.FAILS
+        verdict = Verdict.FAILS
     elif close or apart:
         verdict = Verdict.NOT_APART if by_seeds else Verdict.CLOSE
     else:

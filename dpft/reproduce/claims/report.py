@@ -30,12 +30,15 @@ _SIDES = {
     Side.MEASURED: "measured",
 }
 _MEANINGS = {
-    Verdict.CONFIRMED: "it holds, each comparison of runs by its interval over seeds",
-    Verdict.CONTRADICTED: "it fails, each comparison of runs by its interval over seeds",
+    Verdict.CONFIRMED: "it holds, every comparison of runs by its interval over seeds",
+    Verdict.CONTRADICTED: "it fails, by intervals over seeds, in as many comparisons of one of its "
+    "checks as are not told apart, or more",
     Verdict.NOT_APART: "every interval over seeds is too wide to tell",
     Verdict.HOLDS: "every comparison that came out bears the claim out",
-    Verdict.IN_PART: "what came out bears it out, but of one check most is too close to tell",
+    Verdict.IN_PART: "what came out bears it out, but some of it is not told apart, or most of one "
+    "check is too close to tell",
     Verdict.FAILS: "every comparison that came out contradicts it",
+    Verdict.FAILS_IN_PART: "some intervals over seeds contradict it, but more are not told apart",
     Verdict.MIXED: "some do and some do not",
     Verdict.CLOSE: "differences are within the margin",
     Verdict.NOT_YET: "no numbers yet; the commands below give them",
@@ -44,7 +47,8 @@ _MEANINGS = {
 _COUNTS = (
     "in brackets: comparisons that hold, of those with numbers. Two scores differ if they lie "
     "further apart than two standard deviations over seeds, or 1% where no deviation is known; "
-    "with the same seeds of both, if the 95% interval of their paired difference says so"
+    "with the same seeds of both, if the 95% interval of their paired difference says so; where "
+    "nothing differs one interval in forty says better, and one worse"
 )
 # By the value of a verdict or an outcome; the rest is dim.
 _COLOURS = {
@@ -55,6 +59,7 @@ _COLOURS = {
     "not told apart": "yellow",
     "mixed": "yellow",
     "holds in part": "yellow",
+    "fails in part": "yellow",
     "too close to tell": "yellow",
 }
 

@@ -106,8 +106,14 @@ def _heat_width(panel: Panel | Heat) -> float:
 
 def _height(panel: Panel | Heat) -> float:
     if isinstance(panel, Heat):
-        return max(_HEIGHT, 0.9 + 0.34 * len(panel.cells) * panel.show_numbers)
+        return max(_HEIGHT, 0.9 + _lines(panel) * len(panel.cells))
     return _HEIGHT + (0.6 if _tilted(panel.x) else 0.0)
+
+
+def _lines(panel: Heat) -> float:
+    """Inches of a cell's lines: its number, its deviation, its marks."""
+    spread = any(point.error is not None for point in panel.points)
+    return (0.34 + 0.14 * spread) * panel.show_numbers
 
 
 def _tilted(axis: Axis) -> bool:
@@ -239,6 +245,7 @@ def _numbers(axes: Axes, heat: Heat, known: Sequence[float]) -> None:
             if point is None:
                 axes.text(j, i, "·", color="0.5", **centred)
                 continue
-            text = f"{point.y:.{heat.decimals}f}\n{point.marks}".strip()
+            spread = "" if point.error is None else f"±{point.error:.{heat.decimals}f}"
+            text = "\n".join(filter(None, (f"{point.y:.{heat.decimals}f}", spread, point.marks)))
             color = "black" if point.y > middle else "white"
             axes.text(j, i, text, fontsize=7, color=color, **centred)

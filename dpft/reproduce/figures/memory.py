@@ -14,6 +14,7 @@ from dataclasses import dataclass
 PATCHES, PIXELS = 196, 3 * 16 * 16
 # Width and number of blocks of the papers' models, and of those that stand in for them.
 SHAPES: Mapping[str, tuple[int, int]] = {
+    **{"gpt2-0.8m": (96, 3), "gpt2-3m": (192, 5), "gpt2-12m": (384, 6)},  # of the ladder
     **{"tiny": (128, 2), "minilm": (384, 6), "distilgpt2": (768, 6), "gpt2": (768, 12)},
     **{"gpt2-medium": (1024, 24), "gpt2-large": (1280, 36), "gpt2-xl": (1600, 48)},
     **{"bert-base": (768, 12), "bert-large": (1024, 24)},

@@ -9,7 +9,8 @@ import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
+from typing import TypeVar
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce.figures.catalog import Figure
@@ -19,6 +20,8 @@ from dpft.reproduce.papers.schema import show_label
 from dpft.runs.errors import RunError
 from dpft.runs.norms import NORMS, Norms, read_norms
 from dpft.runs.record import read_record
+
+T = TypeVar("T")
 
 WARNING = (
     "NOT COVERED BY THE GUARANTEE: made from the training records without noise. Publish it only "
@@ -31,6 +34,7 @@ QUANTILES = (0.25, 0.5, 0.75, 0.85)
 FIRST = 30
 _BINS = 40
 _SMOOTHED = 20
+_ROWS = 12  # steps that can be named beside a map
 
 
 def run_folders(inputs: Inputs) -> list[Path]:
@@ -57,7 +61,7 @@ def _with_norms(name: str, inputs: Inputs) -> tuple[Path, list[Norms]]:
     )
 
 
-def spread_out(steps: Sequence[Norms], count: int) -> list[Norms]:
+def spread_out(steps: Sequence[T], count: int) -> list[T]:
     """``count`` of them from first to last, as evenly as can be."""
     if len(steps) <= count:
         return list(steps)
@@ -81,9 +85,39 @@ def norms_by_layer(figure: Figure, inputs: Inputs) -> Content:
     ]
     note = (
         f"{_described(folder)}; {len(steps[0].groups)} layers, first {EXAMPLES} records of "
-        "each step's batch: others in each panel, where the paper follows the same 32."
+        "each step's batch: others in each panel, where the paper follows the same 32. The last "
+        "two panels are of all records of every recorded batch."
     )
-    return Content(panels, [WARNING, note], columns=2)
+    return Content([*panels, *_course(recorded)], [WARNING, note], columns=2)
+
+
+def _course(recorded: Sequence[Norms]) -> tuple[Heat, Panel]:
+    """Medians over records in the course of training: of all layers, and of four of them."""
+    groups = recorded[0].groups
+    medians = [[median(norms) for norms in zip(*one.values, strict=True)] for one in recorded]
+    shown = spread_out(list(zip(recorded, medians, strict=True)), _ROWS)
+    every = Heat(
+        *("median over records", Axis("layer, input to output")),
+        Axis("step", names=tuple(str(one.step + 1) for one, _ in shown)),
+        label="gradient norm",
+        cells=tuple(tuple(map(Point, range(len(row)), row)) for _, row in shown),
+        show_numbers=False,
+    )
+    series = [
+        Series(
+            group,
+            tuple(
+                Point(one.step + 1, row[groups.index(group)])
+                for one, row in zip(recorded, medians, strict=True)
+            ),
+            Origin.OURS,
+        )
+        for group in chosen_layers(groups)
+    ]
+    return every, Panel(
+        *("median over records, four layers", Axis("step"), Axis("gradient norm", "log")),
+        tuple(series),
+    )
 
 
 def histograms(figure: Figure, inputs: Inputs) -> Content:

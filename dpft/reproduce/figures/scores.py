@@ -43,7 +43,8 @@ def _series(asked: ScoreSeries, origin: Origin, inputs: Inputs) -> list[Series]:
         if score.column.key != asked.column or not score.row.matches(asked.where):
             continue
         x = math.nan if asked.look == "level" else _position(asked.x, score, origin, inputs)
-        point = None if x is None else score.point(x, origin, _text(asked.beside, score))
+        beside = _text(asked.beside, score, origin)
+        point = None if x is None else score.point(x, origin, beside)
         if point is not None:
             by_label.setdefault(_text(asked.label, score), []).append(point)
     return [
@@ -56,8 +57,11 @@ def _series(asked: ScoreSeries, origin: Origin, inputs: Inputs) -> list[Series]:
     ]
 
 
-def _text(template: str, score: Score) -> str:
+def _text(template: str, score: Score, origin: Origin = Origin.PRINTED) -> str:
+    """The labels of its row in a template; beside a point of ours, the model that ran."""
     labels = {name: show_label(value) for name, value in score.row.labels.items()}
+    if origin is Origin.OURS and score.run is not None:
+        labels["model"] = score.run.run.model.name
     return template.format_map(labels)
 
 

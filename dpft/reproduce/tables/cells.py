@@ -14,7 +14,7 @@ from dpft.reproduce.tables.epsilons import EpsilonCell
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark, marks_of
 from dpft.reproduce.tables.matching import scored_with
 from dpft.reproduce.tables.plan import Plan, PlannedRun
-from dpft.reproduce.tables.record_index import Index, IndexedRun
+from dpft.reproduce.tables.record_index import Answers, Index, IndexedRun
 from dpft.reproduce.tables.verdicts import Verdict, bounded, compare, too_wide
 
 
@@ -38,6 +38,7 @@ class Cell:
         sampling: the standard error that the number of scored records leaves to ours, which more
             seeds on them do not lessen: see `sampling_error`.
         by_seed: numbers of ours, of which ``ours`` is the mean.
+        answers: by seed, which records were answered rightly; of accuracies whose record says so.
     """
 
     printed: float | None
@@ -54,6 +55,7 @@ class Cell:
     hashes: tuple[str, ...] = ()
     sampling: float = 0.0
     by_seed: Mapping[int, float] = field(default_factory=dict)
+    answers: Mapping[int, Answers] = field(default_factory=dict)
 
     @property
     def difference(self) -> float | None:
@@ -211,6 +213,7 @@ def _cell(plan: Plan, i: int, j: int, records: Sequence[IndexedRun]) -> Cell:
         hashes=tuple(one.config_hash for one in records),
         sampling=max((one.sampling_error(column) for one in records), default=0.0),
         by_seed=by_seed,
+        answers={one.seed: found for one in records if (found := one.answers(column))},
     )
     if planned is None or cell.ours is None or printed is None:
         return cell

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpft.config.errors import ConfigError, DpftError
 from dpft.reproduce.papers.schema import Column
@@ -14,6 +15,7 @@ from dpft.reproduce.tables.verdicts import share_error
 from dpft.runs.hidden import check_no_trial
 from dpft.runs.record import read_record
 from dpft.runs.run_index import runs_below
+from dpft.tasks.metrics.correct import unpacked
 from dpft.tasks.scores import impossible_share, is_share
 
 FOLDERS = ("runs", "results")
@@ -26,6 +28,13 @@ _REPEATED = (
     "some of its steps were released twice, on other devices, threads or ranks: its epsilon is "
     "more than what it was calibrated to, and no run of a table"
 )
+
+
+class Answers(NamedTuple):
+    """Which records were answered rightly, and the digest of their references."""
+
+    references: str
+    right: tuple[bool, ...]
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,18 @@ class IndexedRun:
             return 0.0
         records = self.record["scores"][column.split]["examples"]
         return column.factor * share_error(measured[1], records) if records else 0.0
+
+    def answers(self, column: Column) -> Answers | None:
+        """Which records were answered rightly; None where the record does not say it rightly."""
+        section, measured = self.record.get("scores", {}).get(column.split), self._measured(column)
+        if measured is None or measured[0] != "accuracy" or "correct" not in section:
+            return None
+        try:
+            right = unpacked(section["correct"], section["examples"])
+        except ValueError:
+            return None
+        agrees = math.isclose(sum(right), measured[1] * len(right), abs_tol=1e-6)
+        return Answers(section.get("references", ""), right) if agrees else None
 
     def _measured(self, column: Column) -> tuple[str, float] | None:
         """The metric's name in the record, and its value there."""

@@ -162,7 +162,7 @@ def a_run(path, the_record=None, **of_ledger):
     identity = {"config": the_record["config"], "config_hash": the_record["config_hash"]}
     (path / "identity.json").write_text(json.dumps(identity))
     if the_record["mechanism"] is not None:
-        ledger(path, **of_ledger)
+        ledger(path, **{"mechanism": the_record["mechanism"], **of_ledger})
     metrics(path, len(of_ledger.get("groups") or [0]))
     generations(path)
     return path

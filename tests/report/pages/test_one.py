@@ -1,5 +1,6 @@
 """The page of one run: what stands on it, and above all what does not."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -8,6 +9,7 @@ import pytest
 
 from dpft.cli.report import build
 from dpft.report.pages.gather import Options
+from dpft.runs.summary import summary
 from dpft.sweep.find import find
 from tests.report.pages.example import (
     LOSSES,
@@ -183,6 +185,24 @@ def test_files_that_disagree_are_named(tmp_path):
     whole["privacy"]["epsilon"]["rdp"] = 1.0
     text = page_of(a_run(tmp_path / "forged", whole)).text
     assert "ends at epsilon 2.9998, record.json states 1.0" in text
+    run = a_run(tmp_path / "quiet", mechanism=mechanism(noise_multiplier=9.0))
+    assert "spent under another mechanism than record.json states" in page_of(run).text
+
+
+def test_a_summary_of_a_ledger_says_what_it_leaves_out_and_draws_no_course(tmp_path):
+    run = adaptive(tmp_path, groups=["transformer.wte", "transformer.h.0.attn"])
+    file = run / "ledger.jsonl"
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    file.write_bytes(summary(file))
+    text = page_of(run).text
+    assert "4 steps, of which this copy leaves 3 out" in text
+    assert f"SHA-256 of the whole ledger {digest}" in text
+    assert "do not rely on" not in text
+    for course in ("Epsilon spent", "Clipping thresholds by group", "thresholds of each step"):
+        assert course not in text
+    (run / "record.json").unlink()
+    assert "So far 4 steps have spent epsilon 3.000" in page_of(run).text
+    assert "Further releases" not in page_of(run).text
 
 
 def test_a_share_that_is_none_is_named(tmp_path):

@@ -1,6 +1,7 @@
 """Intervals over seeds against closed forms and SciPy's tests, and the verdicts that follow."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,10 +9,19 @@ from scipy import integrate, stats
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce.claims.cells import compare_cells
-from dpft.reproduce.claims.comparison import Outcome, Side, Verdict, judge
+from dpft.reproduce.claims.comparison import (
+    Comparison,
+    Outcome,
+    Score,
+    Side,
+    Verdict,
+    contrast,
+    judge,
+)
 from dpft.reproduce.claims.paired import detectable, half_width, paired
 from dpft.reproduce.claims.report import counted
 from dpft.reproduce.claims.schema import Expected
+from dpft.reproduce.tables.record_index import Answers
 from tests.reproduce.claims.example import Evidence, check, row
 
 HOLDS, FAILS, NOT_APART = Outcome.HOLDS, Outcome.FAILS, Outcome.NOT_APART
@@ -51,6 +61,34 @@ def test_power_by_integration(seeds):
     assert integrate.quad(shown, 0, math.inf)[0] == pytest.approx(0.8, abs=1e-5)
 
 
+@pytest.mark.parametrize(("kind", "seeds"), [("not_below", 3), ("on_par", 3), ("on_par", 6)])
+def test_equal_settings_are_found_as_good_by_the_margin_that_is_named(kind, seeds):
+    """By simulation, with the margin that the true deviation asks for."""
+    power = {"not_below": 0.8, "on_par": 0.9}[kind]
+    margin = detectable(2.0, seeds, power)
+    draws = np.random.default_rng(1).normal(0, 2, (20_000, seeds))
+    half = half_width(1.0, seeds) * draws.std(axis=1, ddof=1)
+    mean = draws.mean(axis=1)
+    found = (mean - half >= -margin) & ((kind == "not_below") | (mean + half <= margin))
+    # Where the deviation is overestimated both sides fail together: two sides then need less.
+    assert 0.79 < found.mean() < (0.81 if kind == "not_below" else 0.87)
+
+
+@pytest.mark.parametrize(
+    ("kind", "power", "said"),
+    [
+        ("above", 0.8, "; {} would have been shown with 80% power"),
+        ("not_below", 0.8, " found as good with 80% power by {} of margin"),
+        ("on_par", 0.9, " found as good with 80% power by {} of margin"),
+    ],
+)
+def test_the_power_is_of_what_is_asked(kind, power, said):
+    one = ours(Expected(kind, equivalence=None if kind == "above" else 1), *WIDE)
+    needed = detectable(1.0, 3, power)
+    assert one.text.endswith(said.format(f"{needed:.1f}"))
+    assert one.numbers["detectable"] == pytest.approx(needed)
+
+
 def test_many_seeds_need_the_normal_sum():
     normal = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)
     assert detectable(3.0, 100_000) == pytest.approx(3 * normal / math.sqrt(100_000), rel=1e-4)
@@ -66,7 +104,9 @@ def test_only_seeds_of_both_count():
 
 def test_lower_may_be_better_and_records_may_be_few():
     both = paired(by_seed(20.0, 20.0), by_seed(30.0, 30.0), sign=-1, allowed=3.0)
-    assert (both.low, both.difference, both.high, both.detectable) == (7.0, 10.0, 13.0, 3.0)
+    assert (both.low, both.difference, both.high) == (7.0, 10.0, 13.0)
+    # Two standard errors of the records, and 0.84 for four of five.
+    assert both.detectable == pytest.approx(3.0 + 1.5 * stats.norm.ppf(0.8))
 
 
 def ours(expected, first, second, **more):
@@ -125,7 +165,8 @@ def test_one_seed_keeps_the_margin_and_says_so():
 
 def test_few_scored_records_widen_the_interval():
     one = ours(Expected("above"), *TIGHT, sampling=1.5)
-    assert (one.outcome, one.numbers["detectable"]) == (NOT_APART, 3.0)
+    assert one.outcome is NOT_APART
+    assert one.numbers["detectable"] == pytest.approx(1.5 * (2 + stats.norm.ppf(0.8)))
 
 
 def test_verdicts_of_claims_that_seeds_decide():
@@ -134,9 +175,47 @@ def test_verdicts_of_claims_that_seeds_decide():
     by_margin = ours(Expected("above"), [62.0], [60.0])
     assert counted(judge([holds, holds])) == "confirmed here (2 of 2 hold)"
     assert counted(judge([fails])) == "contradicted here (0 of 1 hold)"
+    # One interval of many may fail by chance; one check that fails is enough.
+    text = "fails in part (0 of 3 hold, 2 not told apart with 3 seeds)"
+    assert counted(judge([fails, open_, open_])) == text
+    other = [replace(open_, check=2)] * 3
+    assert judge([fails, *other]).verdict is Verdict.CONTRADICTED
     assert counted(judge([open_])) == "not told apart with 3 seeds (0 of 1 hold)"
-    text = "confirmed here (1 of 2 hold, 1 not told apart with 3 seeds)"
+    text = "holds in part (1 of 2 hold, 1 not told apart with 3 seeds)"
     assert counted(judge([holds, open_])) == text
     # One of one seed leaves the words of the margin.
     assert judge([holds, by_margin]).verdict is Verdict.HOLDS
     assert judge([holds, fails]).verdict is Verdict.MIXED
+
+
+def right(*wrong, count=400, references="d"):
+    return Answers(references, tuple(number not in wrong for number in range(count)))
+
+
+def accuracies(first, second):
+    """Two settings of two seeds, by the records that each run answered rightly."""
+    sides = []
+    for answers in (first, second):
+        values = {seed: 100 * np.mean(one.right) for seed, one in enumerate(answers)}
+        sampling = 100 * math.sqrt(0.9 * 0.1 / 400)
+        sides.append(
+            Score("x", np.mean([*values.values()]), sampling=sampling, by_seed=values,
+                  answers=dict(enumerate(answers)))
+        )  # fmt: skip
+    column = replace(Evidence(row(FULL, 0.0)).only.columns[0], factor=100.0)
+    blank = Comparison(Side.LAPTOP, "x", "", Outcome.LACKING)
+    return contrast(blank, Expected("above"), column, *sides)
+
+
+def test_answers_to_the_same_records_count_instead_of_shares_of_them():
+    """Of 400 records one setting errs on 40, the other on the same and eight more."""
+    many = (right(*range(48)), right(*range(48)))
+    few = (right(*range(40)), right(*range(40)))
+    one = accuracies(few, many)
+    assert one.outcome is HOLDS
+    half = 200 * math.sqrt(8 - 400 * (8 / 400) ** 2 + 1) / 400
+    assert (one.numbers["low"], one.numbers["high"]) == pytest.approx((2 - half, 2 + half))
+    # Of other records, or where one run does not say, two shares of so many.
+    other = (right(*range(40), references="e"), few[1])
+    assert accuracies(other, many).outcome is NOT_APART
+    assert accuracies(few, many).numbers["low"] > 0 > accuracies(other, many).numbers["low"]

@@ -137,6 +137,14 @@ def test_equal_content_gives_equal_files(tmp_path):
     assert "h,c,ours,a,1.0,,,," in table
 
 
+def test_a_cell_of_a_map_shows_its_deviation_over_seeds():
+    axes = Axis("x", names=("a", "b")), Axis("y", names=("c",))
+    heat = Heat("h", *axes, "z", ((Point(0, 57.41, 1.23, marks="L"), Point(1, 20.0)),))
+    with rc_context(RC):
+        figure = draw(about(), Content((heat,), ("Said.",)))
+    assert [text.get_text() for text in figure.axes[0].texts] == ["57.4\n±1.2\nL", "20.0"]
+
+
 def test_private_figures_are_for_their_owner(tmp_path):
     for path in save(about("private"), example(), tmp_path):
         assert path.stat().st_mode & 0o077 == 0

@@ -25,6 +25,20 @@ def test_scores_stand_at_their_setting_with_their_marks(tmp_path):
     assert any("L: laptop scale" in line for line in figure.caption)
 
 
+def test_rungs_of_the_ladder_stand_at_their_size(tmp_path):
+    for model, score in (("GPT-2-medium", 0.4), ("GPT-2-large", 0.5)):
+        for seed in (1, 2):
+            one = planned("li2022/1", 2, model=model)
+            write_record(tmp_path / f"{model}{seed}", one, seed, {"BLEU": score + seed / 100})
+    (panel,) = (p for p in content("li2022/1", tmp_path).panels if p.title == "E2E")
+    (ours,) = (series for series in panel.series if series.origin is Origin.OURS)
+    # Without embeddings, in millions.
+    assert [p.x for p in ours.points] == pytest.approx([0.335, 2.224], abs=0.001)
+    assert [p.y for p in ours.points] == pytest.approx([41.5, 51.5])
+    assert ours.points[0].error == pytest.approx(0.7071, abs=1e-4)
+    assert [p.label for p in ours.points] == ["gpt2-0.8m", "gpt2-3m"]
+
+
 def test_epochs_are_those_that_ran(tmp_path):
     one = planned("he2022/3", clipping="flat", noise="without noise", epochs=150)
     write_record(tmp_path / "x", one, 0, {"accuracy": 0.5})

@@ -1,11 +1,13 @@
 """Which records stand for a cell."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce.tables.record_index import Index, make_index
+from dpft.tasks.metrics.correct import packed
 from tests.reproduce.tables.example import plan, run_of, table, write_record
 from tests.runs.example import example_guarantee
 
@@ -107,6 +109,22 @@ def test_scores_need_split_and_metric(tmp_path):
     assert found.score(by_key["dev_bleu"]) is None
     assert found.has_scores("test")
     assert not found.has_scores("dev")
+
+
+def test_right_answers_are_read_where_they_agree_with_the_accuracy(tmp_path):
+    column = replace(columns()["bleu"], metrics=("accuracy",))
+    section = {"metrics": {"accuracy": 0.75}, "examples": 4, "signature": "x", "references": "d"}
+    wrong = ((True, True, False, False), 9 * (True,))
+    cases = {"good": packed((True, True, True, False)), "none": None, "torn": "?"}
+    cases |= {f"wrong{number}": packed(bits) for number, bits in enumerate(wrong)}
+    one = run_of(plan(), "full")
+    for name, text in cases.items():
+        told = {} if text is None else {"correct": text}
+        write_record(tmp_path / name, one, scores={"test": section | told})
+    found = {run.path.name: run.answers(column) for run in make_index([tmp_path]).of(one.key)}
+    assert found.pop("good") == ("d", (True, True, True, False))
+    assert set(found) == {*cases} - {"good"}
+    assert {*found.values()} == {None}
 
 
 def test_committed_results_are_records_that_tables_can_use():
