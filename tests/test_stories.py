@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from dpft.cli import sweep
 from dpft.cli.app import app
-from tests.parallel.launched import LONG
 
 TUTORIALS = Path(__file__).parents[1] / "docs/tutorials"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -88,27 +87,27 @@ def test_a_file_of_letters_becomes_a_classifier_and_a_page_for_the_reviewer(tmp_
     assert "The 4 test examples that the scores come from, which were held out of the same" in page
 
 
-# What it writes depends on the noise's secret key: it has failed once in a whole suite.
-@LONG
 def test_chats_become_synthetic_ones_that_may_be_shared(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    endless = ("user", "It is very, " + "very " * 80 + "bad.")
+    # Of what is written a third has no turn that ends in time, and a fifth one exchange that does.
+    # Either is quoted, so that one of 48 must be of each kind, whatever is drawn (1 in 10,000).
+    endless = ("user", "Aromi is a coffee shop. " * 6 + "Bad.")
+    hasty = ("user", "I want cheap Italian food near the river. " * 5)
     talks = []
-    for day in ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"):
-        talk = [("user", f"Hello, I have a cough since {day}."), ("assistant", f"Come on {day}!")]
-        # Of the second nothing can be written whole, of the third one turn of each.
-        talks += [talk, [endless, talk[1]], [*talk, endless, talk[1]]]
+    for name in ("Aromi", "Cotto", "Fitzbillies", "Zizzi"):
+        talk = [("user", f"{name} is cheap?"), ("assistant", f"{name} is cheap.")]
+        talks += [talk, [hasty, talk[1]], *[[*talk, endless, talk[1]]] * 3]
     rows = [{"messages": [{"role": r, "content": text} for r, text in talk]} for talk in talks]
     Path("few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     quick = ("task.limit_eval=2", "decode.max_new_tokens=8", "threads=1")
     small = {
         # Learned by heart, so that what it writes are conversations.
         "name=public": (
-            *("task.train_file=few.jsonl", "task.test_share=0.2", "optim.batch_size=10"),
-            *("optim.steps=100", "optim.lr=3e-3", "optim.schedule=linear", *quick),
+            *("task.train_file=few.jsonl", "task.test_share=0.2", "optim.batch_size=8"),
+            *("optim.steps=60", "optim.lr=5e-3", "optim.schedule=linear", *quick),
         ),
         "name=patients": (*quick, "optim.batch_size=4", "optim.steps=2", "optim.lr=1e-6"),
-        "generate": ("n=24", "decode.max_new_tokens=64"),
+        "generate": ("n=48", "decode.max_new_tokens=44"),
         "quality": (
             *("optim.steps=1", "optim.batch_size=2", "decode.max_new_tokens=8"),
             *("--encoder", "tiny"),  # MiniLM's package may not be here
@@ -122,7 +121,7 @@ def test_chats_become_synthetic_ones_that_may_be_shared(tmp_path, monkeypatch):
     assert {"model.safetensors", "chat_template.jinja", "README.md"} <= home
     synthetic = Path("runs/patients/synthetic/train.jsonl")
     written = [json.loads(line)["messages"] for line in synthetic.read_text().splitlines()]
-    assert 0 < len(written) < 24
+    assert 0 < len(written) < 48
     assert {turn["role"] for turns in written for turn in turns} == {"user", "assistant"}
     beside = synthetic.with_name("train.jsonl.guarantee.md").read_text()
     assert "adding or removing one user" in beside

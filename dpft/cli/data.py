@@ -15,6 +15,7 @@ from dpft.config.schema import parse
 from dpft.report.terminal import echo
 
 if TYPE_CHECKING:
+    from dpft.config.schema import Model
     from dpft.tasks.base import Task
 
 
@@ -56,9 +57,11 @@ def _check(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
         DataError: at the end, if there are no training records to be had, or a split that is there
             cannot be read.
     """
-    from dpft.tasks.base import SPLITS
+    from dpft.tasks import load_task
+    from dpft.tasks.base import SPLITS, Task
 
-    task = _task(task_name, overrides)
+    run = parse(compose([f"task={task_name}", *overrides]))
+    task = load_task(run.task)
     unusable = None
     lines = []
     # On a terminal: ten million rows take minutes.
@@ -82,6 +85,23 @@ def _check(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
         echo(line)
     if unusable is not None:
         raise unusable
+    typed = any(word.startswith(("model=", "model.")) for word in overrides)
+    if typed and type(task).rendered is not Task.rendered:
+        _show_rendered(task, run.model)
+
+
+def _show_rendered(task: Task, model: Model) -> None:
+    """The first record as the model would be given it."""
+    from dpft.config.offline import stay_offline_if_unreachable
+
+    stay_offline_if_unreachable()
+    from dpft.models.load import tokenizer_of
+
+    text = task.rendered(tokenizer_of(model, task.needs))
+    if text is not None:
+        echo(f"  as model={model.name} is given it; what is trained stands in [[ ]]:")
+        for line in text.splitlines():
+            echo(f"    {line}")
 
 
 def _get(task_name: str, overrides: Sequence[str], to: Path | None) -> None:

@@ -281,6 +281,16 @@ def load_model(
     return LoadedModel(model, tokenizer, tuple(labels), image=image, as_stored=stays)
 
 
+def tokenizer_of(settings: Model, needs: Needs) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model of texts, as `load_model` has it, without the model.
+
+    Raises:
+        ModelError: as of `load_model`, but for what its weights show.
+    """
+    origin = find(settings)
+    return _tokenizer(origin, settings, _kind(settings, needs, origin.config()))[0]
+
+
 def without_hub(settings: Model, needs: Needs, seed: int) -> LoadedModel | None:
     """The model without its weights, as `load_model` has it, unless it is on the hub.
 

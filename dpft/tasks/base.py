@@ -26,6 +26,8 @@ from dpft.tasks.tables import write_lines
 from dpft.tasks.views import blocks
 
 if TYPE_CHECKING:  # a task's settings are checked before torch is loaded, which takes seconds
+    from transformers import PreTrainedTokenizerBase
+
     from dpft.models.load import LoadedModel
     from dpft.tasks.keeping import Keeping
 
@@ -261,6 +263,10 @@ class Task(ABC):
     def details(self, split: str) -> Sequence[str]:
         """What ``dpft data check`` says of a split beside the number of its records."""
         return ()
+
+    def rendered(self, tokenizer: PreTrainedTokenizerBase) -> str | None:
+        """The first training record as a model is given it; None where that is not shown."""
+        return None
 
 
 def fingerprint(records: Iterable[Record], owners: Sequence[str] | None = None) -> str:

@@ -20,6 +20,8 @@ from dpft.tasks.sources import well_formed
 from dpft.tasks.tables import TableRow, brief, write_lines
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from dpft.models.load import LoadedModel
     from dpft.tasks.objectives.chat import Chat as ChatObjective
 
@@ -56,11 +58,13 @@ class Chat(Generation, OwnData):
         return Needs("causal")
 
     def objective(self, loaded: LoadedModel) -> ChatObjective:
+        check_room(loaded.model, self.max_length)
+        return self._objective(loaded.text_tokenizer)
+
+    def _objective(self, tokenizer: PreTrainedTokenizerBase) -> ChatObjective:
         from dpft.tasks.objectives.chat import PLAIN
         from dpft.tasks.objectives.chat import Chat as ChatObjective
 
-        check_room(loaded.model, self.max_length)
-        tokenizer = loaded.text_tokenizer
         own = tokenizer.chat_template if self.template == "auto" else None
         # Saved with the model: whoever loads it asks as it was trained.
         tokenizer.chat_template = own if isinstance(own, str) else PLAIN
@@ -151,7 +155,10 @@ class Chat(Generation, OwnData):
             f"{'...' if len(text) > _SHOWN else ''}"
             for role, text in self.record(self.rows(split)[0]).turns
         ]
-        return [*lines, "the first conversation:", *shown]
+        return [*lines, "the first conversation (model=NAME also shows its chat template):", *shown]
+
+    def rendered(self, tokenizer: PreTrainedTokenizerBase) -> str:
+        return self._objective(tokenizer).shown(self.record(self.rows("train")[0]))
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         """Of the last answers ROUGE-L, and the perplexity of all that is trained."""

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.nn.functional as F
 from datasets import Dataset
 from torch import nn
 from transformers import (
@@ -35,15 +34,11 @@ from transformers import (
 from dpft import runs
 from dpft.config.errors import ConfigError, DataError, ModelError, NotInstalledError
 from dpft.integrations.transformers import PrivacyArguments, PrivacyMixin, PrivateTrainer
-from dpft.integrations.transformers.arguments import _UPLOADS, REFUSALS, refused
+from dpft.integrations.transformers.arguments import REFUSALS, TAKEN, refused
 from dpft.integrations.transformers.batches import survey
 from dpft.integrations.transformers.losses import loss_of
-from dpft.privacy import Mechanism, keys
-from dpft.privacy.noise import noisy_mean_
-from dpft.privacy.sampling import PoissonSampler
 from dpft.runs.lineage import ancestry
-from dpft.runs.noise_key import key_from_seed
-from tests.privacy.reference import reference_clip
+from tests.integrations.by_hand import take_steps
 
 VOCAB = 23
 TINY = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1}
@@ -118,7 +113,14 @@ def trainer_of(folder, model=None, data=None, kind=PrivateTrainer, privacy=PRIVA
     }
     own = {
         name: more.pop(name)
-        for name in ("callbacks", "per_example_loss", "eval_dataset")
+        for name in (
+            "callbacks",
+            "per_example_loss",
+            "compute_metrics",
+            "eval_dataset",
+            "optimizers",
+            "optimizer_cls_and_kwargs",
+        )
         if name in more
     }
     return kind(
@@ -158,29 +160,11 @@ def test_weights_are_those_of_brute_force_with_the_same_draws(tmp_path):
     other = copy.deepcopy(model)
     trainer = trainer_of(tmp_path, model, data, optim="sgd", lr_scheduler_type="constant")
     trainer.train()
-
-    def record_loss(i):  # of one record that nothing was ever beside
-        ids = torch.tensor([data[i]["input_ids"]])
-        logits = other(input_ids=ids).logits[0, :-1]
-        return -F.log_softmax(logits, -1)[torch.arange(ids.shape[1] - 1), ids[0, 1:]].mean()
-
-    key = key_from_seed(7)
-    mechanism = Mechanism(24, 6, 6, 1.0, (0.5,), 1e-3)
-    sampler = PoissonSampler(mechanism, key)
-    for step in range(mechanism.steps):
-        drawn = sampler.batch(step)
-        _, sums = reference_clip(
-            other,
-            lambda j, drawn=drawn: record_loss(drawn[j]),
-            len(drawn),
-            lambda n: 0.5 / n.clamp(min=0.5),
-        )
-        for name, parameter in other.named_parameters():
-            flat = sums[name].reshape(-1).contiguous()
-            noisy_mean_(flat, keys.derive(key, "noise", step, name), 0.5, 6)
-            parameter.data.sub_(1e-2 * flat.view_as(parameter))
+    mechanism, sizes = take_steps(
+        other, data, seed=7, batch=6, steps=6, sigma=1.0, threshold=0.5, rate=1e-2
+    )
     assert trainer.privacy.mechanism.epsilons()["rdp"] == mechanism.epsilons()["rdp"]
-    assert len({len(sampler.batch(step)) for step in range(6)}) > 2  # Poisson, over microbatches
+    assert len(set(sizes)) > 2  # Poisson, over microbatches
     for name, parameter in other.named_parameters():
         torch.testing.assert_close(model.state_dict()[name], parameter.data, rtol=0, atol=1e-10)
 
@@ -441,7 +425,7 @@ def test_all_refusals_are_told_at_once_and_trackers_get_no_losses(tmp_path, monk
         trainer_of(tmp_path, data=data, eval_dataset={"train": data})
     with pytest.raises(ConfigError, match="one of them"):
         trainer_of(tmp_path, privacy=PrivacyArguments(epsilon=1, batch_size=5))
-    for name, (variable, values) in _UPLOADS.items():
+    for name, (variable, values, _) in TAKEN.items():
         monkeypatch.setenv(variable, values[0].upper())
         (line,) = refused(SimpleNamespace(optim="sgd", report_to=[name]), PRIVACY)
         assert variable in line

@@ -2,12 +2,14 @@
 
 import copy
 import json
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from dpft.cli.data import _check
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.schema import parse
@@ -320,6 +322,25 @@ def test_the_check_shows_a_conversation_and_what_is_trained():
     shown = Chat(source="sample").details("train")
     assert any(line.startswith("  user: ") for line in shown)
     assert any(line.startswith("  assistant (trained): ") for line in shown)
+
+
+def test_the_check_shows_it_as_the_model_is_given_it(capsys):
+    _check("chat", ["task.source=sample", "model=random-gpt2"], None)
+    shown = capsys.readouterr().out
+    assert "as model=random-gpt2 is given it; what is trained stands in [[ ]]:" in shown
+    assert re.search(r"\n    user: .*\n    assistant:\[\[ .*<\|endoftext\|>\]\]", shown)
+    _check("chat", ["task.source=sample"], None)
+    assert "[[ ]]" not in capsys.readouterr().out
+
+
+def test_what_is_shown_is_all_of_it_and_its_trained_parts(loaded):
+    shown = objective(loaded).shown(TALK)
+    assert shown == (
+        "system: Be brief.\nuser: Is it open?\nassistant:[[ Yes.<|endoftext|>]]\n"
+        "user: Until when?\nassistant:[[ Until six.<|endoftext|>]]"
+    )
+    everything = objective(loaded, train_on="all").shown(TALK)
+    assert everything.startswith("<|endoftext|>[[system: Be brief.")
 
 
 def test_a_run_over_users_of_conversations(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -187,20 +187,24 @@ REFUSALS = (
 """What is looked at where the arguments have it: TRL's among them."""
 
 
-# Trackers that upload output_dir where a variable of the environment has one of these values.
-_UPLOADS = {
-    "comet_ml": ("COMET_LOG_ASSETS", ("1", "on", "yes", "true")),
-    "dagshub": ("HF_DAGSHUB_LOG_ARTIFACTS", ("1", "on", "yes", "true")),
-    "dvclive": ("HF_DVCLIVE_LOG_MODEL", ("all",)),
+# What trackers take beside the logs where a variable of the environment has one of these values.
+_UPLOADED = "it uploads output_dir, which holds private/ with the key of the noise"
+_ON = ("1", "on", "yes", "true")
+TAKEN = {
+    "comet_ml": ("COMET_LOG_ASSETS", _ON, _UPLOADED),
+    "dagshub": ("HF_DAGSHUB_LOG_ARTIFACTS", _ON, _UPLOADED),
+    "dvclive": ("HF_DVCLIVE_LOG_MODEL", ("all",), _UPLOADED),
+    "wandb": ("WANDB_WATCH", ("gradients", "all"), "it logs gradients, which may lack noise"),
 }
 
 
-def refused(args: Any, privacy: PrivacyArguments) -> list[str]:
+def refused(args: Any, privacy: PrivacyArguments, callbacks: Sequence[Any] = ()) -> list[str]:
     """What of Trainer's arguments cannot go with privacy, a line each.
 
     Args:
         args: ``TrainingArguments``, or TRL's ``SFTConfig``.
         privacy: what is asked for.
+        callbacks: of the Trainer: a tracker may be among them without being in ``report_to``.
     """
     lines = []
     for name, allowed, why in REFUSALS:
@@ -213,20 +217,27 @@ def refused(args: Any, privacy: PrivacyArguments) -> list[str]:
             f"optim={optimizer!r}: it moves weights within the backward, before there is noise. "
             "Type optim='adamw_torch'"
         )
-    elsewhere = sorted(set(args.report_to) - _LOCAL)
+    trackers = {*args.report_to, *_reporting(callbacks)}
+    elsewhere = sorted(trackers - _LOCAL)
     if privacy.log_private and elsewhere:
         lines.append(
             f"report_to={elsewhere!r} with log_private=True: losses of private records would leave "
             "this machine. Type report_to='none' or 'tensorboard', or leave out log_private"
         )
-    for tracker, (variable, values) in _UPLOADS.items():
+    for tracker, (variable, values, why) in TAKEN.items():
         value = os.environ.get(variable, "")
-        if tracker in args.report_to and value.lower() in values:
-            lines.append(
-                f"{variable}={value} with report_to={tracker!r}: it uploads output_dir, which "
-                f"holds private/ with the key of the noise. Type unset {variable}"
-            )
+        if tracker in trackers and value.lower() in values:
+            lines.append(f"{variable}={value} with {tracker}: {why}. Type unset {variable}")
     return lines
+
+
+def _reporting(callbacks: Sequence[Any]) -> set[str]:
+    """The trackers among some callbacks, by the names that ``report_to`` has for them."""
+    if not callbacks:
+        return set()
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK as KINDS
+
+    return {name for name, kind in KINDS.items() if any(isinstance(x, kind) for x in callbacks)}
 
 
 def check_version() -> None:

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
 
-from dpft.config.errors import ConfigError, DataError, DivergedError
+from dpft.config.errors import ConfigError, DataError
+from dpft.integrations.transformers import checks
 from dpft.integrations.transformers.arguments import (
     PrivacyArguments,
     check_version,
@@ -72,11 +73,6 @@ _DECISIVE = (
     "adam_epsilon",
 )
 
-# What this class takes the place of. A subclass that overrides it would be run instead of it, or
-# its own version not at all.
-_OURS = ("get_train_dataloader", "training_step", "train", "log")
-_UNUSED = ("compute_loss", "_get_train_sampler", "get_batch_samples")
-
 
 class PrivacyMixin:
     """Makes a Trainer private: ``class PrivateSFTTrainer(PrivacyMixin, SFTTrainer)``.
@@ -117,12 +113,12 @@ class PrivacyMixin:
         check_version()
         asked = kwargs.get("args", args[1] if len(args) > 1 else None)
         # Before a Trainer of others packs the data set, or makes two of one.
-        same = _same(kwargs.get("train_dataset"), kwargs.get("eval_dataset"))
-        _refuse([*(refused(asked, privacy) if asked is not None else ()), *same])
+        same = checks.same_data(kwargs.get("train_dataset"), kwargs.get("eval_dataset"))
+        checks.refuse([*(refused(asked, privacy) if asked is not None else ()), *same])
         base: Any = super()
         base.__init__(*args, **kwargs)
         trainer: Any = self
-        _refuse([*refused(trainer.args, privacy), *_of_trainer(trainer)])
+        checks.refuse(checks.of_trainer(trainer, PrivacyMixin, privacy))
         check_dataset(trainer.train_dataset)
         self._loss = per_example_loss
         size = len(trainer.train_dataset)
@@ -154,9 +150,8 @@ class PrivacyMixin:
         self._checkpoint: str | None = None
         self._training = False
         # An optimizer of one's own; Trainer makes another one later.
-        given = trainer.optimizer
-        self._given = None if given is None else f"{type(given).__name__} {given.defaults}"
-        trainer.add_callback(_Sealing(self.privacy))
+        self._given = _spelled(trainer.optimizer, trainer.optimizer_cls_and_kwargs)
+        trainer.add_callback(_Beside(self.privacy))
 
     # --- what Trainer calls -------------------------------------------------------------------
 
@@ -180,6 +175,9 @@ class PrivacyMixin:
         """
         if trial is not None:
             raise _no_search()
+        trainer: Any = self
+        found = checks.of_trainer(trainer, PrivacyMixin, self.privacy.arguments)
+        checks.refuse([*found, *checks.changed(trainer.args, self.privacy.mechanism)])
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self.privacy.newest_checkpoint()
         self._checkpoint = resume_from_checkpoint or None
@@ -228,7 +226,7 @@ class PrivacyMixin:
                 "scores are computed without noise, and no guarantee covers them: pass records "
                 "that are not trained on"
             )
-        _check_precision(model)
+        checks.check_precision(model)
         self._clipper = make_clipper(
             model,
             arguments.style,
@@ -276,7 +274,7 @@ class PrivacyMixin:
         """
         trainer: Any = self
         base: Any = super()
-        _refuse(_same(trainer.train_dataset, eval_dataset))
+        checks.refuse(checks.same_data(trainer.train_dataset, eval_dataset))
         scores: dict[str, float] = base.evaluate(eval_dataset, *args, **kwargs)
         return scores
 
@@ -312,10 +310,11 @@ class PrivacyMixin:
         if inputs.step != step:
             raise ConfigError(
                 f"training is at step {step} and got the batch of step {inputs.step}; expected the "
-                "same: leave Trainer's state and its loader as they are"
+                "same: leave Trainer's state and its loader as they are, and end no epoch early"
             )
         began = time.perf_counter()
-        _check_finite(clipper, step)
+        checks.check_finite(clipper, step)
+        checks.check_trained(clipper, trainer.model, trainer.optimizer)
         model.train()
         if callable(getattr(trainer.optimizer, "train", None)):
             trainer.optimizer.train()
@@ -377,7 +376,7 @@ class PrivacyMixin:
     def _evaluated(self) -> Iterator[Any]:
         """The data sets to be scored while training, as the trainer prepares them."""
         trainer: Any = self
-        for one in _several(trainer.eval_dataset):
+        for one in checks.several(trainer.eval_dataset):
             dataset = trainer.get_eval_dataloader(one).dataset
             if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
                 yield dataset
@@ -416,122 +415,54 @@ class PrivateTrainer(PrivacyMixin, Trainer):
     """Hugging Face's Trainer with differential privacy; see `PrivacyMixin`."""
 
 
-class _Sealing(TrainerCallback):
-    """Writes the manifest of a checkpoint when Trainer has written the rest."""
+class _Beside(TrainerCallback):
+    """What is done beside Trainer's loop."""
 
     def __init__(self, spending: Spending) -> None:
         self._spending = spending
 
+    def on_train_begin(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        model: Any = None,
+        optimizer: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """The optimizer is made."""
+        checks.warn_of_unmoved(model, optimizer)
+
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Trainer has saved ``checkpoint-N``."""
+        """Trainer has saved ``checkpoint-N``: its manifest says that it is whole."""
         step = int(state.global_step)
         self._spending.seal(Path(args.output_dir) / f"checkpoint-{step}", step)
-
-
-def _refuse(lines: Sequence[str]) -> None:
-    if lines:
-        listed = "\n  ".join(lines)
-        raise ConfigError(f"these cannot go with privacy:\n  {listed}")
-
-
-def _of_trainer(trainer: Any) -> list[str]:
-    """What of a Trainer, made by now, cannot go with privacy."""
-    lines = []
-    if trainer.args.n_gpu > 1 or trainer.accelerator.num_processes > 1:
-        lines.append(
-            f"{max(trainer.args.n_gpu, trainer.accelerator.num_processes)} devices: one process on "
-            "one device trains here. Type CUDA_VISIBLE_DEVICES=0, or use dpft train with torchrun"
-        )
-    if trainer.accelerator.mixed_precision not in (None, "no"):
-        lines.append(
-            f"mixed precision {trainer.accelerator.mixed_precision!r} of accelerate: records would "
-            "be rounded by the shapes of their microbatch. Type ACCELERATE_MIXED_PRECISION=no"
-        )
-    plugin = getattr(trainer.accelerator.state, "dynamo_plugin", None)
-    if plugin is not None and getattr(plugin.backend, "value", "NO") != "NO":
-        lines.append("torch.compile of accelerate: type ACCELERATE_DYNAMO_BACKEND=NO")
-    if trainer.compute_loss_func is not None:
-        lines.append(
-            "compute_loss_func: it forms one loss of a batch. Pass per_example_loss=, a function "
-            "of (model, inputs) that returns shape (B,)"
-        )
-    lines += _same(trainer.train_dataset, trainer.eval_dataset)
-    if trainer.model_init is not None:
-        lines.append("model_init: it is for a search, whose trials each spend. Pass model=")
-    kind = type(trainer)
-    lines += [
-        f"{kind.__name__}.{name}: it takes the place of PrivacyMixin's. Put PrivacyMixin first, "
-        "and leave the method as it is"
-        for name in _OURS
-        if getattr(kind, name) is not getattr(PrivacyMixin, name)
-    ]
-    lines += [
-        f"{kind.__name__}.{name}: it would not be called. Losses are given by per_example_loss=, "
-        "batches are drawn here"
-        for name in _UNUSED
-        if not _of_libraries(getattr(kind, name, None))
-    ]
-    return lines
-
-
-def _same(train: Any, evaluation: Any) -> list[str]:
-    """That scores, which are computed without noise, are of other records."""
-    if train is None or all(one is not train for one in _several(evaluation)):
-        return []
-    return [
-        "eval_dataset: it is train_dataset, and scores of private records would be logged without "
-        "noise. Pass records that are not trained on"
-    ]
-
-
-def _several(evaluation: Any) -> list[Any]:
-    """One data set, or several by name."""
-    several = evaluation.values() if isinstance(evaluation, dict) else [evaluation]
-    return [one for one in several if one is not None]
-
-
-def _of_libraries(function: Any) -> bool:
-    """Whether a method is Trainer's, or of the trainer of TRL whose arguments are looked at."""
-    owner = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
-    return (
-        function is None
-        or owner.startswith("transformers.")
-        or owner.startswith("trl.trainer.sft_trainer.")
-    )
-
-
-def _check_precision(model: nn.Module) -> None:
-    if torch.is_autocast_enabled(next(model.parameters()).device.type):
-        raise ConfigError(
-            "train() is called under torch.autocast; expected float32: in half precision a "
-            "record's gradient is rounded by its microbatch's shapes. Leave out the context"
-        )
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    low = sorted(
-        {str(x.dtype) for _, x in tensors if x.is_floating_point() and x.dtype.itemsize < 4}
-    )
-    if low or getattr(model, "is_quantized", False):
-        raise ConfigError(
-            f"the model has tensors of {', '.join(low) or 'a quantised type'}; expected float32: "
-            "in half precision a record's gradient is rounded by its microbatch's shapes. Load it "
-            "with dtype=torch.float32"
-        )
-
-
-def _check_finite(clipper: Clipper, step: int) -> None:
-    """Weights are released: that training stops for their sake gives nothing away."""
-    finite = torch.stack([torch.isfinite(p).all() for p in clipper.parameters.values()])
-    if not bool(finite.all()):
-        raise DivergedError(
-            f"the weights are not finite after step {step - 1}; expected finite numbers. Type a "
-            "smaller learning_rate and another output_dir; what this run spent stays in its ledger"
-        )
 
 
 def _plain(value: Any) -> Any:
     """An argument as JSON has it."""
     value = getattr(value, "value", value)
     return value if isinstance(value, str | int | float | bool | None) else repr(value)
+
+
+def _spelled(optimizer: Any, made_by: Any) -> str | None:
+    """An optimizer of one's own, as text: a repeated step must have had the same."""
+    if optimizer is not None:
+        defaults = optimizer.defaults
+        own = [
+            {
+                name: value
+                for name, value in {**group, "lr": group.get("initial_lr", group.get("lr"))}.items()
+                if name not in ("params", "initial_lr") and value != defaults.get(name)
+            }
+            for group in optimizer.param_groups
+        ]
+        return f"{type(optimizer).__name__} {defaults}" + (f" {own}" if any(own) else "")
+    if made_by is not None:
+        kind, settings = made_by
+        plain = {k: v for k, v in settings.items() if isinstance(v, str | int | float | tuple)}
+        return f"{getattr(kind, '__name__', type(kind).__name__)} {plain}"
+    return None
 
 
 def _no_search() -> ConfigError:

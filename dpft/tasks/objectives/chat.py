@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 from dpft.config.errors import ConfigError, DataError
@@ -66,6 +66,17 @@ class Chat(Causal):
         ids = iter(self._tokens([*chain.from_iterable(chain(*spans))]))
         made = self._of_all if self.train_on == "all" else self._of_exchanges
         return [made([(next(ids), next(ids)) for _ in one]) for one in spans]
+
+    def shown(self, record: Conversation) -> str:
+        """A conversation as the model is given it; what carries loss stands in double brackets."""
+        example = self.encode(record)
+        ids, start = (*example.prompt, *example.target), len(example.prompt)
+        given = {*range(start), *(start + place for place in example.silent)}
+        pieces = (
+            (silent, self.tokenizer.decode([ids[place] for place in places]))
+            for silent, places in groupby(range(len(ids)), given.__contains__)
+        )
+        return "".join(text if silent else f"[[{text}]]" for silent, text in pieces)
 
     @cached_property
     def form(self) -> ChatForm:

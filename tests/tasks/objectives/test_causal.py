@@ -60,6 +60,13 @@ def test_the_target_begins_with_a_space_unless_one_stands_before_it(options, sou
     assert cut(source, "yes", 50, **options)[1] == target
 
 
+def test_a_special_token_that_was_written_in_a_text_is_the_token(tiny):
+    """Prompts that were prepared by hand need it; in chats it is text: see test_chat.py."""
+    end = tiny.tokenizer.eos_token_id
+    example = Causal(tiny.tokenizer, 100).encode(TextRecord(("a<|endoftext|>b",), "c<|endoftext|>"))
+    assert example.prompt.count(end) == example.target.count(end) == 2
+
+
 def test_each_turn_of_a_dialogue_is_ended():
     record = TextRecord(("hi", "you"), "me")
     assert spelled(prompt_of(letters(50), record)) == "hi|you|"
