@@ -1,6 +1,8 @@
 """Three hundred wrong settings, commands, files and models: one message each, nothing is begun."""
 
 import copy
+import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +15,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.folder import choices, settings_of
 from dpft.config.schema import parse
 from dpft.models.families import FAMILIES
+from dpft.report.markdown import escape, table
 from dpft.tasks import load_task
 
 INF, NAN = float("inf"), float("nan")
@@ -185,6 +188,10 @@ COMMANDS = {
     "validate adapt=lora adapt.rank=0": "expected a number > 0",
     "validate adapt=prefix adapt.rank=4": "belongs to adapt=lora",
     "validate privacy.noise_multiplier=1 eps=3": "leave eps out",
+    "train clip=none eps=3": "leave eps out",
+    "validate clip=none privacy.epsilon=3": "leave privacy.epsilon out",
+    "plan clip=none eps=3": "leave eps out",
+    "sweep clip=none eps=1,3": "leave eps out",
     "validate eps=": "expected float or null",
     "validate eps=three": "expected float or null",
     "validate eps=1,3": "for a run of each type dpft train -m",
@@ -313,15 +320,21 @@ def test_settings_that_do_not_fit_a_file_are_one_message(words, said, tmp_path, 
     assert said in told(CliRunner().invoke(app, typed))
 
 
-def test_labels_that_are_all_alike_are_told(tmp_path):
-    file = tmp_path / "own.csv"
-    file.write_text(CSV.replace(",b", ",a"))
-    typed = ["data", "check", "classification", f"task.train_file={file}", "task.classes=[a,b]"]
-    assert "every label is a" in CliRunner().invoke(app, typed).output
+def test_labels_that_are_all_alike_are_refused_in_training_and_told_of_others(tmp_path):
+    alike, own = tmp_path / "alike.csv", tmp_path / "own.csv"
+    alike.write_text(CSV.replace(",b", ",a"))
+    own.write_text(CSV)
+    typed = ["data", "check", "classification", "task.classes=[a,b]"]
+    said = told(CliRunner().invoke(app, [*typed, f"task.train_file={alike}"]))
+    assert "every label of the training data is a" in said
+    others = [f"task.train_file={own}", f"task.test_file={alike}"]
+    result = CliRunner().invoke(app, [*typed, *others])
+    assert result.exit_code == 0
+    assert "every label is a: the commonest class scores 1 here" in result.output
 
 
 MODELS = {
-    "model=custom model.path=nowhere": "hub model nowhere could not be loaded",
+    "model=custom model.path=nowhere": "no folder of that name here",
     "model=custom model.path=./nowhere": "there is no such folder",
     "model=custom model.path=broken": "expected a model in save_pretrained form",
     "model=custom model.path=strange": "expected a model in save_pretrained form",
@@ -398,3 +411,35 @@ def test_the_kind_of_each_shipped_model_of_the_hub_is_known():
 
 def test_there_are_a_hundred_of_these_too():
     assert len(COMMANDS) + len(FILES) + len(MODELS) >= 100
+
+
+PAGE = Path(__file__).parents[1] / "docs/reference/refusals.md"
+
+
+def tables():
+    """The tables of the page, in Markdown."""
+    said = "part of the message"
+    yield table(["typed after `dpft`", said], [(f"`{t}`", escape(m)) for t, m in COMMANDS.items()])
+    rows = [(name, *_last_line(content), escape(m)) for name, (content, m) in FILES.items()]
+    yield table(["file", "its last line", said], rows)
+    yield table(["typed", said], [(f"`{t}`", escape(m)) for t, m in MODELS.items()])
+
+
+def _last_line(content):
+    lines = content.splitlines() if isinstance(content, str) else ()
+    return (f"`{lines[-1]}`" if lines else "",)
+
+
+def test_the_page_of_refusals_has_all_of_these():
+    """To write it anew: python -m tests.test_bad_inputs."""
+    assert written(PAGE.read_text(encoding="utf-8")) == PAGE.read_text(encoding="utf-8")
+
+
+def written(text):
+    """The page with its tables as they should be, each in the place of one."""
+    made = tables()
+    return re.sub(r"(?:^\|.*\n)+", lambda _: f"{next(made)}\n", text, flags=re.MULTILINE)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -80,6 +80,15 @@ def test_every_page_is_in_the_navigation():
     assert len(nav) == len(set(nav))
 
 
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", DOCS / "index.md"], ids=lambda page: page.name
+)
+def test_every_tutorial_is_named_where_readers_begin(page):
+    text = page.read_text(encoding="utf-8")
+    names = [file.name for file in DOCS.glob("tutorials/*.md")]
+    assert [name for name in names if f"tutorials/{name})" not in text] == []
+
+
 def test_the_training_loop_of_the_page_runs(capsys):
     text = (DOCS / "how-to/training_loop.md").read_text(encoding="utf-8")
     examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

@@ -8,7 +8,7 @@ from dpft.config.errors import ConfigError, suggestion
 from dpft.report.terminal import echo
 
 KINDS = {
-    "bound": "a lower bound on epsilon, measured in the run and held against what it claims",
+    "bound": "a lower bound on epsilon, measured in the run, beside what it claims",
     "canary": "how far secret texts in the training data are given away, in bits",
 }
 

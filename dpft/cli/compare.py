@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from dpft import runs
+from dpft.cli.output import warn
 from dpft.report.comparison import show
 from dpft.report.terminal import echo
+from dpft.runs.finished import LEDGER, RECORD
 from dpft.runs.hidden import check_no_trial
 
 
@@ -27,6 +29,9 @@ def main(
     for path in left_out:
         echo(f"skipped {path}: not finished", err=True)
     show(found, markdown=markdown)
+    for path, _ in found:
+        for damage in runs.damages(path, (RECORD, LEDGER), thorough=False):
+            warn(f"{path}: {damage}, though the run was finished: do not rely on it", err=True)
 
 
 def _has_record(path: Path) -> bool:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 import textwrap
 from typing import Annotated
 
 import typer
 
+from dpft.cli.output import width_to_fit
 from dpft.config import folder, plugins
 from dpft.config.errors import ConfigError, suggestion
 from dpft.report.terminal import echo, secho
@@ -74,7 +72,7 @@ def _show_plugins(try_each: bool = False) -> None:
 def _line(choice: str, summary: str) -> str:
     """A choice and what it is; beside each other, and below that, on a terminal of few columns."""
     line = f"  {choice:<19} {summary}"
-    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
-        return line  # for grep and the like
-    width = shutil.get_terminal_size().columns
+    width = width_to_fit()
+    if width is None:
+        return line
     return textwrap.fill(line, width, subsequent_indent=" " * 22, break_on_hyphens=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,10 +27,15 @@ def warn(text: str, *, err: bool = False) -> None:
     secho(text, fg=typer.colors.YELLOW, err=err)
 
 
+def width_to_fit() -> int | None:
+    """Columns of the terminal; None where lines go to grep and the like, which want them whole."""
+    narrow = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return shutil.get_terminal_size().columns if narrow else None
+
+
 def make_console() -> Console:
     """A console for a wide table."""
-    narrow = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console() if narrow else Console(width=_PIPED_WIDTH)
+    return Console(width=_PIPED_WIDTH) if width_to_fit() is None else Console()
 
 
 def print_table(

@@ -12,6 +12,7 @@ import typer
 from dpft.cli.options import AsJson, Settings
 from dpft.cli.output import print_table
 from dpft.config.compose import compose
+from dpft.config.overrides import check_budget
 from dpft.config.schema import parse
 from dpft.report.console import Console
 from dpft.report.terminal import echo
@@ -63,6 +64,7 @@ def main(
     One step is simulated without weights, data or devices, and the same one without privacy. Type
     parallel=fsdp to shard the model over the ranks, --on NAME for another device.
     """
+    check_budget(overrides or ())
     run = parse(compose(overrides or ()))
     ranks = ranks or run.ranks or 1
     with Console(stderr=True).status("simulating a step"):

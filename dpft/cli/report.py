@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -90,13 +91,16 @@ def _review(found: Found, options: Options) -> str:
         )
     from dpft.report.pages.review import review_page
 
+    _warn([run])
     return review_page(run)
 
 
 def build(found: Found, options: Options) -> str:
     """The page of what was found."""
     if not found.several:
-        return one_page(gather(found.targets[0], options, SAMPLES), options, found.title)
+        run = gather(found.targets[0], options, SAMPLES)
+        _warn([run])
+        return one_page(run, options, found.title)
     options = Options(options.private, options.samples, _POINTS_OF_SEVERAL)
     runs: list[Gathered] = []
     prompts: dict[str, None] = {}
@@ -104,4 +108,12 @@ def build(found: Found, options: Options) -> str:
         runs.append(run := gather(target, options, _SAMPLES_OF_EACH, prompts))
         if run.generations is not None:
             prompts.update(dict.fromkeys(sample.source for sample in run.generations.samples))
+    _warn(runs)
     return several_page(runs, found, options)
+
+
+def _warn(runs: Sequence[Gathered]) -> None:
+    """Say on the terminal what the page says is damaged."""
+    for run in runs:
+        for problem in run.problems:
+            warn(f"{run.name}: {problem}", err=True)

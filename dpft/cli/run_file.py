@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from dpft.config.errors import ConfigError
@@ -33,9 +34,9 @@ def expanded(arguments: list[str]) -> list[str]:
     file = Path(words[at + 1])
     typed = {_key(word): word for word in (*before, *after) if "=" in word}
     held = [word for word in settings_in(file) if _key(word) not in typed]
-    dropped = [word for word in held if _key(word).partition(".")[0] in typed]
+    dropped = {word: choice for word in held if (choice := _other_choice(word, typed))}
     if dropped:
-        groups = dict.fromkeys(typed[_key(word).partition(".")[0]] for word in dropped)
+        groups = dict.fromkeys(dropped.values())
         echo(
             f"left out of {file}, since {' '.join(groups)} was typed: {' '.join(dropped)}", err=True
         )
@@ -88,6 +89,13 @@ def settings_in(file: Path) -> list[str]:
 
 def _apart(word: str) -> list[str]:
     return [FLAG, word[len(FLAG) + 1 :]] if word.startswith(f"{FLAG}=") else [word]
+
+
+def _other_choice(word: str, typed: Mapping[str, str]) -> str | None:
+    """The typed choice of the group, such as ``model`` or ``hydra/launcher``, that a word sets."""
+    path = _key(word).split(".")
+    groups = ("/".join(path[:depth]) for depth in range(1, len(path)))
+    return next((typed[group] for group in groups if group in typed), None)
 
 
 def _key(word: str) -> str:

@@ -58,9 +58,9 @@ def main(
     seeds; difference, verdict and marks; docs/how-to/tables.md defines them.
 
     \b
-    dpft table li2022/2 --missing                      # the commands that would fill it
-    dpft table li2022/7 scale=laptop --run             # run them, then show the table
-    dpft table he2022/4 --seeds 0,1 --out table.tex    # or .md, .csv, .html
+    dpft table li2022/2 --missing  # the commands that would fill it
+    dpft table li2022/7 scale=laptop --run  # run them, then show the table
+    dpft table he2022/4 --seeds 0,1 --out table.tex  # or .md, .csv, .html
     """  # noqa: D301
     from dpft.reproduce.tables.render import SUFFIXES
 

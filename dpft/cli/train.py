@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import re
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,15 +15,15 @@ from typing import Any
 import typer
 
 from dpft.cli.options import Settings
-from dpft.cli.output import warn
+from dpft.cli.output import warn, width_to_fit
 from dpft.config.checks import Effect, names_with
 from dpft.config.compose import find_packages_choices, resolved
 from dpft.config.errors import AuditError, ConfigError, DpftError
 from dpft.config.folder import conf_dir, own_choices
-from dpft.config.overrides import check_flags, check_words, refusals_told
+from dpft.config.overrides import check_budget, check_flags, check_words, refusals_told
 from dpft.config.schema import Run, parse
 from dpft.parallel.launch import check_launcher, check_processes, launched
-from dpft.report.terminal import secho
+from dpft.report.terminal import echo, secho
 
 # Hydra's flags that take a value, and --info, whose value is optional.
 _WITH_VALUE = (
@@ -73,6 +77,7 @@ def main(arguments: Settings = None) -> None:
         if flag in ("--config-dir", "-cd"):
             own_choices(Path(place))
     check_words(words)
+    check_budget(words)
     import hydra
     from omegaconf import DictConfig, OmegaConf
 
@@ -99,8 +104,38 @@ def main(arguments: Settings = None) -> None:
 
     sys.argv = ["dpft train", *words]
     find_packages_choices()
-    with refusals_told():
+    with refusals_told(), _fitting() if {"--help", "-h"} & {*words} else nullcontext():
         job()
+
+
+@contextmanager
+def _fitting() -> Iterator[None]:
+    """What is printed inside, Hydra's help, is broken into lines that fit the terminal."""
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            yield
+    finally:  # Hydra leaves by SystemExit
+        width = width_to_fit()
+        for line in printed.getvalue().splitlines():
+            echo(line if width is None else _broken(line, width))
+
+
+def _broken(line: str, width: int) -> str:
+    """A line of at most so many columns; what follows stands under the comment or second column."""
+    comment = re.match(r"\s*\S+ .*?# ", line)
+    second = re.match(r"\s*\S.*?\s{2,}(?=\S)", line)
+    begins = comment or second or re.match(r"\s*", line)
+    indent = " " * (len(begins[0]) if begins else 0)
+    if comment:
+        indent = f"{indent[:-2]}# "
+    return textwrap.fill(
+        line,
+        width,
+        subsequent_indent=indent or "  ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def execute(raw: dict[str, Any]) -> None:

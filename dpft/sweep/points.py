@@ -11,7 +11,7 @@ from typing import Any
 from dpft.config.checks import build
 from dpft.config.compose import compose, initialised, sweeper
 from dpft.config.errors import ConfigError, DpftError
-from dpft.config.overrides import refusals_told
+from dpft.config.overrides import check_budget, refusals_told
 from dpft.config.schema import Run, Sweep, parse
 from dpft.runs.identity import config_hash
 from dpft.runs.paths import run_path
@@ -74,6 +74,7 @@ def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -
         with refusals_told():
             parsed = _parsed(arguments.overrides)
             task = [str(o.input_line) for o in parsed if not o.is_hydra_override()]
+            check_budget(task)
             search = _search_path(parsed, arguments.config_dir)
             fixed = _fixed(parsed, search)
             base, chosen = compose(fixed), sweeper(fixed)

@@ -34,7 +34,7 @@ from dpft.tasks.reading import Reading, RowRules, read_splits
 from dpft.tasks.samples import own as own_sample
 from dpft.tasks.sources import Dataset, Form, Hub, Location, locate, read
 from dpft.tasks.table_files import SUFFIXES, Listed, TableFile, read_table, table_file
-from dpft.tasks.tables import Mappings, TableRow
+from dpft.tasks.tables import Mappings, TableRow, is_of_csv
 from dpft.tasks.user_names import check_names
 from dpft.tasks.views import Mapped
 
@@ -227,9 +227,10 @@ class OwnData(Task):
         lines.append(f"columns: {', '.join(map(str, columns))}")
         lines.append(f"characters in a record: {_spread(reading.characters)}")
         if broken := reading.breaks:
+            doubt = "; a quotation mark that begins a text may have swallowed rows"
             lines.append(
                 f"{broken.total():,} records hold line breaks, one of them {max(broken) + 1:,} "
-                "lines; in CSV a quotation mark that begins a text may have swallowed rows"
+                f"lines{doubt if is_of_csv(reading.rows[0]) else ''}"
             )
         lines += self.remarks() if split == "train" else []
         owners = reading.owners

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from dpft.tasks.metrics.perplexity import SIGNATURE as PERPLEXITY
 from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.own import OwnData, own_dataset
+from dpft.tasks.reading import Reading
 from dpft.tasks.samples import own as own_sample
 from dpft.tasks.tables import TableRow, write_lines
 
@@ -58,6 +60,15 @@ class TextToText(Generation, OwnData):
                 "task.max_length; expected half of them at most, since they are never cut"
             )
         return super().objective(loaded)
+
+    def doubts(self, loaded: LoadedModel) -> Sequence[str]:
+        if not self.ends or getattr(loaded.text_tokenizer, "chat_template", None) is None:
+            return ()
+        return (
+            "the model has a chat template, and task.ends=true puts its end token behind the "
+            "source, where it has learned to end an answer; type task.ends=false with a delimiter, "
+            "such as 'task.after=\" Answer:\"', or task=chat for conversations",
+        )
 
     @property
     def prompt_settings(self) -> Mapping[str, Any]:
@@ -225,6 +236,20 @@ class TextClassification(OwnData):
     def instance(self, record: Any) -> Instance:
         return Instance(record, (self.class_names[record.label],))
 
+    def _reading(self, split: str) -> Reading:
+        found = super()._reading(split)
+        if split == "train" and (only := self._only_label(found.labels)) is not None:
+            raise DataError(
+                f"every label of the training data is {only}, so there is nothing to tell apart; "
+                f"expected records of two classes at least, of {', '.join(self.class_names)}"
+            )
+        return found
+
+    def _only_label(self, counts: Counter[int]) -> str | None:
+        """The class that all records are of; None if they are of several."""
+        present = [name for i, name in enumerate(self.class_names) if counts[i]]
+        return present[0] if len(present) == 1 else None
+
     def labels(self) -> list[str]:
         taken = ["class names taken from the training data, outside the guarantee"]
         return super().labels() + (taken if self.classes == FROM_DATA else [])
@@ -233,8 +258,8 @@ class TextClassification(OwnData):
         counts = self._reading(split).labels
         listed = ", ".join(f"{name} {counts[i]:,}" for i, name in enumerate(self.class_names))
         told = [f"labels: {listed}"]
-        if len(present := [n for i, n in enumerate(self.class_names) if counts[i]]) == 1:
-            told.append(f"every label is {present[0]}: there is nothing to tell apart here")
+        if (only := self._only_label(counts)) is not None:
+            told.append(f"every label is {only}: the commonest class scores 1 here")
         return [*super().details(split), *told]
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:

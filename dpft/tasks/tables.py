@@ -107,6 +107,11 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
+def is_of_csv(row: TableRow) -> bool:
+    """Whether the row is of a CSV file."""
+    return ".csv, line " in row.place.lower()
+
+
 def may_hold_rows(row: TableRow) -> bool:
     """Whether a cell of a CSV file has a line that looks like a row of the file.
 
@@ -114,7 +119,7 @@ def may_hold_rows(row: TableRow) -> bool:
     between are then no rows. In a TSV file that is refused (a text hardly has tabs); a text may
     have a line with as many commas as the file has, so that it is only reported.
     """
-    if ".csv, line " not in row.place or len(row.values) < 2:
+    if not is_of_csv(row) or len(row.values) < 2:
         return False
     lines = [x for text in row.values.values() if "\n" in text for x in text.split("\n")[1:]]
     return any(len(next(csv.reader([x]), [])) == len(row.values) for x in lines)

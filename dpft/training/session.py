@@ -6,13 +6,13 @@ import hashlib
 import time
 from array import array
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from dpft import runs
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, DivergedError
 from dpft.config.schema import Run
 from dpft.config.track import SERVICES
 from dpft.models.load import LoadedModel
@@ -20,6 +20,7 @@ from dpft.parallel.cohort import own_part, together
 from dpft.parallel.optimizer_state import put_together, room_for, taken_apart
 from dpft.privacy.noise import Released
 from dpft.runs.closing import Closing
+from dpft.tasks.objectives.evaluation import finite_on_a_blank
 from dpft.training.epochs import go_on, in_epoch
 from dpft.training.evaluation import Evaluations
 from dpft.training.loop import StepStatistics, train
@@ -153,6 +154,8 @@ class Session(Closing):
                         values = figures.of_step(step, rate, thresholds, summary)
                         self._tracker.step(step + 1, values | asked)
                 show(step, summary)
+                if step & (step + 1) == 0:  # the first, and whenever there are twice as many
+                    self._check_answers(step + 1, prepared.parts.loaded.model)
                 self._done = step + 1
                 self._save_if_due(stopping)
 
@@ -207,7 +210,35 @@ class Session(Closing):
         best = None if self._evaluations is None else self._evaluations.best
         if best is not None and best < self._mechanism.steps:
             self._restore(best)
-        return whole_again(self._run, self._prepared.task, self._prepared.parts, self._cohort)
+        loaded = whole_again(self._run, self._prepared.task, self._prepared.parts, self._cohort)
+        if self._mechanism.steps:
+            self._check_answers(self._mechanism.steps, loaded.model, whole=True)
+        return loaded
+
+    def _check_answers(self, step: int, model: Any, whole: bool = False) -> None:
+        """Stop where weights are finite, but what the model computes with them is not.
+
+        Every record would be left out from then on, by a run that learns nothing.
+
+        Args:
+            step: how many are behind the weights.
+            model: of a divided one each rank has only a part, until training is over.
+            whole: whether it is over.
+
+        Raises:
+            DivergedError: the loss of a blank, which is nobody's, is not finite.
+        """
+        if self._cohort.divided and not whole:
+            return
+        # A divided model is put together in another one, which the clipper does not listen to.
+        with nullcontext() if self._cohort.divided else self._clipper.paused():
+            finite = finite_on_a_blank(self._prepared.objective, model)
+        if not finite:
+            raise DivergedError(
+                f"after step {step} the model has no finite loss for an empty record, so it "
+                "answers nothing and learns nothing; expected finite numbers. Type a smaller "
+                "optim.lr, which is another run; what this one spent stays in its ledger"
+            )
 
     def _take_over(self, saved: runs.Checkpoint | None) -> int:
         """Set this rank's weights, optimizer and estimates to a checkpoint's; the first step."""

@@ -199,6 +199,8 @@ def prepare(
             identity=f"{printed} {tokenizer}",
             threads=run.threads,
         )
+    for said in task.doubts(loaded):
+        progress.warn(said)
     remarks = [*task.remarks(), cut_in_encoding(examples)]
     warn_of_records(remarks, mechanism.noise_multiplier > 0, progress)
     key = keys.public_key(run.seed)

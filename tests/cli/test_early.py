@@ -1,5 +1,6 @@
 """What answers before torch is imported: help, wrong settings of tasks, and runs that are none."""
 
+import os
 import subprocess
 import sys
 
@@ -17,7 +18,10 @@ def python(code):
         "\nimport sys, time"
         "\nprint('torch' in sys.modules, 'transformers' in sys.modules, time.process_time())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    env = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env
+    )
     assert done.returncode == 0, done.stderr
     said, _, last = done.stdout.rstrip("\n").rpartition("\n")
     torch, transformers, seconds = last.split()
@@ -49,6 +53,18 @@ def test_the_help_of_train_is_a_page_and_comes_at_once():
         assert word in said
     assert sum(line.startswith("  dpft train ") for line in lines) >= 5
     assert len(lines) < 80
+
+
+def test_the_help_of_every_verb_fits_80_columns(monkeypatch):
+    from typer.testing import CliRunner
+
+    from dpft.cli.app import VERBS, app
+
+    monkeypatch.setenv("COLUMNS", "80")
+    for words in ([], *([verb] for verb in VERBS)):
+        result = CliRunner().invoke(app, [*words, "--help"])
+        assert result.exit_code == 0, words
+        assert [line for line in result.output.splitlines() if len(line) > 80] == []
 
 
 def test_the_examples_of_the_help_are_valid():

@@ -1,12 +1,13 @@
-"""Recipes: each is listed, copied, complete and valid; two of them are run at a small size."""
+"""Recipes: each is listed, copied, complete and valid, and each is run at a small size."""
 
 import json
-import random
 import re
+from importlib.util import find_spec
 
 import pytest
 from typer.testing import CliRunner
 
+from dpft.cli import sweep
 from dpft.cli.app import app
 from dpft.cli.run_file import expanded, settings_in
 from dpft.cli.validate import check
@@ -15,14 +16,27 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.folder import conf_dir
 from dpft.config.schema import parse
+from dpft.runs import read_record
 from dpft.training.run import run_experiment
+from tests.parallel.launched import ranks
 from tests.processes import dpft
+from tests.test_stories import Here
 
+# Settings that decide how much is computed, and on what; all others are the recipe's.
 SMALL = (
     *("optim.steps=2", "optim.batch_size=8", "optim.microbatch_tokens=512", "device=cpu"),
-    *("precision=float32", "threads=1", "task.limit_eval=2", "decode=greedy"),
-    *("decode.max_new_tokens=4", "model.checkpointing=false"),
+    *("threads=1", "task.limit_eval=2", "decode.max_new_tokens=4"),
+    # Of noise that is given; to find that of a budget takes longer than all else.
+    *("eps=null", "privacy.noise_multiplier=1"),
 )
+STAND_INS = {
+    **dict.fromkeys(("gpt2", "gpt2-xl"), "random-gpt2"),
+    **dict.fromkeys(("roberta-base", "roberta-large"), "random-roberta"),
+    # TinyLlama, Llama 3.1; SmolLM2 is of the Llama type too.
+    **dict.fromkeys(("custom", "llama-3-8b", "smollm2-135m"), "random-llama"),
+    "flan-t5-base": "random-t5",
+    "vit-base": "random-vit",
+}
 
 
 def invoke(*words):
@@ -69,50 +83,111 @@ def test_a_recipe_says_how_it_is_run_and_is_valid(name):
     assert keys >= {"task", "model", "clip", "eps", "optim.lr"}
 
 
-def test_the_classifier_of_a_csv_file_runs_as_it_is_typed(tmp_path):
-    draw = random.Random(0)
-    rows = [
-        f'"{draw.choice("abc")} text {i}",{draw.choice(("complaint", "question"))}'
-        for i in range(60)
+def own_data(folder):
+    """The files that recipes name, with a few records each."""
+    people = [f"person {i % 20}" for i in range(60)]
+    rows = {
+        "notes.jsonl": [{"source": f"note {i}", "target": f"is {i}"} for i in range(60)],
+        "texts.jsonl": [{"user": who, "text": f"text {i}"} for i, who in enumerate(people)],
+        "chats.jsonl": [
+            {
+                "user": who,
+                "messages": [
+                    {"role": "user", "content": f"Is it {i}?"},
+                    {"role": "assistant", "content": "It is."},
+                ],
+            }
+            for i, who in enumerate(people)
+        ],
+    }
+    for name, lines in rows.items():
+        (folder / name).write_text("\n".join(map(json.dumps, lines)))
+    labels = ("complaint", "question")
+    lines = [f"text {i},{labels[i // 2 % 2]}" for i in range(60)]
+    (folder / "train.csv").write_text("\n".join(["text,label", *lines]))
+
+
+def small(name, folder, *words):
+    """A recipe's run at a small size: a stand-in of its model's architecture, generated data."""
+    held = settings_in(file_of(name))
+    chosen = {word.partition("=")[0]: word.partition("=")[2] for word in held}
+    if (own := chosen.get("task.train_file")) is not None:
+        data = [f"task.train_file={folder / own}", "task.test_share=0.2"]
+    else:
+        data = ["task.source=sample", "task.limit_train=40"]
+    if "vit" not in chosen["model"]:
+        data.append("task.max_length=64")
+    # Other settings of the model stand, where another one is typed.
+    data += [w for w in held if re.match(r"model\.(tied|checkpointing)=", w)]
+    beside = ["hydra/launcher=basic"] if "hydra/launcher" in chosen else []
+    return [
+        *("--config", str(file_of(name)), f"runs_dir={folder}", *beside, *data, *SMALL, *words),
+        *([] if chosen["model"] == "tiny" else [f"model={STAND_INS[chosen['model']]}"]),
     ]
-    (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]))
-    typed = [
-        *("--config", str(file_of("classify-csv")), "model=random-roberta"),
-        *(f"task.train_file={tmp_path / 'train.csv'}", f"runs_dir={tmp_path}", "name=one", *SMALL),
-    ]
-    outcome = run_experiment(parse(compose(expanded(typed))))
-    config = outcome.record["config"]
-    # The file's, but for what was typed as well.
-    assert (config["task"]["classes"], config["optim"]["schedule"]) == (
-        ["complaint", "question"],
-        "linear",
+
+
+def check_record(name, record):
+    """It is the recipe's run, private and scored, with its settings but for the size."""
+    held = dict(word.split("=", 1) for word in settings_in(file_of(name)))
+    assert record["training"]["steps"] == 2
+    assert record["privacy"]["epsilon"]["pld"] > 0
+    config = record["config"]
+    assert record["scores"][config["decode"]["split"]]["metrics"]
+    assert config["task"]["name"] == held["task"]
+    assert config["adapt"]["name"] == held.get("adapt", "full")
+    assert config["optim"]["lr"] == float(held["optim.lr"])
+    if held.get("task.unit") == "user":
+        assert "name the same user" in record["privacy"]["unit"]
+
+
+# Those of several processes, and the sweep, have tests of their own.
+TOGETHER = ("fsdp-8gpus", "pipeline-4gpus")
+SWEPT = ("slurm-sweep",)
+
+
+@pytest.mark.parametrize("name", [n for n in recipes.names() if n not in (*TOGETHER, *SWEPT)])
+def test_a_recipe_runs_at_a_small_size(name, tmp_path, quick_scores):
+    own_data(tmp_path)
+    tracked = ["track=csv"] if find_spec("tensorboard") is None else []
+    words = small(name, tmp_path, *(tracked if name == "watched-run" else ()))
+    check_record(name, run_experiment(parse(compose(expanded(words)))).record)
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_a_recipe_of_several_gpus_runs_on_two_processes(name, tmp_path):
+    own_data(tmp_path)
+    words = small(name, tmp_path, "ranks=2", "name=run")
+    if name == "pipeline-4gpus":
+        words.append("clip.count=2")
+    processes = ranks(["train", *words], tmp_path, tmp_path)
+    try:
+        results = [process.finish() for process in processes]
+    finally:
+        for process in processes:
+            process.__exit__()
+    assert [result.returncode for result in results] == [0, 0], results
+    record = read_record(tmp_path / "run")
+    check_record(name, record)
+    assert (record["training"]["ranks"], record["training"]["layout"]) == (
+        2,
+        name.partition("-")[0],
     )
-    assert (config["model"]["name"], config["optim"]["batch_size"]) == ("random-roberta", 8)
-    assert outcome.record["privacy"]["epsilon"]["pld"] <= 3
-    assert "accuracy" in outcome.record["scores"]["test"]["metrics"]
 
 
-def test_chats_by_lora_run_for_people(tmp_path):
-    lines = [
-        {
-            "user": f"person {i % 20}",
-            "messages": [
-                {"role": "user", "content": f"Is it {i}?"},
-                {"role": "assistant", "content": "It is."},
-            ],
-        }
-        for i in range(60)
-    ]
-    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    typed = [
-        *("--config", str(file_of("lora-chat-8b")), "model=random-llama", "task.max_length=64"),
-        *(f"task.train_file={tmp_path / 'chats.jsonl'}", f"runs_dir={tmp_path}", "name=one"),
-        *("task.test_share=0.2", *SMALL),
-    ]
-    outcome = run_experiment(parse(compose(expanded(typed))))
-    assert "name the same user" in outcome.record["privacy"]["unit"]
-    assert outcome.record["config"]["model"]["path"] == "random:llama"
-    assert outcome.record["config"]["adapt"]["rank"] == 16
+def test_the_recipe_of_a_sweep_runs_here_where_another_launcher_is_typed(
+    tmp_path, monkeypatch, quick_scores
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweep, "Multirun", Here)
+    words = small("slurm-sweep", tmp_path, "eps=null", "seed=0,1")
+    result = invoke("sweep", *words)
+    assert result.exit_code == 0, result.output
+    # What is for Slurm alone is left out, and said to be.
+    assert "hydra.launcher.partition=gpu" in result.output
+    records = [read_record(path.parent) for path in tmp_path.glob("*/record.json")]
+    assert len(records) == 2
+    for record in records:
+        check_record("slurm-sweep", record)
 
 
 def test_what_is_typed_wins_wherever_it_stands(tmp_path, capsys):

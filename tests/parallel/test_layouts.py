@@ -17,7 +17,7 @@ from tests.parallel.test_runs import (
 
 SHARDED = ("parallel=fsdp",)
 ADAPTIVE = ("clip=per_layer_adaptive", "optim=adamw")
-PLAIN = ("clip=none", "optim=sgd", "optim.momentum=0.9")
+PLAIN = ("clip=none", "eps=null", "optim=sgd", "optim.momentum=0.9")
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_copies_of_pipelines_that_are_killed_continue_to_the_same_bits(complete,
     [
         (("clip=per_device", "parallel=pipeline"), "is input embedding and output head"),
         (("clip=ghost", *PIPELINE), "plan 'ghost' in a pipeline"),
-        (("clip=none", *PIPELINE), "plan 'none' in a pipeline"),
+        (("clip=none", "eps=null", *PIPELINE), "plan 'none' in a pipeline"),
         (("clip=per_device", *PIPELINE, "parallel.length=3"), "type parallel.length=N for an N"),
         (("clip=bk", "+parallel.schedule=zbv"), "has no effect on parallel=data"),
     ],

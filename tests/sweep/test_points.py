@@ -68,6 +68,11 @@ def test_one_run_has_one_name_however_it_was_typed(one, other):
     assert (len(got.points), got.merged) == (1, 1)
 
 
+def test_a_grid_may_have_runs_without_privacy_beside_its_budgets():
+    got = plan("clip=none,bk", "eps=3,8")
+    assert ([p.private for p in got.points], got.merged) == ([False, True, True], 1)
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [

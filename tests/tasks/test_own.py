@@ -76,6 +76,13 @@ def test_blank_lines_and_json_lines_under_the_name_json_are_read(tmp_path):
     assert read_table(file)[1].place.endswith("a.json, line 3")
 
 
+def test_quotation_marks_are_suspected_in_csv_files_alone(tmp_path):
+    files = lines(tmp_path / "a.jsonl", ROWS), table(tmp_path / "a.csv", ROWS)
+    said = [" ".join(TextToText(train_file=file).details("train")) for file in files]
+    assert all("1 records hold line breaks" in one for one in said)
+    assert ["quotation mark" in one for one in said] == [False, True]
+
+
 def test_quoted_line_breaks_do_not_shift_the_lines_that_are_named(tmp_path):
     file = tmp_path / "a.csv"
     file.write_text('text,user\n"one\ntwo",ann\nthree,\n')
@@ -450,11 +457,13 @@ def test_numbers_are_class_names_too():
 
 
 def test_pairs_of_texts(tmp_path):
-    file = lines(tmp_path / "a.jsonl", [{"p": "a", "h": "b", "label": "no"}])
+    rows = [{"p": "a", "h": "b", "label": "no"}, {"p": "c", "h": "d", "label": "yes"}]
+    file = lines(tmp_path / "a.jsonl", rows)
     task = TextClassification(
         train_file=file, text_column="p", pair_column="h", classes=("yes", "no")
     )
-    assert task.records("train") == [LabelledText(("a", "b"), 1)]
+    expected = [LabelledText(("a", "b"), 1), LabelledText(("c", "d"), 0)]
+    assert task.records("train") == expected
 
 
 def test_classification_trains_and_scores_with_an_encoder():

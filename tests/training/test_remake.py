@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dpft import runs
+from dpft.cli.compare import main as compare
 from dpft.cli.decode import main as decode
 from dpft.cli.report import main as report
 from dpft.cli.score import score_run
@@ -89,7 +90,9 @@ def test_whole_folders_the_card_and_the_settings_are_made_again(path: Path, name
 
 
 @pytest.mark.parametrize("damage", [cut, flip, gone, lambda file: file.write_text("")])
-def test_a_damaged_ledger_of_a_finished_run_is_refused_everywhere(path: Path, damage) -> None:
+def test_a_damaged_ledger_of_a_finished_run_is_refused_everywhere(
+    path: Path, damage, capsys: pytest.CaptureFixture[str]
+) -> None:
     steps = runs.read_record(path)["privacy"]["steps_taken"]
     damage(path / "ledger.jsonl")
     before = (path / "DONE").read_bytes()
@@ -99,7 +102,10 @@ def test_a_damaged_ledger_of_a_finished_run_is_refused_everywhere(path: Path, da
         loaded_run(path)
     with pytest.raises(runs.RunError, match="resume="):
         score_run(path)
-    report([path])
+    for verb in (report, compare):
+        capsys.readouterr()
+        verb([path])
+        assert "though the run was finished: do not rely on it" in capsys.readouterr().err
     assert "ledger.jsonl" in (path / "report.html").read_text().partition("though the run was")[0]
     assert (path / "DONE").read_bytes() == before
     # Nor is it accepted once the marker is gone.

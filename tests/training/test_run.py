@@ -17,7 +17,7 @@ from dpft import runs
 from dpft.cli.score import score_run
 from dpft.cli.train import execute, resumed
 from dpft.config.compose import compose
-from dpft.config.errors import ConfigError, DataError, DpftError, TrainingError
+from dpft.config.errors import ConfigError, DataError, DivergedError, DpftError, TrainingError
 from dpft.config.folder import conf_dir
 from dpft.config.schema import Model, parse
 from dpft.models.load import load_model
@@ -274,6 +274,14 @@ def test_weights_that_diverge_end_the_run_with_a_sentence(tmp_path, monkeypatch)
     with pytest.raises(TrainingError, match=r"weights are not finite after step \d+.*optim\.lr"):
         run_experiment(parse(config(tmp_path, "name=wild", "optim=sgd")))
     assert runs.read_ledger(tmp_path / "wild/ledger.jsonl").steps_spent == 1
+
+
+def test_a_model_that_computes_no_number_any_more_ends_the_run(tmp_path):
+    """Its weights are finite, and every record would be left out of every later step."""
+    with pytest.raises(DivergedError, match=r"after step 2 the model has no finite.*optim\.lr"):
+        run_experiment(parse(config(tmp_path, "name=wild", "optim.lr=1e6")))
+    assert runs.read_ledger(tmp_path / "wild/ledger.jsonl").steps_spent == 2
+    assert [path.name for path in (tmp_path / "wild/checkpoints").iterdir()] == ["step-00000001"]
 
 
 def test_another_configuration_in_the_same_folder_is_refused(copied, tmp_path):

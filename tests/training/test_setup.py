@@ -107,6 +107,20 @@ def test_remarks_on_private_records_stay_out_of_log_files_however_little_noise(
         assert ("training records" in capsys.readouterr().err) is told
 
 
+def test_an_end_token_behind_a_chat_model_s_source_is_warned_of(tmp_path, capsys, monkeypatch):
+    words = ("task=text2text", "task.limit_train=12", "model=random-llama", "task.max_length=64")
+    with ready(settings(tmp_path, *words)):
+        assert "task.ends" not in capsys.readouterr().err  # it has no template
+    template = property(lambda tokenizer: "{{ messages }}", lambda tokenizer, value: None)
+    monkeypatch.setattr(
+        "transformers.PreTrainedTokenizerFast.chat_template", template, raising=False
+    )
+    with ready(settings(tmp_path, *words)):
+        assert "type task.ends=false" in capsys.readouterr().err
+    with ready(settings(tmp_path, *words, "task.ends=false", "name=other")):
+        assert "task.ends" not in capsys.readouterr().err
+
+
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert device_of("auto") == device_of("cpu") == torch.device("cpu")

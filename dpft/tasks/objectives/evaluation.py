@@ -1,15 +1,18 @@
-"""The modes of a model: evaluation, by length, and training without its random numbers."""
+"""The modes of a model: evaluation, by length or of a blank, and training without dropout."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
+
+if TYPE_CHECKING:
+    from dpft.tasks.objectives.base import Losses
 
 _DROPOUTS = frozenset(
     {
@@ -99,3 +102,14 @@ def longest_first(examples: Sequence[Any], size: int) -> Iterator[list[int]]:
     order = sorted(range(len(examples)), key=lambda i: -examples[i].length)
     for start in range(0, len(order), size):
         yield order[start : start + size]
+
+
+@torch.no_grad()
+def finite_on_a_blank(objective: Losses, model: nn.Module) -> bool:
+    """Whether the model has a finite loss for an example that is nobody's.
+
+    Guarantee: it follows from the weights alone, so that of released ones it may be told.
+    """
+    batch = objective.collate([objective.blank()]).to(next(model.parameters()).device)
+    with evaluating(model):
+        return bool(objective.losses(model, batch).isfinite().all())

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dpft.config.errors import ConfigError, ModelError
 from dpft.tasks.objectives.base import Batch, Losses
-from dpft.tasks.objectives.evaluation import evaluating
+from dpft.tasks.objectives.evaluation import finite_on_a_blank
 
 if TYPE_CHECKING:
     from dpft.privacy import Clipper
@@ -85,10 +85,9 @@ def check_range(trained: Losses, model: nn.Module, clipper: Clipper) -> None:
     Raises:
         ModelError: if the loss of a blank is not finite.
     """
-    batch = trained.collate([trained.blank()]).to(next(model.parameters()).device)
-    with torch.no_grad(), clipper.paused(), evaluating(model):
-        losses = trained.losses(model, batch)
-    if not bool(losses.isfinite().all()):
+    with clipper.paused():
+        finite = finite_on_a_blank(trained, model)
+    if not finite:
         raise ModelError(
             f"{type(model).__name__} has no finite loss for an empty record: its numbers go beyond "
             "65504, the largest of float16; type precision=bfloat16 or precision=float32"
