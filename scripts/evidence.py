@@ -233,10 +233,6 @@ def rung(name: str) -> str:
 
 E2E = "task=e2e optim.batch_size=1024 clip=bk clip.threshold=0.1"
 TINY = f"{E2E} {rung('0.8m')} eps=3"
-SST2 = (
-    "task=sst2 task.limit_train=10000 model=custom model.name=minilm-2 model.path=ladder/minilm-2 "
-    "model.pooling=mean eps=3 optim.batch_size=500 optim.epochs=2 optim.schedule=linear"
-)
 HALF = "optim.epochs=1"
 METHODS = {
     "lora16": "adapt=lora adapt.rank=16",
@@ -247,9 +243,8 @@ METHODS = {
 }
 WIDE = ("optim.lr=5e-4", "optim.lr=1e-3", "optim.lr=2e-3", "optim.lr=4e-3", "optim.lr=1e-2")
 SEARCHED = WIDE[1:4]
-NARROW = ("optim.lr=1.25e-4", "optim.lr=2.5e-4", *WIDE[:4])
 
-# What no table has: styles without a row, rates that are searched, and an optimiser of later work.
+# What no table has: styles without a row, and rates that are searched.
 STUDIES = (
     Study(
         "i", "styles", f"{TINY} optim.epochs=1 optim.lr=2e-3", {
@@ -264,10 +259,6 @@ STUDIES = (
     Study(
         "b", "methods-3m", f"{E2E} {rung('3m')} eps=3 optim.epochs=3", METHODS, rates=WIDE,
         pilot=HALF,
-    ),
-    Study(
-        "j", "adam-bc-sst2", f"{SST2} clip=bk", {"adam": "optim=adam", "adam_bc": "optim=adam_bc"},
-        score="accuracy", rates=NARROW, pilot=HALF,
     ),
 )  # fmt: skip
 
