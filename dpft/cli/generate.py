@@ -123,9 +123,10 @@ def main(
     synthetic = keep(task, sources.rows, written, cut, settings.unique)
     if not synthetic.targets:
         what = "no conversations" if task.name == "chat" else "empty"
+        begun = task.name == "chat" and settings.system is None
         raise DataError(
-            f"all {settings.n} texts are {what}; expected some that are not: was the model trained "
-            "for long enough?"
+            f"all {settings.n} texts are {what}; expected some that are not: train for longer"
+            + (", or type system=TEXT to begin them" if begun else "")
         )
     sampling = {
         **{k: v for k, v in dataclasses.asdict(how).items() if k not in ("split", "batch_size")},

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from typer.testing import CliRunner
 
+from dpft.cli.app import app
 from dpft.cli.data import _check
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError
@@ -349,8 +351,13 @@ def test_a_run_over_users_of_conversations(tmp_path, monkeypatch):
         "task=chat", "task.source=sample", "task.unit=user", "task.user_column=user",
         "task.limit_eval=4", "model=random-gpt2", "clip=per_layer_adaptive", "optim.steps=2",
         "optim.batch_size=8", "decode=greedy", "decode.max_new_tokens=4", "threads=1", "name=run",
+        "task.train_on=all",
     ]  # fmt: skip
     record = run_experiment(parse(compose(settings))).record
     assert set(record["scores"]["test"]["metrics"]) == {"ROUGE_L", "perplexity"}
     assert "one user" in record["privacy"]["statement"]
     assert (tmp_path / "runs/run/model/chat_template.jinja").read_text() == PLAIN
+    asked = ["generate", "runs/run", "n=2", "decode.max_new_tokens=4"]
+    written = CliRunner().invoke(app, asked)
+    assert "all 2 texts are no conversations" in written.output
+    assert "system=TEXT" in written.output

@@ -69,11 +69,11 @@ class Chat(Causal):
 
     def shown(self, record: Conversation) -> str:
         """A conversation as the model is given it; what carries loss stands in double brackets."""
-        example = self.encode(record)
+        (example,) = self.encode_all([record])
         ids, start = (*example.prompt, *example.target), len(example.prompt)
         given = {*range(start), *(start + place for place in example.silent)}
         pieces = (
-            (silent, self.tokenizer.decode([ids[place] for place in places]))
+            (silent, str(self.tokenizer.decode([ids[place] for place in places])))
             for silent, places in groupby(range(len(ids)), given.__contains__)
         )
         return "".join(text if silent else f"[[{text}]]" for silent, text in pieces)
