@@ -65,7 +65,7 @@ def test_a_seed_that_is_recorded_is_not_made_again(queue, tmp_path, monkeypatch)
 
     monkeypatch.setattr(queue.subprocess, "run", swept)
     assert queue.decide(claim, own)
-    assert [line.rpartition("=")[2] for line in lines] == ["1", "3", "1", "2", "3"]
+    assert [line.rpartition("=")[2] for line in lines] == ["0", "1", "0", "1", "2"]
     assert queue.decide(claim, own)
     assert len(lines) == 5  # nothing is begun where nothing lacks
 
