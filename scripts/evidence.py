@@ -56,16 +56,17 @@ SMALL_BATCH = 32  # below it a record takes about twice as long
 
 
 class Wanted(Evidence):
-    """No evidence at all; notes which cells of a laptop's runs a claim compares."""
+    """No evidence at all; notes which cells of runs at a scale a claim compares."""
 
-    def __init__(self) -> None:
+    def __init__(self, scale: str) -> None:
         super().__init__(Index(), [])
+        self.scale = scale
         self.cells: list[tuple[PaperTable, Row, Column]] = []
 
     def cell(self, table: PaperTable, row: Row, column: Column, scale: str) -> Cell:
         """As without records."""
         possible = row.run is not None and column.metrics and row.printed[column.key] is not None
-        if scale == "laptop" and possible:
+        if scale == self.scale and possible:
             self.cells.append((table, row, column))
         return super().cell(table, row, column, scale)
 
@@ -92,22 +93,23 @@ class Need:
         return [seed for seed in SEEDS if seed not in have]
 
 
-def needs(claim: Claim) -> list[Need]:
-    """The runs at a laptop's scale that decide a claim, each once; none where none does."""
+def needs(claim: Claim, scale: str = "laptop") -> list[Need]:
+    """The runs at a scale that decide a claim, each once; none where none does."""
+    side = Side.LAPTOP if scale == "laptop" else Side.PAPER
     found: dict[tuple[str, ...], Need] = {}
     for check in claim.checks:
         if not (isinstance(check, CellsCheck) and check.ours):
             continue
-        wanted = Wanted()
+        wanted = Wanted(scale)
         compared, _ = compare_cells(check, wanted)
         # A row that is compared with a copied number alone decides nothing at this scale.
-        if not any(c.side is Side.LAPTOP and c.outcome is Outcome.LACKING for c in compared):
+        if not any(c.side is side and c.outcome is Outcome.LACKING for c in compared):
             continue
         kind = "figure" if isinstance(check, FigureCheck) else "table"
         for table, row, column in wanted.cells:
-            words = words_at(table, column, row, "laptop")
+            words = words_at(table, column, row, scale)
             if words not in found:
-                plan = make_plan(replace(table, rows=(row,), columns=(column,)), "laptop")
+                plan = make_plan(replace(table, rows=(row,), columns=(column,)), scale)
                 found[words] = Need(f"{kind} {table.name}", plan, plan.runs[0, 0], column)
     return list(found.values())
 
