@@ -29,15 +29,15 @@ def invoke(*words):
 
 
 def test_a_figure_is_three_files(tmp_path):
-    one = planned("he2022/6", share=1, epsilon=8)
+    one = planned("he2022/6", share=1, epsilon=3)
     write_record(tmp_path / "runs" / "x", one, 0, {"accuracy": 0.8}, "dev")
     result = invoke("he2022/6", "scale=laptop", "--out", "here")
     assert result.exit_code == 0, result.output
     assert result.stdout.split() == [f"here/he2022-6.{s}" for s in ("png", "svg", "csv")]
-    assert "15 runs are missing" in result.stderr
+    assert "7 runs are missing" in result.stderr
     with (tmp_path / "here" / "he2022-6.csv").open() as file:
         (row,) = csv.DictReader(file)
-    assert (row["series"], row["origin"], float(row["x"])) == ("epsilon 8", "ours", 1)
+    assert (row["series"], row["origin"], float(row["x"])) == ("epsilon 3", "ours", 1)
     assert float(row["y"]) == pytest.approx(80)
     assert row["source"] == "x"
     assert "laptop scale" in (tmp_path / "here" / "he2022-6.svg").read_text()
@@ -46,7 +46,7 @@ def test_a_figure_is_three_files(tmp_path):
 def test_missing_and_run_are_those_of_tables(monkeypatch):
     result = invoke("he2022/6", "scale=laptop", "--missing", "device=cpu")
     lines = result.stdout.splitlines()
-    assert len(lines) == 16
+    assert len(lines) == 8
     assert all(line.startswith("dpft train ") and " device=cpu" in line for line in lines)
     calls = []
 
@@ -56,7 +56,7 @@ def test_missing_and_run_are_those_of_tables(monkeypatch):
 
     monkeypatch.setattr(sweep, "run_sweep", swept)
     result = invoke("he2022/6", "scale=laptop", "--run")
-    assert calls == [("he2022-6-laptop.txt", 16)]
+    assert calls == [("he2022-6-laptop.txt", 8)]
     assert result.exit_code == 2
     assert "nothing to draw" in result.stderr
 
@@ -98,13 +98,13 @@ def test_a_scale_that_no_table_of_a_figure_has_is_refused():
 
 
 def test_all_figures_are_listed(tmp_path):
-    one = planned("he2022/6", share=1, epsilon=8)
+    one = planned("he2022/6", share=1, epsilon=3)
     write_record(tmp_path / "runs" / "x", one, 0, {"accuracy": 0.8}, "dev")
     result = invoke()
     assert result.exit_code == 0, result.output
     assert all(name in result.stdout for name in figures())
     (line,) = [line for line in result.stdout.splitlines() if line.split()[:1] == ["he2022/6"]]
-    assert line.split()[1:4] == ["runs", "0/16", "1/16"]
+    assert line.split()[1:4] == ["runs", "0/16", "1/8"]
 
 
 def about(kind="runs"):

@@ -10,12 +10,12 @@ from tests.reproduce.tables.example import write_record
 
 def test_scores_stand_at_their_setting_with_their_marks(tmp_path):
     for share, score in ((1, 0.8), (0.01, 0.7)):
-        one = planned("he2022/6", share=share, epsilon=8)
+        one = planned("he2022/6", share=share, epsilon=3)
         write_record(tmp_path / f"s{share}", one, 0, {"accuracy": score}, "dev")
     figure = content("he2022/6", tmp_path)
     (panel,) = figure.panels
     (series,) = panel.series
-    assert series.label == "epsilon 8"
+    assert series.label == "epsilon 3"
     assert [(p.x, p.y) for p in series.points] == [
         (0.01, pytest.approx(70)),
         (1, pytest.approx(80)),
@@ -69,7 +69,7 @@ def test_times_of_several_machines_are_warned_of(tmp_path):
 
 
 def test_a_mean_names_every_run(tmp_path):
-    one = planned("he2022/6", share=1, epsilon=8)
+    one = planned("he2022/6", share=1, epsilon=3)
     for seed in (0, 1):
         write_record(tmp_path / f"s{seed}", one, seed, {"accuracy": 0.8}, "dev")
     (panel,) = content("he2022/6", tmp_path).panels
