@@ -11,6 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from dpft.cli import sweep
@@ -33,6 +34,12 @@ def steps(page):
         elif kind == "":
             found[-1][1] = text
     return found
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch):
+    """Tables are quoted as they are where no terminal breaks their lines."""
+    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 def follow(page, small):

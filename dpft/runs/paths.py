@@ -19,12 +19,12 @@ def run_path(run: Run) -> Path:
         return Path(run.resume)
     if run.name is not None:
         return Path(run.runs_dir) / run.name
-    sigma = run.privacy.noise_multiplier
-    budget = f"sigma{sigma:g}" if sigma else f"eps{run.privacy.epsilon:g}"
     parts = [str(run.task["name"]).rpartition(":")[2], run.model.name]
     parts += [run.adapt.name] if run.adapt.name != "full" else []
     parts += [str(run.clip.style)]
-    parts += [budget] if run.clip.private else []
+    if run.clip.private:
+        sigma = run.privacy.noise_multiplier
+        parts += [f"sigma{sigma:g}" if sigma else f"eps{run.privacy.epsilon:g}"]
     parts += [f"s{run.seed}", config_hash(run.identity())[:8]]
     folder = "-".join(parts)
     if Path(folder).name != folder or not folder.isprintable():

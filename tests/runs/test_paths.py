@@ -27,3 +27,8 @@ def test_a_models_name_is_part_of_the_folders_name():
 def test_tasks_of_ones_own_keep_their_class_in_the_name():
     raw = compose(["runs_dir=there", "task=sst2", "task.name=dpft.tasks.glue:SST2"])
     assert run_path(parse(raw)).name.startswith("SST2-")
+
+
+def test_a_run_without_privacy_needs_no_budget_for_its_name():
+    run = parse(compose(["clip=none", "eps=null", "model.name=mine"]))
+    assert run_path(run).name.startswith("e2e-mine-none-s0-")
