@@ -30,6 +30,7 @@ from pathlib import Path
 from dpft import runs
 from dpft.config.errors import DpftError
 from dpft.config.schema import Run
+from dpft.report import markdown
 from dpft.reproduce import claims
 from dpft.reproduce.claims.cells import LAPTOP_SEEDS, Evidence, compare_cells
 from dpft.reproduce.claims.comparison import Outcome, Side
@@ -188,20 +189,18 @@ def records() -> Index:
 
 def page() -> str:
     """The table of docs/explanation/evidence.md, of what no record changes."""
-    heads = ["claim", "rows of", "settings", "new", "core hours", "longest run, minutes", "rungs"]
-    rows = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    heads = ("claim", "rows of", "settings", "new", "core hours", "longest run, minutes", "rungs")
+    rows: list[tuple[object, ...]] = []
     total = 0.0
     for claim, own, new in queue():
         hours = len(SEEDS) * sum(minutes(need.planned.run) for need in new) / 60
         total += hours
         longest = max(minutes(need.planned.run) for need in own)
         ladder = ", ".join(f"`{Path(path).name}`" for path in rungs(own)) or "-"
-        rows.append(
-            f"| `{claim.name}` | {sources(own)} | {len(own)} | {len(new)} | {hours:.1f} "
-            f"| {longest:.0f} | {ladder} |"
-        )
-    rows.append(f"| all | | | | {total:.0f} | | |")
-    return "\n".join(rows) + "\n"
+        name, spent = f"`{claim.name}`", f"{hours:.1f}"
+        rows.append((name, sources(own), len(own), len(new), spent, f"{longest:.0f}", ladder))
+    rows.append(("all", "", "", "", f"{total:.0f}", "", ""))
+    return markdown.table(heads, rows) + "\n"
 
 
 @dataclass(frozen=True)
