@@ -212,7 +212,6 @@ class Study:
         name: begins the names of its runs.
         settings: of every run.
         rows: further settings, by the name of what is compared.
-        score: that chooses rates; the larger the better.
         rates: tried for each row; none: what the settings say.
         pilot: settings of the trials alone, such as fewer epochs.
     """
@@ -221,7 +220,6 @@ class Study:
     name: str
     settings: str
     rows: Mapping[str, str] = field(default_factory=lambda: {"": ""})
-    score: str = "BLEU"
     rates: tuple[str, ...] = ()
     pilot: str = ""
     seeds: tuple[int, ...] = STUDY_SEEDS
@@ -291,11 +289,11 @@ def pilots(study: Study) -> dict[str, str]:
 
 
 def best(study: Study) -> dict[str, str]:
-    """For each row, the rate whose trial scored highest on dev; empty where none was searched."""
+    """For each row, the rate of the trial with most BLEU on dev; empty where none was searched."""
     chosen = {}
     for row, named in trials(study).items():
         scores = {
-            rate: runs.read_record(RUNS / name)["scores"]["dev"]["metrics"][study.score]
+            rate: runs.read_record(RUNS / name)["scores"]["dev"]["metrics"]["BLEU"]
             for rate, name in named.items()
         }
         chosen[row] = max(scores, key=lambda rate: scores[rate]) if scores else ""
