@@ -51,10 +51,10 @@ class Hours:
         if length is None:
             return None
         run = as_simulated(replace(run, precision=self.precision))
-        shape = shape_of(run, 1)
         key = (run.model.path, repr(run.adapt), run.clip.plan, run.clip.groups, run.clip.style)
-        key = (*key, run.optim.name, load_task(run.task).needs.kind, shape)
         try:
+            shape = shape_of(run, 1)
+            key = (*key, run.optim.name, load_task(run.task).needs.kind, shape)
             if key not in self._costs:
                 training = training_of(run, shape, run.clip.private)
                 self._costs[key] = simulated(training, on_gpu=True, check=False)
@@ -66,13 +66,7 @@ class Hours:
 
 
 def as_simulated(run: Run) -> Run:
-    """The run whose step is simulated for a run's.
-
-    Filling in words takes little more than a new head, which reads one position too, and drawn
-    weights as much as pretrained ones.
-    """
-    if run.task.get("mode") == "infill":
-        run = replace(run, task={**run.task, "mode": "head"}, model=replace(run.model, tied=None))
+    """The run whose step is simulated: drawn weights take as much as pretrained ones."""
     if run.adapt.name == "scratch":
         run = replace(run, adapt=replace(run.adapt, name="full"))
     return run
@@ -129,9 +123,8 @@ def table(listed: Sequence[Priced], hours: Hours) -> str:
             f"{SEEDS} seeds of every setting; the longest run is one seed's. In {hours.precision}; "
             "float32 products without TF32. Every record has the task's longest length, "
             "microbatches have 4,096 tokens, and reading data, decoding, checkpoints and the "
-            "host's waits are not counted; filling in words is counted as a new head. *Not "
-            "predicted* are settings whose step `dpft plan` cannot simulate: images, prefixes, "
-            "RGP, a model whose shape only the hub has.",
+            "host's waits are not counted. *Not predicted* are settings whose step `dpft plan` "
+            "cannot simulate: prefixes, RGP, a model whose shape only the hub has.",
         ]
     )
 

@@ -111,8 +111,8 @@ class Optim:
         rate_like: a task whose published size the batch size was chosen for: it is scaled to this
             task's size, so that the sampling rate stays the same (Li et al. 2022, appendix L).
         steps: overrides ``epochs``.
-        microbatch_tokens: most padded tokens in memory at once; ``auto``: as many as fit, found
-            when the run begins and kept from then on.
+        microbatch_tokens: most padded tokens in memory at once; ``auto``: as many as fit a GPU, or
+            1,024 on a CPU, found when the run begins and kept from then on.
         weight_decay: decoupled from the gradient for ``adamw`` and ``lamb``.
         betas: decay of both moments, of Adam and LAMB.
         adam_epsilon: in the denominator of Adam and LAMB.

@@ -43,6 +43,27 @@ def _roberta(width: int, layers: int, heads: int) -> Callable[[], Any]:
     return config
 
 
+def _vit(width: int, layers: int, heads: int) -> Callable[[], Any]:
+    def config() -> Any:
+        from transformers import ViTConfig
+
+        return ViTConfig(
+            hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads,
+            intermediate_size=4 * width,
+        )  # fmt: skip
+
+    return config
+
+
+def _t5(width: int, inner: int, layers: int, heads: int) -> Callable[[], Any]:
+    def config() -> Any:
+        from transformers import T5Config
+
+        return T5Config(d_model=width, d_ff=inner, num_layers=layers, num_heads=heads)
+
+    return config
+
+
 SIZES: Mapping[str, Callable[[], Any]] = MappingProxyType(
     {
         # Radford et al. 2019, table 2; heads have a width of 64.
@@ -50,9 +71,17 @@ SIZES: Mapping[str, Callable[[], Any]] = MappingProxyType(
         "openai-community/gpt2-medium": _gpt2(1024, 24, 16),
         "openai-community/gpt2-large": _gpt2(1280, 36, 20),
         "openai-community/gpt2-xl": _gpt2(1600, 48, 25),
+        # Zhang et al. 2020 (DialoGPT), table 2.
+        "microsoft/DialoGPT-medium": _gpt2(1024, 24, 16),
         # Liu et al. 2019, appendix B, table 9; two positions lie before those of a text.
         "FacebookAI/roberta-base": _roberta(768, 12, 12),
         "FacebookAI/roberta-large": _roberta(1024, 24, 16),
+        # Raffel et al. 2020, section 3.7 and, for the base, 3.1.1; heads have a width of 64.
+        "google-t5/t5-small": _t5(512, 2048, 6, 8),
+        "google-t5/t5-base": _t5(768, 3072, 12, 12),
+        # Dosovitskiy et al. 2021, table 1; patches of 16 pixels, images of 224 a side.
+        "google/vit-base-patch16-224": _vit(768, 12, 12),
+        "google/vit-large-patch16-224": _vit(1024, 24, 16),
         # Grattafiori et al. 2024 ("The Llama 3 Herd of Models"), table 3. It has 128 thousand
         # tokens and 256 special ones, and in this size no tied head.
         "meta-llama/Meta-Llama-3-8B": _llama_3_8b,

@@ -1,7 +1,8 @@
-"""``optim.microbatch_tokens=auto``: as many tokens at once as fit, found before the first step.
+"""``optim.microbatch_tokens=auto``: as many tokens at once as serve, found before the first step.
 
-On a GPU by trial: steps of made up records, checked ones too, on the device itself. On a CPU, where
-too much memory would bring down others, by simulation against what is free. What is found depends
+On a GPU as many as fit, by trial: steps of made up records, checked ones too, on the device itself.
+On a CPU a thousand, beyond which caches and padding make a step slower, or what fits of it: by
+simulation against what is free, since too much would bring down others. What is found depends
 on the settings and the machine and on nobody's records. It holds for the whole run: other
 microbatches would round a released step otherwise (`dpft.training.out_of_memory`).
 """
@@ -27,14 +28,17 @@ from dpft.training.out_of_memory import (
     free,
     is_out_of_memory,
 )
-from dpft.training.plan import SHARE, largest, largest_of, most_of
+from dpft.training.plan import SHARE, largest, most_of, peak_of
 from dpft.training.planned_step import Shape, shape_of, training_of
 from dpft.training.progress import Progress
 from dpft.training.setup import device_of
 
+# docs/reference/optimisation.md has the measurements.
+_CPU_TOKENS = 1024
+
 
 def with_microbatch(run: Run, directory: runs.RunDirectory, progress: Progress) -> Run:
-    """The run with a number of tokens in place of ``auto``: the one it began with, or the largest.
+    """The run with a number of tokens in place of ``auto``: the one it began with, or a new one.
 
     Raises:
         ConfigError: if it cannot be found, or not one record fits.
@@ -48,7 +52,7 @@ def with_microbatch(run: Run, directory: runs.RunDirectory, progress: Progress) 
                 f"{file} is missing, which says how many tokens the microbatches of released steps "
                 "had; expected it beside the ledger. Put it back, or type force=true to start over"
             )
-        with progress.phase("finding the largest microbatch", None):
+        with progress.phase("finding a microbatch that fits", None):
             tokens = _found(run)
         begin_with(file, tokens)
         progress.say(f"optim.microbatch_tokens=auto: {tokens} tokens")
@@ -56,7 +60,7 @@ def with_microbatch(run: Run, directory: runs.RunDirectory, progress: Progress) 
 
 
 def _found(run: Run) -> int:
-    """Tokens of the largest microbatch that fits this device.
+    """Tokens of the microbatch that serves this device best.
 
     Raises:
         ConfigError: if that cannot be said.
@@ -68,7 +72,10 @@ def _found(run: Run) -> int:
             records = largest(_tried(run, shape, device), SHARE * room, most_of(run))
         else:
             room = available_memory()
-            records = largest_of(run, shape, room, on_gpu=False)
+            most = min(most_of(run), max(1, _CPU_TOKENS // shape.length))
+            peak = peak_of(run, shape, on_gpu=False)
+            fits = peak(most) <= SHARE * room  # nearly always, and one question is enough
+            records = most if fits else largest(peak, SHARE * room, most)
     except ConfigError as error:
         raise ConfigError(
             f"optim.microbatch_tokens=auto: {error}. Or type a number, such as "

@@ -114,16 +114,15 @@ def peak_of(run: Run, shape: Shape, on_gpu: bool = True) -> Callable[[int], int]
     return peak
 
 
-def largest_of(run: Run, shape: Shape, memory: float, on_gpu: bool = True) -> int:
-    """Records of the largest microbatch that fits, by simulation; see `largest`.
+def largest_of(run: Run, shape: Shape, memory: float) -> int:
+    """Records of the largest microbatch that fits a GPU, by simulation; see `largest`.
 
     Args:
         run: its settings.
         shape: of the step, but for its batch.
-        memory: bytes of a device, of which a tenth stays free.
-        on_gpu: as of `simulated`.
+        memory: bytes of the device, of which a tenth stays free.
     """
-    return largest(peak_of(run, shape, on_gpu), SHARE * memory, most_of(run))
+    return largest(peak_of(run, shape), SHARE * memory, most_of(run))
 
 
 def most_of(run: Run) -> int:

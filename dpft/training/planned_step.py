@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -12,6 +13,9 @@ import torch
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     masking_utils,
 )
@@ -20,6 +24,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import VIRTUAL_TOKENS, Model, Parallel, Run
 from dpft.models.adapt import adapt
 from dpft.models.head import untie
+from dpft.models.image_input import image_input
 from dpft.models.load import DROPOUTS, LoadedModel, find
 from dpft.models.needs import Needs
 from dpft.models.sizes import SIZES
@@ -30,6 +35,9 @@ from dpft.privacy.cohort import Cohort
 from dpft.tasks import load_task
 from dpft.tasks.objectives.base import Batch, Losses
 from dpft.tasks.objectives.classifier import Classifier
+from dpft.tasks.objectives.encoder_decoder import EncoderDecoder
+from dpft.tasks.objectives.image import ImageClassifier
+from dpft.tasks.objectives.infill import Infilling
 from dpft.tasks.objectives.language_model import LanguageModel
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import UnitBatch
@@ -79,11 +87,11 @@ def shape_of(
         ranks: how many train together.
         batch: records of a microbatch; None: as many as ``optim.microbatch_tokens`` has room for,
             or one where it is ``auto``.
-        length: tokens of a record; None: the most that the task has.
+        length: tokens of a record; None: the most that the task has, and of an image its patches.
         microbatches: of a rank; None: one, or all that a pipeline's schedule sends at a time.
         options: of `Shape`.
     """
-    length = length or int(run.task.get("max_length") or LENGTH)
+    length = length or _length(run)
     if batch is None:
         auto = run.optim.microbatch_tokens == "auto"
         batch = 1 if auto else max(1, run.optim.token_budget // length)
@@ -96,38 +104,106 @@ def _round(parallel: Parallel, ranks: int) -> int:
     return parallel.microbatches or 4 * (parallel.length or ranks)
 
 
-class _Kind(NamedTuple):
-    """How a kind of model is trained on made up records.
+def _length(run: Run) -> int:
+    if load_task(run.task).needs.kind == "image":
+        return _image(run, _config(run)).widest()[0]
+    return int(run.task.get("max_length") or LENGTH)
+
+
+def _image(run: Run, config: Any) -> ImageClassifier:
+    """The objective of images as large as the task or the model says."""
+    image = image_input(config, {}, run.model.name)
+    size = run.task.get("image_size") or image.size
+    return ImageClassifier(size, image.mean, image.std, image.patch, ())
+
+
+class _Filling(Infilling):
+    """Filling in words that no tokenizer has to find: the first tokens stand for them."""
+
+    def __post_init__(self) -> None:
+        """Nothing to be looked up."""
+
+    @cached_property
+    def words(self) -> tuple[int, ...]:
+        return tuple(range(len(self.classes)))
+
+
+class _Made(NamedTuple):
+    """A step's records of one kind of model.
 
     Attributes:
         auto: makes the model.
-        objective: its losses, for records of so many tokens, in one of these classes.
-        extra: what a batch has beside tokens, by their ids ``(B, T)``.
+        objective: its losses.
+        tensors: of a batch.
     """
 
     auto: Any
-    objective: Callable[[int, Needs], Losses]
-    extra: Callable[[Tensor], Mapping[str, Tensor]]
+    objective: Losses
+    tensors: Mapping[str, Tensor]
 
 
-# Every token is predicted, as of `dpft.tasks.objectives.causal.collate`.
-_KINDS: Mapping[str, _Kind] = MappingProxyType(
-    {
-        "causal": _Kind(
-            AutoModelForCausalLM,
-            lambda length, needs: LanguageModel(tokenizer=cast(Any, None), max_length=length),
-            lambda ids: {
-                "position_ids": torch.arange(ids.shape[1]).repeat(len(ids), 1),
-                "targets": ids.clone(),
-            },
-        ),
-        "classifier": _Kind(
-            AutoModelForSequenceClassification,
-            lambda length, needs: Classifier(cast(Any, None), length, needs.classes),
-            lambda ids: {"labels": torch.zeros(len(ids), dtype=torch.long)},
-        ),
-    }
+def _causal(run: Run, shape: Shape, config: Any) -> _Made:
+    # Every token is predicted, as of `dpft.tasks.objectives.causal.collate`.
+    ids = _ids(shape.batch, shape.length)
+    positions = torch.arange(shape.length).repeat(shape.batch, 1)
+    tensors = {**_shown(ids), "position_ids": positions, "targets": ids.clone()}
+    objective = LanguageModel(tokenizer=cast(Any, None), max_length=shape.length)
+    return _Made(AutoModelForCausalLM, objective, tensors)
+
+
+def _both(run: Run, shape: Shape, config: Any) -> _Made:
+    # Half of the tokens are the source's.
+    source, target = _ids(shape.batch, shape.length // 2), _ids(shape.batch, -(-shape.length // 2))
+    tensors = {**_shown(source), "decoder_input_ids": target, "targets": target.clone()}
+    objective = EncoderDecoder(tokenizer=cast(Any, None), max_length=shape.length)
+    return _Made(AutoModelForSeq2SeqLM, objective, tensors)
+
+
+def _classifier(run: Run, shape: Shape, config: Any) -> _Made:
+    objective = Classifier(cast(Any, None), shape.length, load_task(run.task).needs.classes)
+    tensors = {**_shown(_ids(shape.batch, shape.length)), "labels": _ids(shape.batch)}
+    return _Made(AutoModelForSequenceClassification, objective, tensors)
+
+
+def _masked(run: Run, shape: Shape, config: Any) -> _Made:
+    ids, one = _ids(shape.batch, shape.length), _ids(shape.batch)
+    tensors = {**_shown(ids), "blank": one, "labels": one.clone()}
+    words = run.task["label_words"]
+    objective = _Filling(cast(Any, None), shape.length, "", words, tuple(words))
+    return _Made(AutoModelForMaskedLM, objective, tensors)
+
+
+def _images(run: Run, shape: Shape, config: Any) -> _Made:
+    objective = _image(run, config)
+    if shape.length != objective.widest()[0]:
+        raise ConfigError(
+            f"records of {shape.length} tokens for {run.model.name}, of whose images each is "
+            f"{objective.widest()[0]}; leave --length out"
+        )
+    pixels = torch.zeros(shape.batch, config.num_channels, objective.size, objective.size)
+    tensors = {"pixels": pixels, "labels": _ids(shape.batch)}
+    return _Made(AutoModelForImageClassification, objective, tensors)
+
+
+_KINDS: Mapping[str, Callable[[Run, Shape, Any], _Made]] = MappingProxyType(
+    {"causal": _causal, "classifier": _classifier, "masked": _masked, "image": _images}
 )
+
+
+def _ids(*shape: int) -> Tensor:
+    return torch.zeros(*shape, dtype=torch.long)
+
+
+def _shown(ids: Tensor) -> dict[str, Tensor]:
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def _config(run: Run) -> Any:
+    """What transformers knows the model's architecture by."""
+    if "wrn" in run.model.path:
+        import dpft.models.wrn  # noqa: F401 - makes transformers know it
+    path = run.model.path
+    return SIZES[path]() if path in SIZES else find(run.model).config()
 
 
 def training_of(run: Run, shape: Shape, private: bool = True) -> Training:
@@ -142,25 +218,15 @@ def training_of(run: Run, shape: Shape, private: bool = True) -> Training:
         ConfigError: for what cannot be simulated.
     """
     needs = load_task(run.task).needs
-    if needs.kind not in _KINDS:
-        raise ConfigError(
-            f"task={run.task['name']} needs a model of kind {needs.kind}; expected a task of texts "
-            "to write or to classify, such as task=e2e or task=sst2: dpft plan simulates "
-            f"{' and '.join(_KINDS)} models"
-        )
-    kind = _KINDS[needs.kind]
     if run.adapt.name in (*VIRTUAL_TOKENS, "rgp"):
         raise ConfigError(
             f"adapt is {run.adapt.name}, whose steps dpft plan cannot simulate; expected "
             "adapt=full or adapt=lora"
         )
-    path = run.model.path
-    config = SIZES[path]() if path in SIZES else find(run.model).config()
-    if config.is_encoder_decoder:
-        raise ConfigError(
-            f"model {run.model.name} ({config.model_type}) has an encoder and a decoder, whose "
-            "steps dpft plan cannot simulate; expected a model such as model=gpt2"
-        )
+    config = _config(run)
+    made = _both if needs.source and config.is_encoder_decoder else _KINDS[needs.kind]
+    # Of one record, to look at what is asked for.
+    kind = made(run, replace(shape, batch=1), config)
     longest = _longest(config, shape.length)
     if shape.length > longest:
         raise ConfigError(
@@ -169,20 +235,19 @@ def training_of(run: Run, shape: Shape, private: bool = True) -> Training:
         )
 
     def build() -> nn.Module:
-        model = _drawn(run.model, kind, needs, config)
+        model = _drawn(run.model, kind.auto, needs, config)
         if shape.checkpointing or run.model.checkpointing:
             model.activation_checkpointing_enable({"use_reentrant": False})
         adapted = adapt(LoadedModel(model, None, ("random initialisation",)), run.adapt, needs, 0)
         trained: nn.Module = adapted.model
         return trained.train()
 
-    objective = kind.objective(shape.length, needs)
+    objective = kind.objective
     if run.precision != "float32":
         objective = Mixed(objective, run.precision)
 
     def batch() -> UnitBatch:
-        ids = torch.zeros(shape.batch, shape.length, dtype=torch.long)
-        tensors = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **kind.extra(ids)}
+        tensors = made(run, shape, config).tensors
         return UnitBatch(Batch(tensors), torch.ones(shape.batch, 1, dtype=torch.float64))
 
     def few(batch: UnitBatch) -> UnitBatch:
@@ -240,14 +305,14 @@ def _longest(config: Any, otherwise: int) -> int:
     return positions - config.pad_token_id - 1 if behind else positions
 
 
-def _drawn(settings: Model, kind: _Kind, needs: Needs, config: Any) -> Any:
+def _drawn(settings: Model, auto: Any, needs: Needs, config: Any) -> Any:
     """The model, without dropout: attention that drops has other kernels on a CPU than on a GPU."""
     for name in DROPOUTS:
         if hasattr(config, name):
             setattr(config, name, 0.0)
     if needs.classes:
         config.num_labels = len(needs.classes)
-    model = kind.auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    model = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
     if settings.tied is False:
         untie(model)
     return model

@@ -72,12 +72,26 @@ class Progress:
     def phase(
         self, name: str, total: int | None, note: str = ""
     ) -> Iterator[Callable[[int], None]]:
-        """A bar of ``total`` units with a ``note`` beside it; the value advances it."""
+        """A bar of ``total`` units with a ``note`` beside it; the value advances it.
+
+        Without a terminal: a line at the beginning, and one now and then if the total is known.
+        """
         bar = self._bars.add_task(name, total=total, note=note)
         if not self.console.is_terminal:
             words = [name, note, "" if total is None else str(total), "..."]
             self.say(" ".join(filter(None, words)))
-        yield lambda count: self._bars.update(bar, advance=count)
+        done = 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            self._bars.update(bar, advance=count)
+            if total is None or self.console.is_terminal or done == total:
+                return  # without a total, how many there are may be private
+            if self._waited():
+                self.say(f"{name} {done}/{total}")
+
+        yield advance
         self._bars.update(bar, total=total or 1, completed=total or 1)
 
     @contextmanager
@@ -124,9 +138,13 @@ class Progress:
 
     def _due(self, done: int, total: int) -> bool:
         """Whether a line is printed after this step."""
+        due = self._waited() or done == total
+        return (due and not self.console.is_terminal) or self._verbosity == "steps"
+
+    def _waited(self) -> bool:
+        """Whether the last line that said so is long ago; if so, the next one is as far away."""
         now = time.monotonic()
-        due = now - self._last_line >= _LINE_EVERY or done == total
-        if not ((due and not self.console.is_terminal) or self._verbosity == "steps"):
-            return False
-        self._last_line = now
-        return True
+        waited = now - self._last_line >= _LINE_EVERY
+        if waited:
+            self._last_line = now
+        return waited

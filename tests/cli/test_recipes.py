@@ -24,7 +24,7 @@ from tests.test_stories import Here
 
 # Settings that decide how much is computed, and on what; all others are the recipe's.
 SMALL = (
-    *("optim.steps=2", "optim.batch_size=8", "optim.microbatch_tokens=512", "device=cpu"),
+    *("optim.steps=2", "optim.batch_size=8", "device=cpu"),
     *("threads=1", "task.limit_eval=2", "decode.max_new_tokens=4"),
     # Of noise that is given; to find that of a budget takes longer than all else.
     *("eps=null", "privacy.noise_multiplier=1"),
@@ -119,6 +119,8 @@ def small(name, folder, *words):
         data.append("task.max_length=64")
     # Other settings of the model stand, where another one is typed.
     data += [w for w in held if re.match(r"model\.(tied|checkpointing)=", w)]
+    if chosen.get("optim.microbatch_tokens") != "auto":
+        data.append("optim.microbatch_tokens=512")
     beside = ["hydra/launcher=basic"] if "hydra/launcher" in chosen else []
     return [
         *("--config", str(file_of(name)), f"runs_dir={folder}", *beside, *data, *SMALL, *words),

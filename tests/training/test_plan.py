@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from torch._subclasses.fake_tensor import FakeTensorMode
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
@@ -12,11 +13,12 @@ from dpft.config.errors import ConfigError, ModelError
 from dpft.config.schema import Parallel, parse
 from dpft.models.load import find
 from dpft.parallel.operations import Operation
+from dpft.parallel.pretended import Answers
 from dpft.parallel.simulate import Cost
 from dpft.training.devices import Device, device, names
 from dpft.training.estimate import estimate, length_of, microbatches_of
 from dpft.training.plan import largest, plan
-from dpft.training.planned_step import Shape, shape_of
+from dpft.training.planned_step import Shape, shape_of, training_of
 
 DEVICE = Device(
     title="a device", memory=1e9, rates={"bfloat16": 100.0, "float32": 10.0}, bandwidth=50.0,
@@ -126,8 +128,8 @@ def test_the_largest_microbatch_is_found_by_few_questions():
 def test_what_cannot_be_planned_is_refused_by_name():
     with pytest.raises(ConfigError, match="--length 1024 or less"):
         plan(run_of(), Shape(Parallel(), 1, 1, 1025), DEVICE)
-    with pytest.raises(ConfigError, match="kind image"):
-        plan(run_of("task=cifar10"), Shape(Parallel(), 1, 1, 8), DEVICE)
+    with pytest.raises(ConfigError, match="each is 17; leave --length out"):
+        plan(run_of("task=cifar10", "model=random-vit"), Shape(Parallel(), 1, 1, 8), DEVICE)
     with pytest.raises(ConfigError, match="adapt is rgp"):
         plan(run_of("adapt=rgp"), Shape(Parallel(), 1, 1, 8), DEVICE)
     run = run_of("parallel=fsdp", "parallel.shards=2")
@@ -137,6 +139,27 @@ def test_what_cannot_be_planned_is_refused_by_name():
         plan(run_of("parallel=pipeline"), Shape(Parallel("pipeline"), 1, 1, 8), DEVICE)
     with pytest.raises(ModelError, match="sizes and no weights"):
         find(parse(compose(["model=gpt3-175b"])).model)
+
+
+@pytest.mark.parametrize(
+    ("words", "length", "parameters"),
+    [
+        # Published: 125, 60 and 86 million (Liu et al. 2019, Raffel et al. 2020, Dosovitskiy et
+        # al. 2021).
+        (("task=sst2", "task.mode=infill", "model=roberta-base"), 256, 124_697_433),
+        (("task=e2e", "model=t5-small"), 100, 60_506_624),
+        (("task=cifar10", "model=vit-base"), 197, 85_806_346),
+    ],
+)
+def test_every_kind_of_task_has_a_step(words, length, parameters):
+    run = run_of(*words)
+    shape = shape_of(run, 1, 1)
+    assert shape.length == length
+    training = training_of(run, shape)
+    with FakeTensorMode(), Answers():
+        model, batch = training.build(), training.batch()
+        assert sum(p.numel() for p in model.parameters()) == parameters
+        assert training.losses(model, batch).shape == (1,)
 
 
 def dpft_plan(*words):

@@ -86,3 +86,20 @@ def test_only_who_looks_at_the_terminal_is_told(capsys, monkeypatch, terminal):
         monkeypatch.setenv("FORCE_COLOR", "1")
     said = shown(capsys, summary={"loss": None, "records": 8, "dropped": 8})
     assert ("none of the 8 records" in said) is terminal
+
+
+def test_long_work_is_told_without_a_terminal_too(capsys, monkeypatch):
+    seconds = iter([0.0, *(10.0 * count for count in range(1, 11))])
+    monkeypatch.setattr("dpft.training.progress.time.monotonic", lambda: next(seconds))
+    with Progress() as progress:
+        # How many records all users have together is private.
+        for name, total in [("encoding", None), ("sampling", 500)]:
+            with progress.phase(name, total) as advance:
+                for _ in range(5):
+                    advance(100)
+    assert capsys.readouterr().err.splitlines() == [
+        "encoding ...",
+        "sampling 500 ...",
+        "sampling 200/500",
+        "sampling 400/500",
+    ]
