@@ -2,7 +2,7 @@
 
     python scripts/public_text.py TEXT --data $DPFT_DATA     # first: what they are trained on
     python scripts/pretrain_ladder.py 0.8m --text TEXT --out LADDER
-    python scripts/pretrain_ladder.py minilm --text TEXT --out LADDER
+    python scripts/pretrain_ladder.py minilm --text TEXT --out LADDER  # or minilm-2-masked
     python scripts/pretrain_ladder.py minilm-2 --out LADDER  # its first two blocks, untrained
 
 Writes LADDER/tokenizer once, and LADDER/RUNG: a folder that `dpft train model=custom
@@ -52,10 +52,15 @@ RUNGS = {
     "3m": Recipe(2e-3, width=192, layers=5, heads=6),
     "12m": Recipe(1e-3, width=384, layers=6, heads=6),
     "minilm": Recipe(3e-4, vocabulary=30_522, length=128, tokens=7_000_000, batch=32, frozen=1 / 3),
+    "minilm-2-masked": Recipe(
+        5e-4, vocabulary=30_522, length=128, tokens=3_000_000, batch=32, frozen=1 / 3
+    ),
 }
 
-# Blocks that are kept of a packaged encoder.
-CUT = {"minilm-2": ("minilm", 2)}
+# The packaged encoder that a rung begins with, and how many of its blocks are kept.
+ENCODERS = {"minilm": ("minilm", 6), "minilm-2-masked": ("minilm", 2), "minilm-2": ("minilm", 2)}
+# As they are.
+CUT = ("minilm-2",)
 
 
 def documents(file: Path, *, generated: bool) -> Iterator[tuple[str, list[str]]]:
@@ -196,13 +201,21 @@ def causal(name: str, recipe: Recipe, text: Path, out: Path) -> tuple[Model, Any
 
 
 def masked(name: str, recipe: Recipe, text: Path, out: Path) -> tuple[Model, Any]:
-    """A packaged encoder with a new head whose output weights are its embeddings."""
-    origin = find(name).location
+    """A packaged encoder's first blocks with a new head whose output weights are its embeddings."""
+    package, kept = ENCODERS[name]
+    origin = find(package).location
     model = BertForMaskedLM.from_pretrained(
         # No dropout: so short a training does not overfit.
         origin, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, dtype=torch.float32
     )  # fmt: skip
+    keep(model.bert, kept)
     return model, AutoTokenizer.from_pretrained(origin)
+
+
+def keep(model: Model, blocks: int) -> None:
+    """Leave the first blocks of an encoder."""
+    del model.encoder.layer[blocks:]
+    model.config.num_hidden_layers = len(model.encoder.layer)
 
 
 def losses_of(model: Model, tokenizer: Any, ids: Tokens, recipe: Recipe) -> Any:
@@ -281,12 +294,11 @@ def pretrain(name: str, recipe: Recipe, text: Path, out: Path, every: float = 18
 
 def cut(name: str, out: Path) -> Path:
     """Keep the first blocks of a packaged encoder; return the rung's folder."""
-    origin, blocks = CUT[name]
+    origin, kept = ENCODERS[name]
     location = find(origin).location
     model = BertModel.from_pretrained(location, dtype=torch.float32)
-    label = f"the first {blocks} of {model.config.num_hidden_layers} blocks of package:{origin}"
-    del model.encoder.layer[blocks:]
-    model.config.num_hidden_layers = blocks
+    label = f"the first {kept} of {model.config.num_hidden_layers} blocks of package:{origin}"
+    keep(model, kept)
     folder = out / name
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(location).save_pretrained(folder)

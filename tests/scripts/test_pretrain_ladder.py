@@ -189,6 +189,10 @@ def test_the_first_blocks_of_an_encoder_are_kept_as_they_are(ladder, tmp_path, m
     assert json.loads((folder / "dpft.json").read_text())["labels"] == [
         "the first 2 of 3 blocks of package:minilm"
     ]
+    model, _ = ladder.masked("minilm-2-masked", None, None, None)
+    begun = model.bert.state_dict()
+    assert all(torch.equal(begun[name], left[name]) for name in begun)
+    assert model.config.num_hidden_layers == 2
 
 
 def test_a_document_that_shares_eight_words_with_a_task_is_known(texts, tmp_path):
