@@ -236,7 +236,9 @@ def fetch(source: Source, folder: Path) -> Path:
             subprocess.run(["dpkg-deb", "-x", str(file), str(target)], check=True)
         elif file.suffix == ".tgz":
             with tarfile.open(file) as archive:
-                archive.extractall(target, filter="data")
+                # Without the name, which Python has since 3.11.4.
+                archive.extraction_filter = getattr(tarfile, "data_filter", None)
+                archive.extractall(target)
         else:
             with zipfile.ZipFile(file) as archive:
                 archive.extractall(target)
