@@ -71,7 +71,7 @@ def test_runs_are_copied_once_with_a_summary_of_their_ledger(script, folders):
     copied = script.collect(runs, results, script.folders())
     assert sorted(str(path.relative_to(results)) for path in copied) == [
         f"evidence/li2022-appendix-s/{name}-s{seed}"
-        for name in ("adam-lr4e-3", "sgd-lr3")
+        for name in ("adam-lr4e-3", "sgd-lr10")
         for seed in (1, 2)
     ]
     for path in copied:
