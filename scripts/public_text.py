@@ -236,7 +236,7 @@ def fetch(source: Source, folder: Path) -> Path:
             subprocess.run(["dpkg-deb", "-x", str(file), str(target)], check=True)
         elif file.suffix == ".tgz":
             with tarfile.open(file) as archive:
-                # Without the name, which Python has since 3.11.4.
+                # Not as an argument, which Python takes since 3.11.4.
                 archive.extraction_filter = getattr(tarfile, "data_filter", None)
                 archive.extractall(target)
         else:

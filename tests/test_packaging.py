@@ -73,7 +73,7 @@ def test_wheel_holds_nothing_else(wheel: Path) -> None:
 def test_wheel_from_sdist_is_the_wheel_from_the_clone(wheel: Path, tmp_path: Path) -> None:
     sdist = build(ROOT, "sdist", tmp_path / "sdist")
     with tarfile.open(sdist) as archive:
-        # Without the name, which Python has since 3.11.4.
+        # Not as an argument, which Python takes since 3.11.4.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
         archive.extractall(tmp_path)
     again = build(tmp_path / sdist.name.removesuffix(".tar.gz"), "wheel", tmp_path / "wheel")
