@@ -88,6 +88,37 @@ def test_layouts_that_would_lose_records_are_refused_by_name():
         assert "has computed something else than another rank" in said["calls"]
 
 
+# Of each rank, the units of three batches and which of them are no blanks. In the third the first
+# rank has nothing due, and looks ahead at one unit where the batch has two; the second has a blank
+# again, which shows nothing, so that it looks each time.
+UNLIKE = (
+    (([0, 1], [True, True]), ([2, 3], [True, True]), ([4, 5], [True, False])),
+    (([0, 1], [True, True]), ([2], [False]), ([3], [False])),
+)
+
+
+def checked(cohort):
+    """Which batches are looked at ahead."""
+    case = Case("bk", "gpt2")
+    made = built(case)
+    shard(made.model)
+    clipper = make_clipper(made.model, case.style, cohort=Shards(), **case.options)
+    ahead = []
+    for units, flags in UNLIKE[cohort.rank]:
+        real = torch.tensor(flags)
+        index = clipper.to_check(len(units), real)
+        ahead.append(index is not None)
+        if index is not None:
+            clipper.check(losses(case, made, [units[i] for i in index]), real=real[index])
+        clipper.backward(losses(case, made, units), real=real)
+    return ahead
+
+
+def test_ranks_check_their_rules_together_though_not_all_have_one_due():
+    """Or one would wait for another that has gone on, and that one for it: for ever."""
+    assert together(checked, 2) == [[True, False, True]] * 2
+
+
 def left_out(cohort):
     """Sums where some parameters are in no unit, and each rank has the whole of them."""
     case = Case("per_layer", "gpt2")

@@ -581,9 +581,10 @@ class Clipper:
         if due or permuting:
             turn = self._schedule.batches
             check_order(self._capture, losses, structure, leaves, rows, turn, self.loss_scale)
-        if due and ahead is not None:
-            self._schedule.checked(*ahead)
-            soon = self._schedule.soon
+        if due:
+            if ahead is not None:  # None where the check was due on another rank
+                self._schedule.checked(*ahead)
+                soon = self._schedule.soon
             if self._sharded:
                 (soon,) = self._agreed([soon], reached)
         self._soon = soon
