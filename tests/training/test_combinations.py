@@ -170,7 +170,7 @@ def attempt(task, model, adapt, clip, half=False):
         independent.add((task, model, adapt))
     trained, shapes = objective, None
     if half:
-        trained, shapes = Mixed(objective), FixedShapes(128)  # few microbatches
+        trained, shapes = Mixed(objective), FixedShapes(32)  # of three units, blanks included
     data = Records(trained, examples, shapes)
     if owners is not None:
         data = Users(trained, examples, owners, made.records_per_user, b"key", shapes)
