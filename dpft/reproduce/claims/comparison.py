@@ -26,7 +26,8 @@ a range        inside                outside by ``> m``   outside by at most m
 
 Where seeds of ours lie far apart (mark ``W``) or the scored records are few, so that their error is
 the margin, a difference within it is too close to tell for ``not_below`` and ``on_par`` too: a wide
-margin shows nothing to be as good.
+margin shows nothing to be as good. Two of ours that are both no better than always giving the most
+frequent answer (mark ``C``) show nothing: where nothing was learned, all settings are alike.
 
 A range that a paper states of its own printed numbers is arithmetic: there ``m`` is only what the
 last digits may have been rounded by.
@@ -256,7 +257,8 @@ def contrast(
         allowed = 2 * of_records(column, first, second)
         both = paired(first.by_seed, second.by_seed, sign=sign, allowed=allowed)
         if both is not None:
-            return _by_seeds(blank, expected, column, (first, second), both)
+            found = _by_seeds(blank, expected, column, (first, second), both)
+            return _if_learned(found, first, second, Outcome.NOT_APART)
     ahead = (a - b) * sign
     usual = margin(column, first, second)
     if expected.kind in ("apart", "ratio") and blank.side is Side.PRINTED:
@@ -279,7 +281,7 @@ def contrast(
     if blank.side is not Side.PRINTED:
         shared = len({*first.by_seed} & {*second.by_seed})
         text += f" ({shared or 'no'} seed{'s' * (shared != 1)} in common: by the margin)"
-    return replace(
+    found = replace(
         blank,
         expected=in_words(expected, f"{allowed:.{column.decimals + 1}f}"),
         outcome=outcome,
@@ -289,6 +291,15 @@ def contrast(
         runs=tuple(dict.fromkeys((*first.runs, *second.runs))),
         marks=marks,
     )
+    return _if_learned(found, first, second, Outcome.CLOSE)
+
+
+def _if_learned(found: Comparison, first: Score, second: Score, otherwise: Outcome) -> Comparison:
+    """A comparison, which decides nothing where neither setting learned anything."""
+    if not all(Mark.CONSTANT.letter in one.marks for one in (first, second)):
+        return found
+    text = f"{found.text}; neither is better than always giving the most frequent answer"
+    return replace(found, outcome=otherwise, text=text)
 
 
 def _by_seeds(

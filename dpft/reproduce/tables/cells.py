@@ -224,6 +224,8 @@ def _cell(plan: Plan, i: int, j: int, records: Sequence[IndexedRun]) -> Cell:
         marks.add(Mark.BASELINE)
     if cell.found < cell.wanted:
         marks.add(Mark.FEWER)
+    if all(one.is_constant(column) for one in records):
+        marks.add(Mark.CONSTANT)
     # Of some figures no number came down to us.
     number = cell.ours if math.isnan(printed) else printed
     if cell.deviation is not None and too_wide(

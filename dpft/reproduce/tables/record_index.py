@@ -70,6 +70,15 @@ class IndexedRun:
         records = self.record["scores"][column.split]["examples"]
         return column.factor * share_error(measured[1], records) if records else 0.0
 
+    def is_constant(self, column: Column) -> bool:
+        """Whether an answer that never changes would score as much; False where it is not known."""
+        measured = self._measured(column)
+        if measured is None:
+            return False
+        name, value = measured
+        constant = (self.record["scores"][column.split].get("baselines") or {}).get(name)
+        return constant is not None and value <= constant
+
     def answers(self, column: Column) -> Answers | None:
         """Which records were answered rightly; None where the record does not say it rightly."""
         section, measured = self.record.get("scores", {}).get(column.split), self._measured(column)

@@ -143,6 +143,27 @@ def test_seeds_far_apart_show_nothing_to_be_as_good(kind):
         assert ours(kind, wide, {"ours": 70.0}, Side.LAPTOP).outcome is outcome
 
 
+@pytest.mark.parametrize("kind", ["above", "not_below", "on_par"])
+@pytest.mark.parametrize("first", [50.0, 51.0])
+def test_settings_that_learned_nothing_show_nothing(kind, first):
+    idle = {"ours": 51.0, "marks": (Mark.CONSTANT,)}
+    one = ours(kind, idle | {"ours": first}, idle, Side.LAPTOP)
+    assert one.outcome is CLOSE
+    assert one.text.endswith("neither is better than always giving the most frequent answer")
+    # Beside one that learned something it counts.
+    assert ours(kind, idle | {"ours": first}, {"ours": 80.0}, Side.LAPTOP).outcome is FAILS
+
+
+@pytest.mark.parametrize(("marks", "outcome"), [((), HOLDS), ((Mark.CONSTANT,), Outcome.NOT_APART)])
+def test_seeds_that_learned_nothing_show_nothing(marks, outcome):
+    first, second = (
+        {"ours": value, "marks": marks, "by_seed": dict.fromkeys(range(3), value)}
+        for value in (51.0, 50.0)
+    )
+    one = ours("above", first, second, Side.LAPTOP)
+    assert (one.outcome, one.paired is None) == (outcome, False)
+
+
 @pytest.mark.parametrize(
     ("kind", "first", "outcome"),
     [

@@ -111,6 +111,19 @@ def test_few_seeds_and_unknown_deviations_are_marked(tmp_path):
     assert cell(tmp_path, "LoRA", the_plan=plan(seeds=(0, 1))).verdict is Verdict.NOT_RUN
 
 
+def test_what_a_constant_would_score_too_is_marked(tmp_path):
+    def scored(value, **more):
+        return {"test": {"metrics": {"BLEU": value}, "examples": 9, "signature": "x", **more}}
+
+    below, above = (scored(value, baselines={"BLEU": 0.5}) for value in (0.5, 0.6))
+    for seed, sections in enumerate((below, below)):
+        write_record(tmp_path / str(seed), run_of(plan(), "LoRA"), seed, scores=sections)
+    assert Mark.CONSTANT in cell(tmp_path, "LoRA").marks
+    for seed, sections in ((1, above), (1, scored(0.4))):  # one that learned; one that is not known
+        write_record(tmp_path / str(seed), run_of(plan(), "LoRA"), seed, scores=sections)
+        assert Mark.CONSTANT not in cell(tmp_path, "LoRA").marks
+
+
 def test_a_printed_interval_is_a_deviation(tmp_path):
     write_record(tmp_path / "a", run_of(plan(), "full", "none"), 0, {"BLEU": 0.70})
     one = cell(tmp_path, "full", "none")
