@@ -79,6 +79,8 @@ SIZES: Mapping[str, Callable[[], Any]] = MappingProxyType(
         # Raffel et al. 2020, section 3.7 and, for the base, 3.1.1; heads have a width of 64.
         "google-t5/t5-small": _t5(512, 2048, 6, 8),
         "google-t5/t5-base": _t5(768, 3072, 12, 12),
+        # Steiner et al. 2022 ("How to train your ViT?"), table 2.
+        "WinKawaks/vit-small-patch16-224": _vit(384, 12, 6),
         # Dosovitskiy et al. 2021, table 1; patches of 16 pixels, images of 224 a side.
         "google/vit-base-patch16-224": _vit(768, 12, 12),
         "google/vit-large-patch16-224": _vit(1024, 24, 16),

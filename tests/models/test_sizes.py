@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -33,6 +34,7 @@ from dpft.models.sizes import SIZES
 from dpft.models.standins import FAMILIES
 
 DOCS = Path(__file__).parents[2] / "docs/reference/models.md"
+CONF = DOCS.parents[2] / "conf/model"
 TEN = tuple("abcdefghij")
 
 
@@ -145,6 +147,17 @@ def test_published_sizes(name):
     assert stated()[name] == count(*PUBLISHED[name])
 
 
+def test_sizes_that_are_known_without_the_hub_are_the_published():
+    """By which `dpft plan` simulates; a classifier's head has as many rows as the table's."""
+    paths = {name: yaml.safe_load((CONF / f"{name}.yaml").read_text())["path"] for name in PUBLISHED}
+    known = {name: SIZES[path]() for name, path in paths.items() if path in SIZES}
+    assert {"gpt2-xl", "roberta-large", "t5-small", "vit-small"} < set(known)
+    for name, config in known.items():
+        if isinstance(config, ViTConfig):
+            config.num_labels = len(TEN)
+        assert stated()[name] == count(PUBLISHED[name][0], config)
+
+
 @pytest.mark.parametrize("name", OFFLINE)
 def test_sizes_of_what_loads_offline(name):
     path, kind = OFFLINE[name]
@@ -156,7 +169,7 @@ def test_sizes_of_what_loads_offline(name):
 
 
 def test_every_config_file_has_its_row():
-    files = {file.stem for file in (DOCS.parents[2] / "conf" / "model").glob("*.yaml")}
+    files = {file.stem for file in CONF.glob("*.yaml")}
     assert set(stated()) == files - {"custom"} == {*PUBLISHED, *OFFLINE}
     assert {f"random-{family}" for family in FAMILIES} <= files
 

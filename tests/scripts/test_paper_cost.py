@@ -43,7 +43,7 @@ def test_hours_grow_with_steps_and_equal_steps_are_simulated_once(script):
 def test_what_cannot_be_simulated_has_no_hours(script):
     hours = script.Hours(device("h100-sxm"))
     assert hours(settings("task=e2e", "model=tiny", "adapt=prefix", "optim.epochs=1")) is None
-    assert hours(settings("task=cifar10", "model=vit-small", "optim.epochs=1")) is None
+    assert hours(settings("task=sst2", "model=bert-base", "optim.epochs=1")) is None
 
 
 def test_a_line_counts_three_seeds_and_what_is_not_predicted(script):
