@@ -149,8 +149,8 @@ def test_published_sizes(name):
 
 def test_sizes_that_are_known_without_the_hub_are_the_published():
     """By which `dpft plan` simulates; a classifier's head has as many rows as the table's."""
-    paths = {name: yaml.safe_load((CONF / f"{name}.yaml").read_text())["path"] for name in PUBLISHED}
-    known = {name: SIZES[path]() for name, path in paths.items() if path in SIZES}
+    files = {name: yaml.safe_load((CONF / f"{name}.yaml").read_text()) for name in PUBLISHED}
+    known = {name: SIZES[file["path"]]() for name, file in files.items() if file["path"] in SIZES}
     assert {"gpt2-xl", "roberta-large", "t5-small", "vit-small"} < set(known)
     for name, config in known.items():
         if isinstance(config, ViTConfig):
