@@ -258,7 +258,7 @@ def contrast(
         both = paired(first.by_seed, second.by_seed, sign=sign, allowed=allowed)
         if both is not None:
             found = _by_seeds(blank, expected, column, (first, second), both)
-            return _if_learned(found, first, second, Outcome.NOT_APART)
+            return _if_learned(found, first, second)
     ahead = (a - b) * sign
     usual = margin(column, first, second)
     if expected.kind in ("apart", "ratio") and blank.side is Side.PRINTED:
@@ -291,15 +291,15 @@ def contrast(
         runs=tuple(dict.fromkeys((*first.runs, *second.runs))),
         marks=marks,
     )
-    return _if_learned(found, first, second, Outcome.CLOSE)
+    return _if_learned(found, first, second)
 
 
-def _if_learned(found: Comparison, first: Score, second: Score, otherwise: Outcome) -> Comparison:
+def _if_learned(found: Comparison, first: Score, second: Score) -> Comparison:
     """A comparison, which decides nothing where neither setting learned anything."""
     if not all(Mark.CONSTANT.letter in one.marks for one in (first, second)):
         return found
     text = f"{found.text}; neither is better than always giving the most frequent answer"
-    return replace(found, outcome=otherwise, text=text)
+    return replace(found, outcome=Outcome.NOT_APART if found.paired else Outcome.CLOSE, text=text)
 
 
 def _by_seeds(

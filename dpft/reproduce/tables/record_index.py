@@ -15,6 +15,7 @@ from dpft.reproduce.tables.verdicts import share_error
 from dpft.runs.hidden import check_no_trial
 from dpft.runs.record import read_record
 from dpft.runs.run_index import runs_below
+from dpft.tasks.metrics.baseline import is_constant
 from dpft.tasks.metrics.correct import unpacked
 from dpft.tasks.scores import impossible_share, is_share
 
@@ -73,11 +74,9 @@ class IndexedRun:
     def is_constant(self, column: Column) -> bool:
         """Whether an answer that never changes would score as much; False where it is not known."""
         measured = self._measured(column)
-        if measured is None:
-            return False
-        name, value = measured
-        constant = (self.record["scores"][column.split].get("baselines") or {}).get(name)
-        return constant is not None and value <= constant
+        return measured is not None and is_constant(
+            self.record["scores"][column.split], measured[0]
+        )
 
     def answers(self, column: Column) -> Answers | None:
         """Which records were answered rightly; None where the record does not say it rightly."""

@@ -42,6 +42,17 @@ def confused(
     return {"confusion": table}
 
 
+def is_constant(scored: Mapping[str, Any], metric: str) -> bool:
+    """Whether an answer that never changes would score as much; False where it is not known.
+
+    Args:
+        scored: see `cautions`.
+        metric: of ``scored["metrics"]``.
+    """
+    value, constant = scored["metrics"].get(metric), (scored.get("baselines") or {}).get(metric)
+    return value is not None and constant is not None and value <= constant
+
+
 def cautions(scored: Mapping[str, Any]) -> list[str]:
     """What a reader of a record's scores of one split must be told, in clauses.
 
@@ -53,11 +64,10 @@ def cautions(scored: Mapping[str, Any]) -> list[str]:
     if count > 1 and scored.get("distinct") == 1:
         said.append(f"all {count:,} answers are the same{_which(scored)}: nothing was learned")
     for metric, constant in (scored.get("baselines") or {}).items():
-        value = scored["metrics"].get(metric)
-        if value is not None and value <= constant:
+        if is_constant(scored, metric):
             said.append(
-                f"{metric} {value:.4f} is no better than always answering the most frequent class "
-                f"({constant:.4f})"
+                f"{metric} {scored['metrics'][metric]:.4f} is no better than always answering the "
+                f"most frequent class ({constant:.4f})"
             )
     return said
 
