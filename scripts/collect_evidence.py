@@ -211,9 +211,11 @@ def distinct(texts: Iterable[str]) -> str:
 
 
 def model(record: Record) -> str:
-    """Its name, where it lies, and its size."""
+    """Its name, where it lies, its size, and the digest of its weights if that was recorded."""
     name, path = record["config"]["model"]["name"], record["config"]["model"]["path"]
-    return f"`{name}` (`{path}`, {record['model']['parameters']:,} parameters)"
+    begun = record["model"].get("weights_sha256")
+    which = f", weights {begun[:8]}" if begun else ""
+    return f"`{name}` (`{path}`, {record['model']['parameters']:,} parameters{which})"
 
 
 def data(record: Record) -> str:

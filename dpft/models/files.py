@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import io
 import json
 import logging
@@ -22,6 +23,7 @@ from transformers.utils.hub import cached_file
 
 from dpft.config.errors import ModelError
 from dpft.models.partial import load_partly
+from dpft.runs.atomic import sha256_file
 
 # What readers raise on a file that was cut, is another format's, or has tensors of other shapes.
 _DAMAGED = (
@@ -142,12 +144,27 @@ class Files:
         )
         return None if found is None else Path(found)
 
-    def _weights(self) -> list[Path]:
-        """The safetensors files of the weights; none if they are in another form."""
-        whole = self.file("model.safetensors")
+    def weights_sha256(self) -> str | None:
+        """SHA-256 of the file of the weights, as ``sha256sum`` says it; None where there is none.
+
+        Of weights in several files, by name, it is that of their digests in hex, a line each.
+        """
+        if self.gguf is not None:
+            packed = self.file(self.gguf)
+            files = [] if packed is None else [packed]
+        else:
+            files = self._weights() or self._weights("pytorch_model.bin")
+        digests = [sha256_file(file) for file in sorted(files)]
+        if len(digests) > 1:
+            return hashlib.sha256("\n".join([*digests, ""]).encode()).hexdigest()
+        return digests[0] if digests else None
+
+    def _weights(self, name: str = "model.safetensors") -> list[Path]:
+        """The files of the weights, in one or several; none if they are in another form."""
+        whole = self.file(name)
         if whole is not None:
             return [whole]
-        index = self.file("model.safetensors.index.json")
+        index = self.file(f"{name}.index.json")
         if index is None:
             return []
         names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()

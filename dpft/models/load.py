@@ -281,6 +281,14 @@ def load_model(
     return LoadedModel(model, tokenizer, tuple(labels), image=image, as_stored=stays)
 
 
+def stored_weights(settings: Model) -> str | None:
+    """SHA-256 of the weights that `load_model` reads, see `Files.weights_sha256`; None if drawn."""
+    origin = find(settings)
+    if settings.init == "scratch" or not isinstance(origin, Files):
+        return None
+    return origin.weights_sha256()
+
+
 def tokenizer_of(settings: Model, needs: Needs) -> PreTrainedTokenizerBase:
     """The tokenizer of a model of texts, as `load_model` has it, without the model.
 

@@ -109,11 +109,13 @@ class ScoreRecord(TypedDict):
 class ModelRecord(TypedDict, total=False):
     """What was trained: ``hub_model`` is None for a base that no hub has.
 
+    ``weights_sha256``: of the files that training began with; None where weights were drawn.
     ``pipeline``: what the hub calls the model's task.
     """
 
     base_model: str | None
     hub_model: NotRequired[str | None]
+    weights_sha256: NotRequired[str | None]
     pipeline: NotRequired[str]
     adaptation: str
     parameters: int

@@ -14,7 +14,7 @@ from dpft import runs
 from dpft.config.errors import ConfigError, RankError
 from dpft.config.schema import Run
 from dpft.models.adapt import adapt
-from dpft.models.load import LoadedModel, load_model
+from dpft.models.load import LoadedModel, load_model, stored_weights
 from dpft.parallel.cohort import Cohort, SingleProcess
 from dpft.parallel.mesh import Pipelines
 from dpft.privacy import Clipper, Mechanism, keys
@@ -52,6 +52,7 @@ class Parts:
         clipper: attached to it.
         mechanism: what is guaranteed.
         pipeline: what forms sums where ranks hold stages of the model; None: the clipper by itself.
+        weights: SHA-256 of the files that they were read from, on the first rank; None if drawn.
     """
 
     loaded: LoadedModel
@@ -59,6 +60,7 @@ class Parts:
     clipper: Clipper
     mechanism: Mechanism
     pipeline: PipelinedSums | None = None
+    weights: str | None = None
 
     def moved(self) -> Mapping[str, torch.nn.Parameter]:
         """What a checkpoint holds, by name: also what other ranks of a pipeline move."""
@@ -282,7 +284,8 @@ def assemble(
     model = loaded.model.to(device)  # type: ignore[arg-type]
     several = cohort if cohort.size > 1 else None
     clipper = attach_clipper(run.clip, model, several, run.scale)
-    return Parts(loaded, begun, clipper, make_mechanism(run, size, clipper))
+    mechanism = make_mechanism(run, size, clipper)
+    return Parts(loaded, begun, clipper, mechanism, weights=_stored(run, cohort))
 
 
 def _in_stages(run: Run, task: Task, size: int, device: torch.device, cohort: Pipelines) -> Parts:
@@ -306,7 +309,8 @@ def _in_stages(run: Run, task: Task, size: int, device: torch.device, cohort: Pi
         raise ConfigError(str(error)) from error
     begun = loaded.digest(_agreed(cohort.gather(loaded.tensor_digests())))
     # It has what noise, session and loop ask of a clipper, and no backward of its own.
-    return Parts(loaded, begun, cast(Clipper, clippers), mechanism, sums)
+    stored = _stored(run, cohort)
+    return Parts(loaded, begun, cast(Clipper, clippers), mechanism, sums, stored)
 
 
 def _agreed(of_ranks: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -366,6 +370,10 @@ def _load(
     weights = cohort.rank == 0 or not cohort.sharded
     loaded = load_model(run.model, task.needs, run.seed, weights=weights, absent=absent)
     return adapt(loaded, run.adapt, task.needs, run.seed)
+
+
+def _stored(run: Run, cohort: Cohort) -> str | None:
+    return stored_weights(run.model) if cohort.rank == 0 else None
 
 
 def fixed_shapes(run: Run, parts: Parts) -> FixedShapes | None:

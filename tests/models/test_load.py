@@ -1,5 +1,6 @@
 """Models load from the bundle, from folders in the hub's format, or say why not."""
 
+import hashlib
 import json
 
 import pytest
@@ -12,7 +13,7 @@ from dpft.config.schema import Model
 from dpft.models import load as load_module
 from dpft.models.image_input import ImageInput
 from dpft.models.load import BUNDLED as FOLDER
-from dpft.models.load import is_tied, load_model
+from dpft.models.load import is_tied, load_model, stored_weights
 from dpft.models.needs import Needs
 from dpft.models.save import load_saved, save_model
 from dpft.privacy import make_clipper
@@ -53,6 +54,35 @@ def test_scratch_keeps_the_architecture_and_follows_the_seed():
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
     assert load_model(scratch, CAUSAL, 1).labels == ("bundled tiny model", "random initialisation")
+
+
+def test_stored_weights_have_the_digest_of_their_file_and_drawn_ones_none():
+    of_file = hashlib.sha256((FOLDER / "tiny" / "model.safetensors").read_bytes()).hexdigest()
+    assert stored_weights(BUNDLED) == of_file
+    assert stored_weights(Model("tiny", "bundled:tiny", init="scratch")) is None
+    assert stored_weights(Model("gpt2", "random:gpt2")) is None
+
+
+@pytest.mark.parametrize("end", ["safetensors", "bin"])
+def test_the_digest_of_weights_in_several_files_is_of_all_of_them(end, tmp_path):
+    model = load_model(BUNDLED, CAUSAL, seed=0).model
+    model.save_pretrained(tmp_path, max_shard_size="1MB")
+    files = sorted(tmp_path.glob("model-*.safetensors"))
+    index = tmp_path / "model.safetensors.index.json"
+    if end == "bin":  # PyTorch's own format: the names are what is looked for
+        content = index.read_text().replace("model-", "pytorch_model-")
+        content = content.replace(".safetensors", ".bin")
+        index.rename(tmp_path / "pytorch_model.bin.index.json").write_text(content)
+        names = [f"pytorch_{file.stem}.bin" for file in files]
+        files = [file.rename(tmp_path / name) for file, name in zip(files, names, strict=True)]
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    lines = "".join(f"{digest}\n" for digest in digests)
+    settings = Model("mine", str(tmp_path))
+    found = stored_weights(settings)
+    assert len(files) > 1
+    assert found == hashlib.sha256(lines.encode()).hexdigest()
+    files[-1].write_bytes(files[-1].read_bytes() + b" ")
+    assert stored_weights(settings) != found
 
 
 def test_dropout_can_be_set():

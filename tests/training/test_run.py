@@ -20,11 +20,12 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError, DivergedError, DpftError, TrainingError
 from dpft.config.folder import conf_dir
 from dpft.config.schema import Model, parse
-from dpft.models.load import load_model
+from dpft.models.load import BUNDLED, load_model
 from dpft.models.needs import Needs
 from dpft.models.save import save_model
 from dpft.privacy import accounting
 from dpft.privacy.noise import Released
+from dpft.runs.atomic import sha256_file
 from dpft.runs.paths import run_path
 from dpft.tasks.e2e import E2E
 from dpft.training.run import run_experiment
@@ -76,6 +77,7 @@ def test_a_run_records_everything(finished):
     assert again <= 3
     assert record["privacy"]["steps_taken"] == 4
     assert record["dataset"]["counts"] == {"train": 64}
+    assert record["model"]["weights_sha256"] == sha256_file(BUNDLED / "tiny/model.safetensors")
     assert record["labels"] == [
         "bundled tiny model",
         "generated sample data",

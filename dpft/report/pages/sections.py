@@ -62,12 +62,13 @@ def summary(run: Gathered) -> Rows:
         of = f" of {model['parameters']:,}" if "parameters" in model else ""
         parameters = f"{model['trainable_parameters']:,}{of}"
     chosen = " ".join(map(without_folders, choices(run.config)))
-    base = model.get("base_model")
+    base, begun = model.get("base_model"), model.get("weights_sha256")
     return [
         ("State", run.stage),
         ("Point of the sweep", None if run.label is None else without_folders(run.label)),
         ("Choices", chosen or None),
         ("Model", base_model(str(base)) if base else None),
+        ("Begun with weights of SHA-256", begun),
         ("Trained parameters", parameters),
         ("Data", _data(record) if record else None),
         ("Mind", "; ".join(map(str, record.get("labels") or ())) or None),
