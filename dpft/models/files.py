@@ -134,18 +134,24 @@ class Files:
         found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return found
 
-    def file(self, name: str) -> Path | None:
-        """A file beside the model's, in its folder or on the hub; None where there is none."""
+    def file(self, name: str, *, here: bool = False) -> Path | None:
+        """A file beside the model's, in its folder or on the hub; None where there is none.
+
+        Args:
+            name: of the file.
+            here: whether the hub is not asked, and only what was downloaded is looked at.
+        """
         found = cached_file(
             self.location,
             name,
+            local_files_only=here,
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )
         return None if found is None else Path(found)
 
     def weights_sha256(self) -> str | None:
-        """SHA-256 of the file of the weights, as ``sha256sum`` says it; None where there is none.
+        """SHA-256 of the file of the weights, as ``sha256sum`` says it; None where none is here.
 
         Of weights in several files, by name, it is that of their digests in hex, a line each.
         """
@@ -153,22 +159,23 @@ class Files:
             packed = self.file(self.gguf)
             files = [] if packed is None else [packed]
         else:
-            files = self._weights() or self._weights("pytorch_model.bin")
+            names = ("model.safetensors", "pytorch_model.bin")
+            files = next(filter(None, (self._weights(name, here=True) for name in names)), [])
         digests = [sha256_file(file) for file in sorted(files)]
         if len(digests) > 1:
             return hashlib.sha256("\n".join([*digests, ""]).encode()).hexdigest()
         return digests[0] if digests else None
 
-    def _weights(self, name: str = "model.safetensors") -> list[Path]:
+    def _weights(self, name: str = "model.safetensors", *, here: bool = False) -> list[Path]:
         """The files of the weights, in one or several; none if they are in another form."""
-        whole = self.file(name)
+        whole = self.file(name, here=here)
         if whole is not None:
             return [whole]
-        index = self.file(f"{name}.index.json")
+        index = self.file(f"{name}.index.json", here=here)
         if index is None:
             return []
         names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-        files = [self.file(name) for name in dict.fromkeys(names)]
+        files = [self.file(name, here=here) for name in dict.fromkeys(names)]
         return [file for file in files if file is not None]
 
     def _load(self, load: Any, **options: Any) -> Any:

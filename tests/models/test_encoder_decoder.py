@@ -1,12 +1,9 @@
 """Encoder-decoder models load from files in the form of the published ones, and save for others."""
 
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub.constants import HF_HUB_CACHE
 from peft import PeftModel, PeftModelForSeq2SeqLM
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -76,23 +73,6 @@ def bart(folder):
     vocabulary = {piece: i for i, piece in enumerate(pieces)}
     BartTokenizer(vocab=vocabulary, merges=[("Ġ", "a"), ("Ġ", "b")]).save_pretrained(folder)
     return model
-
-
-@pytest.fixture
-def hub(tmp_path):
-    """Puts a folder where a download of a hub's model would lie."""
-    made = []
-
-    def put(name, folder):
-        home = Path(HF_HUB_CACHE, "models--" + name.replace("/", "--"))
-        made.append(home)
-        (home / "refs").mkdir(parents=True)
-        (home / "refs" / "main").write_text("c0ffee")
-        shutil.copytree(folder, home / "snapshots" / "c0ffee")
-
-    yield put
-    for home in made:
-        shutil.rmtree(home)
 
 
 def losses_of(loaded, **settings):

@@ -85,6 +85,14 @@ def test_the_digest_of_weights_in_several_files_is_of_all_of_them(end, tmp_path)
     assert stored_weights(settings) != found
 
 
+def test_the_digest_of_a_hubs_weights_is_taken_without_asking_the_hub(hub, monkeypatch):
+    hub("ann/tiny", FOLDER / "tiny")
+    metadata = "huggingface_hub.file_download.get_hf_file_metadata"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(metadata, lambda **_: pytest.fail("asked"))
+    assert stored_weights(Model("tiny", "ann/tiny")) == stored_weights(BUNDLED)
+
+
 def test_dropout_can_be_set():
     loaded = load_model(Model("tiny", "bundled:tiny", dropout=0.25), CAUSAL, seed=0)
     assert loaded.model.transformer.drop.p == 0.25
