@@ -64,7 +64,7 @@ def make_record(
         "model": {
             "base_model": runs.base_model(run.model.path),
             "hub_model": hub_name(run.model.path) if run.model.init != "scratch" else None,
-            "weights_sha256": prepared.parts.weights,
+            "weights_sha256": prepared.weights,
             "pipeline": pipeline_of(task.needs, loaded.model.config),
             "adaptation": run.adapt.name,
             "labels": list(loaded.labels),

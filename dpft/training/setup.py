@@ -52,7 +52,6 @@ class Parts:
         clipper: attached to it.
         mechanism: what is guaranteed.
         pipeline: what forms sums where ranks hold stages of the model; None: the clipper by itself.
-        weights: SHA-256 of the files that they were read from, on the first rank; None if drawn.
     """
 
     loaded: LoadedModel
@@ -60,7 +59,6 @@ class Parts:
     clipper: Clipper
     mechanism: Mechanism
     pipeline: PipelinedSums | None = None
-    weights: str | None = None
 
     def moved(self) -> Mapping[str, torch.nn.Parameter]:
         """What a checkpoint holds, by name: also what other ranks of a pipeline move."""
@@ -85,6 +83,7 @@ class Prepared:
         key: decides batches, noise and dropout; secret in a private run.
         data: keyed fingerprint of the records.
         model: keyed fingerprint of the model that the run starts from.
+        weights: SHA-256 of the files that it was read from, on the first rank; None if drawn.
         instances: what the model is asked in the end.
         planted: secrets among the records, if any.
         own: other packages' code that a step's sum follows from, see `own_parts`.
@@ -101,6 +100,7 @@ class Prepared:
     key: bytes
     data: str
     model: str
+    weights: str | None
     instances: Sequence[Instance]
     planted: Planted | None
     auditor: Auditor | None
@@ -247,6 +247,7 @@ def prepare(
         key=key,
         data=runs.keyed_fingerprint(key, printed),
         model=runs.keyed_fingerprint(key, f"model:{parts.digest.hex()}"),
+        weights=stored_weights(run.model) if cohort.rank == 0 else None,
         instances=instances,
         planted=planted,
         auditor=auditor,
@@ -284,8 +285,7 @@ def assemble(
     model = loaded.model.to(device)  # type: ignore[arg-type]
     several = cohort if cohort.size > 1 else None
     clipper = attach_clipper(run.clip, model, several, run.scale)
-    mechanism = make_mechanism(run, size, clipper)
-    return Parts(loaded, begun, clipper, mechanism, weights=_stored(run, cohort))
+    return Parts(loaded, begun, clipper, make_mechanism(run, size, clipper))
 
 
 def _in_stages(run: Run, task: Task, size: int, device: torch.device, cohort: Pipelines) -> Parts:
@@ -309,8 +309,7 @@ def _in_stages(run: Run, task: Task, size: int, device: torch.device, cohort: Pi
         raise ConfigError(str(error)) from error
     begun = loaded.digest(_agreed(cohort.gather(loaded.tensor_digests())))
     # It has what noise, session and loop ask of a clipper, and no backward of its own.
-    stored = _stored(run, cohort)
-    return Parts(loaded, begun, cast(Clipper, clippers), mechanism, sums, stored)
+    return Parts(loaded, begun, cast(Clipper, clippers), mechanism, sums)
 
 
 def _agreed(of_ranks: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -370,10 +369,6 @@ def _load(
     weights = cohort.rank == 0 or not cohort.sharded
     loaded = load_model(run.model, task.needs, run.seed, weights=weights, absent=absent)
     return adapt(loaded, run.adapt, task.needs, run.seed)
-
-
-def _stored(run: Run, cohort: Cohort) -> str | None:
-    return stored_weights(run.model) if cohort.rank == 0 else None
 
 
 def fixed_shapes(run: Run, parts: Parts) -> FixedShapes | None:
