@@ -15,6 +15,7 @@ from dpft.privacy.rounding import down, up
 from dpft.report.console import Console
 from dpft.report.markdown import table as markdown_table
 from dpft.report.terminal import echo
+from dpft.runs.lineage import begun_with, names_apart
 from dpft.runs.record import HARNESS
 from dpft.tasks.metrics.baseline import cautions
 from dpft.tasks.metrics.shown import figure, standard_error
@@ -40,10 +41,19 @@ def print_pairs(title: str, rows: Sequence[tuple[str, str, str]]) -> None:
 def show(records: Sequence[tuple[Path, Mapping[str, Any]]], markdown: bool = False) -> None:
     """Print runs side by side: one row each, scores, epsilon by every accountant, labels."""
     rows = [row(path, record) for path, record in records]
+    apart = names_apart(pair for _, record in records for pair in begun_with(record))
+    remarks = [
+        f"{name} had different weights in these runs: their records say which, "
+        "under model.weights_sha256"
+        for name in apart
+    ]
     if markdown:
-        echo("\n".join([as_markdown(rows), *map(_footnote, records)]))
+        footnotes = [*map(_footnote, records), *(f"\nNote: {remark}." for remark in remarks)]
+        echo("\n".join([as_markdown(rows), *footnotes]))
     else:
         _print(rows, records)
+        for remark in remarks:
+            Console().print(f"note: {remark}", highlight=False, markup=False, style="yellow")
 
 
 def row(path: Path, record: Mapping[str, Any]) -> Row:

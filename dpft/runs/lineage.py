@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,25 @@ def base_model(path: str) -> str:
     """A model's name on the hub, or the last component of its folder and no other folder."""
     folder = Path(path).expanduser()
     return folder.resolve().name if folder.is_absolute() or folder.is_dir() else path
+
+
+def begun_with(record: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    """Name and SHA-256 of the weights that a run began with; empty where its record lacks either.
+
+    Args:
+        record: of the run, see `dpft.runs.RunRecord`.
+    """
+    model = record.get("model") or {}
+    name, digest = model.get("base_model"), model.get("weights_sha256")
+    return frozenset({(base_model(str(name)), str(digest))} if name and digest else ())
+
+
+def names_apart(begun: Iterable[tuple[str, str]]) -> list[str]:
+    """Names that stand for more than one file of weights: runs of both compare those, too."""
+    digests: defaultdict[str, set[str]] = defaultdict(set)
+    for name, digest in begun:
+        digests[name].add(digest)
+    return sorted(name for name, different in digests.items() if len(different) > 1)
 
 
 def descent(record: Mapping[str, Any]) -> str:

@@ -64,6 +64,21 @@ def test_labels_and_caveats_are_never_left_out(capsys):
             assert said in " ".join(text.split())
 
 
+def test_other_weights_under_one_name_are_told(capsys):
+    begun = [
+        {**PRIVATE, "model": {"base_model": name, "weights_sha256": digest}}
+        for name, digest in (("rung", "a"), ("rung", "b"), ("gpt2", "c"), ("gpt2", None))
+    ]
+    runs = [(Path(f"runs/{i}"), record) for i, record in enumerate(begun)]
+    for markdown in (True, False):
+        show(runs, markdown=markdown)
+        text = " ".join(capsys.readouterr().out.split())
+        assert "ote: rung had different weights in these runs" in text
+        assert "gpt2 had different weights" not in text
+        show(runs[1:], markdown=markdown)
+        assert "had different weights" not in capsys.readouterr().out
+
+
 CONSTANT = {
     "metrics": {"accuracy": 0.6}, "examples": 5, "signature": "s", "distinct": 1,
     "baselines": {"accuracy": 0.6}, "confusion": {"yes": {"yes": 3}, "no": {"yes": 2}},

@@ -229,6 +229,7 @@ def _best(scores: Sequence[Score], sign: int) -> Score:
         best,
         by_seed={seed: one.by_seed[seed] for seed, one in chosen.items()},
         answers={s: one.answers[s] for s, one in chosen.items() if s in one.answers},
+        begun=best.begun.union(*(one.begun for one in chosen.values())),
         runs=tuple(dict.fromkeys((*best.runs, *(run for x in chosen.values() for run in x.runs)))),
     )
 
@@ -260,6 +261,7 @@ def _score(row: Row, column: Column, cell: Cell, side: Side) -> Score | None:
             sampling=cell.sampling,
             by_seed=cell.by_seed,
             answers=cell.answers,
+            begun=cell.begun,
             runs=tuple(map(shown_path, cell.paths)),
             marks="".join(mark.letter for mark in cell.marks),
         )

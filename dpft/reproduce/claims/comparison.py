@@ -56,6 +56,7 @@ from dpft.reproduce.papers import Column
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark
 from dpft.reproduce.tables.record_index import Answers
 from dpft.reproduce.tables.verdicts import tolerance
+from dpft.runs.lineage import names_apart
 from dpft.tasks.metrics.correct import paired_error
 
 # Of two numbers at the edge, binary rounding must not decide.
@@ -120,6 +121,7 @@ class Score:
         copied: whether the paper took it from elsewhere.
         by_seed: the numbers of ours that it is the mean of.
         answers: by seed, which records were answered rightly, where that is known.
+        begun: names and digests of the weights that its runs began with, where that is known.
     """
 
     name: str
@@ -132,6 +134,7 @@ class Score:
     copied: bool = False
     by_seed: Mapping[int, float] = field(default_factory=dict)
     answers: Mapping[int, Answers] = field(default_factory=dict)
+    begun: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def stands_in(self) -> bool:
@@ -258,7 +261,7 @@ def contrast(
         both = paired(first.by_seed, second.by_seed, sign=sign, allowed=allowed)
         if both is not None:
             found = _by_seeds(blank, expected, column, (first, second), both)
-            return _if_learned(found, first, second)
+            return _with_cautions(found, first, second)
     ahead = (a - b) * sign
     usual = margin(column, first, second)
     if expected.kind in ("apart", "ratio") and blank.side is Side.PRINTED:
@@ -291,11 +294,18 @@ def contrast(
         runs=tuple(dict.fromkeys((*first.runs, *second.runs))),
         marks=marks,
     )
-    return _if_learned(found, first, second)
+    return _with_cautions(found, first, second)
 
 
-def _if_learned(found: Comparison, first: Score, second: Score) -> Comparison:
-    """A comparison, which decides nothing where neither setting learned anything."""
+def _with_cautions(found: Comparison, first: Score, second: Score) -> Comparison:
+    """A comparison, which decides nothing where neither setting learned anything.
+
+    It says so too where the two began with different weights of one name: how much of the
+    difference is theirs cannot be told.
+    """
+    if names := names_apart({*first.begun, *second.begun}):
+        text = f"{found.text}; {', '.join(names)} had different weights in these runs"
+        found = replace(found, text=text)
     if not all(Mark.CONSTANT.letter in one.marks for one in (first, second)):
         return found
     text = f"{found.text}; neither is better than always giving the most frequent answer"

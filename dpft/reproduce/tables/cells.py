@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from dpft.reproduce.tables.matching import scored_with
 from dpft.reproduce.tables.plan import Plan, PlannedRun
 from dpft.reproduce.tables.record_index import Answers, Index, IndexedRun
 from dpft.reproduce.tables.verdicts import Verdict, bounded, compare, too_wide
+from dpft.runs.lineage import begun_with, names_apart
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Cell:
             seeds on them do not lessen: see `sampling_error`.
         by_seed: numbers of ours, of which ``ours`` is the mean.
         answers: by seed, which records were answered rightly; of accuracies whose record says so.
+        begun: names and digests of the weights that they began with, see `begun_with`.
     """
 
     printed: float | None
@@ -56,6 +58,7 @@ class Cell:
     sampling: float = 0.0
     by_seed: Mapping[int, float] = field(default_factory=dict)
     answers: Mapping[int, Answers] = field(default_factory=dict)
+    begun: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def difference(self) -> float | None:
@@ -214,6 +217,7 @@ def _cell(plan: Plan, i: int, j: int, records: Sequence[IndexedRun]) -> Cell:
         sampling=max((one.sampling_error(column) for one in records), default=0.0),
         by_seed=by_seed,
         answers={one.seed: found for one in records if (found := one.answers(column))},
+        begun=_begun(records),
     )
     if planned is None or cell.ours is None or printed is None:
         return cell
@@ -240,6 +244,10 @@ def _cell(plan: Plan, i: int, j: int, records: Sequence[IndexedRun]) -> Cell:
     return replace(cell, verdict=verdict, marks=tuple(mark for mark in Mark if mark in marks))
 
 
+def _begun(records: Iterable[IndexedRun]) -> frozenset[tuple[str, str]]:
+    return frozenset[tuple[str, str]]().union(*(begun_with(one.record) for one in records))
+
+
 def _without_run(row: Row, column: Column) -> Verdict:
     if row.printed.get(column.key) is None:
         return Verdict.NOT_PRINTED
@@ -257,6 +265,7 @@ def _unlike(row: Row, column: Column, found: Sequence[IndexedRun]) -> str:
         "commit": {one["dpft"]["commit"] for one in records},
     }
     apart = [name for name, different in values.items() if len(different) > 1]
+    apart += [f"weights of {name}" for name in names_apart(_begun(found))]
     return f"{row.name}: seeds of {column.split} differ in {', '.join(apart)}" if apart else ""
 
 

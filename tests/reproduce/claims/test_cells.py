@@ -164,6 +164,40 @@ def test_seeds_that_learned_nothing_show_nothing(marks, outcome):
     assert (one.outcome, one.paired is None) == (outcome, False)
 
 
+@pytest.mark.parametrize("seeds", [{}, {0: 75.0, 1: 76.0}])
+@pytest.mark.parametrize(
+    ("begun", "said"),
+    [
+        ([{("rung", "a")}, {("rung", "b")}], True),
+        ([{("rung", "a")}, {("rung", "a")}], False),
+        ([{("rung", "a"), ("rung", "b")}, {("rung", "a")}], True),  # seeds of one setting
+        ([{("rung", "a")}, set()], False),  # an older record does not say it
+        ([{("small", "a")}, {("large", "b")}], False),  # the models are what is compared
+    ],
+)
+def test_other_weights_under_one_name_are_told(seeds, begun, said):
+    first, second = (
+        {"ours": value, "by_seed": seeds, "begun": frozenset(pairs)}
+        for value, pairs in zip((75.0, 70.0), begun, strict=True)
+    )
+    one = ours("above", first, second, Side.LAPTOP)
+    assert one.text.endswith("; rung had different weights in these runs") is said
+
+
+def test_the_best_of_some_tells_of_the_weights_of_each():
+    rows = [
+        row({"rate": rate}, 0.0, ours=60.0, by_seed=scores, begun=frozenset({("rung", digest)}))
+        for rate, scores, digest in (
+            (1, {1: 60.0, 2: 61.0, 3: 62.0}, "a"),
+            (2, {1: 90.0, 2: 45.0, 3: 45.0}, "b"),
+            (3, {1: 50.0, 2: 50.0, 3: 50.0}, "a"),
+        )
+    ]
+    found, _ = compare_cells(check("best", {"rate": [1, 2]}), Evidence(*rows))
+    (one,) = (one for one in found if one.side is Side.LAPTOP)
+    assert "rung had different weights" in one.text
+
+
 @pytest.mark.parametrize(
     ("kind", "first", "outcome"),
     [

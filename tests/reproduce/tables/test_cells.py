@@ -248,6 +248,15 @@ def test_seeds_that_were_not_made_alike_are_told(tmp_path):
     assert "full, 3: seeds of test differ in commit" in dict(footnotes(filled(tmp_path))).values()
 
 
+def test_seeds_that_began_with_other_weights_of_one_name_are_told(tmp_path):
+    for seed, digest in enumerate(("a" * 64, "b" * 64)):
+        begun = {"base_model": "ladder/rung", "weights_sha256": digest}
+        made = {"dataset": {"fingerprint": "same"}, "model": begun}
+        write_record(tmp_path / str(seed), run_of(plan(), "full"), seed, **made)
+    said = dict(footnotes(filled(tmp_path))).values()
+    assert "full, 3: seeds of test differ in weights of ladder/rung" in said
+
+
 ORDERED = (("full", 3), ("full", "none"), ("LoRA", 3))  # printed 60, 69, 58
 
 
