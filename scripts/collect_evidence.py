@@ -3,7 +3,7 @@
     python scripts/collect_evidence.py RUNS      # the folder runs/ that the queue wrote
 
 Copied are the runs that a claim compares and that no folder of results/ has yet, into
-``results/evidence/PAPER-TABLE/``, and the final runs of the studies into
+``results/evidence/PAPER-TABLE/``, and the runs of the studies into
 ``results/evidence/study-NAME/``: records, and summaries of ledgers. Each folder has a page that
 names models, data, seeds and hardware, all from its records. Then verdicts and pictures of
 results/README.md are made again (`scripts/evidence_figure.py`). What was copied is not copied
@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import collect_results
 import evidence
 import evidence_figure
+import evidence_studies
 from collect_table import short_names
 
 from dpft import runs
@@ -49,12 +50,14 @@ class Folder:
         says: what stands in for what.
         asked: what `scripts/evidence.py` is asked for, to make the runs again.
         runs: settings by name, without the seed; empty for a study.
+        study: that its runs are of.
     """
 
     title: str
     says: str
     asked: tuple[str, ...]
     runs: Mapping[str, evidence.Need]
+    study: evidence_studies.Study | None = None
 
 
 def folders() -> dict[str, Folder]:
@@ -81,9 +84,9 @@ def folders() -> dict[str, Folder]:
             {n: need for n, (key, need) in zip(names, own.items(), strict=True) if key not in seen},
         )
         seen |= own.keys()
-    for study in evidence.STUDIES:
-        title = f"Study {study.name}, letter {study.finding} of the queue"
-        found[f"study-{study.name}"] = Folder(title, STUDY, (study.finding,), {})
+    for study in evidence_studies.STUDIES:
+        title = f"Study {study.name}, letter {study.finding} of the queue: {study.question}"
+        found[study.folder] = Folder(title, STUDY, (study.finding,), {}, study)
     return found
 
 
@@ -108,13 +111,12 @@ def collect(source: Path, results: Path, known: Mapping[str, Folder]) -> list[Pa
             for seed, found in chosen(need.planned, plan, index, need.column).items():
                 if results not in found.path.parents:
                     copied.append(copy(found.path, results / OUT / name / f"{label}-s{seed}"))
-    every = (one for group in index.records.values() for one in group)
-    there = {one.config_hash for one in every if results in one.path.parents}
-    for study in evidence.STUDIES:
-        for name in evidence.finals(study, dict.fromkeys(study.rows, "")):
-            run = source / name
-            if (run / "DONE").is_file() and runs.read_record(run)["config_hash"] not in there:
-                copied.append(copy(run, results / OUT / f"study-{study.name}" / name))
+    for study in evidence_studies.STUDIES:
+        finals = evidence_studies.finals(study, dict.fromkeys(study.rows, ""))
+        for name in [*evidence_studies.pilots(study), *finals]:
+            run, target = source / name, results / OUT / study.folder / name
+            if (run / "DONE").is_file() and not target.is_dir():
+                copied.append(copy(run, target))
     return copied
 
 
@@ -153,7 +155,8 @@ def pages(results: Path, known: Mapping[str, Folder]) -> None:
         records = [runs.read_record(run) for run in runs_below(path)]
         folder = known[path.name]
         table = collect_results.render(path)
-        text = page(folder, records, table)
+        said = evidence_studies.table(folder.study, path) if folder.study else ""
+        text = page(folder, records, table, said)
         (path / "README.md").write_text(text, encoding="utf-8")
         lines.append(f"| [{path.name}]({path.name}/README.md) | {folder.title} | {len(records)} |")
     text = "\n".join([*INDEX, *lines, ""])
@@ -172,8 +175,8 @@ INDEX = (
 )
 
 
-def page(folder: Folder, records: Sequence[Record], table: str) -> str:
-    """Markdown: what ran, on what, where, and the table of the records."""
+def page(folder: Folder, records: Sequence[Record], table: str, said: str = "") -> str:
+    """Markdown: what ran, on what, where, the table of the records, and what a study says."""
     facts = {
         "Models": distinct(map(model, records)),
         "Data": distinct(map(data, records)),
@@ -191,6 +194,7 @@ def page(folder: Folder, records: Sequence[Record], table: str) -> str:
             "it; private runs have their ledger in three lines. Runs that an earlier folder of "
             "results/ has are not here again.",
             "",
+            *((said,) if said else ()),
             collect_results.BEGIN,
             table,
             collect_results.END,

@@ -10,24 +10,23 @@ claims (`dpft claims`) that laptop-scale runs decide, cheap first: of their tabl
 rows that the claim compares, once a seed. A run that several claims want is made once, and one that
 lies in runs/ or results/ is not made again. `dpft claims` counts them, whatever made them.
 
-Then come studies that no table has: some rows of settings. Where rates are to be chosen, each row
-is first run once at every rate, with seed 0 and scored on dev; then each row with its best rate,
-once a seed, scored as the task says. Their runs lie in runs/, the chosen rates in runs/rates.json.
-`dpft sweep` makes all runs, so that a queue that was killed goes on by the same command.
+Then come studies that no table has (`evidence_studies.py`). `dpft sweep` makes all runs, so that a
+queue that was killed goes on by the same command.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dpft import runs
+sys.path.insert(0, str(Path(__file__).parent))
+from evidence_studies import RUNS, STUDIES, Study, finals, home, make, pilots
+
 from dpft.config.errors import DpftError
 from dpft.config.schema import Run
 from dpft.report import markdown
@@ -40,11 +39,7 @@ from dpft.reproduce.tables.cells import Cell, chosen
 from dpft.reproduce.tables.plan import Plan, PlannedRun, make_plan, words_at
 from dpft.reproduce.tables.record_index import Index, make_index
 
-RUNS = Path("runs")
 SEEDS = LAPTOP_SEEDS
-# Of studies: rates are chosen with a seed that no run has which counts.
-PILOT_SEED = 0
-STUDY_SEEDS = (1, 2, 3)
 # Core milliseconds a record and epoch, rounded up: medians of `training.seconds` in results/ where
 # there are any, which a shared machine made too long rather than too short; guesses for the rest.
 RATES = {
@@ -203,146 +198,6 @@ def page() -> str:
     return markdown.table(heads, rows) + "\n"
 
 
-@dataclass(frozen=True)
-class Study:
-    """Runs that answer one question together.
-
-    Attributes:
-        finding: its letter in docs/explanation/evidence.md.
-        name: begins the names of its runs.
-        settings: of every run.
-        rows: further settings, by the name of what is compared.
-        rates: tried for each row; none: what the settings say.
-        pilot: settings of the trials alone, such as fewer epochs.
-    """
-
-    finding: str
-    name: str
-    settings: str
-    rows: Mapping[str, str] = field(default_factory=lambda: {"": ""})
-    rates: tuple[str, ...] = ()
-    pilot: str = ""
-    seeds: tuple[int, ...] = STUDY_SEEDS
-
-
-def rung(name: str) -> str:
-    """A model of the ladder. The path is relative, so that records name no folder of a machine."""
-    return f"model=custom model.name=gpt2-{name} model.path=ladder/{name}"
-
-
-E2E = "task=e2e optim.batch_size=1024 clip=bk clip.threshold=0.1"
-TINY = f"{E2E} {rung('0.8m')} eps=3"
-HALF = "optim.epochs=1"
-METHODS = {
-    "lora16": "adapt=lora adapt.rank=16",
-    "prefix": "adapt=prefix",
-    "rgp8": "adapt=rgp adapt.rank=8",
-    "top2": "adapt=top2",
-    "retrain": "adapt=scratch",
-}
-WIDE = ("optim.lr=5e-4", "optim.lr=1e-3", "optim.lr=2e-3", "optim.lr=4e-3", "optim.lr=1e-2")
-SEARCHED = WIDE[1:4]
-# The settings of Li et al. 2022, Table 1, at a laptop's scale.
-SST2 = (
-    "task=sst2 task.limit_train=10000 task.max_length=256 model=custom model.name=minilm-2-masked "
-    "model.path=ladder/minilm-2-masked adapt=full optim.lr=3e-3 optim.schedule=linear "
-    "optim.batch_size=500 optim.epochs=2 optim.microbatch_tokens=512 privacy.accountant=rdp "
-    "clip=bk eps=8"
-)
-
-# What no table has: styles without a row, a head of its own kind, and rates that are searched.
-STUDIES = (
-    Study(
-        "i", "styles", f"{TINY} optim.epochs=1 optim.lr=2e-3", {
-            "uniform": "clip=uniform", "two_group": "clip=two_group", "by_type": "clip=by_type",
-            "per_device": "clip=per_device", "flat_adaptive": "clip=flat_adaptive",
-            "bias": "adapt=bias", "attention": "adapt=attention",
-            "linear": "adapt=linear model.tied=false",
-        }, seeds=(1,),
-    ),
-    Study("c", "mean-head", f"{SST2} task.mode=head model.pooling=mean", seeds=SEEDS),
-    Study("a", "size-0.8m", f"{TINY} optim.epochs=3", rates=SEARCHED, pilot=HALF),
-    Study("a", "size-3m", f"{E2E} {rung('3m')} eps=3 optim.epochs=3", rates=SEARCHED, pilot=HALF),
-    Study(
-        "b", "methods-3m", f"{E2E} {rung('3m')} eps=3 optim.epochs=3", METHODS, rates=WIDE,
-        pilot=HALF,
-    ),
-)  # fmt: skip
-
-
-def label(study: Study, row: str, *more: str) -> str:
-    """The name of a run."""
-    return "-".join(filter(None, (study.name, row, *more)))
-
-
-def trials(study: Study) -> dict[str, dict[str, str]]:
-    """For each row, names of its trials by rate."""
-    return {
-        row: {
-            rate: label(study, row, "pilot", rate.split("=")[1])
-            for rate in (study.rates if len(study.rates) > 1 else ())
-        }
-        for row in study.rows
-    }
-
-
-def pilots(study: Study) -> dict[str, str]:
-    """Settings of all trials, by name."""
-    return {
-        name: f"{study.settings} {study.rows[row]} {rate} {study.pilot} seed={PILOT_SEED} "
-        "decode.split=dev"
-        for row, named in trials(study).items()
-        for rate, name in named.items()
-    }
-
-
-def best(study: Study) -> dict[str, str]:
-    """For each row, the rate of the trial with most BLEU on dev; empty where none was searched."""
-    chosen = {}
-    for row, named in trials(study).items():
-        scores = {
-            rate: runs.read_record(RUNS / name)["scores"]["dev"]["metrics"]["BLEU"]
-            for rate, name in named.items()
-        }
-        chosen[row] = max(scores, key=lambda rate: scores[rate]) if scores else ""
-    return chosen
-
-
-def finals(study: Study, rates: Mapping[str, str]) -> dict[str, str]:
-    """Settings of the runs that count, by name."""
-    return {
-        label(study, row, f"s{seed}"): f"{study.settings} {settings} {rates[row]} seed={seed}"
-        for row, settings in study.rows.items()
-        for seed in study.seeds
-    }
-
-
-def sweep(name: str, points: Mapping[str, str]) -> bool:
-    """Make the runs that are missing; say whether all are there."""
-    RUNS.mkdir(exist_ok=True)
-    todo = {n: settings for n, settings in points.items() if not (RUNS / n / "DONE").exists()}
-    if todo:
-        file = RUNS / f"{name}.txt"
-        lines = [f"{settings} name={n}" for n, settings in points.items()]
-        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        command = ["dpft", "sweep", "--list", str(file), "--name", name]
-        print("==", *command, flush=True)
-        subprocess.run(command, check=False)
-    return all((RUNS / n / "DONE").exists() for n in points)
-
-
-def make(study: Study) -> bool:
-    """Trials, choice and runs of a study; say whether all are there."""
-    if not sweep(f"{study.name}-pilot", pilots(study)):
-        return False
-    rates = best(study)
-    file = RUNS / "rates.json"
-    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    known[study.name] = rates
-    file.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-    return sweep(study.name, finals(study, rates))
-
-
 def show(listed: Sequence[tuple[Claim, list[Need], list[Need]]], studies: Iterable[Study]) -> None:
     """The order, the hours that are left, and what is done."""
     index = records()
@@ -354,7 +209,7 @@ def show(listed: Sequence[tuple[Claim, list[Need], list[Need]]], studies: Iterab
         print(f"{claim.name}  {progress}  {sources(own)}")
     for study in studies:
         names = [*pilots(study), *finals(study, dict.fromkeys(study.rows, ""))]
-        done = sum((RUNS / name / "DONE").exists() for name in names)
+        done = sum(home(name) is not None for name in names)
         print(f"{study.finding:10}  {done:3} of {len(names):3} runs  {study.name}")
 
 

@@ -2,8 +2,8 @@
 
 ``python scripts/evidence_figure.py`` reads the records below ``results/``, evaluates the claims
 that runs on a laptop decide (`scripts/evidence.py`), writes the table between the two marker lines
-of ``results/README.md``, and one picture a claim that has numbers into
-``results/figures/evidence/``. Equal records give equal files. Nothing is trained.
+of ``results/README.md``, and one picture a claim that has numbers, and a study that compares any,
+into ``results/figures/evidence/``. Equal records give equal files. Nothing is trained.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import evidence
+import evidence_studies
 
 from dpft.report import markdown
 from dpft.reproduce import claims
@@ -110,7 +111,21 @@ def opening(listed: Sequence[Result]) -> str:
             picture = f"figures/evidence/{picture_of(result.claim)}"
             parts.append(f"{named(result.claim)} **{verdict[0].upper()}{verdict[1:]}.**")
             parts.append(f"![The claim's comparisons, with their intervals]({picture})")
+    for study in studies():
+        page, picture = f"evidence/{study.folder}", f"figures/evidence/{study.folder}.png"
+        parts.append(f"Study [{study.name}]({page}/README.md): {study.question}")
+        parts.append(f"![The study's first row beside each other one]({picture})")
     return "\n\n".join(parts)
+
+
+def studies() -> list[evidence_studies.Study]:
+    """Those whose committed runs compare something."""
+    return [s for s in evidence_studies.STUDIES if compared_in(s)]
+
+
+def compared_in(study: evidence_studies.Study) -> list[Comparison]:
+    """What a study compares, by its committed runs."""
+    return evidence_studies.compared(study, evidence_studies.RESULTS / study.folder)
 
 
 def picture_of(claim: Claim) -> str:
@@ -146,19 +161,25 @@ def write(folder: Path = PICTURES) -> None:
     page = ROOT / "results" / "README.md"
     page.write_text(written(page.read_text(encoding="utf-8"), listed, index), encoding="utf-8")
     folder.mkdir(parents=True, exist_ok=True)
-    for result in listed:
-        compared = of_runs(result)
-        if not compared:
-            continue
+    shown = {
+        picture_of(result.claim): (title(result, records_of(compared, index)), compared)
+        for result in listed
+        if (compared := of_runs(result))
+    }
+    for study in studies():
+        compared = compared_in(study)
+        ran = f"laptop scale: {models(records_of(compared, index))}"
+        about = f"Study {study.name}: {study.question}\n{study.column.label}, {ran}"
+        shown[f"{study.folder}.png"] = (about, compared)
+    for file, (about, compared) in shown.items():
         with matplotlib.rc_context(RC):
             figure = Figure(figsize=(8.2, 1.8 + 0.24 * len(compared)), layout="constrained")
-            figure.suptitle(title(result, records_of(compared, index)), x=0.01, ha="left")
+            figure.suptitle(about, x=0.01, ha="left")
             draw(figure.subplots(), compared)
             buffer = io.BytesIO()
             figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": "dpft"})
-        file = folder / picture_of(result.claim)
-        file.write_bytes(buffer.getvalue())
-        shrink(file)
+        (folder / file).write_bytes(buffer.getvalue())
+        shrink(folder / file)
 
 
 def shrink(file: Path) -> None:

@@ -18,7 +18,10 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 @pytest.fixture(scope="module")
 def script():
-    names = ("collect_results", "collect_table", "evidence", "evidence_figure", "collect_evidence")
+    names = (
+        *("collect_results", "collect_table", "evidence", "evidence_figure", "evidence_studies"),
+        "collect_evidence",
+    )
     before = {name: sys.modules.get(name) for name in names}
     sys.path.insert(0, str(SCRIPTS))
     spec = importlib.util.spec_from_file_location("collect_evidence", SCRIPTS / f"{names[-1]}.py")
@@ -37,7 +40,7 @@ def script():
 def folders(script, tmp_path, monkeypatch):
     """What `li2022/c10` compares, two runs with two seeds each, in ``runs/``."""
     monkeypatch.setattr(script, "claims", Few(script.claims.load("li2022/c10")))
-    monkeypatch.setattr(script.evidence, "STUDIES", ())
+    monkeypatch.setattr(script.evidence_studies, "STUDIES", ())
     (one, other) = script.evidence.needs(script.claims.load()[0])
     for number, need in enumerate((one, other)):
         for seed in (1, 2):
@@ -119,6 +122,34 @@ def test_a_page_names_models_data_seeds_and_hardware(script, folders):
     index = (results / "evidence/README.md").read_text()
     assert "| [li2022-appendix-s](li2022-appendix-s/README.md) |" in index
     assert index.rstrip().endswith("| 4 |")
+
+
+def test_a_study_is_copied_with_its_trials_and_says_what_came_out(script, folders, monkeypatch):
+    runs, results = folders
+    need = script.evidence.needs(script.claims.load()[0])[0]
+    rows, rates = {"full": "", "other one": ""}, ("optim.lr=1", "optim.lr=2")
+    study = script.evidence_studies.Study("z", "demo", "which?", "task=e2e", rows, rates)
+    monkeypatch.setattr(script.evidence_studies, "STUDIES", (study,))
+    named = dict.fromkeys(script.evidence_studies.pilots(study), "dev")
+    named |= dict.fromkeys(script.evidence_studies.finals(study, dict.fromkeys(rows, "")), "test")
+    about = {"environment": {"cpu": "CPU Z", "gpu": None, "threads": 1}}
+    for number, (name, split) in enumerate(named.items()):
+        score = {"BLEU": 0.5 + number / 100}
+        decode = {"decode.split": split}
+        run = write_record(
+            runs / name, need.planned, 1, score, split, settings=decode,
+            model={"parameters": 7}, **about,
+        )  # fmt: skip
+        if name != "demo-full-s3":
+            (run / "DONE").touch()  # that one is not finished
+    script.collect(runs, results, script.folders())
+    there = {path.name for path in (results / "evidence/study-demo").iterdir()}
+    assert there == {*named} - {"demo-full-s3"}
+    script.pages(results, script.folders())
+    page = (results / "evidence/study-demo/README.md").read_text()
+    assert page.startswith("# Study demo, letter z of the queue: which?")
+    assert "| full | 1: 50.00, 2: 51.00 | 10 | 54.50 | 0.50 | 2 | - |" in page
+    assert "54.50 and 57.50: -3.00, 95% interval -3.00 to -3.00 over 2 seeds" in page
 
 
 def test_all_runs_of_all_claims_have_names_of_their_own(script):

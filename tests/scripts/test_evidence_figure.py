@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,23 @@ def test_a_line_has_the_interval_its_seeds_and_what_they_cost(script, tmp_path, 
     # By seed 2, 4 and 6 points apart: 4.303 times 2 over the root of 3 is 4.968.
     assert "-4.000, 95% interval -8.968 to +0.968 over 3 seeds" in cells[2]
     assert cells[3:] == ["3", "tiny", "6", "3.0"]
+
+
+def test_a_study_that_compares_something_has_a_picture(script, tmp_path, monkeypatch):
+    (claim,) = script.claims.load("li2022/c10")
+    planned = script.evidence.needs(claim)[0].planned
+    study = script.evidence_studies.Study("z", "demo", "which?", "task=e2e", {"a": "", "b": ""})
+    for row, value in {"a": 0.4, "b": 0.5}.items():
+        for seed in study.seeds:
+            name = script.evidence_studies.label(study, row, f"s{seed}")
+            path = tmp_path / "results/evidence/study-demo" / name
+            write_record(path, planned, seed, {"BLEU": value})
+    page = tmp_path / "results/README.md"
+    page.write_text(f"Results\n{script.BEGIN}\n{script.END}\n")
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    monkeypatch.setattr(script.claims, "load", list)
+    monkeypatch.setattr(script.evidence_studies, "RESULTS", tmp_path / "results/evidence")
+    monkeypatch.setattr(script.evidence_studies, "STUDIES", (study, replace(study, name="none")))
+    script.write(tmp_path / "pictures")
+    assert [file.name for file in (tmp_path / "pictures").iterdir()] == ["study-demo.png"]
+    assert "Study [demo](evidence/study-demo/README.md): which?" in page.read_text()
