@@ -104,18 +104,40 @@ def opening(listed: Sequence[Result]) -> str:
     """Markdown: how many claims have which verdict, and a sentence and a picture for each known."""
     count = Counter(str(one.by_us.verdict) for one in listed)
     said = ", ".join(f"{number} {verdict}" for verdict, number in count.most_common())
-    parts = [f"Of {len(listed)} claims that runs on a laptop can decide: {said}."]
+    parts = [f"Of {len(listed)} claims that runs on a laptop can decide: {said}.{together(listed)}"]
     for result in listed:
-        if of_runs(result):
+        if compared := of_runs(result):
             verdict = counted(result.by_us, result.reasons)
             picture = f"figures/evidence/{picture_of(result.claim)}"
-            parts.append(f"{named(result.claim)} **{verdict[0].upper()}{verdict[1:]}.**")
+            said = f"**{verdict[0].upper()}{verdict[1:]}.** {behind(compared)}."
+            parts.append(f"{named(result.claim)} {said}")
             parts.append(f"![The claim's comparisons, with their intervals]({picture})")
     for study in studies():
         page, picture = f"evidence/{study.folder}", f"figures/evidence/{study.folder}.png"
         parts.append(f"Study [{study.name}]({page}/README.md): {study.question}")
         parts.append(f"![The study's first row beside each other one]({picture})")
     return "\n\n".join(parts)
+
+
+def behind(compared: Sequence[Comparison]) -> str:
+    """How many runs are behind comparisons, and of how many seeds at least."""
+    count = len({path for one in compared for path in one.runs})
+    seeds = min(map(seeds_of, compared))
+    return f"{count} runs, {seeds} seed{'s' * (seeds != 1)} of each setting"
+
+
+def together(listed: Sequence[Result]) -> str:
+    """Which claims are decided by the same runs, in a sentence; empty where none are."""
+    by_runs: dict[frozenset[str], list[str]] = {}
+    for result in listed:
+        if paths := frozenset(path for one in of_runs(result) for path in one.runs):
+            by_runs.setdefault(paths, []).append(f"`{result.claim.name}`")
+    same = [" and ".join(names) for names in by_runs.values() if len(names) > 1]
+    return (
+        f" Decided by the very same runs, and so no independent findings: {'; '.join(same)}."
+        if same
+        else ""
+    )
 
 
 def studies() -> list[evidence_studies.Study]:

@@ -225,8 +225,10 @@ def _best(scores: Sequence[Score], sign: int) -> Score:
         return max(scores, key=lambda one: sign * sum(one.by_seed[s] for s in seeds - {seed}))
 
     chosen = {seed: by_others(seed) for seed in sorted(seeds)}
+    names = dict.fromkeys(one.name for one in chosen.values())
     return replace(
         best,
+        name=" or ".join(names) + ", by the other seeds",
         by_seed={seed: one.by_seed[seed] for seed, one in chosen.items()},
         answers={s: one.answers[s] for s, one in chosen.items() if s in one.answers},
         begun=best.begun.union(*(one.begun for one in chosen.values())),

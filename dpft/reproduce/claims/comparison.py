@@ -6,8 +6,8 @@ the printed one where there is one, else that of our seeds within bounds), ``r``
 number and counts only where no deviation is known, ``u`` is the unit of the last printed digit. For
 ours at a laptop's scale a printed deviation says nothing, so only that of our seeds counts there:
 in full, and as 0.5% where it is less, since two seeds that happen to agree are no measure. Two of
-ours that are shares of the scored records, as accuracy is, differ by two standard errors of such a
-share or not at all.
+ours that are shares of the scored records, as accuracy is, or means over few canaries, differ by
+two standard errors of the difference of two such numbers or not at all.
 
 Where both settings have runs with the same two seeds or more, their paired difference decides in
 place of the margin: see `dpft.reproduce.claims.paired`. Whether ours is as good is decided so only
@@ -27,7 +27,9 @@ a range        inside                outside by ``> m``   outside by at most m
 Where seeds of ours lie far apart (mark ``W``) or the scored records are few, so that their error is
 the margin, a difference within it is too close to tell for ``not_below`` and ``on_par`` too: a wide
 margin shows nothing to be as good. Two of ours that are both no better than always giving the most
-frequent answer (mark ``C``) show nothing: where nothing was learned, all settings are alike.
+frequent answer (mark ``C``) show nothing: where nothing was learned, all settings are alike. One of
+them beside a better one does differ, but of what was learned it says little: no claim with such a
+comparison is confirmed or contradicted, it holds or fails.
 
 A range that a paper states of its own printed numbers is arithmetic: there ``m`` is only what the
 last digits may have been rounded by.
@@ -114,7 +116,8 @@ class Score:
         name: of its row.
         value: None where there is none.
         spread: its standard deviation over seeds, where one is known.
-        sampling: the standard error that the number of scored records leaves to it, of shares.
+        sampling: the standard error that the number of scored records leaves to it, of shares and
+            of means over canaries.
         why: it cannot be had.
         runs: behind it.
         marks: letters of `dpft.reproduce.tables.marks`.
@@ -160,6 +163,7 @@ class Comparison:
         marks: letters of `dpft.reproduce.tables.marks`, of either number.
         check: which of the claim's it is of.
         paired: over the seeds that both have; None: the margin decides.
+        idle: whether one of the two learned nothing, and the other something.
     """
 
     side: Side
@@ -176,6 +180,7 @@ class Comparison:
     marks: str = ""
     check: int = 1
     paired: Paired | None = None
+    idle: bool = False
 
     @property
     def known(self) -> bool:
@@ -266,7 +271,7 @@ def contrast(
     usual = margin(column, first, second)
     if expected.kind in ("apart", "ratio") and blank.side is Side.PRINTED:
         usual = 10.0**-column.decimals  # arithmetic: half a unit of each
-    allowed = max(usual, 2 * first.sampling, 2 * second.sampling)
+    allowed = max(usual, 2 * math.hypot(first.sampling, second.sampling))
     marks = "".join(sorted({*first.marks, *second.marks}))
     text, ends = f"{ahead:+.{column.decimals}f}", (expected.low, expected.high)
     if expected.kind == "ratio":
@@ -300,16 +305,22 @@ def contrast(
 def _with_cautions(found: Comparison, first: Score, second: Score) -> Comparison:
     """A comparison, which decides nothing where neither setting learned anything.
 
-    It says so too where the two began with different weights of one name: how much of the
-    difference is theirs cannot be told.
+    It says where one of them did not, and where the two began with different weights of one name:
+    how much of the difference is theirs cannot be told.
     """
     if names := names_apart({*first.begun, *second.begun}):
         text = f"{found.text}; {', '.join(names)} had different weights in these runs"
         found = replace(found, text=text)
-    if not all(Mark.CONSTANT.letter in one.marks for one in (first, second)):
+    idle = [Mark.CONSTANT.letter in one.marks for one in (first, second)]
+    if not any(idle):
         return found
-    text = f"{found.text}; neither is better than always giving the most frequent answer"
-    return replace(found, outcome=Outcome.NOT_APART if found.paired else Outcome.CLOSE, text=text)
+    if all(idle):
+        text = f"{found.text}; neither is better than always giving the most frequent answer"
+        outcome = Outcome.NOT_APART if found.paired else Outcome.CLOSE
+        return replace(found, outcome=outcome, text=text)
+    which = "first" if idle[0] else "second"
+    text = f"{found.text}; the {which} is no better than always giving the most frequent answer"
+    return replace(found, text=text, idle=True)
 
 
 def _by_seeds(
@@ -365,13 +376,13 @@ def of_records(column: Column, first: Score, second: Score) -> float:
     """The standard error that the scored records leave to a difference over common seeds.
 
     Where it is known which records each run answered rightly, that of the paired answers; else that
-    of a share of so many records, which is rather too large.
+    of two shares of other records, which is rather too large.
     """
     seeds = sorted({*first.by_seed} & {*second.by_seed})
     known = [one.answers[s] for one in (first, second) for s in seeds if s in one.answers]
     same = {(one.references, len(one.right)) for one in known}
     if len(seeds) < 2 or len(known) < 2 * len(seeds) or len(same) != 1:
-        return max(first.sampling, second.sampling)
+        return math.hypot(first.sampling, second.sampling)
     bits = [{s: one.answers[s].right for s in seeds} for one in (first, second)]
     return column.factor * paired_error(*bits)
 
@@ -421,7 +432,7 @@ def judge(comparisons: Sequence[Comparison]) -> Judgement:
     # One check that fails is enough; one of its many intervals that does may be chance.
     contradicts = any(0 < by_check[check, Outcome.FAILS] >= open_[check] for check in open_)
     seeds = [one.paired.seeds for one in comparisons if one.paired is not None]
-    by_seeds = bool(seeds) and not any(one.by_margin for one in comparisons)
+    by_seeds = bool(seeds) and not any(one.by_margin or one.idle for one in comparisons)
     if holds and fails:
         verdict = Verdict.MIXED
     elif holds and (mostly_close or (by_seeds and close + apart)):

@@ -40,6 +40,9 @@ def build(figure: Figure, inputs: Inputs) -> Content:
     letters = {letter for panel in content.panels for one in panel.points for letter in one.marks}
     meanings = sorted(f"{mark.letter}: {mark.meaning}" for mark in Mark if mark.letter in letters)
     caption = [*content.caption, *_settings(inputs)]
+    drawn = (point for panel in content.panels for point in panel.points)
+    if inputs.tables and any(one.error is not None for one in drawn):
+        caption.append("Bars, and numbers behind ±: one standard deviation over seeds.")
     caption += [f"Letters: {'; '.join(meanings)}."] if meanings else []
     return replace(content, caption=tuple(dict.fromkeys(caption)))
 

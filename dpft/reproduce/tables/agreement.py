@@ -66,8 +66,8 @@ def agreement(column: Column, rows: Sequence[tuple[str, Cell]]) -> Agreement | N
             continue
         spread = None if cell.deviation is None else bounded(cell.deviation, cell.ours)
         apart = tolerance(cell.printed, cell.printed_spread, column.decimals)
-        ours_apart = max(tolerance(cell.ours, spread, column.decimals), 2 * cell.sampling)
-        both.append((name, cell.printed, cell.ours, apart, ours_apart))
+        ours_apart = tolerance(cell.ours, spread, column.decimals)
+        both.append((name, cell.printed, cell.ours, apart, ours_apart, cell.sampling))
     if len(both) < 2:
         return None
     from scipy.stats import kendalltau
@@ -81,7 +81,7 @@ def agreement(column: Column, rows: Sequence[tuple[str, Cell]]) -> Agreement | N
         high, low = (one, other) if one[1] > other[1] else (other, one)
         if high[1] - low[1] <= max(high[3], low[3]):
             continue
-        ahead, allowed = high[2] - low[2], max(high[4], low[4])
+        ahead, allowed = high[2] - low[2], max(high[4], low[4], 2 * math.hypot(high[5], low[5]))
         if ahead > allowed:
             same += 1
         elif ahead >= -allowed:

@@ -62,14 +62,19 @@ class IndexedRun:
     def sampling_error(self, column: Column) -> float:
         """What the number of scored records leaves open of a share of them, as it is printed.
 
-        0 where the metric is no share of records. Subsets that are scored by themselves are taken
-        to be the whole split, so that theirs is rather too small.
+        Of exposure, what the number of canaries leaves open. 0 where the metric is neither that nor
+        a share of records. Subsets that are scored by themselves are taken to be the whole split,
+        so that theirs is rather too small.
         """
         measured = self._measured(column)
-        if measured is None or not is_share(measured[0]):
+        if measured is None:
             return 0.0
-        records = self.record["scores"][column.split]["examples"]
-        return column.factor * share_error(measured[1], records) if records else 0.0
+        name, value = measured
+        section = self.record["scores"][column.split]
+        records, deviation = section["examples"], section["metrics"].get(f"{name} deviation")
+        if records and deviation is not None:
+            return column.factor * float(deviation) / math.sqrt(records)
+        return column.factor * share_error(value, records) if records and is_share(name) else 0.0
 
     def is_constant(self, column: Column) -> bool:
         """Whether an answer that never changes would score as much; False where it is not known."""

@@ -80,8 +80,9 @@ def share_error(share: float, records: int) -> float:
     """The standard error of a share that was counted over so many records.
 
     That of Agresti and Coull (1998), with two more hits and two more misses: a share of 0 or 1 is
-    not exact either. Two shares of the same records lie closer together than two such errors say,
-    by as much as both models err on the same ones; so a difference that is told apart by this is.
+    not exact either. The error of a difference of two shares of the same records is at most the
+    root of the sum of their squares, where models err on other records, and less where they err on
+    the same ones.
     """
     about = (share * records + 2) / (records + 4)
     return math.sqrt(about * (1 - about) / (records + 4))

@@ -151,7 +151,9 @@ def test_settings_that_learned_nothing_show_nothing(kind, first):
     assert one.outcome is CLOSE
     assert one.text.endswith("neither is better than always giving the most frequent answer")
     # Beside one that learned something it counts.
-    assert ours(kind, idle | {"ours": first}, {"ours": 80.0}, Side.LAPTOP).outcome is FAILS
+    one = ours(kind, idle | {"ours": first}, {"ours": 80.0}, Side.LAPTOP)
+    assert (one.outcome, one.idle) == (FAILS, True)
+    assert one.text.endswith("; the first is no better than always giving the most frequent answer")
 
 
 @pytest.mark.parametrize(("marks", "outcome"), [((), HOLDS), ((Mark.CONSTANT,), Outcome.NOT_APART)])
@@ -214,6 +216,13 @@ def test_the_best_of_some_tells_of_the_weights_of_each():
 def test_shares_of_few_records_tell_little(kind, first, outcome):
     one = ours(kind, {"ours": first}, {"ours": 70.0, "sampling": 3.0}, Side.LAPTOP)
     assert (one.outcome, one.numbers["margin"]) == (outcome, 6.0)
+
+
+def test_two_shares_have_the_error_of_both():
+    one = ours(
+        "above", {"ours": 78.0, "sampling": 3.0}, {"ours": 70.0, "sampling": 4.0}, Side.LAPTOP
+    )
+    assert (one.outcome, one.numbers["margin"]) == (CLOSE, 10.0)
 
 
 def test_stand_ins_at_the_papers_scale_are_a_trend_among_themselves():
@@ -296,5 +305,5 @@ def test_the_best_at_a_seed_is_chosen_by_the_others():
     (one,) = (one for one in found if one.side is Side.LAPTOP)
     # Without seed 2, or 3, rate 2 is the better one: 67.5.
     assert one.numbers["first"] == pytest.approx((60 + 45 + 45) / 3)
-    assert one.text.startswith("50.0 (1) and 50.0 (3)")
+    assert one.text.startswith("50.0 (1 or 2, by the other seeds) and 50.0 (3)")
     assert one.runs == ("a", "b", "c")

@@ -166,7 +166,8 @@ def test_one_seed_keeps_the_margin_and_says_so():
 def test_few_scored_records_widen_the_interval():
     one = ours(Expected("above"), *TIGHT, sampling=1.5)
     assert one.outcome is NOT_APART
-    assert one.numbers["detectable"] == pytest.approx(1.5 * (2 + stats.norm.ppf(0.8)))
+    both = math.hypot(1.5, 1.5)
+    assert one.numbers["detectable"] == pytest.approx(both * (2 + stats.norm.ppf(0.8)))
 
 
 def test_verdicts_of_claims_that_seeds_decide():
@@ -183,6 +184,10 @@ def test_verdicts_of_claims_that_seeds_decide():
     assert counted(judge([open_])) == "not told apart with 3 seeds (0 of 1 hold)"
     text = "holds in part (1 of 2 hold, 1 not told apart with 3 seeds)"
     assert counted(judge([holds, open_])) == text
+    # What one of two settings did not learn at all says little of the other.
+    idle = [replace(one, idle=True) for one in (holds, fails)]
+    assert [judge([one]).verdict for one in idle] == [Verdict.HOLDS, Verdict.FAILS]
+    assert judge([holds, idle[0]]).verdict is Verdict.HOLDS
     # One of one seed leaves the words of the margin.
     assert judge([holds, by_margin]).verdict is Verdict.HOLDS
     assert judge([holds, fails]).verdict is Verdict.MIXED

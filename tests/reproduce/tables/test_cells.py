@@ -319,6 +319,15 @@ def test_shares_of_few_records_are_not_told_apart(tmp_path, metric, examples, co
     assert (order.same, order.close, len(order.reversed)) == counts
 
 
+def test_the_error_of_a_mean_over_canaries(tmp_path):
+    column = replace(plan().columns[0], metrics=("exposure",), split="canaries", factor=1.0)
+    metrics = {"exposure": 3.2, "exposure deviation": 1.3}
+    scored = {"canaries": {"metrics": metrics, "examples": 10, "signature": "x"}}
+    write_record(tmp_path / "a", run_of(plan(), "full"), 0, scores=scored)
+    ((one,),) = make_index([tmp_path]).records.values()
+    assert one.sampling_error(column) == pytest.approx(1.3 / 10**0.5)
+
+
 def test_the_error_of_a_share():
     assert share_error(0.5, 96) == pytest.approx(0.05)  # sqrt(p (1 - p) / 100)
     for share in (0.0, 1.0):  # nothing is exact
