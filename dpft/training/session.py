@@ -12,13 +12,14 @@ from typing import Any
 import torch
 
 from dpft import runs
-from dpft.config.errors import ConfigError, DivergedError
+from dpft.config.errors import ConfigError, DivergedError, ModelError
 from dpft.config.schema import Run
 from dpft.config.track import SERVICES
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import own_part, together
 from dpft.parallel.optimizer_state import put_together, room_for, taken_apart
 from dpft.privacy.noise import Released
+from dpft.privacy.untouched import written
 from dpft.runs.closing import Closing
 from dpft.tasks.objectives.evaluation import finite_on_a_blank
 from dpft.training.epochs import go_on, in_epoch
@@ -80,6 +81,7 @@ class Session(Closing):
             if not self._cohort.owners or name in self._clipper.parameters
         ]
         self._optimizer = make_optimizer(run.optim, iter(self._moved.values()))
+        self._untouched = prepared.parts.untouched() if self._mechanism.private else None
         self.seconds = 0.0
         self._saved_at = time.monotonic()
         self._cohort.meet(word=f"{prepared.data} {prepared.model}")
@@ -388,7 +390,15 @@ class Session(Closing):
             raise
 
     def _save(self, step: int) -> None:
-        """Write a checkpoint, of the same form whatever the layout; every rank its part."""
+        """Write a checkpoint, of the same form whatever the layout; every rank its part.
+
+        Raises:
+            ModelError: if what nobody trains has changed since training began.
+        """
+        touched = [] if self._untouched is None else self._untouched.changed()
+        with together(self._cohort):
+            if touched:
+                raise ModelError(written(touched, self._prepared.parts.loaded.model))
         held, rest = taken_apart(self._optimizer, self._names, self._cohort)
         tensors = {f"{_WEIGHTS}{name}": self._moved[name].detach() for name in self._own}
         tensors |= {f"{_OPTIMIZER}{key}": tensor for key, tensor in held.items()}

@@ -21,6 +21,7 @@ from dpft.privacy import Clipper, Mechanism, keys
 from dpft.privacy.noise import NOISE_VERSION
 from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
+from dpft.privacy.untouched import Untouched
 from dpft.tasks.base import Task, fingerprint
 from dpft.tasks.keeping import keeping_of
 from dpft.tasks.objectives.base import Instance, Objective, cut_in_encoding
@@ -68,6 +69,12 @@ class Parts:
             return self.clipper.parameters
         named = self.loaded.model.named_parameters()
         return {name: parameter for name, parameter in named if parameter.requires_grad}
+
+    def untouched(self) -> Untouched:
+        """What nobody trains, as it is now."""
+        model = self.loaded.model
+        trained = [p for p in model.parameters() if p.requires_grad]
+        return Untouched(model, {id(p) for p in (*trained, *self.moved().values())})
 
 
 @dataclass(frozen=True)

@@ -193,6 +193,17 @@ HEADS = {
 }
 
 
+def test_what_a_forward_writes_in_training_is_never_saved(tmp_path, monkeypatch):
+    model = llama()
+    model.register_buffer("seen", torch.full((VOCAB,), 1e5))
+    trainer = trainer_of(tmp_path, model)
+    monkeypatch.setattr(trainer, "log", lambda *rest: model.seen[7].add_(1))  # behind the checks
+    trainer.train()
+    with pytest.raises(ModelError, match="writes to seen, which nobody trains"):
+        trainer.save_model(str(tmp_path / "model"))
+    assert not (tmp_path / "model").exists()
+
+
 @pytest.mark.parametrize("head", HEADS)
 def test_a_records_loss_is_what_the_model_says_of_it_alone(head):
     model = HEADS[head]().eval()

@@ -10,7 +10,7 @@ import pytest
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dpft import runs
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, ModelError
 from dpft.runs.paths import run_path
 from dpft.training.session import Session
 from tests.small_runs import ready, settings, trained
@@ -144,6 +144,19 @@ def test_checkpoints_are_kept_as_often_as_asked_and_at_the_end(tmp_path, monkeyp
     said = " ".join(capsys.readouterr().err.split())
     assert "continuing" in said
     assert "at step 5 of 5" in said
+
+
+def test_what_nobody_trains_is_looked_at_before_anything_is_saved(tmp_path, monkeypatch):
+    def write(self, *rest):
+        next(self._prepared.parts.loaded.model.parameters()).data.view(-1)[0] += 1
+        return spend(self, *rest)
+
+    spend = Session._spend
+    run = settings(tmp_path, "optim.steps=2", "adapt=bias")
+    monkeypatch.setattr(Session, "_spend", write)
+    with pytest.raises(ModelError, match=r"writes to .*, which nobody trains"):
+        trained(run)
+    assert not list((run_path(run) / "checkpoints").iterdir())
 
 
 def test_time_and_thresholds_go_on_from_the_checkpoint(tmp_path):

@@ -21,7 +21,7 @@ from dpft.privacy.sampling import Sampler as Poisson
 from dpft.privacy.token_losses import IGNORED
 from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.evaluation import training_without_dropout
-from dpft.tasks.objectives.independence import check_independence
+from dpft.tasks.objectives.independence import WritesError, check_independence
 from dpft.tasks.units import Records
 
 Collator = Callable[[list[Any]], Mapping[str, Any]]
@@ -236,6 +236,8 @@ def check_records(
             check_loss(model, alone.tensors, objective.losses(model, alone))
     try:
         check_independence(Records(objective, once), model, clipper)
+    except WritesError:
+        raise
     except ModelError as error:
         raise ModelError(
             f"with {type(model).__name__} and this data collator the loss of a record depends on "

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
 
-from dpft.config.errors import ConfigError, DataError
+from dpft.config.errors import ConfigError, DataError, ModelError
 from dpft.integrations.transformers import checks
 from dpft.integrations.transformers.arguments import (
     PrivacyArguments,
@@ -46,6 +46,7 @@ from dpft.integrations.transformers.spending import Spending
 from dpft.privacy import Clipper, LostRecordError, accounting, keys, make_clipper
 from dpft.privacy.clipping.frames import random_state_kept
 from dpft.privacy.noise import GaussianNoise
+from dpft.privacy.untouched import Untouched, written
 from dpft.runs import lineage
 from dpft.runs.atomic import write_atomic
 from dpft.tasks.units import Records
@@ -146,6 +147,7 @@ class PrivacyMixin:
         )
         self._clipper: Clipper | None = None
         self._noise: GaussianNoise | None = None
+        self._untouched: Untouched | None = None
         self._objective: Collated | None = None
         self._checkpoint: str | None = None
         self._training = False
@@ -256,6 +258,8 @@ class PrivacyMixin:
                 "clipping": {name: _plain(x) for name, x in arguments.clipping.items()},
             },
         )
+        trained = {id(parameter) for parameter in self._clipper.parameters.values()}
+        self._untouched = Untouched(model, trained)
         mechanism = self.privacy.mechanism
         self._noise = self.privacy.noise()
         steps = Steps(
@@ -343,8 +347,16 @@ class PrivacyMixin:
         base.log(logs, start_time)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As of Trainer, with what the weights were trained on, for runs that go on from them."""
+        """As of Trainer, with what the weights were trained on, for runs that go on from them.
+
+        Raises:
+            ModelError: if a weight or buffer that nobody trains has changed in the training.
+        """
+        trainer: Any = self
         base: Any = super()
+        touched = [] if self._untouched is None else self._untouched.changed()
+        if touched:
+            raise ModelError(written(touched, trainer.model))
         base.save_model(output_dir, _internal_call)
         if not _internal_call:  # a checkpoint has a manifest in its place
             folder = self.privacy.folder if output_dir is None else Path(output_dir)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn.modules.module import _global_forward_hooks
 
 from dpft.privacy.clipping.calls import Call, save_inputs
 from dpft.privacy.clipping.frames import Frame, Frames, random_state_kept
@@ -124,6 +125,13 @@ class Capture:
         What one backward recomputes and has no need of is then held as long as the graph is.
         """
         return self._packed
+
+    @property
+    def hooked(self) -> bool:
+        """Whether others' forward hooks may change what a layer with a rule gives."""
+        own = {handle.id for handle in self._handles}
+        given = (key for site in self.sites.values() for key in site.module._forward_hooks)
+        return bool(_global_forward_hooks) or any(key not in own for key in given)
 
     def hooks(self) -> tuple[int, ...]:
         """Which hooks the model's modules have: other ones may change what the layers compute."""

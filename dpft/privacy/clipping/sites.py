@@ -60,6 +60,12 @@ def find_sites(
                 "of the records of a batch, trained or frozen; expected a layer that treats each "
                 "record alone, such as GroupNorm"
             )
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+            raise UnsupportedLayerError(
+                f"{module_name or 'the model'} ({type(module).__name__} with max_norm) rescales "
+                "what is looked up, trained or frozen: its table tells what the records hold, "
+                "without noise; expected max_norm=None"
+            )
         own = {
             local: canonical[id(parameter)]
             for local, parameter in module.named_parameters(recurse=False, remove_duplicate=False)

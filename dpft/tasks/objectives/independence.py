@@ -18,6 +18,7 @@ from torch import Tensor
 from dpft.config.errors import ModelError
 from dpft.privacy.precision import full_precision
 from dpft.privacy.shapes import BLANK
+from dpft.privacy.untouched import Untouched, written
 from dpft.tasks.objectives.evaluation import training_without_dropout
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 # sums as a share of the threshold; where shapes are fixed, next to nothing.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-5
 _SHARE, _FIXED = 3e-4, 3e-5
+
+
+class WritesError(ModelError):
+    """A forward writes to what is saved and nobody trains."""
+
 
 # A batch, and the same units each in one of its own.
 Comparison = tuple["UnitBatch", list["UnitBatch"]]
@@ -64,6 +70,7 @@ def check_independence(
     Raises:
         ModelError: if a loss, a buffer or a clipped sum differs. The message has no number of the
             data.
+        WritesError: if a weight or a buffer that is saved was written to, however little.
         UnsupportedLayerError: what the clipper says of these batches.
     """
     device = next(model.parameters()).device
@@ -78,6 +85,7 @@ def check_independence(
     what = ""
     share = _SHARE if token_budget is None else _FIXED
     with training_without_dropout(model), full_precision():  # else kernels round by thousandths
+        saved = Untouched(model)
         buffers = {name: b.clone() for name, b in model.named_buffers()}
         for together, apart in comparisons:
             alone = torch.cat([losses(batch) for batch in apart])
@@ -85,6 +93,10 @@ def check_independence(
             again = torch.cat([losses(batch) for batch in apart])
             if _differ(alone, among) or _differ(alone, again):
                 what = "losses differ"
+        touched = saved.changed()
+        if touched and pipeline is None:
+            raise WritesError(written(touched, model))
+        what = f"it writes to {touched[0]}" if touched else what
         for name, buffer in model.named_buffers():
             if name in buffers and _differ(buffer, buffers[name]):
                 what = f"its buffer {name} changes with the batch"

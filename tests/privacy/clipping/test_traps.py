@@ -563,12 +563,99 @@ def test_autocast_norms_are_those_of_the_gradients_it_gives(style):
         assert moved > 0.02
 
 
-def test_a_lookup_that_renormalises_its_table_is_refused():
-    """The table would change with what is looked up, by other records too."""
-    model = nn.Sequential(nn.Embedding(5, 3, max_norm=1.0), nn.Linear(3, 1)).double()
-    clipper = make_clipper(model, "bk", threshold=1.0)
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_lookup_that_renormalises_its_table_is_refused(kind, trained):
+    """The table would tell what was looked up, without noise, also of a table that is frozen."""
+    model = nn.Sequential(kind(5, 3, max_norm=1.0), nn.Linear(3, 1)).double()
+    model[0].requires_grad_(trained)
     with pytest.raises(UnsupportedLayerError, match="max_norm"):
-        clipper.backward(model(torch.tensor([[1], [2]])).sum((1, 2)))
+        make_clipper(model, "bk", threshold=1.0)
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "lee_kifer"])
+def test_a_hook_that_acts_on_rare_values_does_not_let_a_record_through(style):
+    """Autograd's gradient has its factor of 100, the captured one has not; no check looks on."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    model[0].register_forward_hook(lambda module, args, out: out.where(out.abs() <= 5, out * 100))
+    model[1].requires_grad_(False)
+    clipper = make_clipper(model, style, threshold=1.0)
+    for _ in range(2):  # the checks that are due
+        clear(model)
+        clipper.backward(model(torch.randn(8, 4)).squeeze(1))
+    x = torch.randn(8, 4) * 0.5
+    other = x.clone()
+    other[0] = 40.0
+    sums = []
+    for batch in (x, other):
+        clear(model)
+        clipper.backward(model(batch).squeeze(1))
+        sums.append(torch.cat([g.flatten() for g in grads_of(model).values()]))
+    assert float((sums[0] - sums[1]).norm()) < 2.00001
+
+
+class Forgetful(nn.Module):
+    """Its checkpointed layer has another dropout mask each time that it is computed again."""
+
+    def __init__(self, keeps_state):
+        super().__init__()
+        self.linear, self.drop = nn.Linear(4, 1, bias=False), nn.Dropout(0.5)
+        self.keeps_state = keeps_state
+
+    def forward(self, x):
+        def layer(y):
+            return self.linear(self.drop(y))
+
+        return checkpoint(layer, x, use_reentrant=False, preserve_rng_state=self.keeps_state)
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "lee_kifer"])
+@pytest.mark.parametrize("keeps_state", [True, False])
+def test_inputs_that_are_computed_again_otherwise_let_no_record_through(style, keeps_state):
+    torch.manual_seed(0)
+    model = Forgetful(keeps_state).train()
+    clipper = make_clipper(model, style, threshold=1.0)
+    largest, refused = 0.0, []
+    for step in range(20):
+        clear(model)
+        x = torch.zeros(1, 4)
+        x[0, step % 4], x[0, (step + 1) % 4] = 1000.0, 0.1
+        try:
+            clipper.backward(model(x.requires_grad_()).squeeze(1))
+        except UnsupportedLayerError as error:
+            refused.append(str(error))
+            clipper.reset()
+            continue
+        grad = model.linear.weight.grad
+        largest = max(largest, 0.0 if grad is None else float(grad.norm()))
+    assert largest < 1.00001
+    assert bool(refused) is (not keeps_state and style != "bk")
+    assert all("preserve_rng_state=False" in said for said in refused)
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "lee_kifer", "flat"])
+@pytest.mark.parametrize("positions", [1, 3])
+@pytest.mark.parametrize("small", ["a", "g"])
+def test_squares_that_underflow_do_not_hide_a_gradient(style, positions, small):
+    class Weighted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(64, 1, bias=False)
+
+        def forward(self, x, w):
+            return (self.linear(x) * w).sum((1, 2))
+
+    model = Weighted()
+    clipper = make_clipper(model, style, threshold=1e-3)
+    one = torch.ones(2, positions, 1)
+    clipper.backward(model(torch.randn(2, positions, 64), one))
+    clear(model)
+    x, w = (1e-23, 1e19) if small == "a" else (1e17, 1e-23)
+    clipper.backward(
+        model(torch.full((2, positions, 64), x), w * one * torch.tensor([1.0, 0])[:, None, None])
+    )
+    assert float(model.linear.weight.grad.double().norm()) <= 1e-3 * 1.00001
 
 
 def test_a_batch_that_is_checked_holds_few_output_gradients(monkeypatch):

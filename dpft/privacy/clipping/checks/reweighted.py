@@ -84,9 +84,46 @@ class Reweighted:
         return torch.stack([excess.to(self._excess[0].device) for excess in self._excess]) <= 0
 
     def _numbers(self, g: Tensor) -> Tensor:
-        flat = g.detach().flatten(1)
-        norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
-        return torch.cat([norms[:, None], _sums(flat)], 1) if self._sums else norms[:, None]
+        return _numbers(g.detach().flatten(1), self._sums)
+
+
+class Again:
+    """Whether a second backward computes the inputs of layers again as the first had them.
+
+    Activation checkpointing does, unless a layer before draws other random numbers then.
+    """
+
+    _SHARE = 1e-3  # of a row's norm: kernels may round otherwise
+
+    def __init__(self) -> None:
+        self._seen: dict[int, list[Tensor]] = {}
+        self._excess: list[Tensor] = []
+
+    def first(self, call: Call) -> None:
+        """Note norms and sums of the inputs' rows, which are at hand."""
+        self._seen[id(call)] = self._of(call)
+
+    def second(self, call: Call) -> None:
+        """Compare; what came of it is read in `holds`."""
+        for before, now in zip(self._seen.pop(id(call), []), self._of(call), strict=False):
+            excess = (now - before).abs().amax(1) - self._SHARE * before[:, 0]
+            self._excess.append(excess.masked_fill(~before[:, 0].isfinite(), -1.0).max())
+
+    def holds(self) -> Tensor | None:
+        """Whether all agreed, a bool without dimensions; None: nothing was compared."""
+        if not self._excess:
+            return None
+        return (torch.stack([one.to(self._excess[0].device) for one in self._excess]) <= 0).all()
+
+    def _of(self, call: Call) -> list[Tensor]:
+        rows = (x.flatten(1) if x.dim() > 1 else x.reshape(-1, 1) for x in call.inputs())
+        return [_numbers(x, sums=True) for x in rows if x.is_floating_point() and x.numel()]
+
+
+def _numbers(flat: Tensor, sums: bool) -> Tensor:
+    """Of rows ``(B, n)`` their norms, and sums over parts: ``(B, 1)`` or ``(B, 1 + n)``."""
+    norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
+    return torch.cat([norms[:, None], _sums(flat)], 1) if sums else norms[:, None]
 
 
 def _sums(flat: Tensor) -> Tensor:

@@ -155,7 +155,8 @@ class Batch:
             complete: called with a parameter's name and all its uses, as soon as the last arrived.
             gate: where the backward starts; at the losses by default.
             keep_graph: whether another backward is to come: graph and layers' inputs are kept.
-            observe: called with each call and its output gradient before that.
+            observe: called with each call, whose inputs are at hand, and its output gradient before
+                that.
 
         Raises:
             UnsupportedLayerError: if a call that the losses depend on was not reached.
@@ -170,9 +171,9 @@ class Batch:
         def receive(call: Call, g: Tensor) -> None:
             nonlocal received
             received += 1
+            call.hold()
             if observe is not None:
                 observe(call, g)
-            call.hold()
             added = uses_of(call, g, self.size, self.rows, self.scale)
             if keep_graph:
                 call.let_go()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dpft.privacy.clipping.calls import Call
 from dpft.privacy.clipping.capture import Gate
-from dpft.privacy.clipping.checks.reweighted import Reweighted
+from dpft.privacy.clipping.checks.reweighted import Again, Reweighted
 from dpft.privacy.clipping.checks.structure import dominates
 from dpft.privacy.clipping.plans.batch import Batch, Factors
 from dpft.privacy.clipping.rules import UnsupportedLayerError, Use
@@ -22,6 +22,12 @@ _NOT_LINEAR = (
     "the second backward brought other gradients than the first, reweighted: a hook changes "
     "gradients by their size, or rows change places inside the model; expected a backward that is "
     "linear. Type clip=bk, which needs one backward only"
+)
+_NOT_AGAIN = (
+    "the second backward computed other inputs of layers again than the first: activation "
+    "checkpointing that does not keep the state of random numbers (preserve_rng_state=False) "
+    "beside dropout; expected the same. Keep the state, or type clip=bk, which needs one backward "
+    "only"
 )
 
 
@@ -38,6 +44,7 @@ class TwoBackwards:
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
         self._linear = Reweighted()
+        self._again = Again()
         self._gate: Gate | None = None
         *others, last = batch.structure.reached
         if not batch.sharded and dominates(last, batch.losses, others):
@@ -52,32 +59,61 @@ class TwoBackwards:
 
         Where anything is in half precision, autograd would round the whole batch's sum to that, and
         one record could move it by more than its threshold; and zero times infinity is not zero.
-        Where parameters are sharded, autograd has no place for the sum; where losses are scaled, it
-        would scale the sum. In these cases the backward is of ``sum_i L_i`` again, and the sums are
-        formed from ``a`` and ``g``.
+        Where others' hooks stand at a layer, autograd's gradient may be another one than that of
+        the norms. Where parameters are sharded, autograd has no place for the sum; where losses are
+        scaled, it would scale the sum. In these cases the backward is of ``sum_i L_i`` again, and
+        the sums are formed from ``a`` and ``g``.
         """
         batch, c = self._batch, factors.values.detach()
         # A factor is 0 where a record is dropped, or a norm is beyond all numbers.
         dropped = factors.dropped is not None or (batch.careful and bool((c == 0).any()))
-        if batch.sharded or batch.structure.halved or batch.scale != 1 or dropped:
-            batch.backward(lambda name, uses: batch.add_sum(name, uses, factors), gate=self._gate)
+        again = batch.capture.packed
+        safely = batch.sharded or batch.structure.halved or batch.capture.hooked
+        if safely or batch.scale != 1 or dropped:
+            self._linear.by(torch.ones_like(c).repeat_interleave(batch.rows))
+            batch.backward(
+                lambda name, uses: batch.add_sum(name, uses, factors),
+                gate=self._gate,
+                observe=self._compare if again else None,
+            )
+            if again:
+                self._expect()
             return
-        for call in batch.structure.reached:  # so that the backward frees activations as it goes
-            call.release()
+        if not again:  # so that the backward frees activations as it goes
+            for call in batch.structure.reached:
+                call.release()
         parameters = list(batch.parameters.values())
         self._linear.by(c.repeat_interleave(batch.rows))
         batch.guard.lift()  # from here on autograd writes the sums
-        with batch.capture.listening(self._linear.second):
+        with batch.capture.listening(self._compare):
             if self._gate is None:
                 (batch.losses * c).sum().backward(inputs=parameters)
             else:
                 torch.autograd.backward(
                     [self._gate.edge], [_reweighted(self._gate.g, c, batch.rows)], inputs=parameters
                 )
+        self._expect()
+
+    def _expect(self) -> None:
+        """Have the batch refuse what did not agree."""
+        batch = self._batch
+        if (same := self._again.holds()) is not None:
+            batch.expect(same, UnsupportedLayerError(_NOT_AGAIN))
         batch.expect(self._linear.holds(), UnsupportedLayerError(_NOT_LINEAR))
 
+    def _compare(self, call: Call, g: Tensor) -> None:
+        """Compare a call of the second backward with what `_note` kept of it."""
+        if self._batch.capture.packed:
+            self._again.second(call)
+        self._linear.second(call, g)
+
     def _note(self, call: Call, g: Tensor) -> None:
-        """Note the norms of ``g``, by which `second` is checked; not of the one it starts from."""
+        """Note the norms of ``g``, by which `second` is checked; not of the one it starts from.
+
+        What is computed again for each backward is noted too.
+        """
+        if self._batch.capture.packed:
+            self._again.first(call)
         if self._gate is None or call is not self._batch.structure.reached[-1]:
             self._linear.first(call, g)
 

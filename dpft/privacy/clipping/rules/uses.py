@@ -53,12 +53,13 @@ class MatrixUse(Use):
 
     def squared_norm(self, grams: GramCache | None = None) -> SquaredNorm:
         if self.a.shape[1] == 1:
-            value = _lengths(self.a)[:, 0].square() * _lengths(self.g)[:, 0].square()
+            a, g = (_lengths(x)[:, 0].square() for x in (self.a, self.g))
+            value = self._with_underflow(a * g, a, g)
             return SquaredNorm(value, value, self.rounding())
         if self._by_gram():
             a = batched_gram(self.a) if grams is None else grams.gram(self.a)
             g = batched_gram(self.g)
-            value = (a * g).sum((1, 2))
+            value = self._with_underflow((a * g).sum((1, 2)), _trace(a), _trace(g))
             if not self.halved:
                 return SquaredNorm(value, uncancelled(a, g))
             rounding, scale = halves.by_gram(a, g)
@@ -100,6 +101,22 @@ class MatrixUse(Use):
 
     def form(self) -> str:
         return Form.GRAM.value if self._by_gram() else self._chosen(transient=False).value
+
+    def _with_underflow(self, value: Tensor, a: Tensor, g: Tensor) -> Tensor:
+        """A squared norm, and what products too small for the floating point may have taken of it.
+
+        Each of a Gram matrix's ``T^2`` sums lacks up to one smallest number per product of its own,
+        times the other matrix, whose sum is at most ``T`` times its trace. Nothing of ordinary
+        numbers; all there is where one side is below 1e-19, and the other so large that the
+        gradient is not.
+
+        Args:
+            value: ``(B,)``; added to in place.
+            a: ``sum_t |a_t|^2``, ``(B,)``.
+            g: the same of ``g``.
+        """
+        tiny = torch.finfo(a.dtype).tiny * self.a.shape[1]
+        return value.add_(g, alpha=tiny * self.a.shape[2]).add_(a, alpha=tiny * self.g.shape[2])
 
     def _by_gram(self) -> bool:
         """Whether norms come from Gram matrices: in half precision wherever those fit.
@@ -362,6 +379,11 @@ def _lengths(x: Tensor) -> Tensor:
         x, dim=2, dtype=torch.promote_types(x.dtype, torch.float32)
     )
     return lengths
+
+
+def _trace(gram: Tensor) -> Tensor:
+    """``sum_t |x_t|^2`` from the Gram matrix: ``(B, T, T)`` to ``(B,)``."""
+    return gram.diagonal(dim1=1, dim2=2).sum(1)
 
 
 def _cross_term(matrix: MatrixUse, embedding: EmbeddingUse) -> Tensor:
