@@ -139,8 +139,12 @@ def _of_plain_sampling(epsilon: Mapping[str, Any], bound: str) -> list[tuple[str
     between = f"estimate {prv['estimate']:.4f}, at least {down(prv['lower'])}"
     return [
         ("epsilon, PRV", up(prv["upper"]), f"{bound}; {between}"),
-        ("epsilon, GDP-CLT", f"{epsilon['gdp_clt']:.4f}", "approximation, may be too low"),
+        ("epsilon, GDP-CLT", _approximate(epsilon["gdp_clt"]), "approximation, may be too low"),
     ]
+
+
+def _approximate(epsilon: float) -> str:
+    return f"{epsilon:.2e}" if epsilon >= 1e6 else f"{epsilon:.4f}"
 
 
 def _rows(counts: Mapping[str, Any]) -> list[tuple[str, str, str]]:

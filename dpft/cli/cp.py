@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -34,9 +35,11 @@ def main(
     try:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
+    except FileNotFoundError as error:
+        raise ConfigError(f"{file.parent} is no folder; expected one that is there") from error
     except FileExistsError as error:
         raise ConfigError(
             f"{file} is there already; expected a new file: type dpft cp {recipe} OTHER.yaml, or "
             "remove it"
         ) from error
-    echo(f"{file}; change it, then type dpft train --config {file}")
+    echo(f"{file}; change it, then type dpft train --config {shlex.quote(str(file))}")

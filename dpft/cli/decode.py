@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -61,7 +62,7 @@ def main(
             write_predictions(file, predictions)
         relative = str(file.relative_to(directory.path))
         runs.update_record(directory, generations={name: relative})
-    echo(f"{file}\nscore it with: dpft score {path}")
+    echo(f"{file}\nscore it with: dpft score {shlex.quote(str(path))}")
 
 
 def decoding(overrides: Sequence[str], usual: Decode) -> Decode:

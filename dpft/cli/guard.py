@@ -147,6 +147,11 @@ def _of_files(error: OSError) -> str | None:
         return f"{error}; type ulimit -n 1024, and then the same command again"
     if error.filename is None:
         return None
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return (
+            f"{error.filename}: {error.strerror}; a file is where a folder is to be made, or a "
+            "folder where a file is: give another path"
+        )
     return (
         f"{error.filename}: {error.strerror}; expected it to be there, and of its usual kind. If "
         "it was moved or removed meanwhile, put it back, and type the same command again"

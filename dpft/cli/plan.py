@@ -12,6 +12,7 @@ import typer
 from dpft.cli.options import AsJson, Settings
 from dpft.cli.output import print_table
 from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
 from dpft.config.overrides import check_budget
 from dpft.config.schema import parse
 from dpft.report.console import Console
@@ -67,6 +68,8 @@ def main(
     check_budget(overrides or ())
     run = parse(compose(overrides or ()))
     ranks = ranks or run.ranks or 1
+    if rank >= ranks:
+        raise ConfigError(f"--rank is {rank} with {ranks} of them; expected 0 to {ranks - 1}")
     with Console(stderr=True).status("simulating a step"):
         from dpft.training import plan as plans
         from dpft.training.devices import device

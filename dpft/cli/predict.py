@@ -55,6 +55,8 @@ def main(
         raise ConfigError(f"--out {out}; expected a file ending in {' or '.join(_SUFFIXES)}")
     if out.exists():
         raise ConfigError(f"{out} exists; give another file: --out FILE")
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: {out.parent} is no folder; expected one that is there")
     questions = trained.task.questions(file)
     if not questions:
         raise DataError(f"{file} has no rows; expected at least one")

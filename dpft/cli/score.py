@@ -35,6 +35,11 @@ def main(
     """
     alone("score")
     run = Path(arguments[0]) if len(arguments) == 1 and "=" not in arguments[0] else None
+    if run is not None and run.suffix == ".jsonl" and run.is_file():
+        raise ConfigError(
+            f"{run} is a file of generations; expected a run directory, or type "
+            f"task=NAME predictions={run}"
+        )
     results = score_run(run) if run is not None else score_predictions(arguments)
     if as_json:
         only = next(iter(results.values())) if len(results) == 1 else results

@@ -73,6 +73,7 @@ def main(arguments: Settings = None) -> None:
         )
     words = flags_first([_VERBOSITY.get(word, word) for word in arguments or ()])
     check_flags(words)
+    _check_one_mode(words)
     for flag, place in pairwise([part for word in words for part in word.split("=", 1)]):
         if flag in ("--config-dir", "-cd"):
             own_choices(Path(place))
@@ -106,6 +107,19 @@ def main(arguments: Settings = None) -> None:
     find_packages_choices()
     with refusals_told(), _fitting() if {"--help", "-h"} & {*words} else nullcontext():
         job()
+
+
+def _check_one_mode(words: Sequence[str]) -> None:
+    """Refuse flags of Hydra of which it takes one at a time.
+
+    Raises:
+        ConfigError: for two of them.
+    """
+    modes = ("--multirun", "-m"), ("--run", "-r"), ("--cfg", "-c"), ("--info", "-i")
+    flags = {word.partition("=")[0] for word in words if word.startswith("-")}
+    asked = [long for long, short in modes if flags & {long, short}]
+    if len(asked) > 1:
+        raise ConfigError(f"got {' and '.join(asked)}; expected one of them at a time")
 
 
 @contextmanager

@@ -191,6 +191,8 @@ def _unreadable(override: str, text: str) -> str:
         return f"got {override!r}{_meant(override)}; expected NAME=VALUE, as in eps=3"
     reason = text.partition("\nSee ")[0]
     reason = " ".join(reason.removeprefix(f"Error parsing override '{override}'").split())
+    if override.partition("=")[2].startswith("~"):
+        return f"cannot read {override!r}: ~ stands for nothing there; type $HOME instead"
     return (
         f"cannot read {override!r} ({reason}); quote a value with blanks, commas or "
         "brackets twice: 'NAME=\"VALUE\"'"

@@ -393,6 +393,11 @@ class Run:
                 f"name is {self.name!r}; expected the name of a folder below runs_dir, such as "
                 "name=first"
             )
+        if path is not None and "private" in path.parts:
+            raise ConfigError(
+                f"name is {self.name!r}; what lies in a folder private/ is never shown, and no run "
+                "is looked for there: expected another name"
+            )
         budget = (self.privacy.epsilon, self.privacy.noise_multiplier)
         if self.clip.private and budget == (None, None):
             raise ConfigError(

@@ -21,6 +21,7 @@ from dpft.tasks.metrics.baseline import cautions
 from dpft.tasks.metrics.shown import figure, standard_error
 
 Row = dict[str, str]
+_LARGE = 1e6  # an epsilon of which digits say nothing
 _BETWEEN = 3  # blanks around a column
 _NAME = 16  # columns for the name of a run, at least
 # Columns by accountant.
@@ -99,6 +100,8 @@ def _epsilon(epsilon: Mapping[str, Any], accountant: str) -> str:
         value = value["upper"]
     if value is None:
         return "-"
+    if value >= _LARGE:
+        return f"{value:.2e}"
     return f"{value:.3f}" if accountant == "gdp_clt" else up(value)
 
 

@@ -63,7 +63,8 @@ def _runs_beside(path: Path) -> str:
         latest = []
     if not latest:
         return "give the folder itself"
-    close = suggestion(path.name, [run.name for run in latest])
+    same = [run for run in latest if run.name == path.name]
+    close = f", {same[0]}" if same else suggestion(path.name, [run.name for run in latest])
     more = f" and {len(latest) - _NAMED} more" if len(latest) > _NAMED else ""
     named = ", ".join(map(str, latest[:_NAMED]))
     return f"give the folder itself{close}; the latest here: {named}{more}"

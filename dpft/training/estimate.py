@@ -19,7 +19,7 @@ from dpft.parallel.simulate import Cost
 from dpft.parallel.simulated_layouts import OPTIMIZER, REDUCTION
 from dpft.privacy.accounting import steps_for
 from dpft.training.devices import Device
-from dpft.training.mechanisms import expected_batch_size, published_size
+from dpft.training.mechanisms import expected_batch_size, known_size, published_size
 from dpft.training.planned_step import Shape
 
 NOISE_BYTES = 8
@@ -72,17 +72,24 @@ class Length:
 
 
 def length_of(run: Run) -> Length | None:
-    """Steps of a run and records of each; None where that rests on data of unknown size."""
-    try:
-        size = published_size(run)
-        records = expected_batch_size(run.optim, size)
-        if run.optim.steps is not None:
-            return Length(run.optim.steps, records)
-        return Length(
-            steps_for(dataset_size=size, batch_size=records, epochs=run.optim.epochs), records
-        )
-    except (ConfigError, ValueError):
+    """Steps of a run and records of each; None where that rests on data of unknown size.
+
+    Raises:
+        ConfigError: for batches of more records than there are.
+    """
+    if known_size(run) is None:
         return None
+    size = published_size(run)
+    records = expected_batch_size(run.optim, size)
+    if records > size:
+        raise ConfigError(
+            f"optim.batch_size is {records} for {size} training records; expected at most {size}"
+        )
+    if run.optim.steps is not None:
+        return Length(run.optim.steps, records)
+    return Length(
+        steps_for(dataset_size=size, batch_size=records, epochs=run.optim.epochs), records
+    )
 
 
 def microbatches_of(shape: Shape, records: int) -> int:

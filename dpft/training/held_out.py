@@ -61,6 +61,23 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
     return [records[place * len(records) // count] for place in range(count)]
 
 
+def check_scored(task: Task, split: str) -> None:
+    """Refuse a private run whose scores would be of its training records.
+
+    Raises:
+        ConfigError: if the file of the split is what is trained on.
+    """
+    file = getattr(task, f"{split}_file", None)
+    if file is None or not Path(file).is_file():
+        return
+    if any(one.is_file() and Path(file).samefile(one) for one in _trained_on(task)):
+        raise ConfigError(
+            f"task.{split}_file={file} is trained on, and no noise covers scores and texts that "
+            f"are made of it; expected other records: a file of them, or task.{split}_share=0.1 to "
+            "hold some back"
+        )
+
+
 def _trained_on(task: Task) -> list[Path]:
     """The files of the training records."""
     if (own := getattr(task, "train_file", None)) is not None:

@@ -23,16 +23,34 @@ def published_size(run: Run) -> int:
     """Training records of the task as published, for what is computed without the data.
 
     Raises:
-        ConfigError: for data of the user's own, whose size is not set.
+        ConfigError: for other data than the published ones, whose size is not set, and for a size
+            that is none.
     """
-    size, limit = run.task.get("train_size"), run.task.get("limit_train")
+    size, limit = known_size(run), run.task.get("limit_train")
     if size is None:
+        published = run.task.get("train_size")
+        what = "not set" if published is None else f"{published}, of the published data, not these"
         raise ConfigError(
-            f"task.train_size is not set: how large the data of task={run.task['name']} is cannot "
+            f"task.train_size is {what}: how large the data of task={run.task['name']} is cannot "
             "be known without reading it. Type task.train_size=N, the number of training records "
             "(of users, with task.unit=user); dpft data check counts them"
         )
-    return int(size) if limit is None else min(int(size), int(limit))
+    return size if limit is None else min(size, int(limit))
+
+
+def known_size(run: Run) -> int | None:
+    """Training records of the task by its settings; None of data whose size these do not tell.
+
+    Raises:
+        ConfigError: if it is no number of records.
+    """
+    size, name = run.task.get("train_size"), run.task["name"]
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        raise ConfigError(f"task.train_size is {size!r}; expected a whole number above 0")
+    other = run.task.get("source") == "sample" or run.task.get("synthetic") is not None
+    if other and size == (settings_of("task", name) or {}).get("train_size"):
+        return None  # the published number is of other records
+    return size
 
 
 def expected_batch_size(optim: Optim, dataset_size: int) -> int:

@@ -12,6 +12,7 @@ import torch
 
 from dpft import runs
 from dpft.config.errors import ConfigError, RankError
+from dpft.config.schedule import warmup_steps
 from dpft.config.schema import Run
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model, stored_weights
@@ -32,7 +33,7 @@ from dpft.tasks.owners import Owners
 from dpft.tasks.units import Records, TrainingSet, Users
 from dpft.tasks.views import Joined
 from dpft.training import own_parts
-from dpft.training.held_out import HeldOut, held_out_records
+from dpft.training.held_out import HeldOut, check_scored, held_out_records
 from dpft.training.mechanisms import attach_clipper, make_mechanism
 from dpft.training.progress import Progress
 
@@ -168,6 +169,8 @@ def prepare(
     # What is missing at the end is reported at the beginning; and files may change meanwhile.
     instances = list(task.instances(run.decode.split))
     asked = held_out_records(run.evaluate, task)
+    if run.clip.private:
+        check_scored(task, run.decode.split)
     audit: Stage | None = None
     if run.audit.active:
         from dpft.audit.stage import Stage
@@ -210,6 +213,12 @@ def prepare(
         )
     for said in task.doubts(loaded):
         progress.warn(said)
+    rising = warmup_steps(run.optim, mechanism.steps)
+    if rising >= mechanism.steps > 0:
+        progress.warn(
+            f"the learning rate rises for {rising:,} steps and the run has {mechanism.steps:,}: it "
+            "ends before the rate that was asked for; see optim.warmup_steps and warmup_ratio"
+        )
     remarks = [*task.remarks(), cut_in_encoding(examples)]
     warn_of_records(remarks, mechanism.noise_multiplier > 0, progress)
     key = keys.public_key(run.seed)

@@ -142,6 +142,7 @@ def test_account_calls_no_figure_of_shuffled_batches_a_bound():
         ("score nowhere", "does not exist"),
         ("score task=e2e", "expected one, as in dpft score task=e2e predictions=FILE"),
         ("score task=e2e predictions=none.jsonl", "cannot read none.jsonl"),
+        ("cp classify-csv nowhere/x.yaml", "nowhere is no folder"),
         ("score task=e2e predictions=x.jsonl resume=runs/x", "type dpft score runs/x"),
         ("decode nowhere", "does not exist"),
         ("data fetch e2e", "got dpft data fetch; expected one of"),

@@ -34,6 +34,12 @@ def test_a_lower_bound_is_rounded_down():
     assert row(Path("a"), audited)["eps at least (audit)"] == "1.299"
 
 
+def test_an_epsilon_beyond_all_meaning_fits_its_column():
+    privacy = {**PRIVATE["privacy"], "epsilon": {"rdp": 5.2e7, "gdp_clt": 4e90, "prv": None}}
+    cells = row(Path("a"), {**PRIVATE, "privacy": privacy})
+    assert (cells["eps RDP"], cells["eps GDP-CLT"]) == ("5.20e+07", "4.00e+90")
+
+
 def test_an_epsilon_that_is_not_there_is_a_dash():
     privacy = {**PRIVATE["privacy"], "epsilon": {"rdp": 5.2, "gdp_clt": None, "prv": None}}
     cells = row(Path("a"), {**PRIVATE, "privacy": privacy})

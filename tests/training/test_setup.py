@@ -1,6 +1,7 @@
 """What is decided, checked and said before a run trains."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -89,12 +90,32 @@ def test_the_records_of_a_user_are_drawn_by_the_secret_key(tmp_path):
     lines = [{"user": user, "text": f"{user} is {n}"} for user in ("ann", "bob") for n in range(5)]
     (tmp_path / "posts.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     words = [*USERS, f"task.train_file={tmp_path / 'posts.jsonl'}"]
-    words.append(f"task.test_file={tmp_path / 'posts.jsonl'}")
+    words.append(f"task.test_file={shutil.copy(tmp_path / 'posts.jsonl', tmp_path / 'test.jsonl')}")
     one = drawn(settings(tmp_path, *words))
     again = drawn(settings(tmp_path, *words))  # the same folder, hence the same key
     other = drawn(settings(tmp_path, *words, "name=other"))
     assert [torch.equal(x, y) for x, y in zip(one, again, strict=True)] == [True] * len(one)
     assert not all(torch.equal(x, y) for x, y in zip(one, other, strict=True))
+
+
+def test_records_that_are_trained_on_are_not_scored_without_noise(tmp_path):
+    file = tmp_path / "posts.jsonl"
+    file.write_text("".join(f'{{"user": "{n}", "text": "text {n}"}}\n' for n in range(10)))
+    (tmp_path / "link.jsonl").symlink_to(file)
+    words = [*USERS, f"task.train_file={file}"]
+    for same in (file, tmp_path / "link.jsonl"):
+        run = settings(tmp_path, *words, f"task.test_file={same}", f"name={same.stem}")
+        with pytest.raises(ConfigError, match="is trained on, and no noise covers"), ready(run):
+            pass
+    with ready(settings(tmp_path, *words, f"task.test_file={file}", "clip=none", "name=plain")):
+        pass
+
+
+@pytest.mark.parametrize(("steps", "told"), [(2, True), (3, False)])
+def test_a_rate_that_never_arrives_is_warned_of(tmp_path, capsys, steps, told):
+    with ready(settings(tmp_path, "optim.warmup_steps=2", f"optim.steps={steps}")):
+        said = " ".join(capsys.readouterr().err.split())
+    assert ("rises for 2 steps and the run has 2" in said) is told
 
 
 @pytest.mark.parametrize(
