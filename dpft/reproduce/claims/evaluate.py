@@ -108,8 +108,8 @@ def evaluate(claim: Claim, evidence: Evidence) -> Result:
         commands += missing
     return Result(
         claim,
-        tuple(printed),
-        tuple(ours),
+        tuple(_told_apart(printed, claim)),
+        tuple(_told_apart(ours, claim)),
         tuple(aside),
         reasons=tuple(dict.fromkeys(reasons)),
         commands=tuple(dict.fromkeys(commands)),
@@ -201,6 +201,18 @@ def compare_benches(
 
 def _name(style: str) -> str:
     return "non-private" if style == BASELINE else style
+
+
+def _told_apart(compared: Sequence[Comparison], claim: Claim) -> list[Comparison]:
+    """Comparisons, with their table where those of two tables would read the same."""
+    sources: dict[str, set[str]] = {}
+    tables = {n: getattr(check, "table", "") for n, check in enumerate(claim.checks, 1)}
+    for one in compared:
+        sources.setdefault(one.what, set()).add(tables[one.check])
+    return [
+        replace(one, what=f"{tables[one.check]}, {one.what}") if len(sources[one.what]) > 1 else one
+        for one in compared
+    ]
 
 
 def _by_setting(compared: Sequence[Comparison]) -> tuple[list[Comparison], list[Comparison]]:

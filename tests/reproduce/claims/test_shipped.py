@@ -140,3 +140,10 @@ def test_where_the_printed_numbers_disagree_with_the_text(results):
     assert [one.text[-5:] for one in memory] == ["1.154", "1.354"]
     (one,) = results["bu2023/c16"].printed
     assert "64.6 is printed of GPT2-large, all-layer (AUTO), 1, 8" in one.text
+
+
+def test_comparisons_of_two_tables_that_read_the_same_name_the_table():
+    (claim,) = load("he2022/c07")
+    ours = [one.what for one in evaluate(claim, Evidence(Index(), [])).ours]
+    alike = [what for what in ours if "BLEU (GPT-2, full, 3)" in what]
+    assert sorted({what.partition(",")[0] for what in alike}) == ["li2022/7", "li2022/8"]
