@@ -16,6 +16,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -277,12 +278,19 @@ def grams(text: str) -> set[int]:
 
 
 def grams_of_tasks(folder: Path) -> set[int]:
-    """Of every line of every text file below a folder."""
+    """Of every line of every text file below a folder, also behind links.
+
+    Raises:
+        SystemExit: if there are none: then nothing would be left out.
+    """
     found: set[int] = set()
-    for path in sorted(folder.rglob("*")):
-        if path.suffix in (".csv", ".tsv", ".json", ".jsonl", ".txt", ".xml"):
-            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-                found |= grams(line)
+    for place, _, names in os.walk(folder, followlinks=True):
+        for path in (Path(place, name) for name in names):
+            if path.suffix in (".csv", ".tsv", ".json", ".jsonl", ".txt", ".xml"):
+                for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+                    found |= grams(line)
+    if not found:
+        sys.exit(f"--data {folder} has no texts in it; expected the tasks' files, all of them")
     return found
 
 

@@ -68,7 +68,9 @@ def text(tmp_path):
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / f"{split}.jsonl").write_text(lines)
     digest = hashlib.sha256((folder / "train.jsonl").read_bytes()).hexdigest()
-    (folder / "text.json").write_text(json.dumps({"train": {"sha256": digest}}))
+    (folder / "text.json").write_text(
+        json.dumps({"grams_of_tasks": 9, "train": {"sha256": digest}})
+    )
     return folder
 
 
@@ -126,7 +128,9 @@ def test_a_checkpoint_of_another_text_is_refused(ladder, recipe, text, tmp_path,
         ladder.pretrain("tiny", recipe, text, tmp_path, every=0)
     monkeypatch.setattr(ladder, "train", whole_train)
     short = replace(recipe, tokens=recipe.length * recipe.batch)
-    (text / "text.json").write_text(json.dumps({"train": {"sha256": "another"}}))
+    (text / "text.json").write_text(
+        json.dumps({"grams_of_tasks": 9, "train": {"sha256": "another"}})
+    )
     with pytest.raises(SystemExit, match="another recipe or text"):
         ladder.pretrain("tiny", short, text, tmp_path, every=0)
 
@@ -212,3 +216,32 @@ def test_texts_are_cut_between_sentences(texts):
     assert " ".join(pieces) == texts.clean(sentence * 100)
     assert '"long"' in pieces[0]
     assert "isn't" in pieces[0]
+
+
+def test_tasks_behind_a_link_count_and_none_at_all_are_refused(texts, tmp_path):
+    """Nothing would be left out, and no number of the ladder would say so."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "e2e.csv").write_text(
+        "The Eagle is a cheap coffee shop near the river"
+    )
+    folder = tmp_path / "data"
+    folder.mkdir()
+    with pytest.raises(SystemExit, match="has no texts in it"):
+        texts.grams_of_tasks(folder)
+    (folder / "e2e").symlink_to(tmp_path / "elsewhere")
+    tasks = texts.grams_of_tasks(folder)
+    assert not tasks.isdisjoint(texts.grams("the eagle is a cheap coffee shop near"))
+
+
+def test_rungs_are_made_of_one_text_that_was_compared_with_the_tasks(ladder, tmp_path):
+    made_of = {"grams_of_tasks": 9, "train": {"sha256": "a" * 64}}
+    ladder.check_text(made_of, tmp_path)
+    with pytest.raises(SystemExit, match="compared with no task's files"):
+        ladder.check_text(made_of | {"grams_of_tasks": 0}, tmp_path)
+    (tmp_path / "0.8m").mkdir()
+    file = tmp_path / "0.8m" / "pretraining.json"
+    file.write_text(json.dumps({"text": made_of}))
+    ladder.check_text(made_of, tmp_path)
+    file.write_text(json.dumps({"text": made_of | {"train": {"sha256": "b" * 64}}}))
+    with pytest.raises(SystemExit, match=r"0.8m was made of another text \(bbbbbbbb, this one"):
+        ladder.check_text(made_of, tmp_path)
