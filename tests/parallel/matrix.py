@@ -269,7 +269,10 @@ def check(case, ranks):
     norms = {unit: norm for rank in ranks for unit, norm in rank.norms.items()}
     assert norms.keys() == expected.norms.keys()
     for unit, norm in norms.items():
-        np.testing.assert_allclose(norm, expected.norms[unit], relative, err_msg=f"{case} {unit}")
+        # Of nothing at all a norm is what underflow may have hidden, which depends on the form.
+        np.testing.assert_allclose(
+            norm, expected.norms[unit], relative, 1e-15, err_msg=f"{case} {unit}"
+        )
     for rank in ranks:
         if expected.below is not None:
             assert (rank.below == expected.below).all(), case
