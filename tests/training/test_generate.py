@@ -62,7 +62,7 @@ def quick_scores():
 
 @pytest.fixture(scope="module")
 def private(tmp_path_factory, quick_scores):
-    return train(tmp_path_factory.mktemp("runs"), "name=private", "privacy.noise_seed=1").path
+    return train(tmp_path_factory.mktemp("runs"), "name=first", "privacy.noise_seed=1").path
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_the_guarantee_is_the_runs(made, private):
     assert side["privacy"] == record["privacy"]
     assert side["mechanism"] == record["mechanism"]
     assert side["sha256"] == hashlib.sha256(out.read_bytes()).hexdigest()
-    assert side["run"]["name"] == "private"
+    assert side["run"]["name"] == "first"
     assert side["sampling"]["top_p"] == 0.9
     assert side["sampling"]["seed"] == 1
     assert "not covered by the guarantee" in side["sources"]["privacy"]
