@@ -96,10 +96,10 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
     check_processes(run, run.ranks or launched())
     if resumes:
         return []
-    from dpft.training.mechanisms import known_size, make_mechanism, published_size
+    from dpft.training.mechanisms import known_size, make_mechanism
 
     doubts = []
-    size = None if known_size(run) is None else published_size(run)
+    size = known_size(run)
     if size is None:  # data of one's own
         doubts.append(_NO_SIZE)
     else:

@@ -19,7 +19,7 @@ from dpft.parallel.simulate import Cost
 from dpft.parallel.simulated_layouts import OPTIMIZER, REDUCTION
 from dpft.privacy.accounting import steps_for
 from dpft.training.devices import Device
-from dpft.training.mechanisms import expected_batch_size, known_size, published_size
+from dpft.training.mechanisms import expected_batch_size, known_size
 from dpft.training.planned_step import Shape
 
 NOISE_BYTES = 8
@@ -77,9 +77,9 @@ def length_of(run: Run) -> Length | None:
     Raises:
         ConfigError: for batches of more records than there are.
     """
-    if known_size(run) is None:
+    size = known_size(run)
+    if size is None:
         return None
-    size = published_size(run)
     records = expected_batch_size(run.optim, size)
     if records > size:
         raise ConfigError(

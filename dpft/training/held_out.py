@@ -43,7 +43,7 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
     if settings.file is not None:
         settings.check_file()
         path = Path(settings.file)
-        if any(path.samefile(file) for file in _trained_on(task)):
+        if _is_trained_on(path, task):
             raise ConfigError(
                 f"evaluate.file={path} is trained on, and no noise covers what is computed from it "
                 "here; expected other records: a file of them, or evaluate.split"
@@ -68,14 +68,17 @@ def check_scored(task: Task, split: str) -> None:
         ConfigError: if the file of the split is what is trained on.
     """
     file = getattr(task, f"{split}_file", None)
-    if file is None or not Path(file).is_file():
-        return
-    if any(one.is_file() and Path(file).samefile(one) for one in _trained_on(task)):
+    if file is not None and _is_trained_on(Path(file), task):
         raise ConfigError(
             f"task.{split}_file={file} is trained on, and no noise covers scores and texts that "
             f"are made of it; expected other records: a file of them, or task.{split}_share=0.1 to "
             "hold some back"
         )
+
+
+def _is_trained_on(file: Path, task: Task) -> bool:
+    """Whether a file, by whatever name, is one of the training records'."""
+    return file.is_file() and any(one.is_file() and file.samefile(one) for one in _trained_on(task))
 
 
 def _trained_on(task: Task) -> list[Path]:

@@ -26,7 +26,7 @@ def published_size(run: Run) -> int:
         ConfigError: for other data than the published ones, whose size is not set, and for a size
             that is none.
     """
-    size, limit = known_size(run), run.task.get("limit_train")
+    size = known_size(run)
     if size is None:
         published = run.task.get("train_size")
         what = "not set" if published is None else f"{published}, of the published data, not these"
@@ -35,11 +35,11 @@ def published_size(run: Run) -> int:
             "be known without reading it. Type task.train_size=N, the number of training records "
             "(of users, with task.unit=user); dpft data check counts them"
         )
-    return size if limit is None else min(size, int(limit))
+    return size
 
 
 def known_size(run: Run) -> int | None:
-    """Training records of the task by its settings; None of data whose size these do not tell.
+    """The same; None of data whose size the settings do not tell.
 
     Raises:
         ConfigError: if it is no number of records.
@@ -50,7 +50,8 @@ def known_size(run: Run) -> int | None:
     other = run.task.get("source") == "sample" or run.task.get("synthetic") is not None
     if other and size == (settings_of("task", name) or {}).get("train_size"):
         return None  # the published number is of other records
-    return size
+    limit = run.task.get("limit_train")
+    return size if size is None or limit is None else min(size, int(limit))
 
 
 def expected_batch_size(optim: Optim, dataset_size: int) -> int:
