@@ -215,8 +215,11 @@ class Replicas:
     def spread(self, target: Tensor, whole: Tensor | None) -> None:
         if whole is not None:
             target.copy_(whole)
+        # A group of GPUs cannot send what lies on the CPU, such as Adam's count of steps.
+        sent = target.detach().to(self._device)
         with _connected():
-            dist.broadcast(target.detach(), src=0, group=self._group)
+            dist.broadcast(sent, src=0, group=self._group)
+        target.copy_(sent)
 
     def share(self, drawn: Sequence[T]) -> Sequence[T]:
         # Strided: a file that is sorted by length gives every rank a fair share.

@@ -11,6 +11,8 @@ from dpft.config.schema import VIRTUAL_TOKENS, Run
 _TOLD = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # Where other launchers than torchrun say how many processes they started: Open MPI, srun.
 _PROCESSES = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+# How often a launcher began a process again: torchrun, Slurm's requeue.
+_RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
 
 def launched() -> int:
@@ -20,8 +22,8 @@ def launched() -> int:
 
 
 def restarted() -> bool:
-    """Whether torchrun began these processes again, in the place of others that ended."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
+    """Whether torchrun or Slurm began these processes again, in the place of others that ended."""
+    return any(os.environ.get(name, "0") not in ("", "0") for name in _RESTARTS)
 
 
 def check_launcher(ranks: int | None = None) -> None:

@@ -167,5 +167,11 @@ def _unique(choices: Sequence[tuple[str, ...]], runs: Sequence[Run]) -> list[tup
                 f"two points would share the folder {point.path}: '{' '.join(other.overrides)}' "
                 f"and '{' '.join(overrides)}'; leave out name=, or give each its own"
             )
-        kept.setdefault(point.digest, (point, run))
+        first, _ = kept.setdefault(point.digest, (point, run))
+        if first.path != point.path:
+            raise ConfigError(
+                f"'{' '.join(first.overrides)}' and '{' '.join(overrides)}' are the same settings "
+                f"in two folders, {first.path} and {point.path}; expected one run of them, since "
+                "each spends a budget of its own: leave out name= and runs_dir=, or type seed=0,1"
+            )
     return list(kept.values())

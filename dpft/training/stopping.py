@@ -15,7 +15,8 @@ HEARD = (signal.SIGINT, signal.SIGTERM)
 class Stopping:
     """Puts off the first signal while weights move, or for as long as ranks have to agree on it.
 
-    A second one is the process's usual handler's at once.
+    A second Ctrl-C is the process's usual handler's at once. A second SIGTERM is none: a scheduler
+    tells every process, and torchrun tells its ranks again.
 
     Args:
         agreed: whether several ranks stop together, at the end of a step; one process stops amid
@@ -67,6 +68,8 @@ class Stopping:
         raise KeyboardInterrupt
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.asked == number == signal.SIGTERM:
+            return
         if self.asked is not None or (self.whole and not self._agreed):
             self.stop(number)
         self.asked = number

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dpft.config.errors import RankError
 from dpft.parallel.cohort import Replicas
-from dpft.parallel.launch import launched
+from dpft.parallel.launch import launched, restarted
 from tests.parallel.ranks import together
 
 
@@ -20,6 +20,32 @@ def test_shares_are_disjoint_and_complete(drawn, size):
         parts.append(list(ranks.share(drawn)))
     assert sorted(unit for part in parts for unit in part) == sorted(drawn)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+class SentError(Exception):
+    """What a collective was asked to send."""
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_rank_sends_what_lies_on_its_device_alone(monkeypatch, device):
+    """A group of GPUs refuses what lies on the CPU, such as Adam's count of steps."""
+
+    def broadcast(tensor, **_):
+        raise SentError(tensor.device.type)
+
+    monkeypatch.setattr("torch.distributed.broadcast", broadcast)
+    ranks = object.__new__(Replicas)
+    ranks._group, ranks._device = None, torch.device(device)
+    with pytest.raises(SentError, match=device):
+        ranks.spread(torch.zeros(()), torch.ones(()))
+
+
+@pytest.mark.parametrize("name", ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"])
+def test_a_launcher_that_begins_again_is_heard(monkeypatch, name):
+    monkeypatch.setenv(name, "0")
+    assert not restarted()
+    monkeypatch.setenv(name, "2")
+    assert restarted()
 
 
 def sums(cohort):

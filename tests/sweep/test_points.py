@@ -93,6 +93,8 @@ def test_what_differs_in_effect_has_two_names(one, other):
         (["clip=bk,gohst"], [], r"point 2 of 2 (clip=gohst): clip is 'gohst'; did you mean"),
         ([], [["eps=3"], ["esp=3"]], r"point 2 of 2 (esp=3): unknown setting esp"),
         (["name=x", "seed=1,2"], [], "two points would share the folder runs/x: 'name=x seed=1'"),
+        (["name=x,y"], [], "'name=x' and 'name=y' are the same settings in two folders, runs/x"),
+        ([], [["runs_dir=x"], ["runs_dir=y"]], "each spends a budget of its own"),
         (["hydra/launcher=basic,joblib"], [], "Hydra's own settings are not swept"),
         (["eps=interval(1,3)"], [], "does not support sweep type"),
         (["seed=1,[2"], [], "cannot read"),

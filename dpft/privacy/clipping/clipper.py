@@ -307,7 +307,8 @@ class Clipper:
             if not calls:
                 raise UnsupportedLayerError(
                     "no layer's forward was captured for these losses; expected the model to be "
-                    "called once per backward, with gradients enabled, after make_clipper"
+                    "called once per backward, with gradients enabled, after make_clipper, and its "
+                    "layers to read what is trained (torch's spectral_norm does not)"
                 )
             with torch.autocast(losses.device.type, enabled=False):  # the caller's, if any
                 self._clip(self._scaled(losses), calls, hidden, rows, real)
@@ -429,6 +430,8 @@ class Clipper:
         if self.cohort is None:
             return
         if self.adaptive is not None:
+            # A rank without a record has counted nothing yet, not even on its device.
+            self.below = self.below.to(next(iter(self.parameters.values())).device)
             self.cohort.add_up([self.below])
         if self._sharded:  # the sums were added up as they were formed
             return
