@@ -28,11 +28,13 @@ from dpft.tasks.keeping import keeping_of
 from dpft.tasks.objectives.base import Instance, Objective, cut_in_encoding
 from dpft.tasks.objectives.encoding import encoded
 from dpft.tasks.objectives.independence import check_independence
+from dpft.tasks.objectives.mixed import Mixed, check_blank, check_supported
 from dpft.tasks.objectives.records import Record
 from dpft.tasks.owners import Owners
 from dpft.tasks.units import Records, TrainingSet, Users
 from dpft.tasks.views import Joined
 from dpft.training import own_parts
+from dpft.training.devices import rounds_like
 from dpft.training.held_out import HeldOut, check_scored, held_out_records
 from dpft.training.mechanisms import attach_clipper, make_mechanism
 from dpft.training.progress import Progress
@@ -129,8 +131,7 @@ class Prepared:
             # Another machine rounds differently: the same noise on a slightly different sum would
             # be a second release that nobody counted.
             "compute": {
-                "device": self.parts.loaded.model.device.type,
-                "threads": torch.get_num_threads(),
+                **rounds_like(self.parts.loaded.model.device),
                 **self.cohort.layout,  # sums of shares are added up in another order
                 **({} if self.units.shapes is None else {"shapes": "fixed"}),
                 **({"plugins": dict(self.own)} if self.own else {}),
@@ -178,8 +179,6 @@ def prepare(
         audit = Stage(run, task)
     device = device_of(run.device)
     if run.precision != "float32":
-        from dpft.tasks.objectives.mixed import Mixed, check_range, check_supported
-
         check_supported(run.precision, device)
     size += run.audit.planted + run.audit.slots
     with progress.phase("loading", None, note=run.model.name):
@@ -224,7 +223,7 @@ def prepare(
     key = keys.public_key(run.seed)
     if directory is not None and mechanism.private:
         runs.check_ledger(directory.path, mechanism.steps)
-    if directory is not None and mechanism.noise_multiplier:
+        # Of no steps too, which need no noise: a plain fingerprint of the records is a release.
         key = directory.noise_key(run.privacy.noise_seed)
     key = cohort.from_first(key)  # a secret key lies in the folder, which is the first rank's
     trained = objective if run.precision == "float32" else Mixed(objective, run.precision)
@@ -237,8 +236,12 @@ def prepare(
             f"every step computes {mechanism.max_batch:,} {task.unit_noun}s of "
             f"{objective.widest()[0]} positions, drawn or not (sampling=truncated_poisson)"
         )
-    if run.precision == "float16":
-        check_range(trained, loaded.model, clipper)
+    if parts.pipeline is None or run.precision == "float16":
+        check_blank(trained, loaded.model, clipper, run.precision)
+        if cohort.sharded:
+            from dpft.parallel.sharded import reshard
+
+            reshard(loaded.model)
     if mechanism.private:
         budget = None if shapes is None else run.optim.token_budget
         whole = loaded.model if parts.pipeline is None else parts.pipeline.stages

@@ -79,9 +79,9 @@ class Talk:
 
     def _prompt(self, text: str) -> tuple[int, ...]:
         record: Any = TextRecord((text,), "")
-        if self._trained.task.unconditional:
-            tokenizer = self._trained.loaded.text_tokenizer
-            return (int(tokenizer.eos_token_id), *token_ids(tokenizer, [text])[0])
+        if self._trained.task.unconditional:  # a text that has begun already
+            ((opening, _),) = self._objective.prompts([record], self._settings)
+            return (*opening, *token_ids(self._trained.loaded.text_tokenizer, [text])[0])
         if self.has_turns:
             record = Conversation((*self._system, *self._said, (ANSWERS, "")))
         ((prompt, _),) = self._objective.prompts([record], self._settings)
@@ -92,7 +92,8 @@ class _Streamer(TextStreamer):
     """Pieces of text as they are finished, without the prompt and special tokens."""
 
     def __init__(self, tokenizer: Any, tell: Callable[[str], None]) -> None:
-        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        plain: Any = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        super().__init__(tokenizer, skip_prompt=True, **plain)
         self._tell = tell
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:

@@ -24,8 +24,8 @@ from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.models.save import save_model
 from dpft.tasks.e2e import E2E
-from dpft.tasks.objectives.encoder_decoder import around
 from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.objectives.tokens import around
 from dpft.tasks.own_texts import LanguageModeling, TextToText
 
 TEXT = Needs("causal", source=True)

@@ -21,7 +21,7 @@ from dpft.tasks.objectives.dealing import answered
 from dpft.tasks.objectives.decode import decode
 from dpft.tasks.objectives.evaluation import evaluating, longest_first
 from dpft.tasks.objectives.records import TextRecord
-from dpft.tasks.objectives.tokens import token_ids
+from dpft.tasks.objectives.tokens import around, ids_behind, joins, token_ids
 
 if TYPE_CHECKING:
     from dpft.parallel.cohort import Cohort
@@ -101,10 +101,11 @@ class Causal:
         return self.encode_all([record])[0]
 
     def encode_all(self, records: Sequence[Any]) -> list[CausalExample]:
-        texts = []
+        texts, before = list[str](), list[str]()
         for record in records:
             texts += [*record.segments, self._space(record) + record.target]
-        ids = iter(token_ids(self.tokenizer, texts))
+            before += self._standing_before(record)
+        ids = iter(self._ids_behind(texts, before))
         return [
             self._example([next(ids) for _ in record.segments], next(ids)) for record in records
         ]
@@ -257,8 +258,37 @@ class Causal:
 
     @cached_property
     def _frame(self) -> list[list[int]]:
-        """Tokens of ``before`` and ``after``."""
-        return token_ids(self.tokenizer, (self.before, self.after))
+        """Tokens of ``before``, and what the tokenizer begins a text with, and of ``after``."""
+        behind = self.tokenizer.eos_token if self.ends else "a"
+        before, after = self._ids_behind((self.before, self.after), ("", str(behind)))
+        return [[*self._start, *before], after]
+
+    @cached_property
+    def _start(self) -> list[int]:
+        """What the tokenizer puts before a text: the start token of Llama or Gemma, often none.
+
+        Whoever has the model asks it with that.
+        """
+        return around(self.tokenizer, target=False)[0]
+
+    @cached_property
+    def _joins(self) -> bool:
+        return joins(self.tokenizer)
+
+    def _ids_behind(self, texts: Sequence[str], before: Sequence[str]) -> list[list[int]]:
+        """The tokens of pieces; ``before`` stands before each."""
+        if self._joins:
+            return token_ids(self.tokenizer, texts)
+        return ids_behind(self.tokenizer, texts, before)
+
+    def _standing_before(self, record: TextRecord) -> list[str]:
+        """What stands right before each segment, and before the target."""
+        end = str(self.tokenizer.eos_token)
+        found, prior = list[str](), self.before
+        for segment in record.segments:
+            found.append(prior)
+            prior = end if self.ends else segment or prior
+        return [*found, self._last_text(record) or prior]
 
     def _last_text(self, record: TextRecord) -> str:
         """What stands right before the target; nothing where that is an end token."""
@@ -272,7 +302,7 @@ class Causal:
 
     def _prompt(self, record: TextRecord, room: int) -> tuple[tuple[int, ...], int]:
         """A prompt, and how many tokens its source lost."""
-        segments = token_ids(self.tokenizer, record.segments)
+        segments = self._ids_behind(record.segments, self._standing_before(record)[:-1])
         before, source, after, lost = self._pieces(segments)
         # Where targets are cut, training shows the source up to the last position but one.
         kept = self._cut(source, len(before) + len(after), room if self.cut == "source" else 1)

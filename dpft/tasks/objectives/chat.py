@@ -63,7 +63,9 @@ class Chat(Causal):
 
     def encode_all(self, records: Sequence[Conversation]) -> list[CausalExample]:
         spans = [list(self._spans(record.turns)) for record in records]
-        ids = iter(self._tokens([*chain.from_iterable(chain(*spans))]))
+        texts = [[*chain.from_iterable(one)] for one in spans]
+        before = [text for one in texts for text in ("", *one[:-1])]
+        ids = iter(self._tokens([*chain.from_iterable(texts)], before))
         made = self._of_all if self.train_on == "all" else self._of_exchanges
         return [made([(next(ids), next(ids)) for _ in one]) for one in spans]
 
@@ -206,7 +208,8 @@ class Chat(Causal):
         return tuple(kept), len(whole) - len(kept)
 
     def _ids(self, turns: Turns) -> list[int]:
-        return self._tokens([self._rendered(self._marked(turns), asks=True)])[0] or [self._end]
+        whole = self._rendered(self._marked(turns), asks=True)
+        return self._tokens([whole], [""])[0] or [self._end]
 
     @cached_property
     def _special(self) -> tuple[str, ...]:
@@ -234,10 +237,12 @@ class Chat(Causal):
         # A mark that is there already goes: it would be read as such.
         return [(role, pattern.sub(mark, _MARKS.sub("", said))) for role, said in turns]
 
-    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Of each text that a template wrote around marked turns."""
+    def _tokens(self, texts: Sequence[str], before: Sequence[str]) -> list[list[int]]:
+        """Of each text that a template wrote around marked turns, behind another one or none."""
         split = [_MARKS.split(text) for text in texts]  # text, number, text, number, ..., text
-        ids = iter(token_ids(self.tokenizer, [*chain.from_iterable(one[::2] for one in split)]))
+        pieces = [*chain.from_iterable(one[::2] for one in split)]
+        behind = [x for one, first in zip(split, before, strict=True) for x in (first, *one[1::2])]
+        ids = iter(self._ids_behind(pieces, behind))
         found = []
         for one in split:
             tokens = list(next(ids))

@@ -102,7 +102,10 @@ def decode(
         )[:, 1 if encoder else width :]
         # What is short may be padded with end tokens too: a row without any is one that had none.
         finished = (output == end).any(1).tolist()
-        replies = tokenizer.batch_decode(output, skip_special_tokens=True)
+        # The tokens as they are: a tokenizer may take the blank before a full stop away.
+        replies = tokenizer.batch_decode(
+            output, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
         return list(zip(map(str.strip, replies), finished, strict=True))
 
     with evaluating(model), own_settings(model, end, padding, start):

@@ -13,15 +13,13 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
-from dpft.config.errors import ModelError
 from dpft.privacy.shapes import padded
 from dpft.privacy.token_losses import token_losses
 from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.causal import Causal, CausalExample
 from dpft.tasks.objectives.records import TextRecord
-from dpft.tasks.objectives.tokens import token_ids
+from dpft.tasks.objectives.tokens import around
 
 
 @dataclass(frozen=True)
@@ -104,36 +102,15 @@ class EncoderDecoder(Causal):
     def _space(self, record: TextRecord) -> str:
         return ""  # nothing is written before it
 
+    def _standing_before(self, record: TextRecord) -> list[str]:
+        return [""] * (1 + len(record.segments))
+
     @cached_property
     def _frame(self) -> list[list[int]]:
         before, after = super()._frame
-        first, last = around(self.tokenizer, target=False)
-        return [[*first, *before], [*after, *last]]
+        return [before, [*after, *around(self.tokenizer, target=False)[1]]]
 
     @cached_property
     def _around_target(self) -> tuple[list[int], list[int]]:
         first, last = around(self.tokenizer, target=True)
         return first, last if self._end in last else [*last, self._end]
-
-
-def around(tokenizer: PreTrainedTokenizerBase, target: bool) -> tuple[list[int], list[int]]:
-    """The tokens that a tokenizer puts before and behind a text.
-
-    Args:
-        tokenizer: asked with a text of one letter.
-        target: whether the text is one to write: some put another language's token there.
-
-    Raises:
-        ModelError: if what it makes of a text does not contain the text.
-    """
-    text = "a"
-    whole = tokenizer(text_target=text) if target else tokenizer(text)
-    ids: list[int] = whole["input_ids"]
-    (inner,) = token_ids(tokenizer, [text])
-    for place in range(len(ids) - len(inner) + 1):
-        if ids[place : place + len(inner)] == inner:
-            return ids[:place], ids[place + len(inner) :]
-    raise ModelError(
-        f"{type(tokenizer).__name__} makes the tokens {ids} of {text!r} as a whole text and "
-        f"{inner} of it alone; expected a tokenizer that puts its own tokens around a text's"
-    )

@@ -106,10 +106,11 @@ def longest_first(examples: Sequence[Any], size: int) -> Iterator[list[int]]:
 
 @torch.no_grad()
 def finite_on_a_blank(objective: Losses, model: nn.Module) -> bool:
-    """Whether the model has a finite loss for an example that is nobody's.
+    """Whether the model has a finite loss for an example that is nobody's, beside padding.
 
     Guarantee: it follows from the weights alone, so that of released ones it may be told.
     """
-    batch = objective.collate([objective.blank()]).to(next(model.parameters()).device)
+    blank = objective.blank()
+    batch = objective.collate([blank], objective.widths(blank)).to(next(model.parameters()).device)
     with evaluating(model):
         return bool(objective.losses(model, batch).isfinite().all())

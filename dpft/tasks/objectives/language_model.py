@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dpft.config.schema import Decode
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LanguageModel(Causal):
-    """Write a whole text, given the end token alone.
+    """Write a whole text, given what the tokenizer begins one with, or else the end token alone.
 
     A text that is longer than ``max_length`` is cut, and the end token with it. Predictions hold no
     text: only how likely the reference is, over the tokens that were kept.
@@ -27,14 +28,19 @@ class LanguageModel(Causal):
     def encode_all(self, records: Sequence[TextRecord]) -> list[CausalExample]:
         end = self.tokenizer.eos_token_id
         targets = [[*ids, end] for ids in token_ids(self.tokenizer, [r.target for r in records])]
-        kept = [tuple(target[: self.max_length - 1]) for target in targets]
+        kept = [tuple(target[: self.max_length - len(self.opening)]) for target in targets]
         return [
-            CausalExample((end,), some, cut_target=len(target) - len(some))
+            CausalExample(self.opening, some, cut_target=len(target) - len(some))
             for target, some in zip(targets, kept, strict=True)
         ]
 
+    @cached_property
+    def opening(self) -> tuple[int, ...]:
+        """The tokens that a text follows."""
+        return tuple(self._start) or (self.tokenizer.eos_token_id,)
+
     def _prompt(self, record: TextRecord, room: int) -> tuple[tuple[int, ...], int]:
-        return (self.tokenizer.eos_token_id,), 0
+        return self.opening, 0
 
     def predict(
         self,

@@ -72,26 +72,37 @@ class Mixed:
             ) from error
 
 
-def check_range(trained: Losses, model: nn.Module, clipper: Clipper) -> None:
-    """Refuse a model whose numbers leave float16's range for a blank already, which is nobody's.
+def check_blank(trained: Losses, model: nn.Module, clipper: Clipper, precision: str) -> None:
+    """Refuse a model whose loss of a blank, which is nobody's, is no number before any step.
 
-    Every record's loss would be infinite and every record left out, by a run that learns nothing.
+    It is padded as records are. Every record's loss would be one too and every record left out, by
+    a run that learns nothing: alone and among others alike, so that comparing them does not tell.
 
     Args:
-        trained: in half precision.
+        trained: the losses in that precision.
         model: on its device.
         clipper: attached to it.
+        precision: of the run.
 
     Raises:
         ModelError: if the loss of a blank is not finite.
     """
     with clipper.paused():
         finite = finite_on_a_blank(trained, model)
-    if not finite:
+    if finite:
+        return
+    said = f"{type(model).__name__} has no finite loss for an empty record"
+    if precision == "float16":
         raise ModelError(
-            f"{type(model).__name__} has no finite loss for an empty record: its numbers go beyond "
-            "65504, the largest of float16; type precision=bfloat16 or precision=float32"
+            f"{said}: its numbers go beyond 65504, the largest of float16; type "
+            "precision=bfloat16 or precision=float32"
         )
+    other = "" if precision == "float32" else ", or type precision=float32"
+    raise ModelError(
+        f"{said}, so it would learn from none: its weights are no numbers, or its attention makes "
+        "none of padding, as some kernels of some GPUs do; expected a model that computes numbers "
+        f"beside padding: use another model or another version of torch{other}"
+    )
 
 
 def check_supported(precision: str, device: torch.device) -> None:

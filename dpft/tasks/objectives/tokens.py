@@ -7,6 +7,11 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from dpft.config.errors import ModelError
+
+# Texts that hardly any tokenizer joins with what follows: see `ids_behind`.
+_ANCHORS = ("\n", ":", "a")
+
 
 def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
     """The tokens of each text, without special ones: as ``tokenizer.encode`` has them.
@@ -22,6 +27,38 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[
         ]
     found = backend.encode_batch_fast(list(texts), add_special_tokens=False)
     return [encoding.ids if text else [] for text, encoding in zip(texts, found, strict=True)]
+
+
+def joins(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the tokens of two texts are those of both together.
+
+    SentencePiece's put a blank before whatever is a text of its own.
+    """
+    spaced, glued, one, after_space, after = token_ids(tokenizer, ["a b", "a:", "a", " b", ":"])
+    return spaced == [*one, *after_space] and glued == [*one, *after]
+
+
+def ids_behind(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], before: Sequence[str]
+) -> list[list[int]]:
+    """The tokens of texts that follow others, for a tokenizer that does not join them by itself.
+
+    Args:
+        tokenizer: see `joins`.
+        texts: pieces of longer texts.
+        before: what stands right before each; empty: it begins one.
+    """
+    found = []
+    for text, other in zip(texts, before, strict=True):
+        (ids,) = token_ids(tokenizer, [text])
+        # Where both share a token, what the second is behind any other text.
+        for anchor in (other, *_ANCHORS) if other and text else ():
+            given, whole = token_ids(tokenizer, [anchor, anchor + text])
+            if whole[: len(given)] == given:
+                ids = whole[len(given) :]
+                break
+        found.append(ids)
+    return found
 
 
 def special_texts(tokenizer: PreTrainedTokenizerBase) -> set[str]:
@@ -64,3 +101,26 @@ def fast_backend(tokenizer: PreTrainedTokenizerBase) -> Any:
     backend.no_padding()
     backend.encode_special_tokens = tokenizer.split_special_tokens
     return backend
+
+
+def around(tokenizer: PreTrainedTokenizerBase, target: bool) -> tuple[list[int], list[int]]:
+    """The tokens that a tokenizer puts before and behind a text.
+
+    Args:
+        tokenizer: asked with a text of one letter.
+        target: whether the text is one to write: some put another language's token there.
+
+    Raises:
+        ModelError: if what it makes of a text does not contain the text.
+    """
+    text = "a"
+    whole = tokenizer(text_target=text) if target else tokenizer(text)
+    ids: list[int] = whole["input_ids"]
+    (inner,) = token_ids(tokenizer, [text])
+    for place in range(len(ids) - len(inner) + 1):
+        if ids[place : place + len(inner)] == inner:
+            return ids[:place], ids[place + len(inner) :]
+    raise ModelError(
+        f"{type(tokenizer).__name__} makes the tokens {ids} of {text!r} as a whole text and "
+        f"{inner} of it alone; expected a tokenizer that puts its own tokens around a text's"
+    )

@@ -5,11 +5,22 @@ from types import SimpleNamespace
 from dpft.config.schema import Decode
 
 
+class Letters:
+    """A tokenizer whose tokens are letters."""
+
+    def __init__(self, end):
+        self.eos_token, self.eos_token_id = end, ord(end)
+
+    def __call__(self, text):
+        return {"input_ids": self.encode(text)}
+
+    def encode(self, text, **settings):
+        return [ord(c) for c in text]
+
+
 def letters_with(end):
-    """A tokenizer whose tokens are letters, and whose end token is ``end``."""
-    return SimpleNamespace(
-        eos_token_id=ord(end), encode=lambda text, **settings: [ord(c) for c in text]
-    )
+    """Letters, whose end token is ``end``."""
+    return Letters(end)
 
 
 def loaded_letters(end, positions=None):

@@ -14,7 +14,7 @@ from dpft.reproduce.tables.matching import match_key
 from dpft.runs import RunDirectory, config_hash, read_ledger
 from dpft.tasks import load_task
 from dpft.tasks.objectives.base import Batch
-from dpft.tasks.objectives.mixed import Mixed, check_range, check_supported
+from dpft.tasks.objectives.mixed import Mixed, check_blank, check_supported
 from dpft.training import setup as preparation
 from dpft.training.progress import Progress
 from dpft.training.run import run_experiment
@@ -134,17 +134,39 @@ def test_a_model_beyond_float16_is_refused():
         def blank(self):
             return torch.ones(64)
 
+        def widths(self, example):
+            return (64,)
+
         def collate(self, examples, widths=None):
             return Batch({"x": torch.stack(list(examples))})
 
     model = nn.Linear(64, 3)
     clipper = make_clipper(model, threshold=0.1)
-    check_range(Mixed(Blanks(), "float16"), model, clipper)
+    check_blank(Mixed(Blanks(), "float16"), model, clipper, "float16")
     with torch.no_grad():
         model.weight.fill_(1e4)
-    check_range(Mixed(Blanks(), "bfloat16"), model, clipper)
+    check_blank(Mixed(Blanks(), "bfloat16"), model, clipper, "bfloat16")
     with pytest.raises(ModelError, match=r"Linear has no finite loss.*precision=bfloat16"):
-        check_range(Mixed(Blanks(), "float16"), model, clipper)
+        check_blank(Mixed(Blanks(), "float16"), model, clipper, "float16")
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+def test_attention_that_makes_no_numbers_of_padding_is_refused(tmp_path, monkeypatch, precision):
+    """As kernels of some GPUs: every padded record would be left out, alone and among others."""
+    genuine = nn.functional.scaled_dot_product_attention
+
+    def broken(query, key, value, attn_mask=None, **more):
+        out = genuine(query, key, value, attn_mask=attn_mask, **more)
+        if attn_mask is None:
+            return out
+        seen = attn_mask if attn_mask.dtype == torch.bool else attn_mask > -1e30
+        return out.masked_fill(~seen.any(-1, keepdim=True), float("nan"))
+
+    monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", broken)
+    settings = [*SMALL, f"precision={precision}", "eps=3", f"runs_dir={tmp_path}", "name=run"]
+    with pytest.raises(ModelError, match="attention makes none of padding"):
+        run_experiment(parse(compose(settings)))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_number_that_float16_does_not_have_is_told_by_name():

@@ -1,0 +1,120 @@
+"""Tokenizers that begin every text with a token, or with a blank: Llama's, Gemma's, Mistral's."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from dpft.config.schema import Decode
+from dpft.tasks.objectives.causal import Causal
+from dpft.tasks.objectives.chat import Chat
+from dpft.tasks.objectives.decode import decode
+from dpft.tasks.objectives.language_model import LanguageModel
+from dpft.tasks.objectives.records import Conversation, TextRecord
+from dpft.tasks.objectives.tokens import joins
+
+SOME = SimpleNamespace(max_new_tokens=4)
+
+
+def with_start():
+    """Words, behind a start token."""
+    words = ["<s>", "</s>", "<unk>", "a", "b", "c", "d", ":"]
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, "<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 0)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def with_blanks(scheme):
+    """SentencePiece's: a blank before every text (``always``), or before the first part of one."""
+    words = ["\u2581", "\u2581\u2581", "[Q]", "[A]", ":", "\n"]
+    for word in ("Say", "yes", "Answer", "no", "[Q]", "[A]", "hi", "more", ":", "."):
+        words += [f"\u2581{word}", word]
+    vocabulary = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0)]
+    vocabulary += [(word, -2.0) for word in dict.fromkeys(words)]
+    made = Tokenizer(models.Unigram(vocabulary, unk_id=0))
+    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+    made.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def test_a_prompt_is_what_strangers_ask():
+    tokenizer = with_start()
+    objective = Causal(tokenizer, 32, ends=False, after=" :")
+    example = objective.encode(TextRecord(("a b",), "c d"))
+    asked = tokenizer("a b :")["input_ids"]
+    assert list(example.prompt) == asked
+    assert objective.prompts([TextRecord(("a b",), "")], SOME) == [(tuple(asked), 0)]
+    assert [*example.prompt, *example.target] == tokenizer("a b : c d</s>")["input_ids"]
+
+
+def test_a_text_begins_as_the_tokenizer_begins_one():
+    tokenizer = with_start()
+    objective = LanguageModel(tokenizer, 4)
+    example = objective.encode(TextRecord((), "a b c d"))
+    assert [*example.prompt, *example.target] == tokenizer("a b c")["input_ids"]
+    assert example.cut_target == 2
+    assert objective.prompts([TextRecord((), "")], SOME) == [((0,), 0)]
+
+
+@pytest.mark.parametrize("scheme", ["always", "first"])
+def test_pieces_have_the_tokens_of_the_whole(scheme):
+    tokenizer = with_blanks(scheme)
+    assert not joins(tokenizer)
+    objective = Causal(tokenizer, 32, before="Say", after="\nAnswer:", ends=False)
+    example = objective.encode(TextRecord((" yes",), "no"))
+    whole = tokenizer("Say yes\nAnswer: no")["input_ids"]
+    assert [*example.prompt, *example.target] == [*whole, tokenizer.eos_token_id]
+    ((asked, _),) = objective.prompts([TextRecord((" yes",), "")], SOME)
+    assert asked == example.prompt
+
+
+@pytest.mark.parametrize("scheme", ["always", "first"])
+def test_segments_behind_an_end_token_have_the_tokens_of_the_whole(scheme):
+    tokenizer = with_blanks(scheme)
+    example = Causal(tokenizer, 32).encode(TextRecord(("Say yes", "more"), "no"))
+    whole = tokenizer("Say yes</s>more</s> no</s>")["input_ids"]
+    assert [*example.prompt, *example.target] == whole
+
+
+@pytest.mark.parametrize("scheme", ["always", "first"])
+def test_turns_are_trained_as_they_are_asked(scheme):
+    template = (
+        "{{ bos_token }}{% for m in messages %}{% if m.role=='user' %}[Q] {{ m.content }} [A]"
+        "{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
+    )
+    objective = Chat(with_blanks(scheme), 64, template=template)
+    said = ("hi", "yes", "more", "no")
+    talk = Conversation((*zip(("user", "assistant") * 2, said, strict=True),))
+    example = objective.encode(talk)
+    ((asked, _),) = objective.prompts([talk], SOME)
+    assert (*example.prompt, *example.target)[: len(asked)] == asked
+
+
+def test_what_was_written_is_not_tidied(monkeypatch):
+    """A tokenizer may ask to take the blank before a full stop away, and metrics count tokens."""
+    tokenizer = with_blanks("always")
+    tokenizer.clean_up_tokenization_spaces = True
+    config = GPT2Config(n_layer=1, n_head=1, n_embd=4, vocab_size=len(tokenizer), eos_token_id=2)
+    model = GPT2LMHeadModel(config)
+    words = ["\u2581Say", "\u2581:", "\u2581yes", "\u2581.", "</s>"]
+    written = tokenizer.convert_tokens_to_ids(words)
+
+    def generate(input_ids, **settings):
+        return torch.cat([input_ids, torch.tensor([written])], dim=1)
+
+    monkeypatch.setattr(model, "generate", generate)
+    (one,) = decode(model, tokenizer, [(1,)], Decode(beams=1, max_new_tokens=9), 0)
+    assert one.text == "Say : yes ."
+
+
+def test_byte_pairs_join_texts_by_themselves(tiny):
+    assert joins(tiny.tokenizer)
