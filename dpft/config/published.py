@@ -28,6 +28,8 @@ _PUBLISHED: Mapping[tuple[str, str], tuple[int, ...]] = {
     ("gtsrb", "test"): (12630,),
     ("food101", "test"): (25250,),
 }
+# Tasks with a data set of their own; all others read files that the user names.
+PUBLISHED_TASKS = frozenset(task for task, _ in _PUBLISHED)
 
 
 def is_other_size(count: int, published: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dpft.config.published import PUBLISHED_TASKS
 from dpft.privacy.guarantee import SHUFFLED, Guarantee
 from dpft.privacy.rounding import delta, up
 
@@ -21,10 +22,11 @@ _WHERE = "dpft select chooses among private runs at a smaller price: docs/how-to
 
 
 def remarks(records: Sequence[Mapping[str, Any]], searched: bool = False) -> list[str]:
-    """A paragraph for each task that several private runs were trained on.
+    """A paragraph for each data set that several private runs were trained on.
 
-    Runs of a task count as runs on the same records, whichever files they read: a total over too
-    many is safe. Records and users are told apart, since epsilons of different units do not add up.
+    Runs of a published task count as runs on the same records, whichever files they read, and so
+    do all runs on files of one's own, whatever is made of them: a total over too many is safe.
+    Records and users are told apart, since epsilons of different units do not add up.
 
     Args:
         records: of finished runs, see `dpft.runs.RunRecord`; those without privacy are passed over.
@@ -34,9 +36,10 @@ def remarks(records: Sequence[Mapping[str, Any]], searched: bool = False) -> lis
     for record in records:
         guarantee = Guarantee.of_record(record)
         if guarantee.kind == "private":
-            key = (str(record["dataset"]["task"]), guarantee.noun)
+            task = str(record["dataset"]["task"])
+            key = (task if task in PUBLISHED_TASKS else "", guarantee.noun)
             groups.setdefault(key, []).append(record)
-    return [_remark(*key, group, searched) for key, group in groups.items() if len(group) > 1]
+    return [_remark(noun, each, searched) for (_, noun), each in groups.items() if len(each) > 1]
 
 
 def composed(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
@@ -81,8 +84,11 @@ def _curve(record: Mapping[str, Any]) -> RDPCurve:
     )
 
 
-def _remark(task: str, unit: str, records: Sequence[Mapping[str, Any]], searched: bool) -> str:
-    trained = f"{len(records)} runs were trained with privacy on {task}."
+def _remark(unit: str, records: Sequence[Mapping[str, Any]], searched: bool) -> str:
+    tasks = dict.fromkeys(str(record["dataset"]["task"]) for record in records)
+    trained = f"{len(records)} runs were trained with privacy on {' and '.join(tasks)}."
+    if len(tasks) > 1:
+        trained += " They count as runs on the same records."
     seeds = [record.get("seeds", {}).get("noise") for record in records]
     explicit = [seed for seed in seeds if seed is not None]
     if len(set(explicit)) < len(explicit):

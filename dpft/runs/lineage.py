@@ -57,12 +57,17 @@ def descent(record: Mapping[str, Any]) -> str:
     Args:
         record: of the run, see `dpft.runs.RunRecord`.
     """
-    return labelled([*_of_weights(record), *_trained(record)])
+    return written([*_of_weights(record), *_trained(record)])
 
 
-def labelled(labels: Sequence[str]) -> str:
+def written(labels: Sequence[str]) -> str:
     """The content of `FILE`."""
-    return json.dumps({"labels": [*labels]}, indent=2) + "\n"
+    return json.dumps(labelled(labels), indent=2) + "\n"
+
+
+def labelled(labels: Sequence[str]) -> dict[str, list[str]]:
+    """What of a file's content `ancestry` reads: a checkpoint's manifest has more."""
+    return {"labels": [*labels]}
 
 
 def ancestry(file: Path | None) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
+from dpft.config.track import SERVICES
 from dpft.privacy import accounting, keys
 from dpft.privacy.accounting import Trials
 from dpft.runs.atomic import owners_folder, write_atomic
@@ -123,7 +124,8 @@ def check(candidates: Sequence[Candidate]) -> None:
 
     Raises:
         ConfigError: for a candidate without privacy, with shuffled batches, with a folder or noise
-            that several trials would share, or on other records than the first.
+            that several trials would share, with a tracker that shows trials to others, or on
+            other records than the first.
     """
     for candidate in candidates:
         run, typed = candidate.run, " ".join(candidate.overrides) or "the defaults"
@@ -142,6 +144,12 @@ def check(candidates: Sequence[Candidate]) -> None:
             raise ConfigError(
                 f"{typed}: got replay={run.replay}, so that a trial could spend more than its "
                 "candidate, on which the price rests; expected replay=exact: leave it out"
+            )
+        if run.track.name in SERVICES:
+            raise ConfigError(
+                f"{typed}: got track={run.track.name}, which others may read: how many trials "
+                "there were, and what each scored, is secret, and the price rests on that; "
+                "expected track=none, csv or tensorboard, which stay with the trials"
             )
         if run.name is not None:
             raise ConfigError("got name=...; trials have folders of their own: type --name NAME")

@@ -23,6 +23,17 @@ CPU = "cpu"
 _GIB, _GIGA, _TERA, _MICRO = 2**30, 1e9, 1e12, 1e-6
 
 
+def rounds_like(device: torch.device) -> dict[str, Any]:
+    """What decides how sums are rounded: a step that is repeated must have the same.
+
+    On a CPU the digest of a step would tell of other packages. On a GPU there is none.
+    """
+    told: dict[str, Any] = {"device": device.type, "threads": torch.get_num_threads()}
+    if device.type == "cuda":
+        told |= {"gpu": torch.cuda.get_device_name(device), "torch": torch.__version__}
+    return told
+
+
 @dataclass(frozen=True)
 class Device:
     """One device.

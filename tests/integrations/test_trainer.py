@@ -83,7 +83,7 @@ def llama(dtype=torch.float32):
     return LlamaForCausalLM(config).to(dtype)
 
 
-def gpt2():
+def gpt2(**more):
     torch.manual_seed(1)
     return GPT2LMHeadModel(
         GPT2Config(
@@ -94,6 +94,7 @@ def gpt2():
             vocab_size=VOCAB,
             bos_token_id=1,
             eos_token_id=2,
+            **more,
         )
     )
 
@@ -115,6 +116,7 @@ def trainer_of(folder, model=None, data=None, kind=PrivateTrainer, privacy=PRIVA
         name: more.pop(name)
         for name in (
             "callbacks",
+            "collator",
             "per_example_loss",
             "compute_metrics",
             "eval_dataset",
@@ -354,6 +356,69 @@ def test_a_model_that_was_trained_before_says_so_and_a_saved_one_will(tmp_path):
     assert "the base model was trained before" in second.privacy.card()
     second.save_model(str(tmp_path / "second" / "model"))
     assert ancestry(tmp_path / "second" / "model" / "dpft.json")[0] == label
+
+
+def test_a_checkpoint_and_a_model_in_memory_say_that_they_were_trained_before(unbroken, tmp_path):
+    folder, _ = unbroken
+    (label,) = ancestry(folder / "checkpoint-4" / "dpft.json")
+    assert "PrivateTrainer" in label
+    first = trainer_of(tmp_path / "first", max_steps=1)
+    assert first.privacy.ancestry == ()
+    first.train()
+    same_run = trainer_of(tmp_path / "first", first.model, max_steps=1)
+    assert same_run.privacy.ancestry == ()
+    second = trainer_of(tmp_path / "second", first.model, max_steps=1)
+    second.train()
+    assert "the base model was trained before" in second.privacy.card()
+    assert len(second.privacy.descent()) == 2
+
+
+def test_an_adapter_that_was_merged_says_that_it_was_trained_before(tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    adapted = get_peft_model(
+        gpt2(), LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    )
+    first = trainer_of(tmp_path / "first", adapted, max_steps=1)
+    first.train()
+    merged = adapted.merge_and_unload()
+    for parameter in merged.parameters():
+        parameter.requires_grad_(True)
+    assert len(trainer_of(tmp_path / "second", merged, max_steps=1).privacy.ancestry) == 1
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_an_end_token_that_is_never_trained_is_warned_of(tmp_path, caplog, hidden):
+    """As where padding is the end token, and a collator takes padding out of the labels."""
+
+    def ended(rows):
+        batch = collate([{"input_ids": [*row["input_ids"], 2]} for row in rows])
+        if hidden:
+            batch["labels"] = batch["labels"].masked_fill(batch["input_ids"] == 2, -100)
+        return batch
+
+    trainer_of(tmp_path, gpt2(), collator=ended, max_steps=1).train()
+    assert ("will not learn to stop" in caplog.text) == hidden
+
+
+@pytest.mark.parametrize("change", ["dropout", "collator", "loss"])
+def test_a_forward_that_changed_is_noticed_though_no_step_has_a_digest(
+    broken, tmp_path, monkeypatch, change
+):
+    """As on a GPU, where sums are not rounded alike and nothing else would tell."""
+    monkeypatch.setattr("dpft.integrations.transformers.spending.release_digest", lambda *_: "same")
+    more = {}
+    if change == "dropout":
+        more["model"] = gpt2(resid_pdrop=0.3)
+    elif change == "collator":
+        more["collator"] = lambda rows: collate(rows)
+    else:
+        known = loss_of(gpt2())
+        more["per_example_loss"] = lambda model, inputs: known(model, inputs)
+    trainer = again(broken, tmp_path, **more)
+    with pytest.raises(runs.LedgerMismatchError, match="forward"):
+        trainer.train(resume_from_checkpoint=True)
+    assert trainer.privacy.steps_spent == 6
 
 
 # --- what is told --------------------------------------------------------------------------------

@@ -65,12 +65,16 @@ def test_evaluation_and_the_best_checkpoint_change_no_release(tmp_path):
     assert trainer.privacy.epsilon == plain.privacy.epsilon  # the choice is among releases
 
 
-def test_a_run_that_stopped_early_has_spent_its_steps_alone(tmp_path):
+def test_a_run_that_stopped_early_states_the_epsilon_of_all_steps(tmp_path):
+    """When it stopped follows from its releases: its own steps bound nothing."""
     early = EarlyStoppingCallback(1)
     trainer = trainer_of(tmp_path, gpt2(), **SAVED, **scored(2, 1, 0), callbacks=[early])
     trainer.train()
     assert trainer.state.global_step == trainer.privacy.steps_spent == 4
-    assert trainer.privacy.epsilon == trainer.privacy.mechanism.epsilon_after(4)
+    mechanism = trainer.privacy.mechanism
+    assert trainer.privacy.epsilon == mechanism.epsilon_after(mechanism.steps)
+    assert mechanism.steps > 4
+    assert trainer.privacy.guarantee().epsilon == mechanism.epsilons()
 
 
 @pytest.mark.parametrize("asked", [{"num_train_epochs": 2}, {"max_steps": 3}, {"max_steps": 9}])
@@ -119,6 +123,14 @@ def test_trackers_among_callbacks_are_looked_at_too(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="WANDB_WATCH=gradients"):
         trainer_of(tmp_path, callbacks=[Reporting()])
     trainer_of(tmp_path, privacy=logged, callbacks=[ProgressCallback()])
+
+
+def test_a_callback_that_would_upload_the_folder_is_refused(tmp_path):
+    """As dvclive's does when it is made so, without any variable in the environment."""
+    callback = TrainerCallback()
+    callback._log_model = "all"
+    with pytest.raises(ConfigError, match="log_model='all'"):
+        trainer_of(tmp_path, callbacks=[callback])
 
 
 # --- callbacks that meddle ------------------------------------------------------------------------

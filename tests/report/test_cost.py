@@ -88,6 +88,15 @@ def test_a_remark_for_each_data_set_of_several_private_runs():
     assert "run with shuffled batches" in remarks([record(sampling="shuffle"), record()])[0]
 
 
+def test_files_of_ones_own_count_as_the_same_records_whatever_is_made_of_them():
+    """Text to text and language modelling may read one file, and a plugin's task any."""
+    for one, other in (("text2text", "language_modeling"), ("chat", "mine")):
+        both = [record(task=one), record(task=other)]
+        (said,) = remarks([*both, record()])
+        assert said.startswith(f"2 runs were trained with privacy on {one} and {other}.")
+        assert f"epsilon {composed(both)[0] + 0.0005:.3f}"[:-1] in said
+
+
 def test_units_of_privacy_are_not_added_up():
     users = record()
     users["privacy"]["noun"] = "user"

@@ -17,6 +17,7 @@ from dpft.cli.score import score_run
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
+from dpft.config.track import SERVICES
 from dpft.privacy import Mechanism, accounting
 from dpft.privacy.accounting import Trials
 from dpft.report.cost import composed
@@ -113,6 +114,7 @@ def test_a_lost_key_is_not_drawn_anew(tmp_path, left):
         (["name=mine"], "--name"),
         (["privacy.noise_seed=1"], "the same noise"),
         (["replay=charge"], "spend more than its candidate"),
+        *((["track=" + service], "which others may read") for service in SERVICES),
         (["task.limit_train=24,48"], "task.limit_train: 24 -> 48"),
         (["task.sample_seed=0,1"], "the price rests on how many there are"),
         (["audit.gradients=0,8"], "audit.gradients: 0 -> 8"),

@@ -299,6 +299,19 @@ def test_a_run_of_no_steps_is_the_pretrained_model(tmp_path, quick_scores):
     assert outcome.record["scores"]["test"]["examples"] == 2
 
 
+@pytest.mark.parametrize("clip", ["none", "bk"])
+def test_a_run_of_no_steps_tells_no_hash_of_its_records(tmp_path, quick_scores, clip):
+    """Nothing is said to be released: who knows all records but one must not find the last."""
+    told = []
+    for name in ("one", "two"):
+        settings = config(tmp_path, f"clip={clip}", "optim.steps=0", f"name={name}")
+        record = run_experiment(parse(settings)).record
+        header = runs.read_ledger(tmp_path / name / "ledger.jsonl").header
+        assert record["dataset"]["fingerprint"] == header["data"]
+        told.append(header["data"])
+    assert told[0] != told[1]
+
+
 @pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])
 def test_one_of_several_processes_begins_nothing(tmp_path, monkeypatch, name):
     monkeypatch.setenv(name, "2")

@@ -228,6 +228,8 @@ def refused(args: Any, privacy: PrivacyArguments, callbacks: Sequence[Any] = ())
         value = os.environ.get(variable, "")
         if tracker in trackers and value.lower() in values:
             lines.append(f"{variable}={value} with {tracker}: {why}. Type unset {variable}")
+    if any(getattr(callback, "_log_model", None) == "all" for callback in callbacks):  # of dvclive
+        lines.append(f"a callback with log_model='all': {_UPLOADED}. Leave it out")
     return lines
 
 

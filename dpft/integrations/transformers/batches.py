@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from dpft.tasks.units import Records
 
 Collator = Callable[[list[Any]], Mapping[str, Any]]
 
+_LOGGER = logging.getLogger(__name__)
 _CHECKED = 64  # records of a set, spread over it
 
 
@@ -229,8 +231,15 @@ def check_records(
         if not {"labels", "start_positions"} & alone.tensors.keys():
             raise DataError(
                 f"the data collator gives {', '.join(alone.tensors)} and no labels; expected the "
-                "targets that the loss needs: for texts use DataCollatorForLanguageModeling("
-                "tokenizer, mlm=False)"
+                "targets that the loss needs: for texts give each row labels, a copy of its "
+                "input_ids, and use DataCollatorForSeq2Seq(tokenizer)"
+            )
+        if _never_ends(batches[0], model):
+            _LOGGER.warning(
+                "The end token is in the texts, but in no labels: the model will not learn to "
+                "stop. DataCollatorForLanguageModeling takes it out of the labels where it pads "
+                "too: give each row labels, a copy of its input_ids, and use "
+                "DataCollatorForSeq2Seq(tokenizer)"
             )
         with training_without_dropout(model), clipper.paused(), torch.no_grad():
             check_loss(model, alone.tensors, objective.losses(model, alone))
@@ -245,6 +254,16 @@ def check_records(
             "a model that heeds the attention mask and draws no random numbers but dropout, and a "
             "loss that averages over a record's own tokens only"
         ) from error
+
+
+def _never_ends(batch: Batch, model: Any) -> bool:
+    """Whether texts have the end token, and no text has it among what is trained."""
+    end = getattr(getattr(model, "config", None), "eos_token_id", None)
+    ids, labels = batch.tensors.get("input_ids"), batch.tensors.get("labels")
+    if not isinstance(end, int) or ids is None or labels is None or ids.shape != labels.shape:
+        return False
+    given = batch.tensors.get("attention_mask", torch.ones_like(ids)).bool()
+    return bool((ids[given] == end).any()) and not bool((labels == end).any())
 
 
 def _has_targets(batch: Batch) -> bool:

@@ -32,6 +32,7 @@ from dpft.runs.identity import differences
 from dpft.runs.lineage import ancestral_caveats, labelled, trained_on
 from dpft.runs.lock import DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
+from dpft.training.devices import rounds_like
 from dpft.training.session import release_digest
 
 if TYPE_CHECKING:
@@ -103,8 +104,15 @@ class Spending(Closing):
 
     @property
     def epsilon(self) -> float:
-        """An upper bound on what was spent so far, at `delta`."""
+        """An upper bound, at `delta`, on what a model that is shown gives away.
+
+        While it trains, of the steps so far. Otherwise of all steps that were planned, once one was
+        taken: whoever stops earlier does so by what the releases showed (scores, a loss that
+        rises), and the number of steps then depends on the records.
+        """
         spent = self.steps_spent
+        if spent and self._ledger is None:
+            spent = max(spent, self.mechanism.steps)
         return self.mechanism.epsilon_after(spent) if spent else 0.0
 
     @property
@@ -113,19 +121,26 @@ class Spending(Closing):
         return self.mechanism.delta
 
     def guarantee(self) -> Guarantee:
-        """What the steps so far guarantee."""
+        """What all planned steps guarantee, once one was taken: see `epsilon`."""
+        mechanism, taken = self.mechanism, self.steps_spent
+        caveats = ancestral_caveats(self.ancestry)
+        if 0 < taken < mechanism.steps:
+            caveats.append(
+                f"{taken:,} of {mechanism.steps:,} planned steps were taken, and epsilon is that "
+                "of all: when a training ends may follow from what its releases showed"
+            )
         return guarantee(
-            replace(self.mechanism, steps=self.steps_spent),
+            mechanism if taken else replace(mechanism, steps=0),
             noun="record",
             unit=UNIT,
             noise_seed=self.arguments.noise_seed,
-            caveats=ancestral_caveats(self.ancestry),
+            caveats=caveats,
         )
 
-    def lineage(self) -> str:
-        """The file beside a saved model, for whoever trains it further with dpft."""
+    def descent(self) -> list[str]:
+        """What a model that was trained so says of itself to whoever trains it further."""
         data = "the training set of a PrivateTrainer"
-        return labelled([*self.ancestry, *trained_on(data, self.guarantee())])
+        return [*self.ancestry, *trained_on(data, self.guarantee())]
 
     def card(self) -> str:
         """The section on privacy of a model card, as Markdown."""
@@ -197,10 +212,6 @@ class Spending(Closing):
                 quantile_budget=self.arguments.quantile_budget if clipper.adaptive else None,
             )
             start = self._take_up(checkpoint, model)
-            compute = {
-                "device": next(model.parameters()).device.type,
-                "threads": torch.get_num_threads(),
-            }
             header = {
                 "mechanism": self.mechanism.to_dict(),
                 "data": runs.keyed_fingerprint(self.key, data),
@@ -209,7 +220,7 @@ class Spending(Closing):
                 "unit": UNIT,
                 "noise_version": NOISE_VERSION,
                 "settings": dict(settings),
-                "compute": compute,
+                "compute": rounds_like(next(model.parameters()).device),
             }
             self._ledger = runs.Ledger(self.ledger, header)
             self._check_steps(start)
@@ -249,6 +260,7 @@ class Spending(Closing):
         assert self._clipper is not None
         held = {
             **self._manifest,
+            **labelled(self.descent()),
             "step": step,
             "files": {
                 path.relative_to(checkpoint).as_posix(): sha256_file(path)

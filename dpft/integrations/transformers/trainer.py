@@ -9,8 +9,10 @@ before Trainer moves the weights.
 from __future__ import annotations
 
 import copy
+import hashlib
 import logging
 import math
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
+from transformers.utils.hub import cached_file
 
 from dpft.config.errors import ConfigError, DataError, ModelError
 from dpft.integrations.transformers import checks
@@ -73,6 +76,10 @@ _DECISIVE = (
     "adam_beta2",
     "adam_epsilon",
 )
+
+
+# Of a model's configuration what says where it lay, and who wrote it.
+_INCIDENTAL = ("_name_or_path", "name_or_path", "transformers_version")
 
 
 class PrivacyMixin:
@@ -137,14 +144,8 @@ class PrivacyMixin:
             )
         trainer.args.max_steps = mechanism.steps
         trainer.args.gradient_accumulation_steps = 1
-        # Of a peft model too: it passes on what it does not have itself.
-        began_as = getattr(trainer.model, "name_or_path", None)
-        self.privacy = Spending(
-            privacy,
-            mechanism,
-            Path(trainer.args.output_dir),
-            lineage.ancestry(Path(began_as) / lineage.FILE if began_as else None),
-        )
+        folder = Path(trainer.args.output_dir)
+        self.privacy = Spending(privacy, mechanism, folder, _ancestry(trainer.model, folder))
         self._clipper: Clipper | None = None
         self._noise: GaussianNoise | None = None
         self._untouched: Untouched | None = None
@@ -191,6 +192,7 @@ class PrivacyMixin:
             self._training = False
             if self._clipper is not None:
                 self._clipper.close()
+                _mark(trainer.model, self.privacy)
             self._clipper = self._noise = None
             self.privacy.close()
         if self.privacy.arguments.log_private:
@@ -256,6 +258,7 @@ class PrivacyMixin:
                 "optimizer": self._given,
                 "style": arguments.style,
                 "clipping": {name: _plain(x) for name, x in arguments.clipping.items()},
+                "forward": _forward(model, loss, trainer.data_collator),
             },
         )
         trained = {id(parameter) for parameter in self._clipper.parameters.values()}
@@ -360,7 +363,7 @@ class PrivacyMixin:
         base.save_model(output_dir, _internal_call)
         if not _internal_call:  # a checkpoint has a manifest in its place
             folder = self.privacy.folder if output_dir is None else Path(output_dir)
-            write_atomic(folder / lineage.FILE, self.privacy.lineage())
+            write_atomic(folder / lineage.FILE, lineage.written(self.privacy.descent()))
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Trainer's card with a section on privacy."""
@@ -449,6 +452,62 @@ class _Beside(TrainerCallback):
         """Trainer has saved ``checkpoint-N``: its manifest says that it is whole."""
         step = int(state.global_step)
         self._spending.seal(Path(args.output_dir) / f"checkpoint-{step}", step)
+
+
+# Where a model that was trained in this process keeps what it says of itself.
+_SAID = "_dpft_descent"
+
+
+def _ancestry(model: Any, folder: Path) -> Sequence[str]:
+    """What a model says of its own training: as it was left in memory, or in its files.
+
+    Args:
+        model: of a peft model it is the base that is asked, for what it does not have itself.
+        folder: of the run that begins; a model that it trained before goes on there.
+    """
+    trained_in, before, after = getattr(model, _SAID, (None, (), ()))
+    if trained_in is not None:
+        return tuple(before if trained_in == folder.absolute() else after)
+    name = getattr(model, "name_or_path", None)
+    try:
+        found = name and cached_file(
+            name,
+            lineage.FILE,
+            _raise_exceptions_for_gated_repo=False,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+    except (OSError, ValueError):  # a name of one's own, which neither a folder nor the hub has
+        found = None
+    return lineage.ancestry(Path(found) if found else None)
+
+
+def _mark(model: Any, spending: Spending) -> None:
+    """Let a model say in memory what its files would: another trainer may take it from here."""
+    if spending.steps_spent:
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        setattr(inner, _SAID, (spending.folder, spending.ancestry, tuple(spending.descent())))
+
+
+def _forward(model: Any, loss: Any, collate: Any) -> dict[str, str]:
+    """What a record's loss follows from beside the weights: a repeated step must have had the same.
+
+    On a CPU the digest of a step would tell; on a GPU there is none.
+    """
+    config = model.config.to_dict() if hasattr(model, "config") else {}
+    told = {name: config[name] for name in sorted(config) if name not in _INCIDENTAL}
+    text = re.sub(r" at 0x[0-9a-f]+", "", f"{model!r}\n{told!r}")
+    return {
+        "model": hashlib.sha256(text.encode()).hexdigest()[:16],
+        "loss": _qualified(loss),
+        "collator": _qualified(collate),
+    }
+
+
+def _qualified(called: Any) -> str:
+    """The name of a function, or of an object's class, as it is imported."""
+    named = called if hasattr(called, "__qualname__") else type(called)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def _plain(value: Any) -> Any:
