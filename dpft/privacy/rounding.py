@@ -11,11 +11,12 @@ def number(value: float | None) -> str:
     return "no finite number" if value is None else f"{value:.4g}"
 
 
-def up(value: float | None) -> str:
-    """An upper bound on epsilon: three decimals, never less than the bound."""
-    if value is None or not math.isfinite(value * 1000):
+def up(value: float | None, decimals: int = 3) -> str:
+    """An upper bound on epsilon, never less than the bound."""
+    scale = 10**decimals
+    if value is None or not math.isfinite(value * scale):
         return "no finite number"
-    return f"{math.ceil(value * 1000) / 1000:.3f}"
+    return f"{math.ceil(value * scale) / scale:.{decimals}f}"
 
 
 def down(value: float | None) -> str:

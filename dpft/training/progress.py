@@ -17,6 +17,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 
 from dpft.privacy import Mechanism
+from dpft.privacy.rounding import up
 from dpft.report.console import Console
 from dpft.training.course import Course
 
@@ -126,7 +127,7 @@ class Progress:
     def _note(self, step: int, summary: Mapping[str, Any], mechanism: Mechanism) -> str:
         notes = []
         if mechanism.noise_multiplier:
-            notes.append(f"eps {mechanism.epsilon_after(step + 1):.2f}")
+            notes.append(f"eps {up(mechanism.epsilon_after(step + 1), decimals=2)}")
         if self.may_tell(mechanism.noise_multiplier > 0):
             loss = summary["loss"]
             notes.append("loss -" if loss is None else f"loss {loss:.3f}")

@@ -199,7 +199,7 @@ def test_delta_is_never_rounded_down(value, text):
 
 
 def test_bounds_are_rounded_to_the_safe_side():
-    assert (up(2.99901), down(2.6109)) == ("3.000", "2.610")
+    assert (up(2.99901), up(2.991, decimals=2), down(2.6109)) == ("3.000", "3.00", "2.610")
     assert {f(x) for f in (up, down) for x in (None, math.inf)} == {"no finite number"}
 
 
