@@ -17,6 +17,8 @@ from typing import Any, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from dpft.config.errors import RankError
 from dpft.privacy.cohort import Cohort as Sums
@@ -29,6 +31,12 @@ _BUCKET = 1 << 24
 # How long a rank waits for the others. A step of a large model with many microbatches takes
 # minutes; a rank that died is noticed at once, by its connections.
 TIMEOUT = timedelta(minutes=30)
+
+
+def be_patient(mesh: DeviceMesh) -> None:
+    """Let the groups of a mesh wait as long as that of all ranks: NCCL's own limit is shorter."""
+    for group in mesh.get_all_groups():
+        _set_pg_timeout(TIMEOUT, group)
 
 
 @contextmanager

@@ -49,13 +49,15 @@ def joined(device: torch.device, parallel: Parallel) -> Iterator[Cohort]:
 def _sharded(device: torch.device, size: int, shards: int) -> Cohort:
     from torch.distributed.device_mesh import init_device_mesh
 
+    from dpft.parallel.cohort import be_patient
     from dpft.parallel.sharded import Shards
 
     if shards == size:
         return Shards(init_device_mesh(device.type, (size,)))
-    return Shards(
-        init_device_mesh(device.type, (size // shards, shards), mesh_dim_names=("copy", "shard"))
-    )
+    names = ("copy", "shard")
+    mesh = init_device_mesh(device.type, (size // shards, shards), mesh_dim_names=names)
+    be_patient(mesh)
+    return Shards(mesh)
 
 
 def _pipelines(parallel: Parallel) -> Cohort:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from dpft.config.errors import ConfigError
-from dpft.parallel.cohort import Replicas
+from dpft.parallel.cohort import Replicas, be_patient
 
 T = TypeVar("T")
 
@@ -57,6 +57,7 @@ class Pipelines(Replicas):
         shape = (self.size // self.length, self.length)
         mesh = init_device_mesh(self._device.type, shape, mesh_dim_names=("data", "pipeline"))
         self.position = self.rank % self.length
+        be_patient(mesh)
         self.peers = mesh.get_group("pipeline")
         self.copies = Replicas(mesh.get_group("data")) if shape[0] > 1 else None
         self.broken = False

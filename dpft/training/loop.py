@@ -387,9 +387,12 @@ def _check_weights(
 
 
 def _check_finite(clipper: Clipper, step: int, agreed: Callable[[bool], bool] | None) -> None:
-    grads = {n: p.grad for n, p in clipper.parameters.items() if p.grad is not None}
-    finite = (n for n, grad in grads.items() if not bool(torch.isfinite(own_part(grad)).all()))
-    found = next(finite, None)
+    grads = {n: own_part(p.grad) for n, p in clipper.parameters.items() if p.grad is not None}
+    # One answer for all: each by itself would make a GPU wait for each.
+    finite = [torch.isfinite(grad).all() for grad in grads.values()]
+    found = None
+    if finite and not bool(torch.stack(finite).all()):
+        found = next(name for name, told in zip(grads, finite, strict=True) if not told)
     # Once for all: ranks may hold different parameters.
     if (agreed or bool)(found is not None):
         raise TrainingError(

@@ -180,6 +180,9 @@ def prepare(
     device = device_of(run.device)
     if run.precision != "float32":
         check_supported(run.precision, device)
+        # Its backward may give no numbers for a query that may look at nothing, as padding on the
+        # left makes them (pytorch#196678): the other kernels for masks do.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     size += run.audit.planted + run.audit.slots
     with progress.phase("loading", None, note=run.model.name):
         parts = assemble(run, task, size, device, cohort)
@@ -237,7 +240,7 @@ def prepare(
             f"{objective.widest()[0]} positions, drawn or not (sampling=truncated_poisson)"
         )
     if parts.pipeline is None or run.precision == "float16":
-        check_blank(trained, loaded.model, clipper, run.precision)
+        check_blank(trained, loaded.model, clipper, run.precision, cohort.sharded)
         if cohort.sharded:
             from dpft.parallel.sharded import reshard
 
@@ -433,6 +436,18 @@ def device_of(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(f"device is {name!r}, but there is no GPU here; type device=cpu")
-    if name == "cuda" and "LOCAL_RANK" in os.environ:  # each process of torchrun has its own
-        name = f"cuda:{os.environ['LOCAL_RANK']}"
-    return torch.device(name)
+    own = os.environ.get("LOCAL_RANK")  # each process of torchrun has its own
+    if name == "cuda" and own is not None:
+        name = f"cuda:{own}"
+    device = torch.device(name)
+    if device.type == "cuda" and own is not None and device.index != int(own):
+        raise ConfigError(
+            f"device is {name!r} with torchrun, which would be one GPU for several processes; "
+            "type device=cuda, for one each"
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device is {name!r}, and this machine has {torch.cuda.device_count()} GPUs, counted "
+            "from 0; expected one of them, or as many processes as there are GPUs"
+        )
+    return device

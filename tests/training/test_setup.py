@@ -149,8 +149,27 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
         device_of("cuda")
 
 
+@pytest.mark.parametrize(
+    ("name", "rank", "said"),
+    [
+        ("cuda:0", "1", "one GPU for several processes; type device=cuda"),
+        ("cuda", "2", "this machine has 2 GPUs"),
+        ("cuda:3", None, "this machine has 2 GPUs"),
+    ],
+)
+def test_a_gpu_that_is_not_there_or_anothers_is_refused(monkeypatch, name, rank, said):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    if rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", rank)
+    with pytest.raises(ConfigError, match=said):
+        device_of(name)
+    assert device_of("cuda:1" if rank == "1" else "cpu").index in (1, None)
+
+
 def test_what_the_device_cannot_do_is_refused_before_a_step(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Old GPU")
     run = settings(tmp_path, "precision=bfloat16", "device=cuda")

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+from dpft.privacy.clipping.frames import random_state_kept
 
 if TYPE_CHECKING:
     from dpft.tasks.objectives.base import Losses
@@ -74,7 +76,7 @@ def training_without_dropout(model: nn.Module) -> Iterator[None]:
     for module in again:
         setattr(module, _CHECKPOINTED, False)
     try:
-        with torch.random.fork_rng(), _NoDropout():
+        with random_state_kept(*model.parameters()), _NoDropout():
             yield
     finally:
         for module, training in modes.items():
@@ -114,3 +116,21 @@ def finite_on_a_blank(objective: Losses, model: nn.Module) -> bool:
     batch = objective.collate([blank], objective.widths(blank)).to(next(model.parameters()).device)
     with evaluating(model):
         return bool(objective.losses(model, batch).isfinite().all())
+
+
+def slopes_are_finite_on_a_blank(
+    objective: Losses, model: nn.Module, parameters: Sequence[Tensor]
+) -> bool:
+    """Whether that loss has finite gradients, which a finite loss does not say.
+
+    Args:
+        objective: whose blank and losses they are.
+        model: on its device.
+        parameters: that are trained.
+    """
+    blank = objective.blank()
+    batch = objective.collate([blank], objective.widths(blank)).to(parameters[0].device)
+    with evaluating(model), torch.enable_grad():
+        loss = objective.losses(model, batch).sum()
+        slopes = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return all(bool(slope.isfinite().all()) for slope in slopes if slope is not None)

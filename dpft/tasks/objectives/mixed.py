@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dpft.config.errors import ConfigError, ModelError
 from dpft.tasks.objectives.base import Batch, Losses
-from dpft.tasks.objectives.evaluation import finite_on_a_blank
+from dpft.tasks.objectives.evaluation import finite_on_a_blank, slopes_are_finite_on_a_blank
 
 if TYPE_CHECKING:
     from dpft.privacy import Clipper
@@ -72,26 +72,35 @@ class Mixed:
             ) from error
 
 
-def check_blank(trained: Losses, model: nn.Module, clipper: Clipper, precision: str) -> None:
+def check_blank(
+    trained: Losses, model: nn.Module, clipper: Clipper, precision: str, sharded: bool = False
+) -> None:
     """Refuse a model whose loss of a blank, which is nobody's, is no number before any step.
 
-    It is padded as records are. Every record's loss would be one too and every record left out, by
-    a run that learns nothing: alone and among others alike, so that comparing them does not tell.
+    It is padded as records are. Every record's loss, or gradient, would be none either and every
+    record left out, by a run that learns nothing: alone and among others alike, so that comparing
+    them does not tell.
 
     Args:
         trained: the losses in that precision.
         model: on its device.
         clipper: attached to it.
         precision: of the run.
+        sharded: whether ranks hold parts of the parameters, whose gradients are formed by nobody
+            for a loss alone.
 
     Raises:
-        ModelError: if the loss of a blank is not finite.
+        ModelError: if the loss of a blank, or a gradient of it, is not finite.
     """
+    what, parameters = "loss", [*clipper.parameters.values()]
     with clipper.paused():
         finite = finite_on_a_blank(trained, model)
+        if finite and parameters and not sharded:
+            what = "gradient"
+            finite = slopes_are_finite_on_a_blank(trained, model, parameters)
     if finite:
         return
-    said = f"{type(model).__name__} has no finite loss for an empty record"
+    said = f"{type(model).__name__} has no finite {what} for an empty record"
     if precision == "float16":
         raise ModelError(
             f"{said}: its numbers go beyond 65504, the largest of float16; type "

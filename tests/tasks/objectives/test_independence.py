@@ -16,6 +16,7 @@ from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.privacy import make_clipper
 from dpft.privacy.clipping.checks.verify import RuleSums
+from dpft.tasks.objectives import independence
 from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.causal import Causal, CausalExample, collate, token_nll
 from dpft.tasks.objectives.classifier import Classifier
@@ -86,6 +87,48 @@ def test_an_encoder_that_ignores_the_attention_mask_is_refused():
     examples = [objective.encode(LabelledText((text,), 0)) for text in texts]
     with pytest.raises(ModelError, match="FNetForSequenceClassification"):
         check_independence(Records(objective, examples), model)
+
+
+class Rounding:
+    """Clipped sums of which each is a little off, as a GPU's in bfloat16 are.
+
+    Kernels of attention add up the same numbers in any order. Together records have what their
+    company adds, too.
+    """
+
+    def __init__(self, size, company):
+        self.size, self.company, self.calls = size, company, 0
+
+    def sums(self, batches):
+        self.calls += 1
+        return {"w": torch.tensor([self.company * (len(batches) == 1), self.size * self.calls])}
+
+    def distances(self, one, other):
+        return [float((one["w"] - other["w"]).norm())]
+
+    def forget(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("repeats", "size", "company", "differ"),
+    [
+        (True, 0.0, 0.0, False),
+        (True, 1e-3, 0.0, True),
+        (False, 1e-3, 0.0, False),
+        (False, 1e-3, 0.02, True),
+        (False, 0.0, 1e-3, True),
+        (False, 0.1, 0.0, True),
+    ],
+)
+def test_what_a_devices_own_backward_adds_is_no_company(
+    monkeypatch, repeats, size, company, differ
+):
+    monkeypatch.setattr(independence, "_repeats", lambda device: repeats)
+    clipper = make_clipper(nn.Linear(2, 1), threshold=1.0)
+    pair = (None, [None, None])
+    found = independence._sums_differ(Rounding(size, company), pair, clipper, 3e-5)
+    assert found == differ
 
 
 @pytest.mark.parametrize(("saved", "said"), [(True, "writes to seen"), (False, "its buffer seen")])

@@ -150,8 +150,11 @@ def test_a_model_beyond_float16_is_refused():
         check_blank(Mixed(Blanks(), "float16"), model, clipper, "float16")
 
 
+@pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("precision", ["bfloat16", "float32"])
-def test_attention_that_makes_no_numbers_of_padding_is_refused(tmp_path, monkeypatch, precision):
+def test_attention_that_makes_no_numbers_of_padding_is_refused(
+    tmp_path, monkeypatch, precision, backward
+):
     """As kernels of some GPUs: every padded record would be left out, alone and among others."""
     genuine = nn.functional.scaled_dot_product_attention
 
@@ -160,11 +163,17 @@ def test_attention_that_makes_no_numbers_of_padding_is_refused(tmp_path, monkeyp
         if attn_mask is None:
             return out
         seen = attn_mask if attn_mask.dtype == torch.bool else attn_mask > -1e30
-        return out.masked_fill(~seen.any(-1, keepdim=True), float("nan"))
+        unseen = ~seen.any(-1, keepdim=True)
+        if not backward:
+            return out.masked_fill(unseen, float("nan"))
+        if query.requires_grad:
+            query.register_hook(lambda g: g.masked_fill(unseen, float("nan")))
+        return out
 
     monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", broken)
     settings = [*SMALL, f"precision={precision}", "eps=3", f"runs_dir={tmp_path}", "name=run"]
-    with pytest.raises(ModelError, match="attention makes none of padding"):
+    what = "gradient" if backward else "loss"
+    with pytest.raises(ModelError, match=f"no finite {what}.*attention makes none of padding"):
         run_experiment(parse(compose(settings)))
     assert not (tmp_path / "run").exists()
 

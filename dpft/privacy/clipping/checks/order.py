@@ -37,7 +37,8 @@ def factors_of(batch: int, turn: int) -> Tensor:
             of eight.
     """
     generator = torch.Generator().manual_seed(turn)
-    return 0.5 ** (torch.randperm(batch, generator=generator) % _FACTORS)
+    # Said, or a default device of the caller's would be asked for numbers of this generator.
+    return 0.5 ** (torch.randperm(batch, generator=generator, device="cpu") % _FACTORS)
 
 
 @contextmanager
