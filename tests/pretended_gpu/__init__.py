@@ -1,0 +1,1 @@
+"""A GPU in form alone, so that what mixes devices fails on machines without one."""

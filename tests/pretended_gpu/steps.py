@@ -1,0 +1,139 @@
+"""Steps on tensors that lie on a GPU and hold no numbers: ``python -m tests.pretended_gpu.steps``.
+
+In a process of its own, begun with the device that does nothing in ``LD_PRELOAD``: torch takes this
+machine for one with a GPU there.
+"""
+
+import contextlib
+import logging
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from dpft.config.compose import compose
+from dpft.config.schema import parse
+from dpft.parallel.metering import Meter
+from dpft.parallel.pretended import Answers
+from dpft.parallel.simulate import steps
+from dpft.privacy.precision import as_on_gpu
+from dpft.privacy.shapes import BLANK, FixedShapes
+from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
+from dpft.tasks.objectives.mixed import Mixed
+from dpft.tasks.units import Records
+from dpft.training.loop import StepStatistics, _check_finite, _check_weights, add_clipped
+from dpft.training.mechanisms import attach_clipper
+from dpft.training.planned_step import shape_of, training_of
+
+EXAMPLES = [
+    CausalExample(tuple(range(2, 2 + n)), tuple(range(5, 5 + m)))
+    for n, m in ((4, 8), (6, 10), (3, 7), (5, 5))
+]
+
+
+class Texts:
+    """Losses of a causal model, without a tokenizer."""
+
+    def collate(self, examples, widths=None):
+        return collate(examples, widths)
+
+    def widths(self, example):
+        return 24, 16
+
+    def widest(self):
+        return 24, 16
+
+    def blank(self):
+        return CausalExample((1,), (1,))
+
+    def losses(self, model, batch):
+        return token_nll(model, batch).sum(1)
+
+
+class OwnGenerators(TorchFunctionMode):
+    """Random numbers of one device's generator are refused to another, as kernels do."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        named = kwargs or {}
+        generator, device = named.get("generator"), named.get("device")
+        if isinstance(generator, torch.Generator) and device is not None:
+            assert torch.device(device).type == generator.device.type, function
+        return function(*args, **named)
+
+
+def model_of(family):
+    if family == "gpt2":
+        config = GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=64, n_positions=32)
+        return GPT2LMHeadModel(config)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            vocab_size=64,
+            max_position_embeddings=64,
+        )
+    )
+
+
+def train(clip, precision, family, count=2):
+    """So many steps; every gradient lies where its parameter does."""
+    run = parse(compose([f"clip={clip}", "model=random-gpt2"]))
+    with FakeTensorMode(), Answers(), as_on_gpu():
+        with torch.device("cuda"):
+            model = model_of(family).train()
+        device = next(model.parameters()).device
+        assert device.type == "cuda"
+        half = precision != "float32"
+        objective, shapes = Mixed(Texts(), precision) if half else Texts(), FixedShapes(8)
+        clipper = attach_clipper(run.clip, model, None, 1.0)
+        units = Records(objective, EXAMPLES, shapes if half else None)
+        optimizer, statistics = torch.optim.Adam(clipper.parameters.values()), StepStatistics()
+        for step in range(count):
+            optimizer.zero_grad()
+            for micro in units.microbatches(range(4), 96 if half else 64):
+                batch = units.batch(micro, step).to(device)
+                real = len(micro) - micro.count(BLANK)
+                add_clipped(units, model, clipper, batch, real, statistics)
+            clipper.collect()
+            assert {p.grad.device for p in clipper.parameters.values()} == {device}
+            _check_finite(clipper, step, None)
+            optimizer.step()
+            _check_weights(optimizer, step, None)
+            if clipper.adaptive is not None:
+                clipper.move(clipper.estimates)
+        statistics.summary()
+        clipper.close()
+
+
+def find_a_microbatch(*words):
+    """As ``optim.microbatch_tokens=auto`` tries one: under a default device."""
+    run = parse(compose(["model=random-gpt2", "optim.microbatch_tokens=auto", *words]))
+    shape = shape_of(run, 1, batch=2)
+    with FakeTensorMode() as fake, Answers(), as_on_gpu(), OwnGenerators():
+        training = training_of(run, shape, run.clip.private)
+        with torch.device("cuda"), Meter(fake) as meter:
+            steps(training, meter, training.build())
+
+
+def main():
+    logging.disable(logging.WARNING)
+    # What torch without CUDA looks for, and cannot be pretended.
+    torch.cuda.amp.common.amp_definitely_not_available = lambda: False
+    torch.cuda.is_bf16_supported = lambda *args, **kwargs: True
+    torch.random.fork_rng = lambda *args, **kwargs: contextlib.nullcontext()
+    for clip in ("bk", "ghost", "per_layer_adaptive", "none"):
+        for precision in ("float32", "bfloat16"):
+            train(clip, precision, "gpt2")
+            print("trained", clip, precision, flush=True)
+    train("bk", "float32", "llama")
+    for words in ((), ("clip=per_layer",)):
+        find_a_microbatch(*words)
+    print("all done")
+
+
+if __name__ == "__main__":
+    main()
