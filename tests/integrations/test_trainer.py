@@ -373,6 +373,14 @@ def test_a_checkpoint_and_a_model_in_memory_say_that_they_were_trained_before(un
     assert len(second.privacy.descent()) == 2
 
 
+def test_a_model_that_a_folder_refused_was_not_trained(unbroken, tmp_path):
+    folder, _ = unbroken
+    model = gpt2(resid_pdrop=0.3)
+    with pytest.raises(runs.LedgerMismatchError):
+        trainer_of(folder, model).train()
+    assert trainer_of(tmp_path, model).privacy.ancestry == ()
+
+
 def test_an_adapter_that_was_merged_says_that_it_was_trained_before(tmp_path):
     from peft import LoraConfig, get_peft_model
 

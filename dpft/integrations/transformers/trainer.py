@@ -192,6 +192,7 @@ class PrivacyMixin:
             self._training = False
             if self._clipper is not None:
                 self._clipper.close()
+            if self._noise is not None:  # the run had begun: the folder's steps are this model's
                 _mark(trainer.model, self.privacy)
             self._clipper = self._noise = None
             self.privacy.close()
