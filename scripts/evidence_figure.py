@@ -28,6 +28,7 @@ from dpft.reproduce.claims.cells import Evidence
 from dpft.reproduce.claims.comparison import Comparison, Outcome, Side
 from dpft.reproduce.claims.evaluate import Result, evaluate
 from dpft.reproduce.claims.report import counted
+from dpft.reproduce.claims.schema import CellsCheck
 from dpft.reproduce.tables.record_index import Index, make_index
 from dpft.reproduce.tables.text_table import shown_path
 
@@ -91,8 +92,12 @@ def table(listed: Sequence[Result], index: Index) -> str:
 
 
 def named(claim: Claim) -> str:
-    """``li2022/c10``, and what it says."""
-    return f"`{claim.name}` {claim.says}"
+    """``li2022/c10``, what it says, and what of that runs of stand-ins are not asked."""
+    compared = [check for check in claim.checks if isinstance(check, CellsCheck)]
+    ranged = any(check.expected.kind == "apart" for check in compared)
+    only_order = ranged and any(check.scales == ("laptop",) for check in compared)
+    less = " (How many points is asked of the paper's models alone, here which is better.)"
+    return f"`{claim.name}` {claim.says}{less if only_order else ''}"
 
 
 def seeds_of(one: Comparison) -> int:
