@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -101,10 +101,10 @@ class Causal:
         return self.encode_all([record])[0]
 
     def encode_all(self, records: Sequence[Any]) -> list[CausalExample]:
-        texts, before = list[str](), list[str]()
+        texts = list[str]()
         for record in records:
             texts += [*record.segments, self._space(record) + record.target]
-            before += self._standing_before(record)
+        before = (text for record in records for text in self._standing_before(record))
         ids = iter(self._ids_behind(texts, before))
         return [
             self._example([next(ids) for _ in record.segments], next(ids)) for record in records
@@ -275,8 +275,8 @@ class Causal:
     def _joins(self) -> bool:
         return joins(self.tokenizer)
 
-    def _ids_behind(self, texts: Sequence[str], before: Sequence[str]) -> list[list[int]]:
-        """The tokens of pieces; ``before`` stands before each."""
+    def _ids_behind(self, texts: Sequence[str], before: Iterable[str]) -> list[list[int]]:
+        """The tokens of pieces; ``before`` stands before each, and is seldom asked for."""
         if self._joins:
             return token_ids(self.tokenizer, texts)
         return ids_behind(self.tokenizer, texts, before)

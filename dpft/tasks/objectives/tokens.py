@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -39,7 +39,7 @@ def joins(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def ids_behind(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], before: Sequence[str]
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], before: Iterable[str]
 ) -> list[list[int]]:
     """The tokens of texts that follow others, for a tokenizer that does not join them by itself.
 
