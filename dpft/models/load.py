@@ -187,13 +187,26 @@ class LoadedModel:
         """SHA-256 of all that the tokens of a text follow from."""
         return hashlib.sha256(self._tokenizer_content()).hexdigest()
 
+    def settle_tokenizer(self) -> None:
+        """Undo what calls leave in the tokenizer: where they cut and how far they padded.
+
+        It would be saved, and tells of the records that were encoded.
+        """
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is not None:
+            backend.no_truncation()
+            backend.no_padding()
+
     def _tokenizer_content(self) -> bytes:
         tokenizer = self.tokenizer
         if tokenizer is None:
             return b""
+        self.settle_tokenizer()
         backend = getattr(tokenizer, "backend_tokenizer", None)
+        # Which tokens begin and end a text stands outside the rules.
+        special = (sorted(tokenizer.special_tokens_map.items()), tokenizer.chat_template)
         rules = "" if backend is None else backend.to_str()
-        return (repr(sorted(tokenizer.get_vocab().items())) + rules).encode()
+        return (repr(sorted(tokenizer.get_vocab().items())) + rules + repr(special)).encode()
 
 
 def load_model(

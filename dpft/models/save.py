@@ -55,6 +55,7 @@ def save_model(loaded: LoadedModel, folder: Path, adapter: Path | None = None) -
     else:
         loaded.model.save_pretrained(folder)
     if loaded.tokenizer is not None:
+        loaded.settle_tokenizer()
         loaded.tokenizer.save_pretrained(folder)
 
 

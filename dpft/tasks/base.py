@@ -78,6 +78,11 @@ class Task(ABC):
         """``files`` and their folder, or ``hub`` or ``sample``, after ``auto`` was resolved."""
         return locate(self.dataset, self.name, self.source, self.data_dir)
 
+    @property
+    def train_slice(self) -> str | None:
+        """The part of the hub's split that is trained on, taken by its place; None: all of it."""
+        return None
+
     def rows(self, split: str) -> Sequence[Any]:
         """Rows of a split as published; those of ``train`` from the file ``synthetic``, if given.
 
@@ -249,6 +254,8 @@ class Task(ABC):
             labels.append("synthetic training records")
         if self.limit_train is not None:
             labels.append(f"first {self.limit_train} training records only")
+        if self.train_slice is not None:
+            labels.append(f"training records of {self.train_slice} only")
         if self.limit_eval is not None:
             labels.append(f"first {self.limit_eval} evaluation instances only")
         return labels

@@ -131,6 +131,11 @@ class OwnData(Task):
                 f"task.limit_train={self.limit_train} beside task.unit=user; expected null: which "
                 "are the first records depends on how many each user has"
             )
+        if self.unit == "user" and self.hub is not None and "[" in (self.train_split or ""):
+            raise ConfigError(
+                f"task.train_split={self.train_split} beside task.unit=user; expected a whole "
+                "split: which records a slice holds depends on how many each user has"
+            )
 
     # Data.
 
@@ -200,6 +205,12 @@ class OwnData(Task):
             f"all training records that name the same user (column {self.user_column}); {drawn} "
             "part in a step"
         )
+
+    @property
+    def train_slice(self) -> str | None:
+        split = self.train_split or ""
+        sliced = self.location[0] == "hub" and self.synthetic is None and "[" in split
+        return split if sliced else None
 
     def labels(self) -> list[str]:
         shares = [(s, getattr(self, f"{s}_share")) for s in ("dev", "test")]

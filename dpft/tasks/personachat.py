@@ -98,15 +98,19 @@ def read_json(path: Path, split: str) -> list[Reply]:
     Raises:
         DataError: naming the file, and the line where it is not JSON, else the dialogue.
     """
+    dialogues = _content(path).get(split)
+    if not isinstance(dialogues, list):
+        raise DataError(f"{path}, line 1: got no list {split!r}; expected {_JSON}")
+    return _replies(dialogues, f"{path}, {split}")
+
+
+def _content(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(file_text(path, _JSON))
     except (ValueError, RecursionError) as error:
         where = f"{path}, line {error.lineno}" if isinstance(error, json.JSONDecodeError) else path
         raise DataError(f"{where}: {problem(error)}; expected {_JSON}") from error
-    dialogues = content.get(split) if isinstance(content, dict) else None
-    if not isinstance(dialogues, list):
-        raise DataError(f"{path}, line 1: got no list {split!r}; expected {_JSON}")
-    return _replies(dialogues, f"{path}, {split}")
+    return content if isinstance(content, dict) else {}
 
 
 def _replies(dialogues: Iterable[Any], where: str) -> list[Reply]:
@@ -198,6 +202,17 @@ class PersonaChat(Generation):
             raise ConfigError(
                 f"task.split_by_persona is {share}; expected a share between 0 and 1, such as 0.8"
             )
+
+    def read_file(self, path: Path) -> Sequence[Reply]:
+        if path.suffix != Path(_HF_FILE).suffix:
+            return super().read_file(path)
+        halves = [split for split in ("train", "valid") if _content(path).get(split)]
+        if len(halves) > 1:
+            raise DataError(
+                f"{path} holds training and validation dialogues, and which are meant cannot be "
+                "told; expected one of both lists to be empty: write a file with the other"
+            )
+        return read_json(path, *(halves or ["train"]))
 
     def rows(self, split: str) -> Sequence[Reply]:
         if split == "test":

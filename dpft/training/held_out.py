@@ -43,7 +43,7 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
     if settings.file is not None:
         settings.check_file()
         path = Path(settings.file)
-        if _is_trained_on(path, task):
+        if is_trained_on(path, task):
             raise ConfigError(
                 f"evaluate.file={path} is trained on, and no noise covers what is computed from it "
                 "here; expected other records: a file of them, or evaluate.split"
@@ -52,6 +52,7 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
         if not records:
             raise DataError(f"evaluate.file={path} has no rows; expected at least one record")
     else:
+        _check_hub_split(task, settings.split, "evaluate.split", "evaluate.file=FILE")
         try:
             records = task.records(settings.split)[: task.limit_eval]
         except SplitError as error:
@@ -65,10 +66,11 @@ def check_scored(task: Task, split: str) -> None:
     """Refuse a private run whose scores would be of its training records.
 
     Raises:
-        ConfigError: if the file of the split is what is trained on.
+        ConfigError: if the file of the split, or the split of the hub, is what is trained on.
     """
+    _check_hub_split(task, split, f"task.{split}_split", f"task.{split}_share=0.1")
     file = getattr(task, f"{split}_file", None)
-    if file is not None and _is_trained_on(Path(file), task):
+    if file is not None and is_trained_on(Path(file), task):
         raise ConfigError(
             f"task.{split}_file={file} is trained on, and no noise covers scores and texts that "
             f"are made of it; expected other records: a file of them, or task.{split}_share=0.1 to "
@@ -76,7 +78,23 @@ def check_scored(task: Task, split: str) -> None:
         )
 
 
-def _is_trained_on(file: Path, task: Task) -> bool:
+def _check_hub_split(task: Task, split: str, typed: str, instead: str) -> None:
+    """Refuse records of the hub's split that is trained on, slices of it too: they may overlap."""
+    if task.location[0] != "hub" or task.synthetic is not None:
+        return
+    named = [getattr(task, f"{one}_split", None) for one in ("train", split)]
+    train, asked = (
+        {part.partition("[")[0].strip() for part in (name or "").split("+")} for name in named
+    )
+    if same := (train & asked) - {""}:
+        raise ConfigError(
+            f"{typed}={named[1] if typed.startswith('task') else split} is of the hub's split "
+            f"{same.pop()}, which is trained on, and no noise covers what is made of it; expected "
+            f"other records: type {instead}"
+        )
+
+
+def is_trained_on(file: Path, task: Task) -> bool:
     """Whether a file, by whatever name, is one of the training records'."""
     return file.is_file() and any(one.is_file() and file.samefile(one) for one in _trained_on(task))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from dpft import runs
-from dpft.config.errors import ConfigError, RankError
+from dpft.config.errors import ConfigError, ModelError, RankError
 from dpft.config.schedule import warmup_steps
 from dpft.config.schema import Run
 from dpft.models.adapt import adapt
@@ -191,8 +191,8 @@ def prepare(
         audit.check_layers(clipper)
     if owners is not None:
         clipper.check_rows(task.records_per_user)
-    tokenizer = loaded.tokenizer_digest()
     objective = task.objective(loaded)
+    tokenizer = loaded.tokenizer_digest()  # with the template that a chat's objective gives it
     held_out = None
     if asked:
         public = run.evaluate.public or (run.evaluate.file is None and task.published)
@@ -212,6 +212,12 @@ def prepare(
             keeping=keeping,
             identity=f"{printed} {tokenizer}",
             threads=run.threads,
+        )
+    if loaded.tokenizer_digest() != tokenizer:
+        raise ModelError(
+            f"encoding the records changed the tokenizer of {run.model.name}, which is saved with "
+            "the model and would tell of them without any noise; expected an objective that leaves "
+            "it alone: add tokens where the model is made"
         )
     for said in task.doubts(loaded):
         progress.warn(said)

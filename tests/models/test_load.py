@@ -63,6 +63,19 @@ def test_stored_weights_have_the_digest_of_their_file_and_drawn_ones_none():
     assert stored_weights(Model("gpt2", "random:gpt2")) is None
 
 
+@pytest.mark.parametrize("change", [{"eos_token": "<|im_end|>"}, {"chat_template": "{{ x }}"}])
+def test_the_tokenizers_digest_tells_which_token_ends_a_text(change):
+    """Rules and vocabulary may be equal, as of a base model and its chat sibling."""
+    plain = load_model(BUNDLED, CAUSAL, 0)
+    plain.tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
+    digest = plain.tokenizer_digest()
+    plain.tokenizer("a text that is cut", truncation=True, max_length=2)
+    assert plain.tokenizer_digest() == digest  # calls leave no trace
+    for name, value in change.items():
+        setattr(plain.tokenizer, name, value)
+    assert plain.tokenizer_digest() != digest
+
+
 @pytest.mark.parametrize("end", ["safetensors", "bin"])
 def test_the_digest_of_weights_in_several_files_is_of_all_of_them(end, tmp_path):
     model = load_model(BUNDLED, CAUSAL, seed=0).model

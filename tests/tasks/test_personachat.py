@@ -97,6 +97,16 @@ def test_a_folder_with_both_files_of_a_split_is_not_read_twice(tmp_path):
     assert PersonaChat(data_dir=str(tmp_path)).rows("train") == REPLIES
 
 
+def test_a_file_of_both_halves_is_no_file_of_held_out_records(tmp_path, sample):
+    """It was read as its training half, also where held-out records were asked for."""
+    for train, valid in ((DIALOGUES, []), ([], DIALOGUES)):
+        file = write(tmp_path / "one.json", json.dumps({"train": train, "valid": valid}))
+        assert sample.read_file(file) == REPLIES
+    file = write(tmp_path / "both.json", json.dumps({"train": DIALOGUES, "valid": DIALOGUES[:1]}))
+    with pytest.raises(DataError, match="holds training and validation dialogues"):
+        sample.read_file(file)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -8,8 +8,13 @@ import torch
 
 from dpft import runs
 from dpft.config.errors import ConfigError, ModelError
+from dpft.config.schema import Model
+from dpft.models.load import load_model
+from dpft.models.needs import Needs
+from dpft.models.save import save_model
 from dpft.privacy import keys
 from dpft.runs.paths import run_path
+from dpft.tasks import load_task
 from dpft.tasks.objectives.base import cut_in_encoding
 from dpft.tasks.objectives.causal import CausalExample
 from dpft.tasks.objectives.classifier import Classifier
@@ -109,6 +114,70 @@ def test_records_that_are_trained_on_are_not_scored_without_noise(tmp_path):
             pass
     with ready(settings(tmp_path, *words, f"task.test_file={file}", "clip=none", "name=plain")):
         pass
+
+
+LONG = "one word more than fits, " * 20
+
+
+@pytest.mark.parametrize("texts", [["short"] * 8, ["short"] * 7 + [LONG], [LONG] * 8])
+def test_the_tokenizer_that_is_saved_tells_nothing_of_the_records(tmp_path, texts):
+    """A record that had to be cut once left the limit in the saved file."""
+    rows = [{"text": text, "label": "ab"[place % 2]} for place, text in enumerate(texts)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "test.jsonl").write_text('{"text": "short", "label": "b"}\n')
+    words = ["task=classification", f"task.data_dir={tmp_path}", "task.classes=[a,b]"]
+    words += ["task.limit_train=null", "task.source=files", "task.max_length=16"]
+    with ready(settings(tmp_path, *words)) as (prepared, _, _):
+        save_model(prepared.parts.loaded, tmp_path / "model")
+    fresh = load_model(Model("random-bert", "random:bert"), Needs("classifier", ("a", "b")), 0)
+    fresh.tokenizer.save_pretrained(tmp_path / "fresh")
+    for file in (tmp_path / "fresh").iterdir():
+        assert (tmp_path / "model" / file.name).read_bytes() == file.read_bytes()
+
+
+def test_an_objective_that_changes_the_tokenizer_is_refused_before_the_first_step(
+    tmp_path, monkeypatch
+):
+    own = Classifier.encode_all
+
+    def greedy(objective, records):
+        objective.tokenizer.add_tokens([record.texts[0] for record in records])
+        return own(objective, records)
+
+    monkeypatch.setattr(Classifier, "encode_all", greedy)
+    refused = pytest.raises(ModelError, match="encoding the records changed the tokenizer")
+    with refused, ready(settings(tmp_path)):
+        pass
+
+
+HUB = ["task=language_modeling", "task.source=hub", "task.limit_train=null", "model=random-gpt2"]
+
+
+@pytest.mark.parametrize(
+    ("splits", "typed"),
+    [
+        (["task.test_split=train"], "task.test_split=train"),
+        (['task.train_split="train[:9]"', 'task.test_split="train[8:]"'], "task.test_split=train"),
+        (["task.train_split=test+train"], "task.test_split=test"),
+        (["evaluate.every=1", "task.dev_split=train"], "evaluate.split=dev"),
+    ],
+)
+def test_the_hubs_split_that_is_trained_on_is_not_scored_either(tmp_path, splits, typed):
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"text": "words of {name}"}}\n' * 20)
+    run = settings(tmp_path, *HUB, f"task.hub={tmp_path}", *splits, "decode.split=test")
+    with pytest.raises(ConfigError, match=f"{typed}.* which is trained on"), ready(run):
+        pass
+
+
+def test_a_slice_of_the_hub_is_named_as_records_taken_by_their_place(tmp_path):
+    words = [*HUB, f"task.hub={tmp_path}", 'task.train_split="train[:50]"']
+    task = load_task(settings(tmp_path, *words).task)
+    assert task.train_slice == "train[:50]"
+    assert "training records of train[:50] only" in task.labels()
+    of_users = settings(tmp_path, *words, "task.unit=user", "task.user_column=u")
+    with pytest.raises(ConfigError, match="a slice holds depends on how many each user has"):
+        load_task(of_users.task)
 
 
 @pytest.mark.parametrize(("steps", "told"), [(2, True), (3, False)])

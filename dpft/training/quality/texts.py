@@ -12,6 +12,7 @@ from dpft.config.errors import ConfigError, DataError
 from dpft.runs.atomic import sha256_file
 from dpft.tasks.base import Task
 from dpft.tasks.objectives.records import Conversation, LabelledText, TextRecord
+from dpft.training.held_out import check_scored, is_trained_on
 from dpft.training.synthesis import side_path
 
 
@@ -81,7 +82,7 @@ def real_texts(task: Task, reference: str | None, split: str) -> tuple[list[str]
         split: that the run was scored on.
 
     Raises:
-        ConfigError: for the training split.
+        ConfigError: for the training split, or a file of it.
         DataError: if there are none.
     """
     asked = reference or split
@@ -91,10 +92,16 @@ def real_texts(task: Task, reference: str | None, split: str) -> tuple[list[str]
             "--reference dev, test or FILE"
         )
     if asked in ("dev", "test"):
+        check_scored(task, asked)
         return [written(record) for record in task.records(asked)], f"the {asked} split"
     path = Path(asked)
     if not path.is_file():
         raise ConfigError(f"--reference is {asked!r}; expected dev, test or a file")
+    if is_trained_on(path, task):
+        raise ConfigError(
+            f"the reference {path} is trained on, and figures of it would be published without "
+            "noise; expected --reference dev, test or a FILE of other records"
+        )
     texts = [written(task.record(row)) for row in task.read_file(path)]
     if not texts:
         raise DataError(f"{path} has no records; expected some to compare with")
