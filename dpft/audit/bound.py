@@ -85,7 +85,7 @@ def guess(
     coins = np.asarray(included, dtype=bool)
     m = coins.size
     attempts = {(round(share * m) // 2, round(share * m) // 2) for share in BOTH_ENDS}
-    attempts |= {(0, round(share * m)) for share in TOP_ALONE}
+    attempts |= {(0, max(1, round(share * m))) for share in TOP_ALONE}  # one at least
     found = []
     for name, rule in scores.items():
         # Ties broken by position, which says nothing of the coins.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 from dpft.cli.output import warn
 from dpft.config.errors import ConfigError
-from dpft.report.pages.gather import Gathered, Options, gather
+from dpft.report.pages.gather import Gathered, Options, gather, without_copies
 from dpft.report.pages.generations import SAMPLES
 from dpft.report.pages.one import one_page
 from dpft.report.pages.several import several_page
@@ -109,7 +110,10 @@ def build(found: Found, options: Options) -> str:
         if run.generations is not None:
             prompts.update(dict.fromkeys(sample.source for sample in run.generations.samples))
     _warn(runs)
-    return several_page(runs, found, options)
+    runs, copies = without_copies(runs)
+    for copy in copies:
+        warn(copy, err=True)
+    return several_page(runs, replace(found, problems=(*found.problems, *copies)), options)
 
 
 def _warn(runs: Sequence[Gathered]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpft.privacy.rounding import delta as shown_delta
-from dpft.privacy.rounding import down, number, three_digits_down, three_digits_up, up
+from dpft.privacy.rounding import down, number, percent, three_digits_down, three_digits_up, up
 
 if TYPE_CHECKING:
     from dpft.privacy.mechanism import Mechanism
@@ -239,7 +239,7 @@ def guarantee(
 
 
 def of_selection(
-    trial: Guarantee, *, epsilon: float, delta: float, caveats: Sequence[str]
+    trial: Guarantee, *, epsilon: float, delta: float, size: int, caveats: Sequence[str]
 ) -> Guarantee:
     """The guarantee of the best of several runs, in place of the trial's own.
 
@@ -247,6 +247,7 @@ def of_selection(
         trial: of the run that was chosen. Its epsilons, by whichever accountant, hold no longer.
         epsilon: of the whole selection, by Renyi DP.
         delta: at which it holds.
+        size: how many units delta is compared with, as in the trial's own guarantee.
         caveats: on what the choice leaves open.
     """
     choice = "the choice of the best of a random number of runs included, "
@@ -260,13 +261,16 @@ def of_selection(
         epsilons,
         delta,
     )
+    # What was said of the trial's own epsilon and delta is said of these.
+    said = _own_caveats(trial.stated, trial.delta or delta, trial.noun, size)
+    kept = [caveat for caveat in trial.caveats if caveat not in said]
     return replace(
         made,
         voided_by=trial.voided_by,
         warnings=trial.warnings,
         strength=made.strength if trial.strength != "none" else "none",
         meaning=made.meaning if trial.meaning else "",
-        caveats=(*trial.caveats, *caveats),
+        caveats=(*_own_caveats(made.stated, delta, trial.noun, size), *kept, *caveats),
         selected=True,
     )
 
@@ -293,7 +297,8 @@ def least_claim(epsilon: Mapping[str, Any]) -> float:
         epsilon: by accountant, see `Mechanism.epsilons`.
     """
     prv = epsilon.get("prv")
-    return float(min(stated(epsilon) or 0.0, prv["upper"] if prv else math.inf))
+    bounds = (stated(epsilon), prv["upper"] if prv else None)
+    return float(min((bound for bound in bounds if bound is not None), default=math.inf))
 
 
 def bound_kind(name: str, shuffled: bool) -> str:
@@ -438,7 +443,7 @@ def _made(
 
 
 def _statement(bound: float | None, at: float, by: str, noun: str, unit: str, included: str) -> str:
-    figure = "infinity" if bound is None else f"{math.ceil(bound * 1000) / 1000:g}"
+    figure = "infinity" if bound is None else f"{math.ceil(bound * 1000) / 1000:.12g}"
     return (
         f"({figure}, {shown_delta(at)})-differential privacy by {_BY[by]}, {included}for adding or "
         f"removing one {noun}; one {noun} is {unit}"
@@ -470,7 +475,7 @@ def _refuted(audit: Mapping[str, Any] | None, epsilon: Mapping[str, Any]) -> dic
         return {}
     return {
         "refuted": "An audit of this very run refutes the guarantee: at "
-        f"{audit['confidence']:.0%} confidence the run spent an epsilon of at least "
+        f"{percent(audit['confidence'])} confidence the run spent an epsilon of at least "
         f"{down(audit['epsilon_lower'])}, more than {up(least_claim(epsilon))}. Something in the "
         "code does not do what is accounted for. Do not release this model."
     }
@@ -505,7 +510,7 @@ def _own_caveats(bound: float | None, at: float, noun: str, size: int) -> list[s
             f"delta is {shown_delta(at)} for {size:,} {noun}s: at 1/N and above, publishing a "
             f"random {noun} would pass; the guarantee says next to nothing"
         )
-    elif size < _FEW:
+    elif size < _FEW and at > 1 / (2 * _FEW):
         caveats.append(
             f"only {size:,} {noun}s: delta is {shown_delta(at)}, large for a chance of failure"
         )

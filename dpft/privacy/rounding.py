@@ -26,6 +26,11 @@ def down(value: float | None) -> str:
     return f"{math.floor(value * 1000) / 1000:.3f}"
 
 
+def percent(share: float) -> str:
+    """As it was typed: 0.999 is 99.9%, never a certain 100%."""
+    return f"{100 * share:.12g}%"
+
+
 def delta(value: float) -> str:
     """Delta with three significant digits, never less than it is: 7.42402e-06 is 7.43e-06."""
     if value <= 0:

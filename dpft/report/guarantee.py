@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpft.privacy.guarantee import Guarantee
-from dpft.privacy.rounding import delta, down, number
+from dpft.privacy.rounding import delta, down, number, percent
 from dpft.report.markdown import inline, table
 
 Rows = list[tuple[str, str]]
@@ -34,7 +34,7 @@ def audit_rows(record: Mapping[str, Any]) -> Rows:
     audit = record.get("audit")
     if audit is None:
         return []
-    bound = f"{down(audit['epsilon_lower'])} at {audit['confidence']:.0%} confidence"
+    bound = f"{down(audit['epsilon_lower'])} at {percent(audit['confidence'])} confidence"
     return [("Epsilon spent at least, by an audit of this run", bound)]
 
 

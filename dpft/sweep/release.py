@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from dpft.config.audit import Audit
 from dpft.privacy.accounting import Trials
 from dpft.privacy.guarantee import Guarantee, of_selection
 from dpft.report.card import write_card, write_descent
@@ -84,13 +85,14 @@ def _priced(
         f"({many}, mean {trials.mean:g}) and is secret, as are all other runs. Publishing any of "
         "them, or how many there were, voids the guarantee (Papernot & Steinke 2022)"
     )
-    nulls = record.get("nulls", {})
+    nulls, audit = record.get("nulls", {}), Audit(**record["config"].get("audit", {}))
     return {
         **record,
         "privacy": of_selection(
             Guarantee.of_record(record),
             epsilon=epsilon,
             delta=delta,
+            size=record["mechanism"]["dataset_size"] - audit.slots - audit.planted,
             caveats=(caveat, _uncovered(record)),
         ).to_dict(),
         # Trials may share a process, whose peak is of all of them.

@@ -23,6 +23,14 @@ def impossible(m: int, r: int, v: int, claim: PrivacyProfile, probability: float
     return bool(unlikely([Guesses("one", m, r, v)], claim, probability)[0])
 
 
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_few_canaries_are_guessed_and_prove_little(m):
+    """A run with one canary trained, and must not fail in the end."""
+    found = bound_of(np.arange(m, dtype=float), np.ones(m, dtype=bool), 1e-5)
+    assert found.guesses.guesses >= 1
+    assert found.epsilon == 0
+
+
 def randomized_response(m: int, epsilon: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     generator = np.random.default_rng(seed)
     coins = generator.random(m) < 0.5

@@ -19,7 +19,7 @@ from dpft.privacy.guarantee import (
     strength,
     weakness,
 )
-from dpft.privacy.rounding import delta, down, up
+from dpft.privacy.rounding import delta, down, percent, up
 
 MECHANISM = Mechanism(
     dataset_size=2000,
@@ -92,7 +92,9 @@ def test_what_voids_it_stands_above_the_figures_and_only_there():
 def test_delta_and_few_units_are_caveats():
     assert given(caveats=["of the task"]).caveats == ("of the task",)
     assert "delta is 0.001 for 1,000 users: at 1/N" in given(with_(delta=1e-3), size=1000).notes[0]
-    assert "only 999 users: delta is 1e-05" in given(size=999).notes[0]
+    few = with_(delta=1 / 1998)  # the default for so many
+    assert "only 999 users: delta is 0.000501" in given(few, size=999).notes[0]
+    assert given(with_(delta=1e-12), size=500).notes == ()  # nothing large about it
     assert given(size=1000).notes == ()
 
 
@@ -104,7 +106,7 @@ def test_it_survives_a_record():
 
 def test_a_selection_states_its_own_price_and_keeps_what_voids_the_trial():
     trial = given(noise_seed=7, caveats=["of the task"])
-    chosen = of_selection(trial, epsilon=4.00001, delta=2e-5, caveats=["of the choice"])
+    chosen = of_selection(trial, epsilon=4.00001, delta=2e-5, size=1000, caveats=["of the choice"])
     assert (chosen.stated, chosen.accountant, chosen.delta) == (4.00001, "rdp", 2e-5)
     assert chosen.epsilon == {"pld": None, "rdp": 4.00001, "gdp_clt": None, "prv": None}
     assert chosen.statement.startswith("(4.001, 2e-05)-differential privacy by Renyi accounting, ")
@@ -113,14 +115,38 @@ def test_a_selection_states_its_own_price_and_keeps_what_voids_the_trial():
     assert chosen.voided_by == trial.voided_by
     assert chosen.not_covered[0].startswith("**Further search.**")
     assert trial.not_covered[0].startswith("**Hyperparameter search.**")
-    shuffled = of_selection(given(with_(sampling="shuffle")), epsilon=4.0, delta=2e-5, caveats=[])
+    trial = given(with_(sampling="shuffle"))
+    shuffled = of_selection(trial, epsilon=4.0, delta=2e-5, size=1000, caveats=[])
     assert (shuffled.strength, shuffled.meaning) == ("none", "")
+
+
+@pytest.mark.parametrize(("own", "remarks"), [(4.0, []), (20.07, ["epsilon is 20.070"])])
+@pytest.mark.parametrize("of_trial", [2.0, 12.0])
+def test_a_selection_remarks_on_its_own_epsilon_and_delta(of_trial, own, remarks):
+    trial = dataclasses.replace(
+        given(caveats=["of the task"]),
+        stated=of_trial,
+        caveats=(*weakness(of_trial), "of the task"),
+    )
+    found = of_selection(trial, epsilon=own, delta=1e-5, size=1000, caveats=[])
+    *first, last = found.caveats
+    assert [one[: len(start)] for one, start in zip(first, remarks, strict=True)] == remarks
+    assert last == "of the task"
+    large = of_selection(trial, epsilon=own, delta=2e-3, size=1000, caveats=[])
+    assert "delta is 0.002 for 1,000 users: at 1/N" in str(large.caveats)
+
+
+def test_a_confidence_is_never_rounded_to_certainty():
+    refuted = given(audit={**REFUTED, "confidence": 0.999}).warnings[0]
+    assert "at 99.9% confidence" in refuted
+    assert (percent(0.95), percent(0.9995)) == ("95%", "99.95%")
 
 
 def test_an_infinite_epsilon_is_stated_as_such():
     epsilon = {"pld": None, "rdp": math.inf, "gdp_clt": None, "prv": None}
     assert stated(epsilon) is None
-    infinite = of_selection(given(), epsilon=math.inf, delta=1e-5, caveats=[])
+    assert least_claim(epsilon) == math.inf  # which no audit refutes
+    infinite = of_selection(given(), epsilon=math.inf, delta=1e-5, size=1000, caveats=[])
     assert infinite.statement.startswith("(infinity, ")
     assert infinite.meaning == "There is no finite epsilon, so nothing is guaranteed."
     assert ("Epsilon by RDP (upper bound)", "no finite number") in infinite.figures()

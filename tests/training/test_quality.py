@@ -88,6 +88,17 @@ def test_each_figure_names_what_covers_it():
     assert cells(written_as(figures)[0])[:2] == ("words in a record, mean", "3.0000")
 
 
+def test_a_sorted_file_does_not_make_the_halves_look_far_apart():
+    sort = ["a"] * 100 + ["b"] * 100
+
+    def encode(some):
+        return np.array([[text == "a", text == "b"] for text in some], dtype=float)
+
+    figure = nearness(["a", "b"], sort, encode, "held-out")
+    assert figure.real is not None
+    assert figure.real < 0.05 < mmd(encode(sort[:100]), encode(sort[100:]))
+
+
 TALK = [{"role": "user", "content": "Is it open?"}, {"role": "assistant", "content": "Yes."}]
 
 
@@ -171,6 +182,7 @@ def test_what_was_changed_has_no_guarantee(story, tmp_path):
     assert "was changed since" in result.output
     for arguments, message in (
         (["--reference", "train"], "which the model has seen"),
+        (["--reference", path.parents[1] / "chats.jsonl"], "chats.jsonl is trained on"),
         (["optim.epochs=1"], "type --train too"),
         (["--public"], "type --reference FILE too"),
         (["--file", "none"], "there is no such file"),

@@ -7,6 +7,7 @@ nothing that is computed from training records without noise can reach the page.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -176,6 +177,27 @@ def gather(
         state=target.state,
         error=target.error if options.private else None,
     )
+
+
+def without_copies(runs: Sequence[Gathered]) -> tuple[list[Gathered], list[str]]:
+    """Each training once, however often its folder was copied.
+
+    Copies are no further seeds, and spend nothing.
+
+    Returns:
+        The first of each, and a line on every other one.
+    """
+    kept: dict[str | int, Gathered] = {}
+    said = []
+    for place, run in enumerate(runs):
+        record = run.record or {}
+        scores = [(split, part["metrics"]) for split, part in record.get("scores", {}).items()]
+        # No two trainings take the same time to the last of sixteen digits.
+        parts = [scores, *(record.get(name) for name in ("config", "training", "selection"))]
+        first = kept.setdefault(json.dumps(parts, sort_keys=True) if record else place, run)
+        if first is not run:
+            said.append(f"{run.name} is a copy of {first.name}, which counts once: it is left out")
+    return [*kept.values()], said
 
 
 class _Reader:

@@ -89,16 +89,17 @@ def means(groups: Sequence[Repeated]) -> dict[str, Any] | None:
 
 
 def _budget(group: Repeated) -> str:
-    run, given = group.runs[0], group.runs[0].guarantee
-    if not run.private or given is None:
+    given = [run.guarantee for run in group.runs if run.guarantee is not None]
+    voided_by = {void for one in given for void in one.voided_by}
+    if not given or not all(one.private for one in given):
         return "no privacy guarantee"
-    if given.kind == "nothing released":
+    if all(one.kind == "nothing released" for one in given):
         return "epsilon 0 (untrained)"
-    if "shuffled" in given.voided_by or "refuted" in given.voided_by:
+    if voided_by & {"shuffled", "refuted"}:
         return f"an epsilon of {up(group.epsilon)} that is not proven"
     if group.epsilon is None:
         return "no finite epsilon"
-    known = " to those who do not know the noise seed" if "known seed" in given.voided_by else ""
+    known = " to those who do not know the noise seed" if "known seed" in voided_by else ""
     return f"epsilon {up(group.epsilon)}{known}"
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
 from dpft.privacy.guarantee import STRONG, VACUOUS, Guarantee, odds
-from dpft.privacy.rounding import delta, down, number, up
+from dpft.privacy.rounding import delta, down, number, percent, up
 from dpft.report.html import render
 from dpft.report.pages.gather import Gathered
 from dpft.report.pages.guarantee import brief
@@ -144,4 +144,4 @@ def _cautions(record: Mapping[str, Any]) -> list[str]:
 
 def _audit(record: Mapping[str, Any]) -> str | None:
     audit = record.get("audit")
-    return audit and f"{down(audit['epsilon_lower'])} ({audit['confidence']:.0%} confidence)"
+    return audit and f"{down(audit['epsilon_lower'])} ({percent(audit['confidence'])} confidence)"

@@ -294,7 +294,8 @@ def contrast(
         expected=in_words(expected, f"{allowed:.{column.decimals + 1}f}"),
         outcome=outcome,
         text=f"{first.text(column, named=named)} and {second.text(column, named=named)}: {text}",
-        numbers={"first": a, "second": b, "ahead": ahead, "margin": allowed},
+        numbers={"first": a, "second": b, "ahead": ahead}
+        | ({"margin": allowed} if math.isfinite(allowed) else {}),
         ahead=None if ahead == 0 or expected.kind == "ratio" else ahead > 0,
         runs=tuple(dict.fromkeys((*first.runs, *second.runs))),
         marks=marks,
@@ -344,6 +345,9 @@ def _by_seeds(
         case _:
             ends = (0.0, None)
     outcomes = {None: Outcome.NOT_APART, True: Outcome.FAILS, False: Outcome.HOLDS}
+    outcome = outcomes[both.outside(ends)]
+    if expected.kind in ("above", "best") and both.low == 0.0:
+        outcome = Outcome.NOT_APART  # seeds without any difference: neither is the better one
     first, second = (
         replace(one, value=value)
         for one, value in zip(scores, (both.first, both.second), strict=True)
@@ -353,7 +357,7 @@ def _by_seeds(
     return replace(
         blank,
         expected=in_words(expected, f"{margin:.{digits + 1}f}" if expected.alike else "0"),
-        outcome=outcomes[both.outside(ends)],
+        outcome=outcome,
         text=f"{texts}: {both.text(digits, expected.kind)}",
         numbers={
             "first": both.first,

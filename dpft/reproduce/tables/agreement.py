@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dpft.reproduce.papers.schema import Column
-from dpft.reproduce.tables.verdicts import bounded, tolerance
+from dpft.reproduce.tables.verdicts import at_least, tolerance
 
 if TYPE_CHECKING:
     from dpft.reproduce.tables.cells import Cell
@@ -64,7 +64,7 @@ def agreement(column: Column, rows: Sequence[tuple[str, Cell]]) -> Agreement | N
     for name, cell in rows:
         if cell.printed is None or cell.ours is None:
             continue
-        spread = None if cell.deviation is None else bounded(cell.deviation, cell.ours)
+        spread = None if cell.deviation is None else at_least(cell.deviation, cell.ours)
         apart = tolerance(cell.printed, cell.printed_spread, column.decimals)
         ours_apart = tolerance(cell.ours, spread, column.decimals)
         both.append((name, cell.printed, cell.ours, apart, ours_apart, cell.sampling))

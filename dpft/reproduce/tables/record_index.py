@@ -72,8 +72,11 @@ class IndexedRun:
         name, value = measured
         section = self.record["scores"][column.split]
         records, deviation = section["examples"], section["metrics"].get(f"{name} deviation")
-        if records and deviation is not None:
-            return column.factor * float(deviation) / math.sqrt(records)
+        if records and name == "exposure":
+            fitted = records - section["metrics"].get("exposures without a fit", 0)
+            # One secret has no deviation: nothing is known of how far others lie.
+            error = math.inf if deviation is None else float(deviation) / math.sqrt(fitted)
+            return column.factor * error
         return column.factor * share_error(value, records) if records and is_share(name) else 0.0
 
     def is_constant(self, column: Column) -> bool:

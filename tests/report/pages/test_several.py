@@ -55,6 +55,37 @@ def test_runs_are_sorted_by_score_and_their_differences_shown(runs):
     assert str(runs.parent) not in page.text
 
 
+def test_a_copy_is_no_further_seed(tmp_path, capsys):
+    folder = tmp_path / "all"
+    for seed, bleu in ((1, 0.50), (2, 0.60)):
+        found = record(bleu, settings={**config(), "seed": seed})
+        found["training"] = {**found["training"], "seconds": 60.0 + seed}
+        a_run(folder / "runs" / f"s{seed}", found)
+        a_run(folder / "results" / f"s{seed}", found)
+    page = page_of(folder)
+    assert "0.5500 ± 0.0500 with epsilon 3.000" in page.text
+    assert "mean of 2 seeds" in page.text
+    assert "2 runs were trained with privacy" in page.text
+    copies = [f"runs/s{seed} is a copy of results/s{seed}" for seed in (1, 2)]
+    said = capsys.readouterr().err
+    assert all(copy in page.text and copy in said for copy in copies)
+
+
+def test_the_headline_states_what_holds_for_every_seed(tmp_path):
+    finished = [record(0.6, settings={**config(), "seed": seed}) for seed in (0, 1)]
+    killed = a_run(tmp_path / "one/s0", record(settings={**config(), "seed": 2}))
+    (killed / "record.json").unlink()
+    for seed in (0, 1):
+        a_run(tmp_path / f"one/s{seed + 1}", finished[seed])
+    assert "0.6000 ± 0.0000 with epsilon 3.000" in page_of(tmp_path / "one").text
+
+    sound, refuted = finished
+    refuted["privacy"] = {**refuted["privacy"], "voided_by": ["refuted"]}
+    a_run(tmp_path / "two/a", sound)
+    a_run(tmp_path / "two/b", refuted)
+    assert "with an epsilon of 3.000 that is not proven" in page_of(tmp_path / "two").text
+
+
 def test_curves_are_laid_over_each_other_and_costs_composed(runs):
     public, private = page_of(runs), page_of(runs, private=True)
     assert "2 runs were trained with privacy on e2e" in public.text
@@ -95,7 +126,8 @@ def test_scores_of_different_tasks_and_splits_are_not_ranked_together(tmp_path):
 
 
 def test_names_tell_runs_of_equal_folders_apart(tmp_path):
-    one, two = a_run(tmp_path / "x" / "none"), a_run(tmp_path / "y" / "none")
+    one = a_run(tmp_path / "x" / "none")
+    two = a_run(tmp_path / "y" / "none", record(0.58))
     found = find([one, two / "record.json"])
     assert [target.name for target in found.targets] == ["x/none", "y/none"]
     assert found.folder == tmp_path.resolve()

@@ -212,6 +212,17 @@ def accuracies(first, second):
     return contrast(blank, Expected("above"), column, *sides)
 
 
+@pytest.mark.parametrize("kind", ["above", "best"])
+@pytest.mark.parametrize("value", [0.0, 3.0])
+def test_a_tie_over_all_seeds_tells_nothing_apart(kind, value):
+    column = replace(Evidence(row(FULL, 0.0)).only.columns[0], metrics=("BLEU",))
+    tied = Score("x", value, by_seed={0: value, 1: value, 2: value})
+    blank = Comparison(Side.LAPTOP, "x", "", Outcome.LACKING)
+    assert contrast(blank, Expected(kind), column, tied, tied).outcome is NOT_APART
+    ahead = Score("y", value + 1, by_seed={0: value + 1, 1: value + 1, 2: value + 1})
+    assert contrast(blank, Expected(kind), column, ahead, tied).outcome is HOLDS
+
+
 def test_answers_to_the_same_records_count_instead_of_shares_of_them():
     """Of 400 records one setting errs on 40, the other on the same and eight more."""
     many = (right(*range(48)), right(*range(48)))

@@ -1,5 +1,6 @@
 """Verdicts, marks and order, by records written by hand."""
 
+import math
 import random
 import statistics
 from dataclasses import replace
@@ -266,6 +267,17 @@ def write_ordered(tmp_path, values):
         write_record(tmp_path / f"{method}{epsilon}", planned, 0, {"BLEU": value})
 
 
+def test_seeds_far_apart_order_nothing(tmp_path):
+    """Printed 60 and 50 are clear, ours 45 and 54 with deviations of 22 and 7 are not."""
+    ours = ((0.2, 0.6, 0.55), (0.62, 0.48, 0.51))
+    for (method, epsilon), values in zip(ORDERED[:2], ours, strict=True):
+        for seed, value in enumerate(values):
+            folder = tmp_path / f"{method}{epsilon}{seed}"
+            write_record(folder, run_of(plan(), method, epsilon), seed, {"BLEU": value})
+    (bleu,) = filled(tmp_path).agreement
+    assert (bleu.clear, bleu.close, bleu.same, len(bleu.reversed)) == (1, 1, 0, 0)
+
+
 def test_order_of_rows_and_reversed_pairs(tmp_path):
     write_ordered(tmp_path, (0.50, 0.69, 0.55))
     (bleu,) = filled(tmp_path).agreement
@@ -321,11 +333,18 @@ def test_shares_of_few_records_are_not_told_apart(tmp_path, metric, examples, co
 
 def test_the_error_of_a_mean_over_canaries(tmp_path):
     column = replace(plan().columns[0], metrics=("exposure",), split="canaries", factor=1.0)
-    metrics = {"exposure": 3.2, "exposure deviation": 1.3}
-    scored = {"canaries": {"metrics": metrics, "examples": 10, "signature": "x"}}
-    write_record(tmp_path / "a", run_of(plan(), "full"), 0, scores=scored)
-    ((one,),) = make_index([tmp_path]).records.values()
-    assert one.sampling_error(column) == pytest.approx(1.3 / 10**0.5)
+    metrics = {"exposure": 3.2, "exposure deviation": 1.3, "exposures without a fit": 0}
+
+    def error(**changes):
+        part = {"metrics": {**metrics, **changes}, "examples": 10, "signature": "x"}
+        write_record(tmp_path / "a", run_of(plan(), "full"), 0, scores={"canaries": part})
+        ((one,),) = make_index([tmp_path]).records.values()
+        return one.sampling_error(column)
+
+    assert error() == pytest.approx(1.3 / 10**0.5)
+    # Mean and deviation are of those that a distribution was fitted to.
+    assert error(**{"exposures without a fit": 8}) == pytest.approx(1.3 / 2**0.5)
+    assert error(**{"exposures without a fit": 9, "exposure deviation": None}) == math.inf
 
 
 def test_the_error_of_a_share():
