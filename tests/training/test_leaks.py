@@ -1,0 +1,124 @@
+"""What a run leaves outside ``private/`` follows from its noisy releases, and from nothing else.
+
+The sums of the clipped gradients are taken away before their noise is added. What a run releases
+is then the same whatever it is trained on, and so must every file be that may be published.
+"""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dpft.config.compose import compose
+from dpft.config.schema import parse
+from dpft.privacy.noise import GaussianNoise
+from dpft.training.run import run_experiment
+
+SHORT = [f"some words {n}" for n in range(12)]
+LONG = "more words than a record has room for, " * 40
+# What stands in place of the last record: of another length, in other signs, a special token.
+INSTEAD = {
+    "long": [LONG],
+    "one letter": ["a"],
+    "other signs": ["Öl für 50 € 漢字 🦜 \u202e"],
+    "a special token": ["<|endoftext|> [MASK] <s> <pad>"],
+}
+LABELLED = ["task=classification", "task.classes=[a,b]", "model=random-bert", "task.max_length=16"]
+TASKS = {
+    "classification": LABELLED,
+    "infilling": [
+        *("task=sst2", "task.source=files", "model=random-roberta", "task.mode=infill"),
+        *("task.max_length=24", "decode.split=dev"),
+    ],
+    "text2text": ["task=text2text", "model=tiny", "task.max_length=24"],
+    "language modelling": ["task=language_modeling", "model=tiny", "task.max_length=24"],
+    "conversations of users": [
+        *("task=chat", "model=tiny", "task.max_length=48", "task.unit=user"),
+        *("task.user_column=user", "task.records_per_user=2"),
+    ],
+    "lora": [*LABELLED, "adapt=lora", "adapt.rank=2"],
+    "batches of one size": [*LABELLED, "privacy.sampling=truncated_poisson"],
+}
+SST2 = {"train": "train.tsv", "test": "dev.tsv"}
+RUN = [
+    *("privacy.noise_multiplier=1", "privacy.noise_seed=1", "optim.batch_size=6", "optim.steps=2"),
+    *("decode.max_new_tokens=4", "threads=1", "name=run"),
+]
+# Of the machine; and a digest of the records under the run's key, which the seed makes public here.
+NOT_COMPARED = {"seconds", "peak_memory_bytes", "fingerprint", "data", "sha256", "size", "written"}
+
+
+def row(text: str, place: int) -> dict[str, object]:
+    turns = [{"role": "user", "content": text}, {"role": "assistant", "content": text}]
+    return {
+        "text": text, "label": "ab"[place % 2], "source": text, "target": text,
+        "messages": turns, "user": f"u{min(place, 11) // 2}",
+    }  # fmt: skip
+
+
+def write(file: Path, texts: list[str]) -> None:
+    rows = [row(text, place) for place, text in enumerate(texts)]
+    file.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    lines = [f"{one['text']}\t{place % 2}\n" for place, one in enumerate(rows)]  # as SST-2 has them
+    other = file.parent / "sst2" / SST2[file.stem]
+    other.parent.mkdir(exist_ok=True)
+    other.write_text("sentence\tlabel\n" + "".join(lines))
+
+
+def without(found: object) -> object:
+    if isinstance(found, dict):
+        return {k: without(value) for k, value in found.items() if k not in NOT_COMPARED}
+    return [without(one) for one in found] if isinstance(found, list) else found
+
+
+def published(folder: Path) -> dict[str, object]:
+    """The content of each file outside ``private/``, without what is of the machine."""
+    found: dict[str, object] = {}
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = file.relative_to(folder).as_posix()
+        if name.startswith("private/"):
+            continue
+        content = file.read_bytes()
+        if file.suffix in (".json", ".jsonl") or file.name == "DONE":
+            found[name] = [without(json.loads(line)) for line in _documents(content)]
+        else:
+            found[name] = re.sub(rb"steps in \d+ s", b"steps", content)
+    return found
+
+
+def _documents(content: bytes) -> list[bytes]:
+    try:
+        json.loads(content)
+    except json.JSONDecodeError:
+        return content.splitlines()
+    return [content]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_nothing_but_the_releases_tells_of_the_records(task, tmp_path, monkeypatch):
+    own = GaussianNoise.privatise_
+
+    def noise_alone(noise, step):
+        for parameter in noise._clipper.parameters.values():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        return own(noise, step)
+
+    monkeypatch.setattr(GaussianNoise, "privatise_", noise_alone)
+    write(tmp_path / "test.jsonl", SHORT[:2])
+    left = {}
+    kinds = {"plain": SHORT[-1:], **INSTEAD}
+    if "task.unit=user" in TASKS[task]:
+        kinds["more of one user"] = [LONG, "a", "b"]
+    for kind, texts in kinds.items():
+        write(tmp_path / "train.jsonl", [*SHORT[:-1], *texts])
+        place = tmp_path / "sst2" if "task=sst2" in TASKS[task] else tmp_path
+        words = [f"task.data_dir={place}", f"runs_dir={tmp_path / 'runs'}"]
+        left[kind] = published(run_experiment(parse(compose([*TASKS[task], *RUN, *words]))).path)
+        shutil.rmtree(tmp_path / "runs")
+    for kind in kinds:
+        assert left[kind].keys() == left["plain"].keys()
+        for name, content in left["plain"].items():
+            assert left[kind][name] == content, (kind, name)
