@@ -1,5 +1,8 @@
 """What goes on around a step of `PrivateTrainer`: callbacks, evaluation, optimizers, changes."""
 
+import re
+import shutil
+
 import pytest
 import torch
 from transformers import EarlyStoppingCallback, TrainerCallback
@@ -9,6 +12,7 @@ from transformers.trainer_callback import ProgressCallback
 from dpft import runs
 from dpft.config.errors import ConfigError, ModelError
 from dpft.integrations.transformers import PrivacyArguments
+from dpft.privacy.noise import GaussianNoise
 from tests.integrations.test_trainer import (
     SAVED,
     KilledError,
@@ -292,3 +296,35 @@ def test_a_rate_that_follows_scores_is_resumed(tmp_path):
     again.train(resume_from_checkpoint=True)
     expected = weights(whole.model)
     assert all(torch.equal(expected[n], p) for n, p in weights(again.model).items())
+
+
+def test_nothing_but_the_releases_tells_of_the_records(tmp_path, monkeypatch):
+    """As `tests/training/test_leaks.py` asks of `dpft train`, of all that a trainer writes."""
+    own = GaussianNoise.privatise_
+
+    def noise_alone(noise, step):
+        for parameter in noise._clipper.parameters.values():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        return own(noise, step)
+
+    monkeypatch.setattr(GaussianNoise, "privatise_", noise_alone)
+    left = []
+    for changes in ({}, {0: [4], 3: [5] * 14, 7: [9]}):
+        folder, data = tmp_path / "out", Texts()
+        for place, row in changes.items():
+            data.rows[place] = row
+        every = {"logging_strategy": "steps", "logging_steps": 1}
+        trainer = trainer_of(folder, data=data, save_strategy="steps", save_steps=2, **every)
+        trainer.train()
+        trainer.save_model()
+        trainer.save_state()
+        files = [file for file in folder.rglob("*") if file.is_file()]
+        named = {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
+        left.append({n: content for n, content in named.items() if not n.startswith("private/")})
+        shutil.rmtree(folder)
+    # What is of the clock, and the digest of the records under the key.
+    clock = rb'"(train_[a-z_]+|data)":\s*"?[^,"}]+|[\d.]+ s\b'
+    one, other = ({n: re.sub(clock, b"", c) for n, c in files.items()} for files in left)
+    assert one.keys() == other.keys() > {"ledger.jsonl", "model.safetensors", "trainer_state.json"}
+    assert [name for name in one if one[name] != other[name]] == []
