@@ -20,6 +20,7 @@ from dpft.runs.errors import disk_report
 from dpft.tasks.base import Task
 from dpft.tasks.metrics.correct import packed
 from dpft.tasks.objectives.base import Instance, Prediction
+from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.scores import all_scores
 from dpft.training.out_of_memory import in_smaller_batches
 from dpft.training.progress import Progress
@@ -94,9 +95,15 @@ def predict(
         )
     cut = sum(prediction.cut is True for prediction in predictions)
     if cut:
+        objective = task.objective(loaded)
+        limit = (
+            objective.too_long_for(settings)
+            if isinstance(objective, Causal)
+            else "the model or task.max_length allows"
+        )
         progress.warn(
-            f"{cut:,} of {len(predictions):,} prompts were longer than the model or "
-            "task.max_length allows, and lost a part of their source"
+            f"{cut:,} of {len(predictions):,} prompts were longer than {limit}, and lost a part of "
+            "their source"
         )
     return predictions
 
