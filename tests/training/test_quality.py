@@ -88,6 +88,21 @@ def test_each_figure_names_what_covers_it():
     assert cells(written_as(figures)[0])[:2] == ("words in a record, mean", "3.0000")
 
 
+def test_records_that_repeat_another_are_counted_among_all_of_them():
+    """2,000 records of which 40 are different, beside 40 held-out ones, of which two are alike."""
+    texts = [f"the kettle number {i % 40} leaks" for i in range(2000)]
+    real = [f"a note {i // 2 if i < 2 else i} about clocks" for i in range(40)]
+    whole, few = (f for f in shapes(texts, real, "held-out") if "repeat" in f.name)
+    assert (whole.name, whole.synthetic) == ("records that repeat another", 0.98)
+    assert whole.real is None
+    assert few.name == "records that repeat another, of 40 each"
+    assert few.real == pytest.approx(1 / 40)
+    assert 0 < few.synthetic < 0.98
+    for size in (0, 2000):  # as many, or none
+        (only,) = (f for f in shapes(texts, (50 * real)[:size], "held-out") if "repeat" in f.name)
+        assert (only.name, only.synthetic) == ("records that repeat another", 0.98)
+
+
 TALK = [{"role": "user", "content": "Is it open?"}, {"role": "assistant", "content": "Yes."}]
 
 
