@@ -35,13 +35,18 @@ def _not_negative(nll: float | None) -> float | None:
     return nll
 
 
+def _text(value: Any) -> str:
+    """What another program may have written as a number, or as null where there is none."""
+    return "" if value is None else str(value)
+
+
 class _Line(BaseModel, strict=True):
     """One line of a predictions file, see `Prediction`; what else is in it is ignored."""
 
-    source: Annotated[str, BeforeValidator(str)] = ""
+    source: Annotated[str, BeforeValidator(_text)] = ""
     prediction: str
     references: Annotated[tuple[str, ...], Field(min_length=1)]
-    subset: Annotated[str, BeforeValidator(str)] = ""
+    subset: Annotated[str, BeforeValidator(_text)] = ""
     nll: Annotated[float | None, AfterValidator(_not_negative)] = None
     tokens: Annotated[int | None, Field(ge=1)] = None
     finished: bool | None = None

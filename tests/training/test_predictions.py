@@ -106,6 +106,19 @@ def test_what_no_likelihood_can_be_is_refused_with_its_line(tmp_path, more, said
         read_predictions(file)
 
 
+def test_what_another_program_writes_as_null_is_nothing(tmp_path):
+    file = tmp_path / "dev.jsonl"
+    nothing = dict.fromkeys(("subset", "source", "nll", "tokens", "finished", "cut"))
+    file.write_text(json.dumps({"prediction": "x", "references": ["x"]} | nothing) + "\n")
+    assert read_predictions(file) == [Prediction("", "x", ("x",))]
+    numbers = {"prediction": "x", "references": ["x"], "subset": 3, "source": 4}
+    file.write_text(json.dumps(numbers) + "\n")
+    assert read_predictions(file) == [Prediction("4", "x", ("x",), "3")]
+    file.write_text(json.dumps({"prediction": None, "references": ["x"]}) + "\n")
+    with pytest.raises(DataError, match="line 1: prediction is 'None'"):
+        read_predictions(file)
+
+
 def test_a_model_that_diverged_can_be_read(tmp_path):
     answers = [Prediction("", "x", ("x",), nll=nll, tokens=1) for nll in (math.inf, math.nan)]
     write_predictions(tmp_path / "dev.jsonl", answers)
