@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,8 @@ _PLACES = (
 def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> list[str]:
     """Settings of `training_command` in the form of the run's task, with others behind them.
 
-    Another ``task=`` among those is of the same data: a classifier of texts that were written for
-    labels.
+    Texts are decoded as the run's were, unless another ``decode=`` is among the others. Another
+    ``task=`` among those is of the same data: a classifier of texts that were written for labels.
 
     Raises:
         ConfigError: if it would be tested on records that the run was trained on: which record is
@@ -82,6 +83,10 @@ def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> li
         words = [word for word in words if not word.startswith("task")]
         words += _changed("task", places, name, ())
         words.append(override("task.synthetic", str(file)))
+    # A choice that was typed decides all but the split: single settings would change it again.
+    decodes = any(word.startswith("decode=") for word in overrides)
+    settings = {"split": run.decode.split} if decodes else asdict(run.decode)
+    words += _changed("decode", settings, defaults()["decode"], ())
     return [*words, *overrides]
 
 

@@ -42,6 +42,7 @@ def main(
         raise ConfigError(
             f"decode.beams={settings.beams}; expected 1: replies are shown as written"
         )
+    settings.check(one)
     from dpft.config.offline import stay_offline_if_unreachable
 
     stay_offline_if_unreachable()

@@ -28,6 +28,7 @@ def main(
     trained = loaded_run(path)
     run = trained.run
     settings = decoding(overrides or (), run.decode)
+    settings.check(run.decode)
     changed = "-".join(
         f"{field.name}={getattr(settings, field.name)}"
         for field in dataclasses.fields(Decode)

@@ -236,7 +236,9 @@ def _decode(trained: TrainedRun, overrides: Mapping[str, Any]) -> Decode:
     nucleus = dataclasses.asdict(trained.run.decode) | {"beams": 1, "sample": True, "top_p": 0.9}
     if trained.task.writes_whole:
         nucleus["max_new_tokens"] = getattr(trained.task, "max_length", nucleus["max_new_tokens"])
-    return build(Decode, nucleus | dict(overrides), "decode")
+    settings = build(Decode, nucleus | dict(overrides), "decode")
+    settings.check(build(Decode, nucleus, "decode"))
+    return settings
 
 
 def _say(content: Mapping[str, Any], out: Path) -> None:

@@ -15,6 +15,7 @@ from dpft.config.errors import ConfigError, DataError
 from dpft.report.terminal import echo
 
 if TYPE_CHECKING:
+    from dpft.config.schema import Decode
     from dpft.training.quality import Figure, Generated
     from dpft.training.trained import TrainedRun
 
@@ -154,17 +155,39 @@ def _downstream(
     scores = outcome.record["scores"][split]["metrics"]
     theirs = other.get("scores", {}).get(split, {})
     real = theirs.get("metrics", {})
-    count = outcome.record["scores"][split]["examples"]
-    if real and theirs["examples"] != count:
+    ours, compared = outcome.record["scores"][split], (beside or path).resolve().name
+    if real and theirs["examples"] != ours["examples"]:
         warn(
-            f"note: the scores of {(beside or path).resolve().name} are of {theirs['examples']} "
-            f"examples, and these of {count}: they are left out. --beside names another run"
+            f"note: the scores of {compared} are of {theirs['examples']} examples, and these of "
+            f"{ours['examples']}: they are left out. --beside names another run"
+        )
+        real = {}
+    decoded = _decoded_otherwise(run.decode, other["config"]["decode"])
+    if real and decoded and "unfinished" in ours:  # which is counted where texts are written
+        warn(
+            f"note: the scores of {compared} are of texts decoded with {decoded}, and these of "
+            "others: they are left out. Type the same, or --beside another run"
         )
         real = {}
     guarantee = Guarantee.of_record(other)
-    said = f"{(beside or path).resolve().name}, trained on the real records"
+    said = f"{compared}, trained on the real records"
     return downstream(
         scores, real, said, split, covered, covered if guarantee.private else "training"
+    )
+
+
+def _decoded_otherwise(ours: Decode, theirs: Mapping[str, Any]) -> str:
+    """What of another run's decoding is different, as it is typed; empty if they are the same."""
+    from dpft.cli.again import override
+    from dpft.config.checks import build
+    from dpft.config.schema import Decode
+
+    found = build(Decode, theirs, "decode")
+    names = ("beams", "sample", "top_p", "max_new_tokens", "length_penalty")
+    return " ".join(
+        override(f"decode.{name}", getattr(found, name))
+        for name in names
+        if getattr(found, name) != getattr(ours, name)
     )
 
 

@@ -271,7 +271,18 @@ class Adapt:
 
 @dataclass(frozen=True)
 class Decode:
-    """``conf/decode``: beam search or sampling."""
+    """``conf/decode``: beam search or sampling.
+
+    Attributes:
+        beams: how many texts are kept at each step; 1 is greedy search, or sampling.
+        sample: whether tokens are drawn.
+        top_p: of sampling: only the likeliest tokens that have this probability together.
+        max_new_tokens: where a text is stopped.
+        length_penalty: of beam search: a text's log-probability is divided by its length to the
+            power of this.
+        batch_size: prompts that are answered together.
+        split: whose prompts.
+    """
 
     beams: Count = 5
     sample: bool = False
@@ -280,6 +291,38 @@ class Decode:
     length_penalty: float = 1.0
     batch_size: Count = 32
     split: Annotated[Literal["dev", "test"], Effect.REPETITION] = "test"
+
+    def check(self, usual: Decode | None = None) -> None:
+        """Refuse what has no effect, and beams that sample.
+
+        Not when it is made: runs of earlier versions have such settings, and can be read.
+
+        Args:
+            usual: what stands there was not typed, and is not refused; None: all was.
+
+        Raises:
+            ConfigError: for the first setting without effect.
+        """
+
+        def typed(*names: str) -> bool:
+            return usual is None or any(getattr(self, n) != getattr(usual, n) for n in names)
+
+        if self.sample and self.beams > 1 and typed("beams", "sample"):
+            raise ConfigError(
+                f"decode.beams is {self.beams} with decode.sample=true, which would be neither "
+                "beam search nor texts as the model has them; expected one beam: type "
+                "decode.beams=1, or decode.sample=false"
+            )
+        if not self.sample and self.top_p != 1 and typed("top_p"):
+            raise ConfigError(
+                f"decode.top_p is {self.top_p}, which has no effect on decode.sample=false; type "
+                "decode.sample=true decode.beams=1, or decode.top_p=1"
+            )
+        if self.beams == 1 and self.length_penalty != 1 and typed("length_penalty"):
+            raise ConfigError(
+                f"decode.length_penalty is {self.length_penalty}, which has no effect on "
+                "decode.beams=1; type decode.beams=5, or decode.length_penalty=1"
+            )
 
 
 @dataclass(frozen=True)
@@ -537,8 +580,12 @@ def audit_of(raw: Mapping[str, Any]) -> Audit:
     return build(Audit, raw.get("audit") or {}, "audit")
 
 
-def parse(raw: Mapping[str, Any]) -> Run:
+def parse(raw: Mapping[str, Any], stored: bool = False) -> Run:
     """Check a composed config and turn it into settings.
+
+    Args:
+        raw: the config.
+        stored: whether it is a run's, which an earlier version may have begun.
 
     Raises:
         ConfigError: for the first setting that is unknown or impossible.
@@ -547,4 +594,7 @@ def parse(raw: Mapping[str, Any]) -> Run:
     later = ("sweep", "audit", "evaluate", "parallel", "track")
     absent = [key for key in later if raw.get(key) is None]
     given = {key: raw[key] for key in raw if key not in (*SHORTHANDS, *absent)}
-    return build(Run, given, raw=raw)
+    run = build(Run, given, raw=raw)
+    if not stored and run.resume is None:  # what is resumed is stored too
+        run.decode.check()
+    return run

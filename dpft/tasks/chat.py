@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dpft.config.checks import one_of
 from dpft.config.errors import DataError
 from dpft.models.needs import Needs
-from dpft.tasks.generation import Generation, check_room, perplexity
+from dpft.tasks.generation import Generation, check_room, perplexity, text_room
 from dpft.tasks.metrics.perplexity import SIGNATURE as PERPLEXITY
 from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import Conversation
@@ -59,9 +59,11 @@ class Chat(Generation, OwnData):
 
     def objective(self, loaded: LoadedModel) -> ChatObjective:
         check_room(loaded.model, self.max_length)
-        return self._objective(loaded.text_tokenizer)
+        return self._objective(loaded.text_tokenizer, text_room(loaded.model))
 
-    def _objective(self, tokenizer: PreTrainedTokenizerBase) -> ChatObjective:
+    def _objective(
+        self, tokenizer: PreTrainedTokenizerBase, positions: int | None = None
+    ) -> ChatObjective:
         from dpft.tasks.objectives.chat import PLAIN
         from dpft.tasks.objectives.chat import Chat as ChatObjective
 
@@ -73,6 +75,7 @@ class Chat(Generation, OwnData):
             self.max_length,
             self.loss,
             perplexity=True,
+            positions=positions,
             template=tokenizer.chat_template,
             train_on=self.train_on,
         )

@@ -27,7 +27,7 @@ class Row(NamedTuple):
     """One lexicalisation.
 
     Attributes:
-        entry: number of its triple set in the file, from 0.
+        entry: number of its triple set in the file, from 0; of several parts in each of them.
         triples: subject, relation and object of each.
         text: a reference sentence; "" where the file has an empty one, or none at all.
     """
@@ -35,6 +35,11 @@ class Row(NamedTuple):
     entry: int
     triples: tuple[Triple, ...]
     text: str
+
+    @property
+    def whole(self) -> tuple[int, tuple[Triple, ...]]:
+        """The triple set that it is of."""
+        return self.entry, self.triples
 
 
 def read_json(path: Path) -> list[Row]:
@@ -236,7 +241,7 @@ class DART(Generation):
 
     def instances(self, split: str) -> list[Instance]:
         """Triple sets as they stand in the file, each with all its references."""
-        groups = [list(group) for _, group in groupby(self.rows(split), key=lambda row: row.entry)]
+        groups = [list(group) for _, group in groupby(self.rows(split), key=lambda row: row.whole)]
         return [
             Instance(self.record(group[0]), tuple(row.text for row in group))
             for group in groups[: self.limit_eval]
@@ -258,9 +263,9 @@ class DART(Generation):
     def details(self, split: str) -> list[str]:
         """How many references and triple sets were left out."""
         published = self._published(split)
-        given = {row.entry for row in published if row.text}
-        bare = {row.entry for row in published} - given
-        empty = sum(not row.text and row.entry in given for row in published)
+        given = {row.whole for row in published if row.text}
+        bare = {row.whole for row in published} - given
+        empty = sum(not row.text and row.whole in given for row in published)
         left_out = {"empty references": empty, "triple sets without a reference": len(bare)}
         return [f"{count:,} {what} left out" for what, count in left_out.items() if count]
 

@@ -44,7 +44,7 @@ class Generation(Task):
             return EncoderDecoder(*how, **self.prompt_settings, start=start)
         from dpft.tasks.objectives.causal import Causal
 
-        return Causal(*how, **self.prompt_settings)
+        return Causal(*how, **self.prompt_settings, positions=text_room(loaded.model))
 
     @property
     def prompt_settings(self) -> Mapping[str, Any]:

@@ -84,7 +84,7 @@ def evaluate(trained: TrainedRun, settings: Settings) -> dict[str, dict[str, Any
 
     Returns:
         Sections of a record's scores, see `dpft.runs.record.ScoreRecord`, by ``HARNESS`` and the
-        task's name; of a group of tasks the group's.
+        task's name; of a group of tasks the group's, or those of its tasks where it has none.
 
     Raises:
         ConfigError: for a task that is not known.
@@ -134,11 +134,12 @@ def _sections(
     found: Mapping[str, Any], version: str, settings: Settings
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     results, groups = found["results"], found.get("group_subtasks", {})
-    inside = {name for children in groups.values() for name in children}
-    for name, scored in results.items():
-        if name in inside:
+    scored = {name: _metrics(said) for name, said in results.items()}
+    # What stands for its tasks: a group without an aggregate has a name alone.
+    told = {child for name in groups if any(scored.get(name, ())) for child in _below(name, groups)}
+    for name, (metrics, errors) in scored.items():
+        if (groups.get(name) and not metrics) or (name in told and name not in settings.names):
             continue
-        metrics, errors = _metrics(scored)
         leaves = list(_leaves(name, groups))
         counts = [found["n-samples"][leaf] for leaf in leaves]
         examples, of = (sum(count[key] for count in counts) for key in ("effective", "original"))
@@ -177,6 +178,12 @@ def _metrics(scored: Mapping[str, Any]) -> tuple[dict[str, float | None], dict[s
         elif number is not None:
             errors[name] = number
     return metrics, errors
+
+
+def _below(name: str, groups: Mapping[str, Iterable[str]]) -> Iterator[str]:
+    for child in groups.get(name, ()):
+        yield child
+        yield from _below(child, groups)
 
 
 def _leaves(name: str, groups: Mapping[str, Iterable[str]]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from dpft.runs.errors import disk_report
 from dpft.tasks.base import Task
 from dpft.tasks.metrics.correct import packed
 from dpft.tasks.objectives.base import Instance, Prediction
+from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.scores import all_scores
 from dpft.training.out_of_memory import in_smaller_batches
 from dpft.training.progress import Progress
@@ -34,13 +35,18 @@ def _not_negative(nll: float | None) -> float | None:
     return nll
 
 
+def _text(value: Any) -> str:
+    """What another program may have written as a number, or as null where there is none."""
+    return "" if value is None else str(value)
+
+
 class _Line(BaseModel, strict=True):
     """One line of a predictions file, see `Prediction`; what else is in it is ignored."""
 
-    source: Annotated[str, BeforeValidator(str)] = ""
+    source: Annotated[str, BeforeValidator(_text)] = ""
     prediction: str
     references: Annotated[tuple[str, ...], Field(min_length=1)]
-    subset: Annotated[str, BeforeValidator(str)] = ""
+    subset: Annotated[str, BeforeValidator(_text)] = ""
     nll: Annotated[float | None, AfterValidator(_not_negative)] = None
     tokens: Annotated[int | None, Field(ge=1)] = None
     finished: bool | None = None
@@ -94,9 +100,15 @@ def predict(
         )
     cut = sum(prediction.cut is True for prediction in predictions)
     if cut:
+        objective = task.objective(loaded)
+        limit = (
+            objective.too_long_for(settings)
+            if isinstance(objective, Causal)
+            else "the model or task.max_length allows"
+        )
         progress.warn(
-            f"{cut:,} of {len(predictions):,} prompts were longer than the model or "
-            "task.max_length allows, and lost a part of their source"
+            f"{cut:,} of {len(predictions):,} prompts were longer than {limit}, and lost a part of "
+            "their source"
         )
     return predictions
 

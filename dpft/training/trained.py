@@ -105,7 +105,7 @@ def parse_stored(path: Path, content: Mapping[str, Any]) -> Run:
         ConfigError: if they are not those of a run, or not of one of this version.
     """
     try:
-        return parse(content)
+        return parse(content, stored=True)
     except ConfigError as error:
         raise ConfigError(
             f"{path / 'config.yaml'}: {error}. Restore the file, or use the dpft that wrote it"

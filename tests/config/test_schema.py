@@ -1,7 +1,9 @@
 """What a setting changes is declared once: hash, resumption, tables and pages follow."""
 
 import dataclasses
+import re
 import typing
+from dataclasses import replace
 
 import pytest
 
@@ -110,3 +112,36 @@ def test_values_are_of_the_type_of_their_field():
 def test_a_wrong_value_is_refused_with_what_was_expected(settings, message):
     with pytest.raises(ConfigError, match=message):
         build(Kinds, settings, "x")
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["decode.top_p=0.9"], "decode.top_p is 0.9, which has no effect on decode.sample=false"),
+        (["decode=greedy", "decode.length_penalty=2"], "has no effect on decode.beams=1"),
+        (["decode.sample=true"], "decode.beams is 5 with decode.sample=true"),
+        (["decode=nucleus", "decode.beams=2"], "expected one beam"),
+    ],
+)
+def test_settings_of_decoding_without_effect_are_refused(typed, said):
+    raw = compose(typed)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        parse(raw)
+    # A run of an earlier version that has them can still be read, and goes on.
+    assert parse(raw, stored=True).decode == parse({**raw, "resume": "runs/x"}).decode
+
+
+def test_what_a_run_decodes_with_is_not_refused_where_it_has_no_effect_any_more():
+    nucleus, searched = Decode(1, sample=True, top_p=0.9), Decode(5, length_penalty=2.0)
+    replace(nucleus, sample=False).check(nucleus)
+    replace(searched, beams=1).check(searched)
+    beams = replace(nucleus, beams=5)
+    beams.check(beams)
+    for typed, usual in (
+        (replace(searched, sample=True), searched),
+        (replace(searched, top_p=0.5), searched),
+        (replace(nucleus, length_penalty=3.0), nucleus),
+        (beams, nucleus),
+    ):
+        with pytest.raises(ConfigError, match=r"decode\.\w+ is"):
+            typed.check(usual)

@@ -150,9 +150,19 @@ def test_a_prompt_that_is_too_long_loses_its_oldest_exchanges(loaded):
     (whole, none), *_ = made.prompts([TALK], SETTINGS)
     assert none == 0
     assert made.tokenizer.decode(whole).endswith("user: Until when?\nassistant:")
-    (kept, lost), *_ = replace(made, max_length=len(whole) + 15).prompts([TALK], SETTINGS)
-    assert made.tokenizer.decode(kept) == "system: Be brief.\nuser: Until when?\nassistant:"
-    assert lost == len(whole) - len(kept)
+    room = len(whole) + 15
+    for few in ({"max_length": len(whole)}, {"max_length": room, "positions": room}):
+        (kept, lost), *_ = replace(made, **few).prompts([TALK], SETTINGS)
+        assert made.tokenizer.decode(kept) == "system: Be brief.\nuser: Until when?\nassistant:"
+        assert lost == len(whole) - len(kept)
+
+
+def test_a_conversation_that_training_shows_whole_is_whole_when_it_is_asked(loaded):
+    made = objective(loaded)
+    (whole, _), *_ = made.prompts([TALK], SETTINGS)
+    size = made.encode(TALK).length
+    assert size < len(whole) + SETTINGS.max_new_tokens
+    assert objective(loaded, max_length=size).prompts([TALK], SETTINGS) == [(whole, 0)]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dpft.config.errors import ConfigError, DataError
@@ -151,6 +153,28 @@ def test_rows_of_the_hubs_copies():
     ]
     with pytest.raises(DataError, match="no column 'target'"):
         hub_rows(DART.dataset.hub, [{"tripleset": triples}])
+
+
+def test_triple_sets_of_several_parts_stay_apart(tmp_path):
+    """Each part counts its own from 0: the last of one may have the number of the next's first."""
+
+    def part(number, *rows):
+        table = pa.Table.from_pylist(
+            [{"tripleset": [[s, "r", "o"]], "references": said} for s, said in rows]
+        )
+        pq.write_table(table, tmp_path / f"test-0000{number}-of-00002.parquet")
+
+    part(0, ("a", ["of a", "too"]))
+    part(1, ("b", ["of b", ""]), ("c", [""]))
+    task = DART(data_dir=str(tmp_path))
+    assert [(one.record.source, one.references) for one in task.instances("test")] == [
+        ("a : r : o", ("of a", "too")),
+        ("b : r : o", ("of b",)),
+    ]
+    assert task.details("test") == [
+        "1 empty references left out",
+        "1 triple sets without a reference left out",
+    ]
 
 
 def test_a_folder_may_hold_xml_beside_json(tmp_path):

@@ -121,7 +121,7 @@ def test_a_long_dialogue_loses_its_start_and_nothing_else_is_cut():
     room = 80 - len(INSTRUCTION) - len(DELIMITER) - len(" They part.^")
     assert spelled(example.prompt) == INSTRUCTION + record.source[-room:] + DELIMITER
     assert spelled(example.target) == " They part.^"
-    prompt = spelled(prompt_of(letters(max_length=80), record, room=30))
+    prompt = spelled(prompt_of(letters(positions=80), record, room=30))
     assert len(prompt) == 50
     assert prompt.startswith(INSTRUCTION)
     assert prompt.endswith(f"B: bye{DELIMITER}")

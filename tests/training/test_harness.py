@@ -14,6 +14,7 @@ from dpft.report.comparison import row
 from dpft.report.pages.gather import Options, gather
 from dpft.report.pages.sections import scores as scores_of
 from dpft.report.pages.target import Target
+from dpft.training.harness import Settings, _sections
 from dpft.training.run import run_experiment
 from tests.small_runs import settings
 
@@ -112,6 +113,28 @@ def test_scores_are_part_of_the_record_and_the_run_stays_whole(made, asked):
     assert ("lm-eval colours", "acc", "0.2500", "0.1250") in [line[:4] for line in shown["rows"]]
     assert {line[3] for line in shown["rows"] if line[0] == "test"} == {"-"}
     runs.check_whole(made)
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "tasks", "kept"),
+    [
+        ({"acc,none": 0.5}, "shapes", ["shapes"]),
+        ({}, "shapes", ["shapes_a", "shapes_b"]),
+        ({"acc,none": 0.5}, "shapes,shapes_b", ["shapes", "shapes_b"]),
+        ({}, "all", ["shapes_a", "shapes_b", "colours"]),
+        ({"acc,none": 0.5}, "all", ["shapes", "colours"]),
+    ],
+)
+def test_a_group_stands_for_its_tasks_only_where_it_has_a_score(aggregate, tasks, kept):
+    results = {"shapes": {"name": "shapes", "alias": "shapes"} | aggregate, "all": {"alias": "all"}}
+    results = {**FOUND["results"], **results}
+    groups = {"all": ["shapes", "colours"], "shapes": ["shapes_a", "shapes_b"]}
+    if "all" not in tasks:
+        del groups["all"], results["all"], results["colours"]
+    found = {**FOUND, "results": results, "group_subtasks": groups}
+    sections = dict(_sections(found, "9", Settings(tasks)))
+    assert {name.removeprefix("lm-eval ") for name in sections} == {*kept}
+    assert all(section["metrics"] for section in sections.values())
 
 
 def test_what_cannot_be_asked_is_told_in_one_sentence(made, asked, monkeypatch):

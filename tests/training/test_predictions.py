@@ -8,12 +8,15 @@ import pytest
 from dpft.config.compose import compose
 from dpft.config.errors import DataError
 from dpft.config.schema import Decode, parse
+from dpft.models.load import load_model
+from dpft.models.needs import Needs
 from dpft.tasks import load_task
 from dpft.tasks.e2e import E2E
 from dpft.tasks.glue import SST2
 from dpft.tasks.metrics.correct import unpacked
-from dpft.tasks.objectives.base import Prediction
-from dpft.tasks.own_texts import LanguageModeling
+from dpft.tasks.objectives.base import Instance, Prediction
+from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.own_texts import LanguageModeling, TextToText
 from dpft.training.predictions import predict, read_predictions, score_file, write_predictions
 from dpft.training.progress import Progress
 
@@ -103,6 +106,19 @@ def test_what_no_likelihood_can_be_is_refused_with_its_line(tmp_path, more, said
         read_predictions(file)
 
 
+def test_what_another_program_writes_as_null_is_nothing(tmp_path):
+    file = tmp_path / "dev.jsonl"
+    nothing = dict.fromkeys(("subset", "source", "nll", "tokens", "finished", "cut"))
+    file.write_text(json.dumps({"prediction": "x", "references": ["x"]} | nothing) + "\n")
+    assert read_predictions(file) == [Prediction("", "x", ("x",))]
+    numbers = {"prediction": "x", "references": ["x"], "subset": 3, "source": 4}
+    file.write_text(json.dumps(numbers) + "\n")
+    assert read_predictions(file) == [Prediction("4", "x", ("x",), "3")]
+    file.write_text(json.dumps({"prediction": None, "references": ["x"]}) + "\n")
+    with pytest.raises(DataError, match="line 1: prediction is 'None'"):
+        read_predictions(file)
+
+
 def test_a_model_that_diverged_can_be_read(tmp_path):
     answers = [Prediction("", "x", ("x",), nll=nll, tokens=1) for nll in (math.inf, math.nan)]
     write_predictions(tmp_path / "dev.jsonl", answers)
@@ -182,6 +198,20 @@ def test_who_decodes_is_told_how_many_were_stopped(answers, said, capsys):
     warned = " ".join(capsys.readouterr().err.split())
     assert warned.count("1 of 2 texts were stopped at decode.max_new_tokens=7") == said
     assert warned.count("1 of 2 prompts were longer than the model or task.max_length") == said
+
+
+def test_a_warning_names_decoding_where_that_cuts_sources(capsys):
+    tiny = load_model(parse(compose(["model=tiny"])).model, Needs("causal", source=True), 0)
+    record = TextRecord(("name : Aromi | " * 40,), "x")
+    task, settings = TextToText(source="sample"), Decode(beams=1, max_new_tokens=100)
+    with Progress() as progress:
+        (answer,) = predict(task, tiny, [Instance(record, ("x",))], settings, 0, progress)
+    assert answer.cut
+    warned = " ".join(capsys.readouterr().err.split())
+    assert (
+        "1 of 1 prompts were longer than decode.max_new_tokens=100 leaves of the model's 256 "
+        "positions, and lost" in warned
+    )
 
 
 def test_an_accuracy_stands_beside_what_one_class_scores(tmp_path):

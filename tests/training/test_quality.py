@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from dpft.cli.again import words_on
 from dpft.cli.app import app
-from dpft.cli.quality import _tell
+from dpft.cli.quality import _decoded_otherwise, _tell
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
@@ -97,6 +97,21 @@ def test_a_sorted_file_does_not_make_the_halves_look_far_apart():
     figure = nearness(["a", "b"], sort, encode, "held-out")
     assert figure.real is not None
     assert figure.real < 0.05 < mmd(encode(sort[:100]), encode(sort[100:]))
+
+
+def test_records_that_repeat_another_are_counted_among_all_of_them():
+    """2,000 records of which 40 are different, beside 40 held-out ones, of which two are alike."""
+    texts = [f"the kettle number {i % 40} leaks" for i in range(2000)]
+    real = [f"a note {i // 2 if i < 2 else i} about clocks" for i in range(40)]
+    whole, few = (f for f in shapes(texts, real, "held-out") if "repeat" in f.name)
+    assert (whole.name, whole.synthetic) == ("records that repeat another", 0.98)
+    assert whole.real is None
+    assert few.name == "records that repeat another, of 40 each"
+    assert few.real == pytest.approx(1 / 40)
+    assert 0 < few.synthetic < 0.98
+    for size in (0, 2000):  # as many, or none
+        (only,) = (f for f in shapes(texts, (50 * real)[:size], "held-out") if "repeat" in f.name)
+        assert (only.name, only.synthetic) == ("records that repeat another", 0.98)
 
 
 TALK = [{"role": "user", "content": "Is it open?"}, {"role": "assistant", "content": "Yes."}]
@@ -208,6 +223,44 @@ def test_a_model_is_trained_on_them_and_scored_on_real_records(story):
     assert found["synthetic"] == made["scores"]["test"]["metrics"]["perplexity"]
     assert made["mechanism"] is None
     assert "synthetic training records" in made["labels"]
+
+
+def test_scores_of_another_decoding_are_left_out(story):
+    path, *_ = story
+    record = json.loads((path / "record.json").read_text())
+    config = {**record["config"]["decode"], "beams": 3, "split": "dev"}
+    run = parse(compose(["decode=greedy", "decode.max_new_tokens=4"]))
+    assert _decoded_otherwise(run.decode, record["config"]["decode"]) == ""
+    assert _decoded_otherwise(run.decode, config) == "decode.beams=3"
+    result = invoke(
+        *("quality", path, "--encoder", "none", "--train", "optim.steps=1", "optim.batch_size=2"),
+        *("decode=beam", "decode.max_new_tokens=4", "threads=1", "force=true"),
+    )
+    assert result.exit_code == 0, result.output
+    said = "patients are of texts decoded with decode.beams=1, and these of others: they are left"
+    assert said in " ".join(result.output.split())
+    figures = json.loads((path / "quality/train.json").read_text())["figures"]
+    found = {one["name"]: one for one in figures}["perplexity on test, trained on them"]
+    assert found["real"] is None
+
+
+@pytest.mark.parametrize(
+    ("typed", "others", "same"),
+    [
+        (["decode=nucleus", "decode.top_p=0.5", "decode.split=dev"], [], True),
+        (["decode.beams=2", "decode.length_penalty=0.5", "decode.batch_size=7"], [], True),
+        ([], ["task=classification", "task.classes=[a,b]", "model=random-bert"], True),
+        (["decode=greedy", "decode.split=dev"], ["decode=greedy"], True),
+        (["decode.beams=2"], ["decode=greedy"], False),
+        (["decode.beams=2"], ["decode.beams=3"], False),
+    ],
+)
+def test_the_new_run_decodes_as_the_first_did(tmp_path, typed, others, same):
+    columns = ["task.source_column=label", "task.target_column=text", "task.train_file=a.csv"]
+    run = parse(compose(["task=text2text", *columns, "task.test_file=b.csv", *typed]))
+    again = parse(compose(words_on(run, tmp_path / "made.jsonl", 20, others)))
+    assert (again.decode == run.decode) == same
+    assert again.decode.split == run.decode.split
 
 
 def test_texts_for_labels_train_a_classifier_of_the_same_data(tmp_path):

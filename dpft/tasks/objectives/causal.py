@@ -82,8 +82,10 @@ class Causal:
             of the ``source``, of a long dialogue.
         keep: how many of the first segments stay when the source is cut: a persona before a
             dialogue. They get at most half of ``max_length``, and lose their end beyond that.
-        room: tokens left for the answer where a prompt is cut; None: all that decoding may write.
+        room: tokens left for the answer where a prompt to answer is cut; None: as many as the
+            model's positions need, see `longest`.
         perplexity: whether predictions carry the likelihood of their first reference.
+        positions: of the model, for prompt and answer together; None: no limit.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -96,6 +98,7 @@ class Causal:
     keep: int = 0
     room: int | None = None
     perplexity: bool = False
+    positions: int | None = None
 
     def encode(self, record: TextRecord) -> CausalExample:
         return self.encode_all([record])[0]
@@ -132,9 +135,33 @@ class Causal:
     def prompts(
         self, records: Sequence[Any], settings: Decode
     ) -> list[tuple[tuple[int, ...], int]]:
-        """What to decode from, with room left for the answer; and how many tokens each lost."""
-        room = self._room(settings)
-        return [self._prompt(record, room) for record in records]
+        """What to decode from, of `longest` tokens at most; and how many tokens each lost."""
+        longest = self.longest(settings)
+        return [self._prompt(record, longest) for record in records]
+
+    def longest(self, settings: Decode) -> int:
+        """Tokens that a prompt to answer may have.
+
+        As in training before the shortest target: what a record shows there, it shows here.
+        Where sources are cut, less if the model's positions end before ``max_new_tokens`` are
+        written behind it, but never less than half of ``max_length``.
+        """
+        half = self.max_length - self.max_length // 2
+        most = max(1, self.max_length - 1)
+        if self.room is not None and self.cut == "source":
+            return max(half, self.max_length - self.room)
+        if self.positions is None or self.cut == "target":
+            return most
+        return min(most, max(half, self.positions - settings.max_new_tokens))
+
+    def too_long_for(self, settings: Decode) -> str:
+        """What prompts that were cut are longer than, in words."""
+        if self.room is None and self.longest(settings) < self.max_length - 1:
+            return (
+                f"decode.max_new_tokens={settings.max_new_tokens} leaves of the model's "
+                f"{self.positions:,} positions"
+            )
+        return "the model or task.max_length allows"
 
     def collate(
         self, examples: Sequence[CausalExample], widths: Sequence[int] | None = None
@@ -296,16 +323,11 @@ class Causal:
             return self.after
         return next(filter(None, (*reversed(record.segments), self.before)), "")
 
-    def _room(self, settings: Decode) -> int:
-        room = settings.max_new_tokens if self.room is None else self.room
-        return min(room, self.max_length // 2)
-
-    def _prompt(self, record: TextRecord, room: int) -> tuple[tuple[int, ...], int]:
+    def _prompt(self, record: TextRecord, longest: int) -> tuple[tuple[int, ...], int]:
         """A prompt, and how many tokens its source lost."""
         segments = self._ids_behind(record.segments, self._standing_before(record)[:-1])
         before, source, after, lost = self._pieces(segments)
-        # Where targets are cut, training shows the source up to the last position but one.
-        kept = self._cut(source, len(before) + len(after), room if self.cut == "source" else 1)
+        kept = self._cut(source, len(before) + len(after), self.max_length - longest)
         return (*before, *kept, *after), lost + len(source) - len(kept)
 
     def _cut(self, source: list[int], fixed: int, written: int) -> list[int]:

@@ -58,6 +58,7 @@ class Chat(Causal):
         train_on: ``assistant`` or ``all``.
     """
 
+    cut: str = "source"  # of a prompt to answer
     template: str = PLAIN
     train_on: str = "assistant"
 
@@ -94,8 +95,8 @@ class Chat(Causal):
     def prompts(
         self, records: Sequence[Conversation], settings: Decode
     ) -> list[tuple[tuple[int, ...], int]]:
-        room = self._room(settings)
-        return [self._asked(record.turns[:-1], self.max_length - room) for record in records]
+        longest = self.longest(settings)
+        return [self._asked(record.turns[:-1], longest) for record in records]
 
     def _referenced(self, instance: Instance) -> Any:
         return instance.record
@@ -195,16 +196,16 @@ class Chat(Causal):
         last = len(answer) - answer[::-1].index(self._end)
         return answer[:last], answer[last:]
 
-    def _asked(self, turns: Turns, room: int) -> tuple[tuple[int, ...], int]:
+    def _asked(self, turns: Turns, longest: int) -> tuple[tuple[int, ...], int]:
         """A prompt, without the oldest exchanges if it is too long, and how many tokens it lost."""
         whole = ids = self._ids(turns)
         system = [turn for turn in turns[:1] if turn[0] == "system"]
         rest = list(turns[len(system) :])
-        while len(ids) > room and any(role == ANSWERS for role, _ in rest):
+        while len(ids) > longest and any(role == ANSWERS for role, _ in rest):
             oldest = next(n for n, (role, _) in enumerate(rest) if role == ANSWERS)
             rest = rest[oldest + 1 :]
             ids = self._ids([*system, *rest])
-        kept = ids[-room:]
+        kept = ids[-longest:]
         return tuple(kept), len(whole) - len(kept)
 
     def _ids(self, turns: Turns) -> list[int]:

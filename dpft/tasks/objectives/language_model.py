@@ -39,7 +39,7 @@ class LanguageModel(Causal):
         """The tokens that a text follows."""
         return tuple(self._start) or (self.tokenizer.eos_token_id,)
 
-    def _prompt(self, record: TextRecord, room: int) -> tuple[tuple[int, ...], int]:
+    def _prompt(self, record: TextRecord, longest: int) -> tuple[tuple[int, ...], int]:
         return self.opening, 0
 
     def predict(

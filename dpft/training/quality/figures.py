@@ -43,7 +43,10 @@ class Figure:
 
 
 def shapes(synthetic: Sequence[str], real: Sequence[str], real_covered: Coverage) -> list[Figure]:
-    """Lengths and variety; of the real texts as many are taken, since variety falls with them."""
+    """Lengths and variety; of the real texts as many are taken, since variety falls with them.
+
+    How many records repeat another is told of all synthetic ones too, whatever real ones there are.
+    """
     ours = [words(text) for text in synthetic]
     theirs = [words(text) for text in chosen(real, len(synthetic))]
     size = min(len(ours), len(theirs)) or len(ours)
@@ -56,12 +59,15 @@ def shapes(synthetic: Sequence[str], real: Sequence[str], real_covered: Coverage
             return Figure(name, own, "covered")
         return Figure(name, own, "covered", number(theirs), said, real_covered)
 
+    repeat = "records that repeat another"
+    whole = [Figure(repeat, _repeated(ours), "covered")] if size < len(ours) else []
     return [
         both("words in a record, mean", lambda t: fmean(map(len, t)), False),
         both("words in a record, median", lambda t: float(median(map(len, t))), False),
         both("different words among all (distinct-1)", lambda t: distinct(t, 1), True),
         both("different word pairs (distinct-2)", lambda t: distinct(t, 2), True),
-        both("records that repeat another", _repeated, True),
+        *whole,
+        both(f"{repeat}, of {size:,} each" if whole else repeat, _repeated, True),
     ]
 
 

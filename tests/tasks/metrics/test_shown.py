@@ -19,6 +19,8 @@ GEM = "bleu:nrefs:var|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"
         ("BLEU", 0.4, GEM, "0.4000"),  # a bad model's
         ("BLEU", 34.5, GEM, "34.5000"),
         ("BLEU", None, E2E, "-"),
+        ("BLEU", 34.5, f"{GEM}; nist:order:5|mine:1.0", "34.5000"),
+        ("BLEU", 0.59069, f"{E2E}; mine:1.0", "59.07"),
     ],
 )
 def test_the_scale_follows_from_the_scorer(metric, value, signature, said):

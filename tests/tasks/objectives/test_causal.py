@@ -85,8 +85,34 @@ def test_long_dialogues_lose_their_start_but_neither_instruction_nor_delimiter()
     options = {"cut": "source", "before": "I:", "after": ">", "ends": False}
     assert cut("abcdefgh", "xy", 10, **options) == ("I:fgh>", " xy|")
     assert cut("abcdefgh", "x" * 20, 10, **options) == ("I:>", " xxxxxx")
-    objective = letters(10, **options)
+    objective = letters(10, positions=10, **options)
     assert spelled(prompt_of(objective, TextRecord(("abcdefgh",), ""), room=4)) == "I:fgh>"
+
+
+def test_a_source_that_training_shows_whole_is_whole_when_it_is_asked():
+    """Only what the model's positions cannot hold is cut for what is still to be written."""
+    record = TextRecord(("abcdefgh",), "xy")  # 9 and 4 tokens
+
+    def asked(positions, room, size=13, **options):
+        objective = letters(size, cut="source", positions=positions, **options)
+        return spelled(prompt_of(objective, record, room)), objective.too_long_for(
+            Decode(max_new_tokens=room)
+        )
+
+    assert letters(13, cut="source").encode(record).cut_source == 0
+    for room in (1, 4, 100):
+        for positions in (None, 113):
+            assert asked(positions, room)[0] == "abcdefgh|"
+    assert asked(20, 11)[0] == "abcdefgh|"  # 9 + 11
+    assert asked(20, 12) == (
+        "bcdefgh|",
+        "decode.max_new_tokens=12 leaves of the model's 20 positions",
+    )
+    assert asked(20, 100)[0] == "cdefgh|"  # half of max_length stays
+    # What is longer than training shows is cut as there, before the shortest target.
+    usual = "the model or task.max_length allows"
+    assert asked(113, 100, size=9) == ("bcdefgh|", usual)
+    assert letters(9, cut="source", positions=20, room=4).too_long_for(Decode()) == usual
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.decode import decode
 from dpft.tasks.objectives.encoder_decoder import EncoderDecoder
 from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.own_texts import TextToText
 from dpft.tasks.personachat import PersonaChat
 from dpft.tasks.samsum import SAMSum
 
@@ -81,6 +82,16 @@ def test_records_that_are_too_long_lose_what_the_task_says(loaded):
         kept = loaded.tokenizer.decode(short.prompt)
         assert "persona text</s>" in kept
         assert kept.endswith("new</s>")
+
+
+def test_an_encoder_needs_no_room_for_what_is_written(loaded):
+    task = TextToText(source="sample", max_length=40)
+    record = TextRecord(("old turn " * 6,), "new")
+    objective = task.objective(loaded)
+    example = objective.encode(record)
+    assert example.cut_source == 0
+    for room in (1, 40, 1000):
+        assert objective.prompts([record], Decode(max_new_tokens=room)) == [(example.prompt, 0)]
 
 
 def test_the_loss_of_a_record_does_not_depend_on_padding(loaded):
