@@ -28,7 +28,7 @@ def write_card(model: Path, record: Mapping[str, Any]) -> None:
     write_atomic(model / "README.md", model_card(record))
 
 
-def write_descent(model: Path, record: Mapping[str, Any]) -> None:
+def write_lineage(model: Path, record: Mapping[str, Any]) -> None:
     """Put beside the weights what a run that trains them further is to say of them."""
     write_atomic(model / FILE, descent(record))
 
