@@ -28,7 +28,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import (
     AutoTokenizer,
@@ -36,15 +35,21 @@ from transformers import (
     BertModel,
     GPT2Config,
     GPT2LMHeadModel,
-    PreTrainedTokenizerFast,
 )
 
 sys.path.insert(0, str(Path(__file__).parent))
-from pretraining import Model, Recipe, Tokens, blocks, optimizer_of, train
+from pretraining import (
+    Model,
+    Recipe,
+    Tokens,
+    blocks,
+    byte_level_tokenizer,
+    optimizer_of,
+    train,
+)
 
 from dpft.models.packaged import find
 
-END = "<|endoftext|>"
 GENERATED = "e2e_sample"  # the one source that is no prose: for causal models only
 
 RUNGS = {
@@ -74,24 +79,8 @@ def documents(file: Path, *, generated: bool) -> Iterator[tuple[str, list[str]]]
 
 def build_tokenizer(text: Path, vocabulary: int, length: int) -> Any:
     """A byte-level BPE tokenizer of the training text; begin, end and padding are one token."""
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=[END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
     parts = (p for _, parts in documents(text / "train.jsonl", generated=True) for p in parts)
-    bpe.train_from_iterator(parts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=bpe,
-        bos_token=END,
-        eos_token=END,
-        pad_token=END,
-        model_max_length=length,
-    )
+    return byte_level_tokenizer(parts, vocabulary, length)
 
 
 def encode(tokenizer: Any, file: Path, end: int, *, generated: bool) -> dict[str, Tokens]:

@@ -13,6 +13,7 @@ import argparse
 import copy
 import math
 import random
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,20 +24,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GPT2Config,
-    GPT2LMHeadModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+sys.path.insert(0, str(Path(__file__).parent))
+from pretraining import byte_level_tokenizer
 
 from dpft.tasks.e2e import linearise
 from dpft.tasks.samples.e2e import generate
 
 FOLDER = Path(__file__).parents[1] / "dpft" / "models" / "tiny"
-END = "<|endoftext|>"
 N_POSITIONS = 256
 Row = tuple[str, str]
 # Transformers types its tokenizers and models too loosely for a strict checker.
@@ -83,24 +79,7 @@ def build_tokenizer(rows: list[Row], vocab_size: int) -> Tok:
             # Often enough to become one token, ahead of the pieces of made-up names.
             yield f" {word} {word.capitalize()}" * 150
 
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    bpe.train_from_iterator(texts(), trainer)
-    tokenizer: Tok = PreTrainedTokenizerFast(
-        tokenizer_object=bpe,
-        bos_token=END,
-        eos_token=END,
-        pad_token=END,
-        model_max_length=N_POSITIONS,
-    )
-    return tokenizer
+    return byte_level_tokenizer(texts(), vocab_size, N_POSITIONS)
 
 
 def build_model(vocab_size: int, end: int) -> Model:

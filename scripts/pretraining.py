@@ -1,11 +1,14 @@
-"""A pretraining run that may be killed at any moment: recipe, order of the text, checkpoints."""
+"""A pretraining run that may be killed at any moment: recipe, order of the text, checkpoints.
+
+And the tokenizer of what is pretrained.
+"""
 
 from __future__ import annotations
 
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,12 +16,41 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
+END = "<|endoftext|>"
 # Transformers types its models too loosely for a strict checker.
 Model = Any
 Tokens = np.ndarray[Any, np.dtype[np.uint16]]
 Loss = Callable[[int], Iterator[Tensor]]  # of a step: its microbatches' losses, to be summed
+
+
+def byte_level_tokenizer(texts: Iterable[str], vocabulary: int, length: int) -> Any:
+    """A byte-level BPE tokenizer of the texts; begin, end and padding are one token, `END`.
+
+    Args:
+        vocabulary: how many tokens at most.
+        length: of what a model reads, in tokens.
+    """
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        bos_token=END,
+        eos_token=END,
+        pad_token=END,
+        model_max_length=length,
+    )
 
 
 @dataclass(frozen=True)

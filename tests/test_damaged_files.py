@@ -52,8 +52,8 @@ def whole(tmp_path_factory):
     sweep = {"words": [], "config_dir": None, "lines": [], "metric": None, "points": []}
     (base / "sweep.json").write_text(json.dumps(sweep))
     Journal(base / "journal.jsonl").add(Event(BEGUN))
-    key = {"schema_version": 1, "mind": "", "study": "a", "sheet_sha256": "", "question": "",
-           "seed": 0, "items": {}, "raters": {}, "systems": {}}  # fmt: skip
+    key = {"schema_version": 1, "mind": "", "study": "a", "seed": 0,
+           "items": {}, "raters": {}, "systems": {}}  # fmt: skip
     (base / "key.json").write_text(json.dumps(key))
     return base
 

@@ -45,6 +45,12 @@ def test_links_of_a_page_resolve(page):
     assert broken == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_sentence_is_read_as_the_row_of_a_table(page):
+    """As it is where no blank line ends the table."""
+    assert re.findall(r"^\|.*\n(?!\||\s*$|<!--)(.+)$", prose(page), re.MULTILINE) == []
+
+
 def test_pages_that_code_names_exist():
     named = {
         (str(file.relative_to(ROOT)), page)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 import typer.core
 
-from dpft.cli.guard import guarded, told
+from dpft.cli.guard import guarded, reporting_errors
 from dpft.cli.interrupts import heed_at_once, heed_no_more
 from dpft.report.terminal import echo
 
@@ -119,7 +119,7 @@ class Verbs(typer.core.TyperGroup):
         if name and VERBS[name].settings and any(w.partition("=")[0] == "--config" for w in rest):
             from dpft.cli.run_file import expanded
 
-            rest = told(expanded, rest)
+            rest = reporting_errors(expanded, rest)
         return name, name and _command(name), rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

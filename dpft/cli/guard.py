@@ -50,7 +50,7 @@ def guarded(verb: Callable[..., None], *, hub: bool, resumes: bool) -> Callable[
     return run
 
 
-def told(work: Callable[[T], T], given: T) -> T:
+def reporting_errors(work: Callable[[T], T], given: T) -> T:
     """What the work makes of it; an error that the user can mend is one message, as of a verb."""
     from dpft.config.errors import DpftError
 

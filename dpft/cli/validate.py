@@ -13,7 +13,7 @@ from dpft.cli.again import override
 from dpft.cli.train import resumed
 from dpft.config import folder
 from dpft.config.compose import compose
-from dpft.config.defaults import told
+from dpft.config.defaults import origin_in_words
 from dpft.config.errors import ConfigError, DpftError, NotInstalledError
 from dpft.config.overrides import check_budget
 from dpft.config.schema import parse
@@ -110,7 +110,7 @@ def check(overrides: Sequence[str], whole: bool = True) -> list[str]:
         unchecked = check_model(run, task, size)
         doubts += [] if unchecked is None else [unchecked]
     if run.origin:
-        doubts.append(told(run.origin))
+        doubts.append(origin_in_words(run.origin))
     if not run.clip.private:
         return [*doubts, _NOT_PRIVATE]
     if size is None:

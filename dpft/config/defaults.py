@@ -176,7 +176,7 @@ def _applies(key: str, config: folder.Config) -> bool:
     return True
 
 
-def told(origin: Mapping[str, Any]) -> str:
+def origin_in_words(origin: Mapping[str, Any]) -> str:
     """One line: which settings were taken, and from where."""
     values = " ".join(
         f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"

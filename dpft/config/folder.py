@@ -42,7 +42,7 @@ def package_of(group: str, name: str) -> str | None:
     return None if found is None else f"{found.package} {found.version}"
 
 
-def _source(group: str, name: str) -> tuple[plugins.Part | None, Path]:
+def _source(group: str, name: str) -> tuple[plugins.Plugin | None, Path]:
     """Whose a choice is, and its file: dpft's, if it has one, as Hydra has it.
 
     Raises:

@@ -45,7 +45,7 @@ _CONF = "conf"
 
 
 @dataclass(frozen=True)
-class Part:
+class Plugin:
     """A part of another package.
 
     Attributes:
@@ -94,10 +94,10 @@ class Part:
         }
 
 
-def parts(kind: str) -> list[Part]:
+def parts(kind: str) -> list[Plugin]:
     """All parts of a kind, by name."""
     found = [
-        Part(kind, entry.name, entry.dist.name, entry.dist.version, entry)
+        Plugin(kind, entry.name, entry.dist.name, entry.dist.version, entry)
         for entry in entry_points(group=f"dpft.{kind}")
         if entry.dist is not None
     ]
@@ -109,7 +109,7 @@ def names(kind: str) -> list[str]:
     return list(dict.fromkeys(part.name for part in parts(kind)))
 
 
-def find(kind: str, name: str) -> Part | None:
+def find(kind: str, name: str) -> Plugin | None:
     """The part of that name; None where no package has one.
 
     Raises:
@@ -141,13 +141,13 @@ def load(kind: str, name: str) -> Any:
     return part.load()
 
 
-def conf_dirs() -> list[tuple[Part, Path]]:
+def conf_dirs() -> list[tuple[Plugin, Path]]:
     """Folders of choices, as `conf/`, that packages bring: ``module:folder`` beside the module."""
     return _conf_dirs(tuple(sys.path))
 
 
 @cache  # asked for each of hundreds of configs
-def _conf_dirs(path: tuple[str, ...]) -> list[tuple[Part, Path]]:
+def _conf_dirs(path: tuple[str, ...]) -> list[tuple[Plugin, Path]]:
     found = []
     for part in parts(_CONF):
         spec = importlib.util.find_spec(part.entry.module.partition(".")[0])  # imports nothing

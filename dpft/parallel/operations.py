@@ -30,6 +30,8 @@ _ATTENTION: Mapping[Any, int] = {
     _aten._scaled_dot_product_flash_attention_for_cpu: 0,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: 1,
 }
+# Products with one vector, which PyTorch's table lacks too.
+_WITH_VECTOR = {_aten.mv, _aten.addmv, _aten.addmv_, _aten.dot, _aten.vdot}
 # What reads no more than it writes: looked up, or made of nothing.
 _LOOKS_UP = {
     _aten.embedding,
@@ -72,7 +74,8 @@ class Operation(NamedTuple):
     """One operation of torch, as far as its time depends on it.
 
     Attributes:
-        precision: of a product's factors, as ``float32``; empty where nothing is multiplied.
+        precision: in which a product's factors are multiplied, as ``float32``; empty where nothing
+            is. Of float32 copies of numbers in bfloat16 it may be that (`precision.by_tiles`).
         flops: floating-point operations of a product: two for a multiplication and its addition.
         moved: bytes read and written.
     """
@@ -131,25 +134,33 @@ def _is_elsewhere(func: Any) -> bool:
 
 def _operation(packet: Any, args: Any, kwargs: Any, out: Any) -> Operation:
     inputs = list(_tensors((args, kwargs)))
-    outputs = list(_tensors(out))
-    moved = _moved(packet, inputs, outputs)
+    moved = _moved(packet, inputs, list(_tensors(out)))
+    # The second is a factor of every product: addmm begins with what is added to, and a result that
+    # is given, which may be wider, comes last.
+    factors = list(_tensors(args))
     if packet in _ATTENTION:
         first = _ATTENTION[packet]
         shapes = [t.shape for t in args[: first + 3]]
         count = sdpa_backward_flop_count if first else sdpa_flop_count
         masked = args[-1] is True or kwargs.get("is_causal", False)
         # Blocks above the diagonal are left out.
-        return Operation(_kind(args[0]), count(*shapes) // (2 if masked else 1), moved)
+        return Operation(_kind(factors[1]), count(*shapes) // (2 if masked else 1), moved)
     if packet in flop_registry:
         # PyTorch's formulas take the type of a product's result for its shape.
         shapes = [x for x in args if not isinstance(x, torch.dtype)]
         found = int(flop_registry[packet](*shapes, **kwargs, out_val=out))
-        return Operation(_kind(inputs[-1]), found, moved)
+        return Operation(_kind(factors[1]), found, moved)
+    if packet in _WITH_VECTOR:
+        return Operation(_kind(factors[1]), 2 * factors[-2].numel(), moved)
     return Operation("", 0, moved)
 
 
-def _kind(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+def _kind(factor: Tensor) -> str:
+    backends: Any = torch.backends
+    if factor.dtype == torch.float32 and factor.device.type == "cpu":
+        halved = backends.mkldnn.matmul.fp32_precision == "bf16"
+        return "bfloat16" if halved else "float32"
+    return str(factor.dtype).removeprefix("torch.")
 
 
 def _moved(packet: Any, inputs: list[Tensor], outputs: list[Tensor]) -> int:

@@ -40,7 +40,7 @@ _BOUND = {
     "rdp": "upper bound",
     "prv": "upper bound for removal; for addition unproven",
 }
-_BY = {"pld": "privacy loss distributions", "rdp": "Renyi accounting"}
+BY = {"pld": "privacy loss distributions", "rdp": "Renyi accounting"}
 
 # What the guarantee of every private run leaves out, as Markdown sentences.
 _SEARCH = (
@@ -445,7 +445,7 @@ def _made(
 def _statement(bound: float | None, at: float, by: str, noun: str, unit: str, included: str) -> str:
     figure = "infinity" if bound is None else f"{math.ceil(bound * 1000) / 1000:.12g}"
     return (
-        f"({figure}, {shown_delta(at)})-differential privacy by {_BY[by]}, {included}for adding or "
+        f"({figure}, {shown_delta(at)})-differential privacy by {BY[by]}, {included}for adding or "
         f"removing one {noun}; one {noun} is {unit}"
     )
 

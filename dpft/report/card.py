@@ -11,6 +11,7 @@ from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import number
 from dpft.report.evaluation import remarks
 from dpft.report.guarantee import as_markdown, audit_rows, mechanism_rows
+from dpft.report.held_out import HELD_OUT, is_held_out
 from dpft.report.hub import WHOLE, Shape, head, loader, on_hub
 from dpft.report.markdown import inline, table
 from dpft.runs.atomic import write_atomic
@@ -21,18 +22,13 @@ from dpft.tasks.metrics.shown import shown, standard_error
 if TYPE_CHECKING:
     from jinja2 import Template
 
-HELD_OUT = (
-    "a share of the data was held out, and no guarantee covers it: scores are computed from "
-    "held-out records without noise. Publish them only if those records may be spoken about."
-)
-
 
 def write_card(model: Path, record: Mapping[str, Any]) -> None:
     """Put the model card of a run's record into the folder of its weights."""
     write_atomic(model / "README.md", model_card(record))
 
 
-def write_descent(model: Path, record: Mapping[str, Any]) -> None:
+def write_lineage(model: Path, record: Mapping[str, Any]) -> None:
     """Put beside the weights what a run that trains them further is to say of them."""
     write_atomic(model / FILE, descent(record))
 
@@ -77,7 +73,7 @@ def model_card(record: Mapping[str, Any], shape: Shape = WHOLE) -> str:
             "counts": ", ".join(
                 f"{k} {count:,}" for k, count in record["dataset"]["counts"].items()
             ),
-            "held_out": any("held out" in label for label in record.get("labels", [])) and HELD_OUT,
+            "held_out": is_held_out(record) and HELD_OUT,
             "evaluation": [inline(line) for line in remarks(record)],
             "scores": _scores(scores),
             "remarks": [line for split, score in scores.items() for line in _remarks(split, score)],

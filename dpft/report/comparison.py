@@ -17,7 +17,7 @@ from dpft.report.markdown import table as markdown_table
 from dpft.report.terminal import echo
 from dpft.runs.lineage import begun_with, names_apart
 from dpft.runs.record import HARNESS
-from dpft.tasks.metrics.baseline import cautions
+from dpft.tasks.metrics.baseline import cautions_of
 from dpft.tasks.metrics.shown import figure, standard_error
 
 Row = dict[str, str]
@@ -114,16 +114,8 @@ def as_markdown(rows: Sequence[Row]) -> str:
 def _footnote(entry: tuple[Path, Mapping[str, Any]]) -> str:
     path, record = entry
     guarantee = Guarantee.of_record(record)
-    parts = [*record.get("labels", []), guarantee.statement, *guarantee.notes, *_cautions(record)]
+    parts = [*record.get("labels", []), guarantee.statement, *guarantee.notes, *cautions_of(record)]
     return f"\n`{path.name}`: {'; '.join(parts)}."
-
-
-def _cautions(record: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{split}: {caution}"
-        for split, section in record.get("scores", {}).items()
-        for caution in cautions(section)
-    ]
 
 
 def _cell(r: Row, column: str) -> str:
@@ -188,5 +180,5 @@ def print_remarks(path: Path, record: Mapping[str, Any]) -> None:
     guarantee = Guarantee.of_record(record)
     console.print(Text.assemble((str(path), "bold"), f"  ({labels})" if labels else ""))
     console.print(f"  {guarantee.statement}", highlight=False, markup=False)
-    for note in (*guarantee.notes, *_cautions(record)):
+    for note in (*guarantee.notes, *cautions_of(record)):
         console.print(f"  note: {note}", highlight=False, markup=False, style="yellow")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import io
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import rich.console
 from rich.console import ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.segment import Segment
+from rich.text import Text
 
 from dpft.report.terminal import plain
 
@@ -31,3 +34,17 @@ class Console(rich.console.Console):
                 yield segment
             else:
                 yield Segment(plain(segment.text), segment.style)
+
+
+def print_notes(notes: Iterable[tuple[str, str]], console: Console) -> None:
+    """Heading and text of each, below each other."""
+    for heading, text in notes:
+        line = Text.assemble((f"{heading}: ", "bold"), text)
+        console.print(Padding(line, (0, 0, 0, 1)), highlight=False)
+
+
+def as_plain_text(show: Callable[[Console], None], width: int) -> str:
+    """What ``show`` prints on a console of ``width`` characters, without colours."""
+    stream = io.StringIO()
+    show(Console(file=stream, width=width, color_system=None))
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"

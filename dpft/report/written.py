@@ -11,20 +11,23 @@ from rich.table import Table
 from dpft.report.console import Console
 from dpft.report.pages.generations import Generations, read_generations
 
+_PROMPTS = 2
 
-def print_written(runs: Sequence[tuple[Path, Mapping[str, Any]]], count: int = 2) -> None:
-    """A prompt, its first reference and each run's text for it, some times over.
+
+def print_written(runs: Sequence[tuple[Path, Mapping[str, Any]]]) -> None:
+    """Two prompts, evenly spread over those that the first run answered.
+
+    Each with its first reference and every run's text for it.
 
     Args:
         runs: their folders and records, of one task. Prompts and references are printed, so that
             none of private data may be given.
-        count: how many prompts, evenly spread over those that the first run answered.
     """
     console, table = Console(), Table.grid(padding=(0, 2))
     prompts: tuple[str, ...] = ()
     given: dict[str, Generations] = {}
     for path, record in runs:
-        found = read_generations(path, record, record["config"], False, count, count, prompts)
+        found = read_generations(path, record, record["config"], False, _PROMPTS, _PROMPTS, prompts)
         if found is not None:
             given[path.name] = found
             prompts = prompts or tuple(sample.source for sample in found.samples)

@@ -120,13 +120,13 @@ def damages(folder: Path, parts: Sequence[str] = (), *, thorough: bool = True) -
     return found
 
 
-def check_whole(folder: Path, parts: Sequence[str] = (), *, thorough: bool = True) -> None:
+def check_whole(folder: Path, parts: Sequence[str] = ()) -> None:
     """Refuse to use a finished run that is damaged; the arguments are those of `damages`.
 
     Raises:
         RunError: naming what is damaged, and the command that mends it.
     """
-    found = [d for d in damages(folder, parts, thorough=thorough) if d.name != CARD]
+    found = [d for d in damages(folder, parts) if d.name != CARD]
     if found:
         listed = "; ".join(map(str, found))
         raise RunError(

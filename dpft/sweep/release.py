@@ -14,7 +14,7 @@ import yaml
 from dpft.config.audit import Audit
 from dpft.privacy.accounting import Trials
 from dpft.privacy.guarantee import Guarantee, of_selection
-from dpft.report.card import write_card, write_descent
+from dpft.report.card import write_card, write_lineage
 from dpft.runs.finished import DONE, marked, read_marker
 from dpft.runs.stored import stored_config
 from dpft.sweep.selection import Selection, price, rule, spending
@@ -60,7 +60,7 @@ def release(
     )
     if (fresh / "model").is_dir():
         write_card(fresh / "model", chosen)
-        write_descent(fresh / "model", chosen)
+        write_lineage(fresh / "model", chosen)
     if (marker := read_marker(trial)) is not None:
         # Other files than the trial's: the record has another guarantee, and there is no ledger.
         text = marked(fresh, marker.config_hash).spelled()

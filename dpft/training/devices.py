@@ -123,7 +123,7 @@ def device(name: str) -> Device:
         ) from error
 
 
-def measured_cpu(rounds: int = 5) -> Device:
+def measured_cpu() -> Device:
     """This machine's CPU, by what it attains; takes some seconds.
 
     With one thread the thread's own time is taken, which other processes hardly lengthen.
@@ -135,7 +135,7 @@ def measured_cpu(rounds: int = 5) -> Device:
 
     def least(work: Callable[[], Any], times: int = 1) -> float:
         found = []
-        for _ in range(rounds):
+        for _ in range(5):
             start = clock()
             for _ in range(times):
                 work()

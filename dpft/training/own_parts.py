@@ -92,7 +92,7 @@ def _layers_with_rule(model: nn.Module) -> list[str]:
     return [name for name in known if name in classes]
 
 
-def _part(kind: str, name: str) -> plugins.Part:
+def _part(kind: str, name: str) -> plugins.Plugin:
     part = plugins.find(kind, name)
     assert part is not None, f"{name} was found before"
     return part

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from safetensors import SafetensorError
 
 from dpft import runs
-from dpft.config.defaults import told
+from dpft.config.defaults import origin_in_words
 from dpft.config.errors import ConfigError, DpftError
 from dpft.config.schema import Run
 from dpft.models.load import LoadedModel
@@ -22,7 +22,7 @@ from dpft.parallel.launch import check_launcher, check_processes, launched, rest
 from dpft.parallel.layouts import joined
 from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.guarantee import least_claim
-from dpft.report.card import write_card, write_descent
+from dpft.report.card import write_card, write_lineage
 from dpft.runs.paths import run_path
 from dpft.tasks import load_task
 from dpft.tasks.metrics.shown import shown
@@ -114,7 +114,7 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
             if not run.clip.private:
                 progress.say("clip=none: training without privacy; eps is of no effect")
             if run.origin:
-                progress.say(told(run.origin))
+                progress.say(origin_in_words(run.origin))
             try:
                 if run.optim.microbatch_tokens == "auto":
                     from dpft.training.microbatch import with_microbatch
@@ -169,7 +169,7 @@ def _train_stage(
         measured["scores"] = {"canaries": asked}
     record = make_record(run, prepared, directory, session.seconds, measured)
     write_card(directory.model, record)
-    write_descent(directory.model, record)
+    write_lineage(directory.model, record)
     for folder in filter(Path.is_dir, (directory.model, directory.adapter)):
         runs.fsync_tree(folder)  # before anything says that the model is there
     runs.write_record(directory, record)

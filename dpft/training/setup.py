@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Parts:
+class TrainingParts:
     """A model ready to be trained, what clips its gradients, and what is guaranteed.
 
     Attributes:
@@ -103,7 +103,7 @@ class Prepared:
     """
 
     task: Task
-    parts: Parts
+    parts: TrainingParts
     objective: Objective
     records: Sequence[Record]
     units: TrainingSet
@@ -287,7 +287,7 @@ def prepare(
 
 def assemble(
     run: Run, task: Task, size: int, device: torch.device, cohort: Cohort | None = None
-) -> Parts:
+) -> TrainingParts:
     """Load and adapt the model, attach the clipper, and calibrate the noise for its groups.
 
     Args:
@@ -313,10 +313,12 @@ def assemble(
     model = loaded.model.to(device)  # type: ignore[arg-type]
     several = cohort if cohort.size > 1 else None
     clipper = attach_clipper(run.clip, model, several, run.scale)
-    return Parts(loaded, begun, clipper, make_mechanism(run, size, clipper))
+    return TrainingParts(loaded, begun, clipper, make_mechanism(run, size, clipper))
 
 
-def _in_stages(run: Run, task: Task, size: int, device: torch.device, cohort: Pipelines) -> Parts:
+def _in_stages(
+    run: Run, task: Task, size: int, device: torch.device, cohort: Pipelines
+) -> TrainingParts:
     """As `assemble`, where each rank holds some stages of the model, and reads no others."""
     from dpft.parallel.pipelined_sums import held_here, pipelined, stages
 
@@ -337,7 +339,7 @@ def _in_stages(run: Run, task: Task, size: int, device: torch.device, cohort: Pi
         raise ConfigError(str(error)) from error
     begun = loaded.digest(_agreed(cohort.gather(loaded.tensor_digests())))
     # It has what noise, session and loop ask of a clipper, and no backward of its own.
-    return Parts(loaded, begun, cast(Clipper, clippers), mechanism, sums)
+    return TrainingParts(loaded, begun, cast(Clipper, clippers), mechanism, sums)
 
 
 def _agreed(of_ranks: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -358,7 +360,7 @@ def _agreed(of_ranks: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 @torch.no_grad()
-def whole_again(run: Run, task: Task, parts: Parts, cohort: Cohort) -> LoadedModel:
+def whole_again(run: Run, task: Task, parts: TrainingParts, cohort: Cohort) -> LoadedModel:
     """The model in one piece on every rank, once training is over, to be saved and asked.
 
     One parameter at a time, so that a rank holds no more than its share and the whole model.
@@ -399,7 +401,7 @@ def _load(
     return adapt(loaded, run.adapt, task.needs, run.seed)
 
 
-def fixed_shapes(run: Run, parts: Parts) -> FixedShapes | None:
+def fixed_shapes(run: Run, parts: TrainingParts) -> FixedShapes | None:
     """What cuts microbatches where they may not depend on who is drawn.
 
     Where batches have one size, where rounding would otherwise make records depend on each other,

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from dpft.cli.app import app
 from dpft.config import defaults, folder, recipes
 from dpft.config.compose import compose, compose_by_hydra
-from dpft.config.defaults import ROWS, Row, told
+from dpft.config.defaults import ROWS, Row, origin_in_words
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.reproduce.papers import library
@@ -64,7 +64,7 @@ def test_where_nothing_is_typed_the_row_decides():
     assert (run.optim.lr, run.optim.schedule, run.optim.epochs) == (1e-2, "linear", 10)
     assert (run.optim.batch_size, run.optim.sampling_rate) == (None, 0.2)
     assert run.raw["origin"]["values"]["optim.lr"] == 1e-2
-    assert told(run.origin) == (
+    assert origin_in_words(run.origin) == (
         "default here: adapt=linear model.pooling=mean optim.lr=0.01 optim.sampling_rate=0.2 "
         "optim.epochs=10 optim.schedule=linear clip.threshold=3; from a pilot on 5,000 sentences"
     )

@@ -467,7 +467,7 @@ def test_logs_have_epsilon_and_no_losses(tmp_path):
     assert all(math.isfinite(line["loss"]) for line in private)
 
     card = trainer.privacy.card()
-    assert "known seed" in card or "seed 7" in card  # who knows it can take the noise away
+    assert "Anyone who knows the seed" in card  # can take the noise away
     with pytest.raises(ConfigError, match="private/"):
         trainer.push_to_hub()
 

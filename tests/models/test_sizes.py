@@ -176,9 +176,9 @@ def test_every_config_file_has_its_row():
 
 def test_dpft_ls_model_tells_size_and_kind():
     """In three digits, as the table has them in full."""
-    for name, kind in re.findall(
-        r"^\| `([a-z0-9-]+)` \| [0-9,]{6,} \| (.*?) \|", DOCS.read_text(), re.M
-    ):
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| [0-9,]{6,} \| (.*?) \|", DOCS.read_text(), re.M)
+    assert {name for name, _ in rows} >= {*PUBLISHED, "tiny", "wrn16-4"}
+    for name, kind in rows:
         size, unit, rest = summary("model", name).split(" ", 2)
         exact = stated()[name] / {"million": 1e6, "billion": 1e9}[unit]
         assert float(size) == pytest.approx(exact, rel=0.005), name

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from transformers import (
     GPT2Config,
@@ -174,3 +175,9 @@ TYING = ("gpt2", "llama", "roberta_mlm")  # the others have nothing to tie
 def build(name: str, tied: bool = True, seed: int = 0) -> Case:
     torch.manual_seed(seed)
     return MODELS[name](tied)
+
+
+def adapted(model: nn.Module) -> nn.Module:
+    """A GPT-2 with LoRA on its attention."""
+    settings = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, lora_dropout=0.0)
+    return get_peft_model(model, settings)

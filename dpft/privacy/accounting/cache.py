@@ -6,22 +6,19 @@ import contextlib
 import functools
 import itertools
 import json
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from dpft.privacy.cached import cache_folder
 
 ACCOUNTING_VERSION = 1  # part of every key: raise it whenever a cached number can change
 CACHE_MAX_ENTRIES = 10_000
 
 
 def _cache_path() -> Path:
-    folder = os.environ.get("DPFT_CACHE_DIR")
-    if folder:
-        return Path(folder) / "accounting.json"
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "dpft" / "accounting.json"
+    return cache_folder() / "accounting.json"
 
 
 def _read_cache() -> dict[str, Any]:

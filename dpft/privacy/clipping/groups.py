@@ -339,7 +339,7 @@ def _gather(labelled: Iterable[tuple[str, str]]) -> Parts:
     return tuple((label, tuple(names)) for label, names in groups.items())
 
 
-def _some(items: Iterable[str], most: int = 8) -> str:
+def _some(items: Iterable[str]) -> str:
     items = list(items)
-    rest = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + rest
+    rest = f" and {len(items) - 8} more" if len(items) > 8 else ""
+    return ", ".join(items[:8]) + rest

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpft.report.held_out import is_held_out
 from dpft.runs.errors import RecordError
 from dpft.runs.generations import generations_file
 
@@ -101,14 +102,12 @@ def withheld(
     """Why prompts and references of a run may not be shown; None if they may.
 
     Args:
-        record: names held-out shares in its labels.
+        record: see `dpft.report.held_out`.
         config: of the run.
         asked: how many samples were asked for; a number is leave to show prompts of own data.
     """
     task = section(config, "task")
-    labels = [str(label) for label in (record or {}).get("labels") or ()]
-    shares = [task.get("dev_share"), task.get("test_share")]
-    if any("held out" in label for label in labels) or any(shares):
+    if is_held_out({**(record or {}), "config": config}):
         return (
             "The prompts and references were held out from the private data, and no guarantee "
             "covers them: --private shows some, on a page that must not be published."

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
-from dpft.privacy.guarantee import STRONG, VACUOUS, Guarantee, odds
+from dpft.privacy.guarantee import BY, STRONG, VACUOUS, Guarantee, odds
 from dpft.privacy.rounding import delta, down, number, percent, up
+from dpft.report.held_out import is_held_out
 from dpft.report.html import render
 from dpft.report.pages.gather import Gathered
 from dpft.report.pages.guarantee import brief
@@ -23,7 +24,7 @@ from dpft.report.pages.ranking import ranked
 from dpft.report.pages.result import of_one
 from dpft.report.pages.sections import section
 from dpft.runs.lineage import base_model
-from dpft.tasks.metrics.baseline import cautions
+from dpft.tasks.metrics.baseline import cautions_of
 
 # How often somebody who asks whether a record was used may name one that was not.
 _FALSE_ALARMS = (0.01, 0.05)
@@ -31,7 +32,7 @@ _EPSILONS = 201
 # How far an epsilon that is computed again may be above the record's, whose grid may be finer; and
 # below it, as a share: Renyi accounting states up to a third more.
 _ABOVE, _BELOW = 0.01, {"pld": 0.01, "rdp": 0.3}
-_BY = {"pld": "privacy loss distributions (Google's dp-accounting)", "rdp": "Renyi accounting"}
+_BY = {**BY, "pld": f"{BY['pld']} (Google's dp-accounting)"}
 
 
 def review_page(run: Gathered) -> str:
@@ -67,7 +68,7 @@ def review(run: Gathered) -> dict[str, Any] | None:
         "sure": sure,
         "factor": factor,
         "result": result,
-        "mind": [*record.get("labels", []), *_cautions(record)],
+        "mind": [*record.get("labels", []), *cautions_of(record)],
         "epsilon": up(epsilon),
         "twice": up(2 * epsilon),
         "delta": delta(remainder),
@@ -132,14 +133,9 @@ def _of_100(chance: float) -> int:
 
 def _scores(record: Mapping[str, Any]) -> str:
     """Which records were scored, with their number, and whether they are of the same people."""
-    own = any("held out" in label for label in record.get("labels", []))
     counted = [f"{score['examples']:,} {split}" for split, score in record["scores"].items()]
     which = f"{' and '.join(counted) or 'test'} examples that the scores come from"
-    return f"{which}, which were held out of the same data" if own else which
-
-
-def _cautions(record: Mapping[str, Any]) -> list[str]:
-    return [f"{split}: {c}" for split, score in record["scores"].items() for c in cautions(score)]
+    return f"{which}, which were held out of the same data" if is_held_out(record) else which
 
 
 def _audit(record: Mapping[str, Any]) -> str | None:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpft.report.card import HELD_OUT
+from dpft.report.held_out import HELD_OUT, is_held_out
 from dpft.report.pages.gather import Gathered
 from dpft.report.pages.generations import withheld
 from dpft.report.pages.settings import choices, without_folders
 from dpft.report.terminal import clock
 from dpft.runs.ledger import LedgerContents
 from dpft.runs.lineage import base_model
-from dpft.tasks.metrics.baseline import cautions
+from dpft.tasks.metrics.baseline import cautions_of
 from dpft.tasks.metrics.shown import figure, standard_error
 
 # Names and values; a value of None has no row.
@@ -94,8 +94,6 @@ def scores(run: Gathered) -> dict[str, Any]:
         for split, scored in sections.items()
         for metric, value in scored["metrics"].items()
     ]
-    said = [f"{split}: {c}" for split, scored in sections.items() for c in cautions(scored)]
-    held_out = any("held out" in str(label) for label in record.get("labels") or ())
     return {
         "head": (
             *("split", "metric", "score"),
@@ -104,7 +102,7 @@ def scores(run: Gathered) -> dict[str, Any]:
             "examples",
         ),
         "rows": rows,
-        "warnings": [*([HELD_OUT] if held_out else []), *said],
+        "warnings": [*([HELD_OUT] if is_held_out(record) else []), *cautions_of(record)],
         "confusions": [
             _confusion(split, scored["confusion"])
             for split, scored in sections.items()

@@ -7,12 +7,12 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import dpft
+from dpft.privacy.cached import cache_folder
 from dpft.reproduce.claims.computed import FUNCTIONS, Numbers
 from dpft.runs.atomic import write_atomic
 
@@ -27,7 +27,7 @@ def numbers_of(function: str, arguments: Mapping[str, Any]) -> Numbers:
     if not isinstance(known.get(key), dict) or "value" not in known[key]:
         known[key] = FUNCTIONS[function](**arguments)
         # A cache that cannot be written saves no time, and must not stop anything.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RuntimeError):
             _path().parent.mkdir(parents=True, exist_ok=True)
             write_atomic(_path(), json.dumps({_code(): known}))
     numbers: Numbers = known[key]
@@ -35,14 +35,13 @@ def numbers_of(function: str, arguments: Mapping[str, Any]) -> Numbers:
 
 
 def _path() -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "dpft")
-    return Path(os.environ.get("DPFT_CACHE_DIR") or base, "claims.json")
+    return cache_folder() / "claims.json"
 
 
 def _read() -> dict[str, Any]:
     try:
         known = json.loads(_path().read_text(encoding="utf-8"))[_code()]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError):
         return {}  # damaged, or of other code
     return known if isinstance(known, dict) else {}
 

@@ -130,15 +130,12 @@ def square_root_rule(k: int) -> Numbers:
 
 
 @functools.cache
-def _sigma(k: int, epochs: int = 50, epsilon: float = 3.0, delta: float = 1e-5) -> float:
+def _sigma(k: int) -> float:
+    """For epsilon 3 at delta 1e-5 after 50 epochs at the sampling rate ``2^-k``."""
     from dpft.privacy.accounting import calibrate_noise
 
     return calibrate_noise(
-        target_epsilon=epsilon,
-        delta=delta,
-        sampling_rate=2.0**-k,
-        steps=epochs * 2**k,
-        accountant="rdp",
+        target_epsilon=3.0, delta=1e-5, sampling_rate=2.0**-k, steps=50 * 2**k, accountant="rdp"
     )
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,7 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dpft.report.console import Console
+from dpft.report.console import Console, as_plain_text, print_notes
+from dpft.report.markdown import escape
+from dpft.report.markdown import table as markdown_table
 from dpft.reproduce.claims.comparison import Comparison, Judgement, Outcome, Side, Verdict
 from dpft.reproduce.claims.evaluate import Result
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark
@@ -105,7 +105,7 @@ def show(page: Page, console: Console) -> None:
     """On a console."""
     if page.title:
         console.print(Text(f"{page.title}: {page.says}", style="bold"))
-    _show_notes(page.facts, console)
+    print_notes(page.facts, console)
     if page.rows and not page.title and console.width < _WIDE:
         _show_apart(page, console)
     elif page.rows:
@@ -115,7 +115,7 @@ def show(page: Page, console: Console) -> None:
         for row in page.rows:
             table.add_row(*row)
         console.print(table)
-    _show_notes(page.legend, console)
+    print_notes(page.legend, console)
     if page.commands:
         console.print(Text("What would test those not yet testable:", style="bold"))
     for command in page.commands:
@@ -131,28 +131,19 @@ def _show_apart(page: Page, console: Console) -> None:
         console.print()
 
 
-def _show_notes(notes: Notes, console: Console) -> None:
-    for heading, text in notes:
-        line = Text.assemble((f"{heading}: ", "bold"), text)
-        console.print(Padding(line, (0, 0, 0, 1)), highlight=False)
-
-
 def as_text(page: Page) -> str:
     """As on a console of `WIDTH` characters."""
-    stream = io.StringIO()
-    show(page, Console(file=stream, width=WIDTH, color_system=None))
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+    return as_plain_text(lambda console: show(page, console), WIDTH)
 
 
 def as_markdown(page: Page) -> str:
     """The same as Markdown."""
     parts = [f"# {page.title or 'Claims'}"]
-    parts += [_escaped(page.says)] if page.says else []
+    parts += [escape(page.says)] if page.says else []
     parts += [_list(page.facts)] if page.facts else []
     if page.rows:
-        cells = [[_escaped(cell.plain) for cell in row] for row in page.rows]
-        lines = [page.headings, ["---"] * len(page.headings), *cells]
-        parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        rows = [[escape(cell.plain) for cell in row] for row in page.rows]
+        parts.append(markdown_table(page.headings, rows))
     parts += [_list(page.legend)] if page.legend else []
     if page.commands:
         commands = "\n".join(page.commands)
@@ -161,11 +152,7 @@ def as_markdown(page: Page) -> str:
 
 
 def _list(notes: Notes) -> str:
-    return "\n".join(f"- **{heading}:** {_escaped(text)}" for heading, text in notes)
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"([\\|*_<>`~\[\]])", r"\\\1", text)
+    return "\n".join(f"- **{heading}:** {escape(text)}" for heading, text in notes)
 
 
 def as_json(results: Sequence[Result]) -> str:

@@ -44,8 +44,7 @@ class Key:
     """What the codes stand for, as ``key.json`` holds it.
 
     Attributes:
-        study: which study it is, as every row of a sheet repeats it.
-        sheet_sha256: of the sheet's rows.
+        study: which study it is, by a digest of its rows; every row of a sheet repeats it.
         seed: of every random choice.
         systems: names in the order of the table, with what is said of each.
         items: by code.
@@ -55,8 +54,6 @@ class Key:
     schema_version: Literal[1]
     mind: str
     study: str
-    sheet_sha256: str
-    question: str
     seed: int
     systems: Mapping[str, Mapping[str, Any]]
     items: Mapping[str, KeyItem]
@@ -88,8 +85,6 @@ def write_study(study: Study, folder: Path) -> list[Path]:
         schema_version=1,
         mind="not for raters: it says which system wrote which reply",
         study=name,
-        sheet_sha256=digest,
-        question=QUESTION,
         seed=study.seed,
         systems={system: dict(study.about.get(system, {})) for system in study.systems},
         items={code: KeyItem(item.entry, item.systems) for code, item in study.items.items()},

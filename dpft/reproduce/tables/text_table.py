@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpft.config.checks import Effect, names_with
+from dpft.config.schema import Run
 from dpft.reproduce.papers.schema import Column, show_label
 from dpft.reproduce.tables.agreement import SHOWN, Agreement
 from dpft.reproduce.tables.cells import Cell, Filled, FilledRow
@@ -14,15 +16,9 @@ from dpft.reproduce.tables.marks import Mark
 from dpft.reproduce.tables.plan import key_of
 from dpft.reproduce.tables.verdicts import Verdict
 
-_PLACES = (
-    "device",
-    "threads",
-    "runs_dir",
-    "checkpoint_every",
-    "checkpoint_minutes",
-    "verbosity",
-    "task.data_dir",
-)
+# Of no experiment, by the schema; and where a machine keeps the data.
+_BESIDE = names_with(Run, Effect.PLACE, Effect.EXECUTION)
+_DATA = "task.data_dir"
 
 
 @dataclass(frozen=True)
@@ -210,9 +206,10 @@ def shown_extra(filled: Filled) -> str:
 
 
 def _without_place(word: str) -> str:
-    """An override as it may be published: nothing of where a machine keeps things."""
+    """An override as it may be published: nothing of where and how a machine runs it."""
     key, _, value = word.partition("=")
-    if key_of(word) in _PLACES:
+    name = key_of(word)
+    if name == _DATA or name.partition(".")[0] in _BESIDE:
         return ""
     return f"{key}=..." if "/" in value else word
 

@@ -72,6 +72,12 @@ def cautions(scored: Mapping[str, Any]) -> list[str]:
     return said
 
 
+def cautions_of(record: Mapping[str, Any]) -> list[str]:
+    """The `cautions` of all splits of a record, each behind the split's name."""
+    scores = record.get("scores") or {}
+    return [f"{split}: {one}" for split, scored in scores.items() for one in cautions(scored)]
+
+
 def _which(scored: Mapping[str, Any]) -> str:
     answered = {a for row in (scored.get("confusion") or {}).values() for a in row}
     return f", {answered.pop()!r}" if len(answered) == 1 else ""

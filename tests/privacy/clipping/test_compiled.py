@@ -338,17 +338,16 @@ def test_a_model_compiled_by_others_is_refused():
             make_clipper(model, "bk", threshold=C)
 
 
-def test_a_model_that_others_compile_later_is_exact_or_refused():
+# Dynamo warns that it calls what looks for packed tensors instead of tracing it.
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace:UserWarning")
+def test_a_model_that_others_compile_later_is_exact():
     model, data = stack(), ids()
     _, total = reference_clip(
         model, lambda i: losses(model, data[i : i + 1])[0], 4, lambda n: min(1.0, C / n)
     )
     clipper = make_clipper(model, "bk", threshold=C)
     other = torch.compile(model, backend="eager")
-    try:
-        clipper.backward(losses(other, data))
-    except (UnsupportedLayerError, RuntimeError):
-        return
+    clipper.backward(losses(other, data))
     same_grads(model, total, TOLERANCE)
 
 

@@ -54,3 +54,14 @@ def test_a_damaged_file_is_no_cache(calls, tmp_path, content):
 def test_what_cannot_be_written_is_computed(calls, tmp_path):
     (tmp_path / "cache").write_text("a file")
     assert cache.numbers_of("third", {"x": 1}) == {"value": 1 / 3}
+
+
+def test_where_nobody_has_a_home_all_is_computed(calls, monkeypatch):
+    monkeypatch.delenv("DPFT_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("pathlib.Path.home", homeless)
+    assert cache.numbers_of("third", {"x": 1}) == {"value": 1 / 3}

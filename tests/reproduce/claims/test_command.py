@@ -3,9 +3,11 @@
 import json
 
 import pytest
+from rich.text import Text
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
+from dpft.reproduce.claims.report import Page, as_markdown
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +57,16 @@ def test_markdown_by_the_suffix(tmp_path):
     assert page.startswith("# li2022/c07\n")
     assert "| computed |" in page
     assert "mixed (2 of 3 hold)" in page
+
+
+def test_markdown_is_one_table_whatever_a_cell_holds():
+    page = Page(("claim", "found"), [[Text("c1"), Text("runs/a\nb|c&lt;\x1b[1m")]])
+    rows = [line for line in as_markdown(page).splitlines() if line]
+    assert rows[0] == "# Claims"
+    assert rows[1:3] == ["| claim | found |", "| --- | --- |"]
+    (row,) = rows[3:]
+    assert row.startswith("| c1 | runs/a b\\|c\\&lt;")
+    assert "\x1b" not in row
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from dpft.reproduce.tables.epsilons import EpsilonCell
 from dpft.reproduce.tables.record_index import make_index
 from dpft.reproduce.tables.render import FORMATS, show
 from dpft.reproduce.tables.render.latex import escaped
-from dpft.reproduce.tables.text_table import as_text_table
+from dpft.reproduce.tables.text_table import as_text_table, shown_extra
 from dpft.reproduce.tables.verdicts import Verdict
 from tests.reproduce.tables.example import plan, run_of, write_record
 
@@ -139,6 +139,14 @@ def test_overrides_are_told_without_folders(tmp_path):
     text = FORMATS["markdown"](fill(the_plan, make_index([tmp_path])))
     assert "optim.epochs=1 model.path=..." in text
     assert "/home" not in text
+
+
+@pytest.mark.parametrize(
+    "word", ["cache=off", "out_of_memory=halve", "parallel=fsdp", "parallel.shards=2", "device=cpu"]
+)
+def test_how_a_machine_runs_it_is_no_override_of_the_table(filled, word):
+    altered = replace(filled, plan=replace(filled.plan, extra=("optim.lr=1", word)))
+    assert shown_extra(altered) == "optim.lr=1"
 
 
 def test_laptop_scale_is_said_on_the_table(tmp_path):

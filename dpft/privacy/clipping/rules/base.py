@@ -83,25 +83,25 @@ def floor(scale: Tensor) -> Tensor:
 
 
 class GramCache:
-    """The Gram matrices of the last few layer inputs.
+    """The Gram matrix of the last layer input.
 
     The query, key and value layers of attention share one input, and so do the gate and up layers
-    of a gated MLP: its Gram matrix is formed once. An entry keeps its tensor alive, so that no
-    other tensor can come to lie at the same address.
+    of a gated MLP: its Gram matrix is formed once. The input is kept alive, so that no other tensor
+    can come to lie at the same address.
     """
 
-    def __init__(self, entries: int = 1) -> None:
-        self._entries = entries
-        self._kept: list[tuple[Tensor, int, Tensor]] = []
+    def __init__(self) -> None:
+        self._kept: tuple[Tensor, int, Tensor] | None = None
 
     def gram(self, a: Tensor) -> Tensor:
         """``a a^T`` of each record: ``(B, T, d)`` to ``(B, T, T)``."""
-        for kept, version, gram in self._kept:
+        if self._kept is not None:
+            kept, version, gram = self._kept
             same_place = _place(kept) == _place(a) and version == a._version
             if same_place and kept.shape == a.shape and kept.stride() == a.stride():
                 return gram
         gram = batched_gram(a)
-        self._kept = [*self._kept, (a, a._version, gram)][-self._entries :]
+        self._kept = a, a._version, gram
         return gram
 
 

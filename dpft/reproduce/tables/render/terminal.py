@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 from rich import box
 from rich.cells import cell_len
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dpft.report.console import Console
+from dpft.report.console import Console, as_plain_text, print_notes
 from dpft.reproduce.tables.cells import Filled
 from dpft.reproduce.tables.text_table import TextCell, as_text_table
 
@@ -27,8 +25,7 @@ _STYLES = {
 def show(filled: Filled, console: Console) -> None:
     """Print the table, its footnotes, and what is wrong with records."""
     _print(filled, console)
-    for remark in filled.remarks:
-        _note("Record", remark, console)
+    print_notes((("Record", remark) for remark in filled.remarks), console)
 
 
 def _print(filled: Filled, console: Console) -> None:
@@ -44,8 +41,7 @@ def _print(filled: Filled, console: Console) -> None:
     ]
     for block in _blocks(labels, numbers, console.width):
         console.print(_table(labels, block))
-    for heading, note in text.notes:
-        _note(heading, note, console)
+    print_notes(text.notes, console)
 
 
 def _table(labels: Sequence[Sequence[Text]], numbers: Sequence[Sequence[Text]]) -> Table:
@@ -92,16 +88,9 @@ def _lines(texts: Sequence[Text]) -> int:
     return max((cell_len(line) for text in texts for line in text.plain.splitlines()), default=0)
 
 
-def _note(heading: str, text: str, console: Console) -> None:
-    line = Text.assemble((f"{heading}: ", "bold"), text)
-    console.print(Padding(line, (0, 0, 0, 1)), highlight=False)
-
-
 def as_text(filled: Filled) -> str:
     """Table and footnotes as plain text, `WIDTH` characters wide."""
-    stream = io.StringIO()
-    _print(filled, Console(file=stream, width=WIDTH, color_system=None))
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+    return as_plain_text(lambda console: _print(filled, console), WIDTH)
 
 
 def _cell(cell: TextCell) -> Text:

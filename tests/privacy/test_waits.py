@@ -1,83 +1,20 @@
-"""What an accelerator would be asked for: products by precision, and waits of the host."""
+"""How often a host would wait for an accelerator, and what is not looked at for it."""
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
-from transformers import GPT2Config, GPT2LMHeadModel
 
-from dpft.parallel.pretended import Answers, give_storages
-from dpft.privacy import LostRecordError, make_clipper, precision
+from dpft.privacy import LostRecordError, make_clipper
 from dpft.privacy.clipping import clipper as clippers
-from dpft.privacy.clipping.rules import SquaredNorm, uses
+from dpft.privacy.clipping.rules import SquaredNorm
 from dpft.privacy.clipping.rules.base import batched_gram
 from dpft.privacy.clipping.rules.uses import uncancelled
-from dpft.privacy.counting import Products, Waits
 from tests.privacy.reference import clear, grads_of
-from tests.privacy.small_models import build, causal_losses
+from tests.privacy.small_models import adapted, build
+from tests.privacy.waits import Waits
 
 STYLES = ("bk", "flat", "ghost", "lee_kifer", "per_layer", "per_layer_adaptive", "uniform")
-
-
-def adapted(model):
-    settings = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, lora_dropout=0.0)
-    return get_peft_model(model, settings)
-
-
-def test_products_count_by_the_type_of_their_factors():
-    half, single = torch.ones(4, 5).bfloat16(), torch.ones(5, 3)
-    stacked = torch.ones(2, 4, 5, dtype=torch.bfloat16)
-    with FakeTensorMode(allow_non_fake_inputs=True), Products() as count:
-        torch.mm(half, half.t())
-        torch.bmm(stacked, stacked.mT, out_dtype=torch.float32)
-        torch.addmm(torch.ones(4, 3), torch.ones(4, 5), single)
-        torch.mv(single, torch.ones(3))
-        torch.relu(single)
-    assert count.flops[torch.bfloat16] == 2 * 4 * 4 * 5 + 2 * 2 * 4 * 4 * 5
-    assert count.flops[torch.float32] == 2 * 4 * 5 * 3 + 2 * 5 * 3
-    assert count.outside(torch.bfloat16) == pytest.approx(150 / 630)
-    assert Products().outside(torch.bfloat16) == 0.0
-
-
-def share_outside_bfloat16(style, lora):
-    """Of the products of one step of a wide GPT-2 of one layer, on a device that has bfloat16."""
-    torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=8192, n_positions=100, n_layer=1, resid_pdrop=0.0, embd_pdrop=0.0,
-        attn_pdrop=0.0, attn_implementation="eager", bos_token_id=0, eos_token_id=0,
-    )  # fmt: skip
-    with torch.device("meta"):
-        model = GPT2LMHeadModel(config)
-        model = adapted(model) if lora else model
-    with FakeTensorMode(), Answers():
-        give_storages(model)
-        clipper = make_clipper(model, style, threshold=0.1)
-        ids = torch.zeros(4, 100, dtype=torch.int64)
-        data = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        for _ in range(2):  # the first is checked against autograd
-            clear(model)
-            with Products() as count:
-                with torch.autocast("cpu", torch.bfloat16):
-                    losses = causal_losses(model, data)
-                clipper.backward(losses.float())
-        clipper.close()
-    return count.outside(torch.bfloat16)
-
-
-@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
-@pytest.mark.parametrize("style", ["bk", "per_layer"])
-def test_products_of_norms_and_sums_are_in_bfloat16(style, lora, monkeypatch):
-    monkeypatch.setattr(precision, "multiplies_halves", lambda device: True)
-    monkeypatch.setattr(uses, "_untouched_zeros", lambda like, shape: like.new_zeros(shape))
-    assert share_outside_bfloat16(style, lora) < 0.02
-    if style == "bk" and not lora:
-        monkeypatch.setattr(precision, "multiplies_halves", lambda device: False)
-        monkeypatch.setattr(precision, "has_tiles", lambda: True)
-        assert share_outside_bfloat16(style, lora) < 0.02
-        monkeypatch.setattr(precision, "has_tiles", lambda: False)
-        assert share_outside_bfloat16(style, lora) > 0.2
 
 
 @pytest.fixture

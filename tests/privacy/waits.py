@@ -1,8 +1,4 @@
-"""What a step asks of an accelerator, without one: products by precision, and waits of the host.
-
-Two modes look at every operation of torch that runs within them. `Products` needs shapes only: on
-fake tensors it costs seconds for a model of any size.
-"""
+"""Where a host would wait for a device, found without one: a mode that sees every operation."""
 
 from __future__ import annotations
 
@@ -15,7 +11,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakIdKeyDictionary
 
 _aten: Any = torch.ops.aten
@@ -39,63 +34,6 @@ _READS = frozenset(
 _OUT_OF_TORCH = frozenset({Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__})
 _INDEXED = frozenset({_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_})
 _COPIES = frozenset({_aten._to_copy, _aten.copy_})
-
-
-# What `flop_registry` lacks: attention as a CPU computes it, and products with one vector.
-_FLASH_ON_CPU = {
-    _aten._scaled_dot_product_flash_attention_for_cpu: (
-        flop_registry[_aten._scaled_dot_product_flash_attention]
-    ),
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward: (
-        flop_registry[_aten._scaled_dot_product_flash_attention_backward]
-    ),
-}
-_WITH_VECTOR = frozenset({_aten.mv, _aten.addmv, _aten.addmv_, _aten.dot})
-
-
-class Products(TorchDispatchMode):
-    """Counts floating-point operations of products: matrices, convolutions, attention.
-
-    Attributes:
-        flops: by the type of the factors. Where those are in bfloat16 and the result is in float32,
-            bfloat16 is what counts, also of float32 copies of them (`precision.by_tiles`).
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.flops: Counter[torch.dtype] = Counter()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        operation = func._overloadpacket
-        # The second is a factor of them all: addmm begins with what is added to, and a backward of
-        # attention ends with what is in float32 always.
-        factors = [x for x in args if isinstance(x, Tensor) and x.is_floating_point()]
-        if operation in _WITH_VECTOR:
-            self.flops[_kind(factors[1])] += 2 * factors[-2].numel()
-        elif operation in _FLASH_ON_CPU or operation in flop_registry:
-            count = _FLASH_ON_CPU.get(operation) or flop_registry[operation]
-            sized = [x for x in args if not isinstance(x, torch.dtype)]
-            known = {name: x for name, x in kwargs.items() if name not in ("out", "out_dtype")}
-            self.flops[_kind(factors[1])] += count(*sized, **known, out_val=out)
-        return out
-
-    def outside(self, dtype: torch.dtype) -> float:
-        """The share of all operations whose factors are of another type, from 0 to 1."""
-        total = sum(self.flops.values())
-        return 1 - self.flops[dtype] / total if total else 0.0
-
-
-def _kind(factor: Tensor) -> torch.dtype:
-    """The type in which a product is formed."""
-    if factor.dtype == torch.float32 and factor.device.type == "cpu":
-        backends: Any = torch.backends
-        halved = backends.mkldnn.matmul.fp32_precision == "bf16"
-        return torch.bfloat16 if halved else torch.float32
-    return factor.dtype
 
 
 class Waits(TorchDispatchMode):
