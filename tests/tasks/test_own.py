@@ -5,6 +5,7 @@ import json
 import math
 from itertools import chain
 
+import datasets
 import pytest
 from typer.testing import CliRunner
 
@@ -16,7 +17,7 @@ from dpft.config.schema import Decode, parse
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 from dpft.privacy import accounting
-from dpft.tasks import load_task
+from dpft.tasks import load_task, sources
 from dpft.tasks.base import SPLITS, fingerprint
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.records import LabelledText, TextRecord
@@ -569,6 +570,34 @@ def test_data_sample_writes_what_a_folder_may_hold(tmp_path):
     result = invoke("data", "check", "classification", *own)
     assert result.exit_code == 0, result.output
     assert "labels: opening hours" in result.output
+
+
+def test_data_sample_and_get_leave_files_of_others_as_they_are(tmp_path, monkeypatch):
+    mine = tmp_path / "train.jsonl"
+    mine.write_text('{"text": "my only copy", "label": "a"}\n')
+    command = "data", "sample", "classification", "--to", str(tmp_path)
+    result = invoke(*command)
+    assert result.exit_code == 2
+    assert f"{mine} exists; give another folder: --to FOLDER" in " ".join(result.stderr.split())
+    assert [file.name for file in tmp_path.iterdir()] == ["train.jsonl"]
+    assert "my only copy" in mine.read_text()
+    mine.rename(tmp_path / "notes.txt")
+    for _ in range(2):  # what was written before is the same
+        result = invoke(*command)
+        assert result.exit_code == 0, result.output
+        assert "train.jsonl" in result.output
+        assert "notes.txt" not in result.output
+    monkeypatch.setattr(sources, "_load_hub", lambda *_: datasets.Dataset.from_dict({"a": [1]}))
+    mine = tmp_path / "train.parquet"
+    mine.write_text("my only copy")
+    result = invoke("data", "get", "e2e", "--to", str(tmp_path))
+    assert result.exit_code == 2
+    assert f"{mine} exists; give another folder: --to FOLDER" in " ".join(result.stderr.split())
+    assert mine.read_text() == "my only copy"
+    mine.unlink()
+    for _ in range(2):
+        assert invoke("data", "get", "e2e", "--to", str(tmp_path)).exit_code == 0
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_the_size_of_ones_own_data_must_be_told_to_account():
