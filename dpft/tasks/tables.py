@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ from typing import Any
 from dpft.config.errors import DataError
 from dpft.tasks.sources import well_formed
 from dpft.tasks.views import View
+
+# As in files, see `dpft.tasks.table_files`.
+_LINE_END = re.compile("\r\n|\r|\n")
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,8 @@ def may_hold_rows(row: TableRow) -> bool:
     """
     if not is_of_csv(row) or len(row.values) < 2:
         return False
-    lines = [x for text in row.values.values() if "\n" in text for x in text.split("\n")[1:]]
+    broken = [text for text in row.values.values() if "\n" in text or "\r" in text]
+    lines = [line for text in broken for line in _LINE_END.split(text)[1:]]
     return any(len(next(csv.reader([x]), [])) == len(row.values) for x in lines)
 
 
