@@ -29,10 +29,13 @@ class TableRow:
     Attributes:
         place: file and line, for messages.
         values: cells by column.
+        settled: whether the settings of columns were chosen for other rows, those of training:
+            these are then to have the same columns.
     """
 
     place: str
     values: Mapping[str, Any]
+    settled: bool = False
 
     def cell(self, column: str, setting: str) -> Any:
         """The cell of a column, which ``setting`` names.
@@ -41,9 +44,12 @@ class TableRow:
             DataError: if there is no such column; lists those that there are.
         """
         if column not in self.values:
-            found = ", ".join(map(str, self.values)) or "none"
+            found = ", ".join(map(repr, self.values)) or "none"
             names = f"Type {setting}=NAME"
-            if len(self.values) == 1 and (mark := next((m for m in ";|\t" if m in found), None)):
+            if self.settled:
+                names = f"Rename the one that is meant to {column!r}, its name in the training data"
+            only = str(next(iter(self.values))) if len(self.values) == 1 else ""
+            if (mark := next((m for m in ";|\t" if m in only), None)) is not None:
                 names = f"Cells seem to be separated by {mark!r}; expected commas"
             raise DataError(f"{self.place}: no column {column!r}; found {found}. {names}")
         return self.values[column]

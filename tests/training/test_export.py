@@ -245,6 +245,16 @@ def test_an_answer_is_written_for_its_owner_alone(made, tmp_path):
     assert "has a column 'id'" in done.output
 
 
+def test_what_is_advised_for_rows_with_other_columns_works(made, tmp_path):
+    row, file = loaded_run(made).task.rows("test")[0].values, tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"talk": row["messages"]}) + "\n")
+    said = " ".join(invoke("predict", made, file).output.split())
+    assert "found 'talk'. Rename the one that is meant to 'messages', its name in the" in said
+    file.write_text(json.dumps({"messages": row["messages"]}) + "\n")
+    done = invoke("predict", made, file)
+    assert done.exit_code == 0, done.output
+
+
 @pytest.mark.parametrize(
     ("words", "header"),
     [
