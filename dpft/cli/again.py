@@ -12,6 +12,7 @@ import yaml
 
 from dpft.config.errors import ConfigError
 from dpft.config.folder import defaults, settings_of
+from dpft.config.overrides import quoted
 from dpft.config.schema import Run
 
 # Of the training records and of whose they are: synthetic ones are others, and nobody's. The column
@@ -107,14 +108,8 @@ def _value(value: Any, literal: bool) -> str:
         return str(value)
     # A word that reads as a number, a truth value or null is quoted to stay a word.
     if re.fullmatch(r"[\w./-]+", value, re.ASCII) and yaml.safe_load(value) == value:
-        return value if not re.fullmatch(r"[-+.\d].*|nan|inf", value.lower()) else _quoted(value)
-    return _quoted(value).replace("${", r"\${") if literal else _quoted(value)
-
-
-def _quoted(value: str) -> str:
-    # Backslashes are themselves but before a quotation mark.
-    escaped = re.sub(r'(\\*)("|$)', lambda m: m[1] * 2 + (r"\"" if m[2] else ""), value)
-    return f'"{escaped}"'
+        return value if not re.fullmatch(r"[-+.\d].*|nan|inf", value.lower()) else quoted(value)
+    return quoted(value).replace("${", r"\${") if literal else quoted(value)
 
 
 def _changed(

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from dpft.cli import demo
 from dpft.cli.app import VERBS, app
 from dpft.cli.train import flags_first
 from dpft.cli.validate import shipped
@@ -222,10 +223,23 @@ def test_hydras_own_flags_work_in_any_order(tmp_path):
     (mine / "own.yaml").write_text("# @package _global_\neps: 5\n")
     result = dpft("train", "+experiment=own", "--config-dir", "mine", "--cfg", "job", cwd=tmp_path)
     assert "eps: 5" in result.stdout, result.stderr
+    result = dpft("train", "--cfg", "job", "name=Übung #1", cwd=tmp_path)
+    assert "name: 'Übung #1'" in result.stdout, result.stderr
     result = dpft("train", "optim.larning_rate=1", cwd=tmp_path)
     assert result.returncode != 0
     assert "larning_rate" in result.stderr
     assert list(tmp_path.iterdir()) == [tmp_path / "mine"]
+
+
+@pytest.mark.parametrize("name", ["Übung", "demo (1)"])
+def test_the_demo_goes_into_any_folder(monkeypatch, name):
+    def note(run):
+        assert run.runs_dir == name
+        raise InterruptedError
+
+    monkeypatch.setattr("dpft.training.run.run_experiment", note)
+    with pytest.raises(InterruptedError):
+        demo.main(Path(name))
 
 
 def test_the_readme_commands_are_valid():
