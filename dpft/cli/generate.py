@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpft.cli.decode import read_value
 from dpft.cli.guard import alone
 from dpft.cli.options import NotPrivate, RunFolder
 from dpft.cli.output import warn
@@ -210,19 +211,17 @@ def _write(
 
 def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings of this verb, and those of decode."""
-    import yaml
-
     known = [field.name for field in dataclasses.fields(Settings)]
     plain: dict[str, Any] = {}
     decoding: dict[str, Any] = {}
     for override in overrides:
         key, equals, value = override.partition("=")
         if equals and key.startswith("decode."):
-            decoding[key.removeprefix("decode.")] = yaml.safe_load(value)
+            decoding[key.removeprefix("decode.")] = read_value(value)
         elif equals and key in known:
             # File names are not to become numbers or dates.
             words = ("sources", "out", "system")
-            plain[key] = value if key in words else yaml.safe_load(value)
+            plain[key] = value if key in words else read_value(value)
         else:
             raise ConfigError(
                 f"got {override!r}{suggestion(key, known)}; expected "

@@ -15,9 +15,12 @@ from typer.testing import CliRunner
 
 from dpft.cli import demo
 from dpft.cli.app import VERBS, app
+from dpft.cli.decode import decoding
 from dpft.cli.train import flags_first
 from dpft.cli.validate import shipped
 from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
+from dpft.config.schema import parse
 from tests.processes import dpft
 from tests.runs.example import example_guarantee, without_privacy
 
@@ -229,6 +232,16 @@ def test_hydras_own_flags_work_in_any_order(tmp_path):
     assert result.returncode != 0
     assert "larning_rate" in result.stderr
     assert list(tmp_path.iterdir()) == [tmp_path / "mine"]
+
+
+def test_settings_after_training_are_read_as_before_it():
+    usual = parse(compose(["task=e2e"])).decode
+    typed = ["decode.top_p=9e-1", "decode.sample=true", "decode.beams=1", "decode.split=test"]
+    settings = decoding(typed, usual)
+    assert (settings.top_p, settings.sample) == (0.9, True)
+    for odd in ("[", "${x}", "a: b: c"):
+        with pytest.raises(ConfigError, match=r"decode\.top_p is"):
+            decoding([f"decode.top_p={odd}"], usual)
 
 
 @pytest.mark.parametrize("name", ["Übung", "demo (1)"])
