@@ -67,7 +67,7 @@ def print_table(
 
 @contextmanager
 def progress_bar(*columns: str | ProgressColumn) -> Iterator[tuple[Progress, TaskID]]:
-    """A live bar on standard error; nothing where that is no terminal.
+    """A live bar on standard error; nothing where none can be redrawn.
 
     Args:
         columns: as of `rich.progress.Progress`.
@@ -75,9 +75,7 @@ def progress_bar(*columns: str | ProgressColumn) -> Iterator[tuple[Progress, Tas
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bars:
+    with Progress(*columns, console=console, transient=True, disable=not console.redraws) as bars:
         yield bars, bars.add_task("", total=None)
 
 
