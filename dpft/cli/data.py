@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -151,7 +152,10 @@ def _folder(task_name: str, to: Path | None) -> Path:
 
 
 def _advise(task_name: str, folder: Path) -> None:
-    echo(f"use it with: dpft train task={task_name} task.data_dir={folder}")
+    from dpft.cli.again import override
+
+    words = [f"task={task_name}", override("task.data_dir", str(folder))]
+    echo(f"use it with: {shlex.join(['dpft', 'train', *words])}")
 
 
 def _task(name: str, overrides: Sequence[str]) -> Task:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 
 from dpft.cli.decode import read_value
 from dpft.cli.guard import alone
@@ -83,7 +84,7 @@ def main(
     from dpft.config.offline import stay_offline_if_unreachable
 
     stay_offline_if_unreachable()  # what needs neither the hub nor torch is checked
-    from dpft.cli.again import training_command
+    from dpft.cli.again import override, training_command
     from dpft.privacy.guarantee import Guarantee
     from dpft.tasks.base import Task
     from dpft.training.synthesis import find_sources, is_typed, keep, sample
@@ -143,12 +144,18 @@ def main(
     echo(f"judge them with: dpft quality {shlex.quote(str(path))}{file}")
     echo(f"train on it with: {again}")
     if is_typed(settings.sources):
-        labels = str(settings.sources).replace('"', "")
+        # As they were read: `yes` is a word there.
+        labels = yaml.load(str(settings.sources), Loader=yaml.BaseLoader)
+        words = [
+            "task=classification",
+            override("task.label_column", trained.run.task["source_column"]),
+            override("task.text_column", trained.run.task["target_column"]),
+            override("task.classes", labels),
+            override("task.train_file", str(out)),
+            *("task.test_file=FILE", "model=roberta-base", "clip=none"),
+        ]
         echo(
-            "or, if the sources are labels, as a classifier: dpft train task=classification "
-            f"task.label_column={trained.run.task['source_column']} "
-            f"task.text_column={trained.run.task['target_column']} 'task.classes={labels}' "
-            f"task.train_file={out} task.test_file=FILE model=roberta-base clip=none"
+            f"or, if the sources are labels, as a classifier: {shlex.join(['dpft', 'train', *words])}"
         )
     if task.unit_noun == "user":
         warn("note: synthetic records belong to no user, so this command leaves task.unit=user out")

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shlex
 from itertools import chain
 
 import datasets
@@ -593,6 +594,13 @@ def test_data_sample_writes_what_a_folder_may_hold(tmp_path):
     result = invoke("data", "check", "classification", *own)
     assert result.exit_code == 0, result.output
     assert "labels: opening hours" in result.output
+
+
+def test_the_command_that_uses_a_sample_is_quoted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = invoke("data", "sample", "classification", "--to", "my dir (1)")
+    advised = shlex.split(result.output.splitlines()[-1].partition("use it with: dpft train ")[2])
+    assert compose(advised)["task"]["data_dir"] == "my dir (1)"
 
 
 def test_data_sample_and_get_leave_files_of_others_as_they_are(tmp_path, monkeypatch):

@@ -145,7 +145,7 @@ def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path):
             read_table(Path(path))
 
 
-@given(cells=st.lists(st.text("ab,\"\r\n\u2028", min_size=1).filter(str.strip), min_size=1))
+@given(cells=st.lists(st.text('ab,"\r\n\u2028', min_size=1).filter(str.strip), min_size=1))
 def test_cells_of_a_csv_file_may_have_any_line_ends(tmp_path_factory, cells):
     path = tmp_path_factory.mktemp("cells") / "a.csv"
     path.write_bytes(as_csv([{"text": text, "user": "ann"} for text in cells], "\n").encode())
