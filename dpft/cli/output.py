@@ -15,6 +15,7 @@ import typer
 from dpft.config.errors import ConfigError, suggestion
 from dpft.report.console import Console
 from dpft.report.terminal import echo, secho
+from dpft.runs.atomic import write_atomic
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn, TaskID
@@ -120,7 +121,10 @@ def write_or_print(
     """
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(render(), encoding="utf-8")
+        if out.exists() and not out.is_file():  # such as /dev/stdout
+            out.write_text(render(), encoding="utf-8")
+        else:
+            write_atomic(out, render())
         echo(f"{out}", err=True)
     elif form == "terminal":
         show(make_console())
