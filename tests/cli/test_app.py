@@ -244,6 +244,16 @@ def test_settings_after_training_are_read_as_before_it():
             decoding([f"decode.top_p={odd}"], usual)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is full")
+def test_help_on_a_full_disk_is_one_message():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "dpft", "--help"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("dpft: a file: No space left on device; free some space")
+
+
 @pytest.mark.parametrize("name", ["Übung", "demo (1)"])
 def test_the_demo_goes_into_any_folder(monkeypatch, name):
     def note(run):
