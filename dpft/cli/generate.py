@@ -154,9 +154,8 @@ def main(
             override("task.train_file", str(out)),
             *("task.test_file=FILE", "model=roberta-base", "clip=none"),
         ]
-        echo(
-            f"or, if the sources are labels, as a classifier: {shlex.join(['dpft', 'train', *words])}"
-        )
+        classifier = shlex.join(["dpft", "train", *words])
+        echo(f"or, if the sources are labels, as a classifier: {classifier}")
     if task.unit_noun == "user":
         warn("note: synthetic records belong to no user, so this command leaves task.unit=user out")
 

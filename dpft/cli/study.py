@@ -119,7 +119,8 @@ def _system(path: Path, title: str, name: str) -> System:
     if name not in known:
         raise ConfigError(
             f"{path} has no generations {name!r}; it has {', '.join(known) or 'none'}: type "
-            f"dpft decode {shlex.quote(str(path))} decode.split=dev, or choose with --split or --generations"
+            f"dpft decode {shlex.quote(str(path))} decode.split=dev, or choose with --split "
+            "or --generations"
         )
     from dpft.privacy.guarantee import Guarantee
     from dpft.training.predictions import read_predictions  # and torch, which takes seconds

@@ -132,7 +132,8 @@ def check_whole(folder: Path, parts: Sequence[str] = (), *, thorough: bool = Tru
         listed = "; ".join(map(str, found))
         raise RunError(
             f"the finished run {folder} is damaged: {listed}. Type dpft train "
-            f"{shlex.quote(f'resume={folder}')}, which makes again what can be made again, or put back what is damaged from a copy"
+            f"{shlex.quote(f'resume={folder}')}, which makes again what can be made again, "
+            "or put back what is damaged from a copy"
         )
 
 

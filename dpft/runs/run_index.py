@@ -55,5 +55,5 @@ def common_folder(runs: Sequence[Path]) -> Path:
 
 def _folder(path: Path) -> Path:
     # Not resolved: a link may have a name that tells more.
-    whole = Path(os.path.abspath(path))
+    whole = Path(os.path.abspath(path))  # noqa: PTH100
     return whole.parent if whole.name == "record.json" else whole

@@ -89,8 +89,8 @@ def _of_sweep(path: Path) -> Found:
         rows = [Row(label, point, "") for label, point in zip(names, points, strict=True)]
     if not rows:
         raise ConfigError(
-            f"the sweep {path} has no runs yet; type dpft sweep --watch {shlex.quote(str(path))} to "
-            "see how far it is"
+            f"the sweep {path} has no runs yet; type dpft sweep --watch "
+            f"{shlex.quote(str(path))} to see how far it is"
         )
     names = run_names([row.point.path for row in rows])
     targets = tuple(

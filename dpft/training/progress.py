@@ -75,7 +75,8 @@ class Progress:
     ) -> Iterator[Callable[[int], None]]:
         """A bar of ``total`` units with a ``note`` beside it; the value advances it.
 
-        Where nothing can be redrawn: a line at the beginning, and one now and then if the total is known.
+        Where nothing can be redrawn: a line at the beginning, and one now and then if the total is
+        known.
         """
         bar = self._bars.add_task(name, total=total, note=note)
         if not self.console.redraws:
