@@ -142,7 +142,7 @@ COMMANDS = {
     "train =3": "expected NAME=VALUE",
     "train --epsilon 3": "did you mean 'eps'",
     "train eps": "type eps=3",
-    "train eps=3=4": "cannot read",
+    "train eps=3=4": "expected float or null",
     "train task=nope": "expected one of",
     "validate task.name=os:system": "which is no task",
     "train -m task=e2e eps=3,8 --cfg job": "got --multirun and --cfg; expected one",
