@@ -1,6 +1,7 @@
 """Three hundred wrong settings, commands, files and models: one message each, nothing is begun."""
 
 import copy
+import gzip
 import re
 from pathlib import Path
 
@@ -141,7 +142,7 @@ COMMANDS = {
     "train =3": "expected NAME=VALUE",
     "train --epsilon 3": "did you mean 'eps'",
     "train eps": "type eps=3",
-    "train eps=3=4": "cannot read",
+    "train eps=3=4": "expected float or null",
     "train task=nope": "expected one of",
     "validate task.name=os:system": "which is no task",
     "train -m task=e2e eps=3,8 --cfg job": "got --multirun and --cfg; expected one",
@@ -273,6 +274,8 @@ FILES = {
     "header.csv": ("text,label\n", "has no rows"),
     "semicolons.csv": (CSV.replace(",", ";"), "separated by ';'; expected commas"),
     "latin.csv": (CSV.replace("3", "\xe9").encode("latin-1"), "line 5 is not UTF-8 text"),
+    "windows.csv": (CSV.replace("3", "\u20ac").encode("cp1252"), "iconv -f cp1252 -t utf-8"),
+    "gzip.csv": (gzip.compress(CSV.encode()), "it is a gzip file: type gzip -dc <"),
     "utf16.csv": (CSV.encode("utf-16"), "line 1 is not UTF-8 text"),
     "column.csv": (CSV.replace("label", "kind"), "Type task.label_column=NAME"),
     "class.csv": (f"{CSV}text,c\n", "line 42: label 'c' is no class"),

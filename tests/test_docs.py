@@ -8,6 +8,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+TUTORIALS = sorted(DOCS.glob("tutorials/*.md"))
 PAGES = sorted(
     [ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md"), *ROOT.glob("results/**/*.md")]
 )
@@ -93,6 +94,13 @@ def test_every_tutorial_is_named_where_readers_begin(page):
     text = page.read_text(encoding="utf-8")
     names = [file.name for file in DOCS.glob("tutorials/*.md")]
     assert [name for name in names if f"tutorials/{name})" not in text] == []
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.name)
+def test_no_folder_of_a_tutorial_is_written_to_twice(page):
+    # Private records once landed in the folder of the model that is given away.
+    written = re.findall(r"^(?:\$ )?dpft .*--to (\S+)", page.read_text(), re.MULTILINE)
+    assert len(written) == len(set(written))
 
 
 def test_the_training_loop_of_the_page_runs(capsys):

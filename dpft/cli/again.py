@@ -13,6 +13,7 @@ import yaml
 
 from dpft.config.errors import ConfigError
 from dpft.config.folder import defaults, settings_of
+from dpft.config.overrides import quoted
 from dpft.config.schema import Run
 
 # Of the training records and of whose they are: synthetic ones are others, and nobody's. The column
@@ -90,30 +91,30 @@ def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> li
     return [*words, *overrides]
 
 
-def override(key: str, value: Any) -> str:
-    """``key=value`` in Hydra's grammar."""
-    return f"{key}={_value(value)}"
+def override(key: str, value: Any, literal: bool = True) -> str:
+    """``key=value`` in Hydra's grammar.
+
+    Args:
+        key: of the setting.
+        value: a text, a number, a list or the like.
+        literal: whether ``${...}`` in a text is itself, and does not stand for another setting.
+    """
+    return f"{key}={_value(value, literal)}"
 
 
-def _value(value: Any) -> str:
+def _value(value: Any, literal: bool) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_value, value))}]"
+        return f"[{','.join(_value(one, literal) for one in value)}]"
     if not isinstance(value, str):
         return str(value)
     # A word that reads as a number, a truth value or null is quoted to stay a word.
     if re.fullmatch(r"[\w./-]+", value, re.ASCII) and yaml.safe_load(value) == value:
-        return value if not re.fullmatch(r"[-+.\d].*|nan|inf", value.lower()) else _quoted(value)
-    return _quoted(value)
-
-
-def _quoted(value: str) -> str:
-    # Backslashes are themselves but before a quotation mark.
-    escaped = re.sub(r'(\\*)("|$)', lambda m: m[1] * 2 + (r"\"" if m[2] else ""), value)
-    return f'"{escaped}"'.replace("${", r"\${")
+        return value if not re.fullmatch(r"[-+.\d].*|nan|inf", value.lower()) else quoted(value)
+    return quoted(value).replace("${", r"\${") if literal else quoted(value)
 
 
 def _changed(

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 import typer.core
 
-from dpft.cli.guard import guarded, reporting_errors
+from dpft.cli.guard import guarded, reporting_errors, tell_of_files
 from dpft.cli.interrupts import heed_at_once, heed_no_more
 from dpft.report.terminal import echo
 
@@ -176,6 +176,8 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
         app()
+    except OSError as error:  # of the help, which no verb prints
+        tell_of_files(error)
     finally:
         heed_no_more()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -116,15 +118,29 @@ def _get(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
 
 
 def _sample(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
-    """Write the generated sample in the published form."""
+    """Write the generated sample in the published form, beside what the folder holds.
+
+    Raises:
+        DataError: if another file is where one would go, before any is written.
+    """
+    from dpft.tasks.sources import check_free
+
     task, folder = _task(task_name, [*overrides, "task.source=sample"]), _folder(task_name, to)
     try:
-        task.dataset.write_sample(folder, task.sample_seed)
+        with tempfile.TemporaryDirectory(prefix=".sample-", dir=folder) as name:
+            made = Path(name)
+            task.dataset.write_sample(made, task.sample_seed)
+            new = [file for file in sorted(made.rglob("*")) if file.is_file()]
+            files = {folder / file.relative_to(made): file for file in new}
+            for file, written in files.items():
+                check_free(file, written)
+            for file, written in files.items():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                written.replace(file)
     except OSError as error:
         raise DataError(f"cannot write to {folder}: {error.strerror}") from error
-    for file in sorted(folder.rglob("*")):
-        if file.is_file():
-            echo(f"{file}: {file.stat().st_size:,} bytes")
+    for file in files:
+        echo(f"{file}: {file.stat().st_size:,} bytes")
     _advise(task_name, folder)
 
 
@@ -136,7 +152,10 @@ def _folder(task_name: str, to: Path | None) -> Path:
 
 
 def _advise(task_name: str, folder: Path) -> None:
-    echo(f"use it with: dpft train task={task_name} task.data_dir={folder}")
+    from dpft.cli.again import override
+
+    words = [f"task={task_name}", override("task.data_dir", str(folder))]
+    echo(f"use it with: {shlex.join(['dpft', 'train', *words])}")
 
 
 def _task(name: str, overrides: Sequence[str]) -> Task:

@@ -6,6 +6,7 @@ import dataclasses
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from dpft.cli.options import DecodeSettings, RunFolder
 from dpft.config.checks import build
@@ -72,8 +73,6 @@ def decoding(overrides: Sequence[str], usual: Decode) -> Decode:
     Raises:
         ConfigError: for another setting, or a value that it may not have.
     """
-    import yaml
-
     values = dataclasses.asdict(usual)
     for override in overrides:
         key, equals, value = override.partition("=")
@@ -82,5 +81,23 @@ def decoding(overrides: Sequence[str], usual: Decode) -> Decode:
                 f"got {override!r}; only decoding can be changed after training: expected "
                 "decode.NAME=VALUE, for instance decode.beams=1"
             )
-        values[key.removeprefix("decode.")] = yaml.safe_load(value)
+        values[key.removeprefix("decode.")] = read_value(value)
     return build(Decode, values, "decode")
+
+
+def read_value(text: str) -> Any:
+    """What was typed, as it is read before training: ``9e-1`` is a number, as it is not to PyYAML.
+
+    What cannot be read stays a text, which is refused where it is checked.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        read = OmegaConf.from_dotlist([f"value={text}"])
+    except (YAMLError, OmegaConfBaseException):
+        return text
+    content = OmegaConf.to_container(read, resolve=False)
+    assert isinstance(content, dict)
+    return content["value"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from dpft.cli.again import override
 from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.report.terminal import echo, secho
@@ -31,7 +33,8 @@ def main(
     outcomes = []
     for name, overrides in RUNS.items():
         secho(f"\n{name}", bold=True, err=True)
-        settings = ["+experiment=demo", *overrides, f"runs_dir={folder}", f"name={name}"]
+        where = override("runs_dir", str(folder))
+        settings = ["+experiment=demo", *overrides, where, f"name={name}"]
         outcomes.append(run_experiment(parse(compose(settings))))
     runs = [(outcome.path, outcome.record) for outcome in outcomes]
     echo()
@@ -39,7 +42,7 @@ def main(
     echo(f"\nWhat they wrote, for two of {_prompts(runs)} prompts:\n")
     print_written(runs)
     echo("Next: all of it on one page, then a run of your own with a smaller budget\n")
-    echo(f"  dpft report {folder}\n  dpft train +experiment=demo eps=1")
+    echo(f"  dpft report {shlex.quote(str(folder))}\n  dpft train +experiment=demo eps=1")
 
 
 def _prompts(runs: Sequence[tuple[Path, Mapping[str, Any]]]) -> int:

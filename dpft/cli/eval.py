@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dpft.cli.decode import read_value
 from dpft.cli.guard import alone
 from dpft.cli.options import RunFolder
 from dpft.config.checks import build
@@ -62,15 +63,13 @@ def main(
 
 
 def _typed(arguments: Sequence[str]) -> dict[str, Any]:
-    import yaml
-
     values: dict[str, Any] = {}
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if not equals:
             raise ConfigError(f"got {argument!r}; expected NAME=VALUE, as in tasks=hellaswag")
         # Names are not to become numbers or dates.
-        values[key] = value if key in ("tasks", "include") else yaml.safe_load(value)
+        values[key] = value if key in ("tasks", "include") else read_value(value)
     if "tasks" not in values:
         raise ConfigError("no tasks given; type dpft eval RUN tasks=hellaswag,arc_easy")
     return values

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 
+from dpft.cli.decode import read_value
 from dpft.cli.guard import alone
 from dpft.cli.options import NotPrivate, RunFolder
 from dpft.cli.output import warn
@@ -82,7 +84,7 @@ def main(
     from dpft.config.offline import stay_offline_if_unreachable
 
     stay_offline_if_unreachable()  # what needs neither the hub nor torch is checked
-    from dpft.cli.again import training_command
+    from dpft.cli.again import override, training_command
     from dpft.privacy.guarantee import Guarantee
     from dpft.tasks.base import Task
     from dpft.training.synthesis import find_sources, is_typed, keep, sample
@@ -142,13 +144,18 @@ def main(
     echo(f"judge them with: dpft quality {shlex.quote(str(path))}{file}")
     echo(f"train on it with: {again}")
     if is_typed(settings.sources):
-        labels = str(settings.sources).replace('"', "")
-        echo(
-            "or, if the sources are labels, as a classifier: dpft train task=classification "
-            f"task.label_column={trained.run.task['source_column']} "
-            f"task.text_column={trained.run.task['target_column']} 'task.classes={labels}' "
-            f"task.train_file={out} task.test_file=FILE model=roberta-base clip=none"
-        )
+        # As they were read: `yes` is a word there.
+        labels = yaml.load(str(settings.sources), Loader=yaml.BaseLoader)
+        words = [
+            "task=classification",
+            override("task.label_column", trained.run.task["source_column"]),
+            override("task.text_column", trained.run.task["target_column"]),
+            override("task.classes", labels),
+            override("task.train_file", str(out)),
+            *("task.test_file=FILE", "model=roberta-base", "clip=none"),
+        ]
+        classifier = shlex.join(["dpft", "train", *words])
+        echo(f"or, if the sources are labels, as a classifier: {classifier}")
     if task.unit_noun == "user":
         warn("note: synthetic records belong to no user, so this command leaves task.unit=user out")
 
@@ -210,19 +217,17 @@ def _write(
 
 def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings of this verb, and those of decode."""
-    import yaml
-
     known = [field.name for field in dataclasses.fields(Settings)]
     plain: dict[str, Any] = {}
     decoding: dict[str, Any] = {}
     for override in overrides:
         key, equals, value = override.partition("=")
         if equals and key.startswith("decode."):
-            decoding[key.removeprefix("decode.")] = yaml.safe_load(value)
+            decoding[key.removeprefix("decode.")] = read_value(value)
         elif equals and key in known:
             # File names are not to become numbers or dates.
             words = ("sources", "out", "system")
-            plain[key] = value if key in words else yaml.safe_load(value)
+            plain[key] = value if key in words else read_value(value)
         else:
             raise ConfigError(
                 f"got {override!r}{suggestion(key, known)}; expected "

@@ -60,6 +60,14 @@ def reporting_errors(work: Callable[[T], T], given: T) -> T:
         _refuse(str(error))
 
 
+def tell_of_files(error: OSError) -> NoReturn:
+    """End with a message, as of a verb, if the user can mend it; else it is raised."""
+    said = _of_files(error)
+    if said is None:
+        raise error
+    _refuse(said)
+
+
 def alone(verb: str) -> None:
     """Refuse to be one of several processes that torchrun started, each of which would do it all.
 

@@ -15,6 +15,7 @@ import typer
 from dpft.config.errors import ConfigError, suggestion
 from dpft.report.console import Console
 from dpft.report.terminal import echo, secho
+from dpft.runs.atomic import write_atomic
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn, TaskID
@@ -67,7 +68,7 @@ def print_table(
 
 @contextmanager
 def progress_bar(*columns: str | ProgressColumn) -> Iterator[tuple[Progress, TaskID]]:
-    """A live bar on standard error; nothing where that is no terminal.
+    """A live bar on standard error; nothing where none can be redrawn.
 
     Args:
         columns: as of `rich.progress.Progress`.
@@ -75,9 +76,7 @@ def progress_bar(*columns: str | ProgressColumn) -> Iterator[tuple[Progress, Tas
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bars:
+    with Progress(*columns, console=console, transient=True, disable=not console.redraws) as bars:
         yield bars, bars.add_task("", total=None)
 
 
@@ -122,7 +121,10 @@ def write_or_print(
     """
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(render(), encoding="utf-8")
+        if out.exists() and not out.is_file():  # such as /dev/stdout
+            out.write_text(render(), encoding="utf-8")
+        else:
+            write_atomic(out, render())
         echo(f"{out}", err=True)
     elif form == "terminal":
         show(make_console())

@@ -105,5 +105,11 @@ def _spelled(rows: Sequence[Mapping[str, Any]], suffix: str) -> str:
     columns = dict.fromkeys(name for row in rows for name in row)
     table = csv.DictWriter(text, list(columns), lineterminator="\n")
     table.writeheader()
-    table.writerows(rows)
+    table.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Messages and the like as JSON, which a CSV file can hold and others can read."""
+    structured = isinstance(value, list | dict)
+    return json.dumps(value, ensure_ascii=False, default=str) if structured else value

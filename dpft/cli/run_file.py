@@ -83,7 +83,7 @@ def settings_in(file: Path) -> list[str]:
         elif isinstance(value, str) and _SEVERAL.fullmatch(value):
             words.append(f"{key}={value}")
         else:
-            words.append(override(key, value))
+            words.append(override(key, value, literal=False))
     return words
 
 

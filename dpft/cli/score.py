@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -117,7 +118,9 @@ def score_run(path: Path) -> dict[str, Any]:
 
     results = {split: score_file(task, file) for split, file in files.items()}
     if not results:
-        raise ConfigError(f"{path} has no generations yet; type dpft decode {path}")
+        raise ConfigError(
+            f"{path} has no generations yet; type dpft decode {shlex.quote(str(path))}"
+        )
     with runs.RunDirectory.open(path, run.identity(), text) as d:
         runs.update_record(d, scores=results)
         write_card(d.model, runs.read_record(path))

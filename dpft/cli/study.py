@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,7 +52,7 @@ def make(
         f"{form}: for raters, {items} contexts, {len(study.systems)} systems, {ratings} ratings\n"
         f"{sheet}: the same as a table\n"
         f"{key}: which system wrote what; keep it from the raters\n"
-        f"then: dpft study read FILLED.csv... --key {key}"
+        f"then: dpft study read FILLED.csv... --key {shlex.quote(str(key))}"
     )
 
 
@@ -118,7 +119,8 @@ def _system(path: Path, title: str, name: str) -> System:
     if name not in known:
         raise ConfigError(
             f"{path} has no generations {name!r}; it has {', '.join(known) or 'none'}: type "
-            f"dpft decode {path} decode.split=dev, or choose with --split or --generations"
+            f"dpft decode {shlex.quote(str(path))} decode.split=dev, or choose with --split "
+            "or --generations"
         )
     from dpft.privacy.guarantee import Guarantee
     from dpft.training.predictions import read_predictions  # and torch, which takes seconds

@@ -21,7 +21,7 @@ from dpft.report.console import Console
 from dpft.report.terminal import echo, secho
 from dpft.runs.hidden import check_no_trial
 from dpft.sweep import splits
-from dpft.sweep.arguments import ParsedOverrides, parse_arguments, read_list
+from dpft.sweep.arguments import ParsedOverrides, parse_arguments, read_list, setting
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
 from dpft.sweep.journal import BEGUN, Event, Journal
 from dpft.sweep.points import Plan, labels, make_plan
@@ -32,6 +32,8 @@ from dpft.sweep.table import Display, as_table, summary
 
 # Seconds between two looks at the runs.
 _LOOK = 1.0
+# Settings that say which sweep is shown, and by which score.
+_WATCHED = ("runs_dir", "sweep.metric")
 # Lines of Hydra's output that are shown if it ended in an error.
 _LAST_LINES = 15
 
@@ -239,6 +241,11 @@ def _show_cost(rows: Sequence[Row], searched: bool) -> None:
 
 def _watch(parsed: ParsedOverrides, name: str) -> None:
     typed = dict(word.split("=", 1) for word in parsed.overrides if "=" in word)
+    if others := [word for word in parsed.overrides if setting(word) not in _WATCHED]:
+        raise ConfigError(
+            f"got {' '.join(others)} beside --watch, which shows a sweep as it was begun; expected "
+            f"{' or '.join(f'{one}=...' for one in _WATCHED)} alone: leave it out"
+        )
     check_no_trial(Path(name))
     folder = SweepFolder(Path(name))
     if not folder.description.exists():

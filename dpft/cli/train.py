@@ -20,7 +20,13 @@ from dpft.config.checks import Effect, names_with
 from dpft.config.compose import find_packages_choices, resolved
 from dpft.config.errors import AuditError, ConfigError, DpftError
 from dpft.config.folder import conf_dir, own_choices
-from dpft.config.overrides import check_budget, check_flags, check_words, refusals_told
+from dpft.config.overrides import (
+    check_budget,
+    check_flags,
+    check_words,
+    readable,
+    refusals_told,
+)
 from dpft.config.schema import Run, parse
 from dpft.parallel.launch import check_launcher, check_processes, launched
 from dpft.report.terminal import echo, secho
@@ -71,7 +77,7 @@ def main(arguments: Settings = None) -> None:
             "on E2E with eps=3. Others: dpft train --help; generated data: dpft demo",
             err=True,
         )
-    words = flags_first([_VERBOSITY.get(word, word) for word in arguments or ()])
+    words = flags_first([_VERBOSITY.get(word, readable(word)) for word in arguments or ()])
     check_flags(words)
     _check_one_mode(words)
     for flag, place in pairwise([part for word in words for part in word.split("=", 1)]):

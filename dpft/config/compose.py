@@ -19,7 +19,7 @@ from dpft.config import folder, plugins
 from dpft.config.defaults import with_defaults
 from dpft.config.errors import ConfigError
 from dpft.config.folder import Config
-from dpft.config.overrides import check_flags, check_words, explained, refusals_told
+from dpft.config.overrides import check_flags, check_words, explained, readable, refusals_told
 
 
 class _UnusualError(Exception):
@@ -33,6 +33,7 @@ def compose(overrides: Sequence[str]) -> Config:
         ConfigError: for an override that Hydra refuses.
     """
     check_flags([word for word in overrides if word.startswith("=")])
+    overrides = [readable(word) for word in overrides]
     check_words(overrides)
     try:
         return with_defaults(_composed_of_files(overrides), overrides)

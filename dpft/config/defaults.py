@@ -166,9 +166,11 @@ def with_defaults(config: folder.Config, words: Sequence[str]) -> folder.Config:
 
 
 def _applies(key: str, config: folder.Config) -> bool:
-    """Whether the chosen optimizer and clipping are those that the rows are of."""
+    """Whether it is of effect, and optimizer and clipping are those that the rows are of."""
     group, _, leaf = key.partition(".")
     if group == "optim":
+        if leaf == "epochs" and config["optim"].get("steps") is not None:
+            return False  # steps are what counts
         return config["optim"].get("name") in ("adam", "adamw") and leaf in config["optim"]
     if group == "clip":
         flat = config["clip"].get("plan") in _FLAT and config["clip"].get("groups") == "flat"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -26,10 +27,42 @@ _EXTRAS = {
     "hydra/launcher/submitit_slurm": "submitit",
     "hydra/launcher/ray": "ray",
 }
+# What a text may hold without quotation marks, and what makes more of it than a text.
+_PLAIN = re.compile(r"[\w .:/%@?|*+-]*", re.ASCII)
+_GRAMMAR = re.compile(r"[(){}\"'\\$]")
 # The budget, and what takes it away.
 _BUDGETS, _EMPTY = ("eps", "privacy.epsilon"), ("", "null")
 # What people call a setting that has a shorter name here.
 _SHORTHAND = {"epsilon": "eps"}
+
+
+def quoted(text: str) -> str:
+    """A text in quotation marks, as Hydra reads them; ``${...}`` in it is resolved all the same."""
+    # Backslashes are themselves but before a quotation mark.
+    escaped = re.sub(r'(\\*)("|$)', lambda m: m[1] * 2 + (r"\"" if m[2] else ""), text)
+    return f'"{escaped}"'
+
+
+def readable(word: str) -> str:
+    """The word, with quotation marks around texts that Hydra reads with such alone.
+
+    Its grammar knows ASCII letters and few signs. What may be meant as more than a text, or a list
+    of some, is left as it was typed.
+    """
+    key, _, value = word.partition("=")
+    listed = value.startswith("[") and value.endswith("]")
+    if word.startswith("-") or _PLAIN.fullmatch(value) or _GRAMMAR.search(value):
+        return word
+    if not listed and ("[" in value or "]" in value):
+        return word
+    return f"{key}={''.join(map(_readable, re.split(r'([][,])', value)))}"
+
+
+def _readable(part: str) -> str:
+    text = part.strip()
+    if _PLAIN.fullmatch(text) or text in ("[", "]", ",") or text.startswith("~"):
+        return part
+    return part.replace(text, quoted(text))
 
 
 def check_flags(flags: Sequence[str]) -> None:
@@ -165,10 +198,12 @@ def explained(error: Exception) -> str:
         return f"{got[1]} is a setting already; type {got[1]}=VALUE, without +"
     if got := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
         key, _, value = got[1].partition("=")
-        return (
+        said = (
             f"got several values in {got[1]}; for a run of each type dpft train -m {got[1]}, for a "
             f"list type '{key}=[{value}]'"
         )
+        words = re.search(r"[^\W\d]", value) is not None
+        return f"{said}, for one text {_typed(key, value)}" if words else said
     return _one_line(error)
 
 
@@ -193,10 +228,13 @@ def _unreadable(override: str, text: str) -> str:
     reason = " ".join(reason.removeprefix(f"Error parsing override '{override}'").split())
     if override.partition("=")[2].startswith("~"):
         return f"cannot read {override!r}: ~ stands for nothing there; type $HOME instead"
-    return (
-        f"cannot read {override!r} ({reason}); quote a value with blanks, commas or "
-        "brackets twice: 'NAME=\"VALUE\"'"
-    )
+    key, _, value = override.partition("=")
+    return f"cannot read {override!r} ({reason}); for this very text type {_typed(key, value)}"
+
+
+def _typed(key: str, value: str) -> str:
+    """A setting with a value of any signs, as it is typed in a shell."""
+    return shlex.quote(f"{key}={quoted(value)}")
 
 
 def _one_line(error: BaseException) -> str:

@@ -17,6 +17,7 @@ from dpft.report.markdown import table as markdown_table
 from dpft.report.terminal import echo
 from dpft.runs.lineage import begun_with, names_apart
 from dpft.runs.record import HARNESS
+from dpft.runs.run_index import run_names
 from dpft.tasks.metrics.baseline import cautions_of
 from dpft.tasks.metrics.shown import figure, standard_error
 
@@ -41,7 +42,9 @@ def print_pairs(title: str, rows: Sequence[tuple[str, str, str]]) -> None:
 
 def show(records: Sequence[tuple[Path, Mapping[str, Any]]], markdown: bool = False) -> None:
     """Print runs side by side: one row each, scores, epsilon by every accountant, labels."""
+    names = run_names([path for path, _ in records])
     rows = [row(path, record) for path, record in records]
+    rows = [{**cells, "run": name} for cells, name in zip(rows, names, strict=True)]
     apart = names_apart(pair for _, record in records for pair in begun_with(record))
     remarks = [
         f"{name} had different weights in these runs: their records say which, "
@@ -49,7 +52,7 @@ def show(records: Sequence[tuple[Path, Mapping[str, Any]]], markdown: bool = Fal
         for name in apart
     ]
     if markdown:
-        footnotes = [*map(_footnote, records), *(f"\nNote: {remark}." for remark in remarks)]
+        footnotes = [*map(_footnote, names, records), *(f"\nNote: {remark}." for remark in remarks)]
         echo("\n".join([as_markdown(rows), *footnotes]))
     else:
         _print(rows, records)
@@ -111,11 +114,11 @@ def as_markdown(rows: Sequence[Row]) -> str:
     return markdown_table(columns, ([_cell(r, column) for column in columns] for r in rows))
 
 
-def _footnote(entry: tuple[Path, Mapping[str, Any]]) -> str:
-    path, record = entry
+def _footnote(name: str, entry: tuple[Path, Mapping[str, Any]]) -> str:
+    _, record = entry
     guarantee = Guarantee.of_record(record)
     parts = [*record.get("labels", []), guarantee.statement, *guarantee.notes, *cautions_of(record)]
-    return f"\n`{path.name}`: {'; '.join(parts)}."
+    return f"\n`{name}`: {'; '.join(parts)}."
 
 
 def _cell(r: Row, column: str) -> str:

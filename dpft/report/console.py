@@ -25,6 +25,11 @@ class Console(rich.console.Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
 
+    @property
+    def redraws(self) -> bool:
+        """Whether lines can be redrawn; ``TERM=dumb``, as editors have it, only adds new ones."""
+        return self.is_terminal and not self.is_dumb_terminal
+
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import typer
@@ -33,5 +34,6 @@ def echo(message: object = "", *, err: bool = False, nl: bool = True) -> None:
 def secho(
     message: object, *, fg: str | None = None, bold: bool | None = None, err: bool = False
 ) -> None:
-    """Print a message in a colour, where the output is a terminal."""
-    typer.secho(plain(message), fg=fg, bold=bold, err=err)
+    """Print a message in a colour, where the output is a terminal and nobody set ``NO_COLOR``."""
+    colour = None if os.environ.get("NO_COLOR") else fg
+    typer.secho(plain(message), fg=colour, bold=bold, err=err)

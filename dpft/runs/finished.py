@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -130,8 +131,9 @@ def check_whole(folder: Path, parts: Sequence[str] = ()) -> None:
     if found:
         listed = "; ".join(map(str, found))
         raise RunError(
-            f"the finished run {folder} is damaged: {listed}. Type dpft train resume={folder}, "
-            "which makes again what can be made again, or put back what is damaged from a copy"
+            f"the finished run {folder} is damaged: {listed}. Type dpft train "
+            f"{shlex.quote(f'resume={folder}')}, which makes again what can be made again, "
+            "or put back what is damaged from a copy"
         )
 
 

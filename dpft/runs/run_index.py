@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from dpft.runs.hidden import PRIVATE
@@ -31,3 +32,28 @@ def runs_below(folder: Path) -> list[Path]:
         if is_run(Path(path)):
             found.append(Path(path))
     return sorted(found)
+
+
+def run_names(paths: Sequence[Path]) -> list[str]:
+    """What runs are called beside each other: names of their folders, or paths below a common one.
+
+    Args:
+        paths: of runs, or of their records.
+    """
+    runs = [_folder(path) for path in paths]
+    short = [run.name for run in runs]
+    if len(set(short)) == len(set(runs)):
+        return short
+    base = common_folder(runs)
+    return [run.relative_to(base).as_posix() for run in runs]
+
+
+def common_folder(runs: Sequence[Path]) -> Path:
+    """The folder that holds them all."""
+    return Path(os.path.commonpath([run.parent for run in runs]))
+
+
+def _folder(path: Path) -> Path:
+    # Not resolved: a link may have a name that tells more.
+    whole = Path(os.path.abspath(path))  # noqa: PTH100
+    return whole.parent if whole.name == "record.json" else whole

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpft.config.errors import ConfigError
-from dpft.config.overrides import check_flags
+from dpft.config.overrides import check_flags, readable
 
 # Settings that a sweep makes itself, or that make no sense in one, and what to do instead.
 REFUSED = {
@@ -61,6 +61,7 @@ def parse_arguments(arguments: Sequence[str]) -> ParsedOverrides:
                 "configuration, or leave it out"
             )
         _check_allowed(word)
+    overrides = [readable(word) for word in overrides]
     if flags.config_dir is not None and not flags.config_dir.is_dir():
         raise ConfigError(f"--config-dir is '{flags.config_dir}'; expected a folder of configs")
     return ParsedOverrides(tuple(overrides), flags.config_dir and flags.config_dir.absolute())
@@ -88,7 +89,7 @@ def read_list(file: Path) -> tuple[tuple[str, ...], ...]:
         except (ConfigError, ValueError) as error:
             raise ConfigError(f"{file}, line {number}: {error}") from error
         if words:
-            points.append(words)
+            points.append(tuple(map(readable, words)))
     if not points:
         raise ConfigError(f"{file} holds no points; expected the settings of one run a line")
     return tuple(points)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from dpft.config.errors import ConfigError, DpftError
 from dpft.report.pages.target import Found, Target
 from dpft.runs.hidden import check_no_trial
-from dpft.runs.run_index import is_run, runs_below
+from dpft.runs.run_index import common_folder, is_run, run_names, runs_below
 
 
 def find(paths: Sequence[Path], private: bool = False) -> Found:
@@ -39,8 +39,8 @@ def find(paths: Sequence[Path], private: bool = False) -> Found:
     for path in paths:
         for run in _runs_at(_directory(path)):
             runs.setdefault(run.resolve(), run)
-    targets = tuple(map(Target, runs.values(), _names(list(runs))))
-    folder = _directory(paths[0]) if len(paths) == 1 else _common(list(runs))
+    targets = tuple(map(Target, runs.values(), run_names(list(runs))))
+    folder = _directory(paths[0]) if len(paths) == 1 else common_folder(list(runs))
     return Found(f"{folder.resolve().name}: {len(runs)} runs", folder, targets, several=True)
 
 
@@ -71,19 +71,6 @@ def _runs_at(path: Path) -> list[Path]:
     return runs
 
 
-def _names(runs: Sequence[Path]) -> list[str]:
-    """Folder names where they differ, else the paths below the folder that holds them all."""
-    short = [run.name for run in runs]
-    if len(set(short)) == len(short):
-        return short
-    base = _common(runs)
-    return [run.relative_to(base).as_posix() for run in runs]
-
-
-def _common(runs: Sequence[Path]) -> Path:
-    return Path(os.path.commonpath([run.parent for run in runs]))
-
-
 def _of_sweep(path: Path) -> Found:
     # These import Hydra, which a report of one run does without.
     from dpft.sweep.folder import SweepFolder
@@ -102,9 +89,10 @@ def _of_sweep(path: Path) -> Found:
         rows = [Row(label, point, "") for label, point in zip(names, points, strict=True)]
     if not rows:
         raise ConfigError(
-            f"the sweep {path} has no runs yet; type dpft sweep --watch {path} to see how far it is"
+            f"the sweep {path} has no runs yet; type dpft sweep --watch "
+            f"{shlex.quote(str(path))} to see how far it is"
         )
-    names = _names([row.point.path for row in rows])
+    names = run_names([row.point.path for row in rows])
     targets = tuple(
         Target(row.point.path, name, row.label, row.state or None, row.error)
         for row, name in zip(rows, names, strict=True)

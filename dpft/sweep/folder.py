@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,8 +53,8 @@ class SweepFolder:
             return DirectoryLock.acquire(self.path)
         except RunLockedError:
             raise RunLockedError(
-                f"the sweep {self.path} is running already; type dpft sweep --watch {self.path} to "
-                "see how far it is"
+                f"the sweep {self.path} is running already; type dpft sweep --watch "
+                f"{shlex.quote(str(self.path))} to see how far it is"
             ) from None
         except OSError as error:
             raise RunError(

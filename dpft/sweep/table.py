@@ -46,7 +46,7 @@ class Display(Closing):
         self._printed: dict[str, str] = {}
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
+        if self._console.redraws:
             self._live.start()
         return self
 
@@ -56,7 +56,7 @@ class Display(Closing):
 
     def show(self, rows: Sequence[Row]) -> None:
         """Redraw the table, or print what is new."""
-        if self._console.is_terminal:
+        if self._console.redraws:
             fitting = shortened(rows, self._console.height - _FRAME)
             self._live.update(as_table(fitting, summary(rows)), refresh=True)
             return

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -169,7 +169,10 @@ class OwnData(Task):
         return Mapped(self.instance, self.records(split)[: self.limit_eval])
 
     def questions(self, path: Path) -> Sequence[Question]:
-        return [Question(row.values, self.asked(row)) for row in read_table(path)]
+        return [Question(row.values, self.asked(_settled(row))) for row in read_table(path)]
+
+    def read_file(self, path: Path) -> Sequence[TableRow]:
+        return [_settled(row) for row in super().read_file(path)]
 
     def asked(self, row: TableRow) -> Instance:
         """A row as a question, whose answer may be missing."""
@@ -346,12 +349,11 @@ class OwnData(Task):
     ) -> dict[str, Reading]:
         """The rows of a file as those of one split, or of all where they are ``shared``."""
         # A model that is trained on synthetic records is asked of users, and trained on nobody's.
-        named = self.user_column is not None and (
-            shared or (split == "train" and self.synthetic is None)
-        )
+        trained = split == "train" and self.synthetic is None
+        named = self.user_column is not None and (shared or trained)
         limits = {} if self.limit_train is None else {"train": self.limit_train}
         rules = RowRules(
-            self.record,
+            self.record if shared or trained else lambda row: self.record(_settled(row)),
             self.texts,
             self._owner if named else None,
             self._falls_to if shared else None,
@@ -431,6 +433,10 @@ class OwnData(Task):
     def _owner(self, row: TableRow) -> str:
         assert self.user_column is not None
         return row.name(self.user_column, "task.user_column")
+
+
+def _settled(row: TableRow) -> TableRow:
+    return replace(row, settled=True)
 
 
 # Settings that change nothing of what is found in the rows.

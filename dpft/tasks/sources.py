@@ -7,6 +7,7 @@ parquet files of the hub are themselves a form that a folder may hold (``dpft da
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 import tempfile
@@ -235,7 +236,8 @@ def save_hub(dataset: Dataset, name: str, folder: Path) -> Iterator[tuple[Path, 
     """Write every split of the hub's copy as parquet into ``folder``; yields files and row counts.
 
     Raises:
-        DataError: if there is no copy, it cannot be loaded, or the file cannot be written.
+        DataError: if there is no copy, it cannot be loaded, the file cannot be written, or another
+            one is in its place.
     """
     hub = dataset.hub
     if hub is None:
@@ -245,11 +247,26 @@ def save_hub(dataset: Dataset, name: str, folder: Path) -> Iterator[tuple[Path, 
     for split in hub.splits:
         loaded = _load_hub(hub, name, split, "Go online")
         file = folder / f"{hub.splits[split].split('+')[0]}.parquet"
+        unnamed = file.with_name(f".{file.name}.tmp")
         try:
-            loaded.to_parquet(str(file))
+            loaded.to_parquet(str(unnamed))
+            check_free(file, unnamed)
+            unnamed.replace(file)
         except OSError as error:
             raise DataError(f"cannot write {file}: {error.strerror}") from error
+        finally:
+            unnamed.unlink(missing_ok=True)
         yield file, len(loaded)
+
+
+def check_free(file: Path, new: Path) -> None:
+    """Refuse to write over a file, but for one that holds the same as what would be written.
+
+    Raises:
+        DataError: if another file is there.
+    """
+    if file.exists() and not (file.is_file() and filecmp.cmp(file, new, shallow=False)):
+        raise DataError(f"{file} exists; give another folder: --to FOLDER")
 
 
 def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]]) -> Sequence[Any]:

@@ -10,6 +10,7 @@ import csv
 import hashlib
 import json
 import os
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -26,6 +27,7 @@ from dpft.tasks.owners import IntArray
 from dpft.tasks.tables import TableRow, brief
 from dpft.tasks.views import View
 
+_GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _BUFFER = 1 << 20
 _BLOCK = 1 << 14
@@ -386,10 +388,14 @@ def _decoded(path: Path, number: int, line: bytes) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}, line {number} is not UTF-8 text ({error}); save it as UTF-8: if it "
-            f"is Latin-1, type iconv -f latin1 -t utf-8 {path} > NEW"
-        ) from error
+        file = shlex.quote(str(path))
+        mend = (
+            "save it as UTF-8: if it is Latin-1 or of Windows, type iconv -f cp1252 -t utf-8 "
+            f"{file} > NEW"
+        )
+        if number == 1 and line.startswith(_GZIP):
+            mend = f"it is a gzip file: type gzip -dc < {file} > NEW"
+        raise DataError(f"{path}, line {number} is not UTF-8 text ({error}); {mend}") from error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

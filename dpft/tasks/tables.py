@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,9 @@ from dpft.config.errors import DataError
 from dpft.tasks.sources import well_formed
 from dpft.tasks.views import View
 
+# As in files, see `dpft.tasks.table_files`.
+_LINE_END = re.compile("\r\n|\r|\n")
+
 
 @dataclass(frozen=True)
 class TableRow:
@@ -25,10 +29,13 @@ class TableRow:
     Attributes:
         place: file and line, for messages.
         values: cells by column.
+        settled: whether the settings of columns were chosen for other rows, those of training:
+            these are then to have the same columns.
     """
 
     place: str
     values: Mapping[str, Any]
+    settled: bool = False
 
     def cell(self, column: str, setting: str) -> Any:
         """The cell of a column, which ``setting`` names.
@@ -37,9 +44,12 @@ class TableRow:
             DataError: if there is no such column; lists those that there are.
         """
         if column not in self.values:
-            found = ", ".join(map(str, self.values)) or "none"
+            found = ", ".join(map(repr, self.values)) or "none"
             names = f"Type {setting}=NAME"
-            if len(self.values) == 1 and (mark := next((m for m in ";|\t" if m in found), None)):
+            if self.settled:
+                names = f"Rename the one that is meant to {column!r}, its name in the training data"
+            only = str(next(iter(self.values))) if len(self.values) == 1 else ""
+            if (mark := next((m for m in ";|\t" if m in only), None)) is not None:
                 names = f"Cells seem to be separated by {mark!r}; expected commas"
             raise DataError(f"{self.place}: no column {column!r}; found {found}. {names}")
         return self.values[column]
@@ -121,7 +131,8 @@ def may_hold_rows(row: TableRow) -> bool:
     """
     if not is_of_csv(row) or len(row.values) < 2:
         return False
-    lines = [x for text in row.values.values() if "\n" in text for x in text.split("\n")[1:]]
+    broken = [text for text in row.values.values() if "\n" in text or "\r" in text]
+    lines = [line for text in broken for line in _LINE_END.split(text)[1:]]
     return any(len(next(csv.reader([x]), [])) == len(row.values) for x in lines)
 
 

@@ -7,6 +7,7 @@ finished run lists as its own is copied, so that nothing else that lies in its f
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -170,7 +171,8 @@ def _listed(path: Path) -> list[str]:
     marker = runs.read_marker(path)
     if marker is None:
         raise runs.RunError(
-            f"{path} is not finished; expected a run that is: type dpft train resume={path}"
+            f"{path} is not finished; expected a run that is: type dpft train "
+            f"{shlex.quote(f'resume={path}')}"
         )
     names = [name for name in marker.files if name.startswith((MODEL, ADAPTER)) and name != CARD]
     for name in names:

@@ -1,4 +1,4 @@
-"""Live progress on the terminal; plain lines where the output is no terminal."""
+"""Live progress on the terminal; plain lines where nothing can be redrawn."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Progress:
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}", markup=False),
             console=self.console,
-            disable=not self.console.is_terminal or verbosity == "quiet",
+            disable=not self.console.redraws or verbosity == "quiet",
         )
         self._last_line = time.monotonic()
         self._beside = ""
@@ -75,10 +75,11 @@ class Progress:
     ) -> Iterator[Callable[[int], None]]:
         """A bar of ``total`` units with a ``note`` beside it; the value advances it.
 
-        Without a terminal: a line at the beginning, and one now and then if the total is known.
+        Where nothing can be redrawn: a line at the beginning, and one now and then if the total is
+        known.
         """
         bar = self._bars.add_task(name, total=total, note=note)
-        if not self.console.is_terminal:
+        if not self.console.redraws:
             words = [name, note, "" if total is None else str(total), "..."]
             self.say(" ".join(filter(None, words)))
         done = 0
@@ -87,7 +88,7 @@ class Progress:
             nonlocal done
             done += count
             self._bars.update(bar, advance=count)
-            if total is None or self.console.is_terminal or done == total:
+            if total is None or self.console.redraws or done == total:
                 return  # without a total, how many there are may be private
             if self._waited():
                 self.say(f"{name} {done}/{total}")
@@ -109,7 +110,7 @@ class Progress:
             course.add(summary)
             done = step + 1
             line = self._due(done, mechanism.steps)
-            if not (line or self.console.is_terminal):
+            if not (line or self.console.redraws):
                 return  # an epsilon takes part of a second
             note = self._note(step, summary, mechanism)
             self._bars.update(bar, completed=done, note=note)
@@ -140,7 +141,7 @@ class Progress:
     def _due(self, done: int, total: int) -> bool:
         """Whether a line is printed after this step."""
         due = self._waited() or done == total
-        return (due and not self.console.is_terminal) or self._verbosity == "steps"
+        return (due and not self.console.redraws) or self._verbosity == "steps"
 
     def _waited(self) -> bool:
         """Whether the last line that said so is long ago; if so, the next one is as far away."""

@@ -122,11 +122,12 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
                     run = with_microbatch(run, directory, progress)
                 prepared = prepare(run, load_task(run.task), directory, progress, cohort)
                 loaded = _train_stage(run, prepared, directory, progress, tracker)
-            except (DpftError, UnsupportedLayerError) as error:
+            except Exception as error:
+                # Whatever it was: with nothing spent, the folder would tell of no run.
                 directory.discard_unused()
                 if isinstance(error, UnsupportedLayerError):
                     raise ConfigError(str(error)) from error
-                if directory.is_done:
+                if isinstance(error, DpftError) and directory.is_done:
                     raise _not_made_again(error, damaged) from error
                 raise
             _decode_stage(run, prepared, loaded, directory, progress, tracker)

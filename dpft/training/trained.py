@@ -6,6 +6,7 @@ Torch is imported with the model: what is wrong with a folder is reported before
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,8 +60,8 @@ class TrainedRun:
         if not folder.is_dir():  # or the loader would take it for a name on the hub
             raise ConfigError(
                 f"{folder} is gone; expected the weights of the run: put the folder back. If "
-                f"{self.path / 'checkpoints'} is still there, type dpft train resume={self.path}: "
-                "the last checkpoint has the weights"
+                f"{self.path / 'checkpoints'} is still there, type dpft train "
+                f"{shlex.quote(f'resume={self.path}')}: the last checkpoint has the weights"
             )
         runs.check_whole(self.path, ("model/",))
         from dpft.models.save import load_saved

@@ -13,10 +13,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from dpft.cli import demo
 from dpft.cli.app import VERBS, app
+from dpft.cli.decode import decoding
 from dpft.cli.train import flags_first
 from dpft.cli.validate import shipped
 from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
+from dpft.config.schema import parse
 from tests.processes import dpft
 from tests.runs.example import example_guarantee, without_privacy
 
@@ -222,10 +226,43 @@ def test_hydras_own_flags_work_in_any_order(tmp_path):
     (mine / "own.yaml").write_text("# @package _global_\neps: 5\n")
     result = dpft("train", "+experiment=own", "--config-dir", "mine", "--cfg", "job", cwd=tmp_path)
     assert "eps: 5" in result.stdout, result.stderr
+    result = dpft("train", "--cfg", "job", "name=Übung #1", cwd=tmp_path)
+    assert "name: 'Übung #1'" in result.stdout, result.stderr
     result = dpft("train", "optim.larning_rate=1", cwd=tmp_path)
     assert result.returncode != 0
     assert "larning_rate" in result.stderr
     assert list(tmp_path.iterdir()) == [tmp_path / "mine"]
+
+
+def test_settings_after_training_are_read_as_before_it():
+    usual = parse(compose(["task=e2e"])).decode
+    typed = ["decode.top_p=9e-1", "decode.sample=true", "decode.beams=1", "decode.split=test"]
+    settings = decoding(typed, usual)
+    assert (settings.top_p, settings.sample) == (0.9, True)
+    for odd in ("[", "${x}", "a: b: c"):
+        with pytest.raises(ConfigError, match=r"decode\.top_p is"):
+            decoding([f"decode.top_p={odd}"], usual)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is full")
+def test_help_on_a_full_disk_is_one_message():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "dpft", "--help"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("dpft: a file: No space left on device; free some space")
+
+
+@pytest.mark.parametrize("name", ["Übung", "demo (1)"])
+def test_the_demo_goes_into_any_folder(monkeypatch, name):
+    def note(run):
+        assert run.runs_dir == name
+        raise InterruptedError
+
+    monkeypatch.setattr("dpft.training.run.run_experiment", note)
+    with pytest.raises(InterruptedError):
+        demo.main(Path(name))
 
 
 def test_the_readme_commands_are_valid():

@@ -206,6 +206,23 @@ def test_what_is_typed_wins_wherever_it_stands(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    ("line", "typed"),
+    [
+        ("name: run-eps${eps}", "name=run-eps${eps}"),
+        ("name: 'eps ${eps}, seed ${seed}'", "name='eps ${eps}, seed ${seed}'"),
+        ("privacy.delta: ${eps}", "privacy.delta=${eps}"),
+        ("optim.betas: ['${eps}', 0.5]", "optim.betas=['${eps}',0.5]"),
+        (r"name: eps\${eps}", r"name='eps\${eps}'"),
+        ("name: $HOME", "name='$HOME'"),
+    ],
+)
+def test_a_line_of_a_file_is_what_it_is_when_typed(tmp_path, line, typed):
+    file = tmp_path / "run.yaml"
+    file.write_text(f"eps: 0.25\n{line}\n")
+    assert compose(settings_in(file)) == compose(["eps=0.25", typed])
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("optim:\n  lr: 1e-3\n", "such as optim.lr: 0.001"),

@@ -1,12 +1,16 @@
 """A config is what Hydra would compose, though its files are read once."""
 
 import json
+import re
+import shlex
 
 import pytest
 
 from dpft.config import folder
 from dpft.config.compose import compose, compose_by_hydra, shipped
 from dpft.config.errors import ConfigError
+from dpft.sweep.arguments import parse_arguments, read_list
+from dpft.sweep.points import make_plan
 
 BY_GROUP = [[f"{folder.typed(g)}{name}" for name in folder.choices(g)] for g in folder.groups()]
 # Each choice at least once, with one of every other group; not what an extra installs.
@@ -62,3 +66,36 @@ def test_what_is_shipped_is_what_is_composed():
     chosen = {"task": "sst2", "clip": "ghost", "audit": "bound"}
     assert shipped(chosen) == compose([f"{group}={name}" for group, name in chosen.items()])
     assert shipped({"model": "mine"})["model"] == {}
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("task.label_column=Größe", "Größe"),
+        ("task.train_file=Übung.csv", "Übung.csv"),
+        ("task.train_file=eq=1.csv", "eq=1.csv"),
+        ("task.train_file=a&b #1!.csv", "a&b #1!.csv"),
+        ("task.classes=[größer, kleiner]", ["größer", "kleiner"]),
+        ("task.classes=[C++,C#]", ["C++", "C#"]),
+    ],
+)
+def test_accents_and_signs_need_no_quotes(word, value):
+    composed = compose(["task=classification", word])["task"]
+    assert composed[word.partition("=")[0].removeprefix("task.")] == value
+
+
+@pytest.mark.parametrize("value", ["demo (1)", "comma,1.csv", "it's", 'a"b(', "a[1].csv", "{x"])
+def test_what_is_advised_for_a_text_of_any_signs_works(value):
+    with pytest.raises(ConfigError, match=r"type \S*'name=") as refused:
+        compose([f"name={value}"])
+    advised = re.search("text type (.*)|one text (.*)", str(refused.value))
+    assert compose(shlex.split(advised[1] or advised[2]))["name"] == value
+
+
+def test_points_of_a_sweep_may_have_accents(tmp_path):
+    listed = tmp_path / "points.txt"
+    listed.write_text("'task.classes=[ä,b]'\n", encoding="utf-8")
+    typed = ["task=classification", "task.train_file=a.csv", "task.label_column=Größe,Farbe"]
+    runs = make_plan(parse_arguments(typed), read_list(listed)).runs
+    assert [run.task["label_column"] for run in runs] == ["Größe", "Farbe"]
+    assert [run.task["classes"] for run in runs] == [["ä", "b"]] * 2

@@ -88,6 +88,12 @@ def test_what_is_typed_wins_even_if_it_is_what_is_shipped(word, kept):
     assert word.lstrip("+").split("=")[0] not in config["origin"]["values"]
 
 
+def test_epochs_are_no_default_where_steps_count():
+    config = compose([*OWN, "optim.steps=40"])
+    assert "optim.epochs" not in config["origin"]["values"]
+    assert "optim.epochs" in compose([*OWN, "optim.steps=null"])["origin"]["values"]
+
+
 def test_a_typed_method_has_its_own_row_or_none():
     full = compose([*OWN, "adapt=full"])
     assert (full["adapt"]["name"], full["optim"]["lr"]) == ("full", 1e-3)

@@ -111,3 +111,18 @@ def test_no_number_is_broken_where_many_runs_stand_beside_each_other(capsys, mon
     assert len(figures) > 1
     assert [one for line in figures for one in line] == ["0.6123"] * 9
     assert not any("…" in line for line in lines)
+
+
+def test_each_run_has_a_name_of_its_own(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    show([(Path(), PRIVATE)], markdown=True)
+    assert capsys.readouterr().out.count(tmp_path.name) == 2
+    both = [(Path("a/best/record.json"), PRIVATE), (Path("b/best"), PLAIN)]
+    show(both, markdown=True)
+    said = capsys.readouterr().out
+    assert "| a/best |" in said
+    assert "`b/best`: " in said
+    show([(Path("x/a"), PRIVATE), (Path("y/b/record.json"), PLAIN)], markdown=True)
+    said = capsys.readouterr().out
+    assert "| a |" in said
+    assert "`b`: " in said

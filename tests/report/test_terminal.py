@@ -107,3 +107,12 @@ def test_no_message_of_another_record_directs_a_terminal(tmp_path):
     (run / "record.json").write_text(json.dumps(content | {"schema_version": EVIL}))
     result = CliRunner().invoke(app, ["compare", str(run)], color=True)
     assert "\x1b[2J" not in result.output
+
+
+@pytest.mark.parametrize(("value", "coloured"), [("1", False), ("", True)])
+def test_errors_have_no_colour_where_nobody_wants_any(monkeypatch, value, coloured):
+    monkeypatch.setenv("NO_COLOR", value)
+    printed = []
+    monkeypatch.setattr(terminal.typer, "secho", lambda *_, fg, **__: printed.append(fg))
+    terminal.secho("dpft: no", fg="red", err=True)
+    assert printed == ["red" if coloured else None]

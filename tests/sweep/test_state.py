@@ -321,7 +321,13 @@ def test_a_table_fits_and_shows_what_is_urgent(folder, tmp_path):
     assert clock(3671) == "1:01:11"
 
 
-def test_where_nothing_can_be_redrawn_lines_can_be_left_out(folder, tmp_path, capsys):
+@pytest.mark.parametrize("dumb", [False, True])
+def test_where_nothing_can_be_redrawn_lines_can_be_left_out(
+    folder, tmp_path, capsys, monkeypatch, dumb
+):
+    if dumb:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("TERM", "dumb")
     describe(folder, point(tmp_path, 1))
     Journal(folder.journal).add(Event(events.FAILED, "hash-1", error="no"))
     said = []

@@ -3,8 +3,10 @@
 import csv
 import json
 import math
+import shlex
 from itertools import chain
 
+import datasets
 import pytest
 from typer.testing import CliRunner
 
@@ -16,7 +18,7 @@ from dpft.config.schema import Decode, parse
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 from dpft.privacy import accounting
-from dpft.tasks import load_task
+from dpft.tasks import load_task, sources
 from dpft.tasks.base import SPLITS, fingerprint
 from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.objectives.records import LabelledText, TextRecord
@@ -93,6 +95,7 @@ def test_quoted_line_breaks_do_not_shift_the_lines_that_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
+        ("b.csv", " text, label\na,b\n", "no column 'text'; found ' text', ' label'"),
         ("a.txt", "x", r"suffix '\.txt'; expected one of \.jsonl, \.json, \.csv"),
         ("a.jsonl", "", r"a\.jsonl has no rows"),
         ("a.jsonl", '{"text": "a"}\n{"text": ', r"a\.jsonl, line 2: .*expected JSON"),
@@ -101,7 +104,7 @@ def test_quoted_line_breaks_do_not_shift_the_lines_that_are_named(tmp_path):
         ("a.jsonl", '["text"]', r"line 1: got \['text'\]; expected a JSON object"),
         ("a.json", '[{"text": "a"}, 3]', r"a\.json, line 1, entry 2: got 3"),
         ("a.jsonl", '{"text": "a", "text": "b"}', "line 1: 'text' is there twice"),
-        ("a.jsonl", '{"text": "a"}\n{"txt": "b"}', r"line 2: no column 'text'; found txt\. Type"),
+        ("a.jsonl", '{"text": "a"}\n{"txt": "b"}', r"line 2: no column 'text'; found 'txt'\. Type"),
         ("a.jsonl", '{"text": 5}', r"line 1: column 'text' is 5 \(int\); expected text"),
         ("a.jsonl", '{"text": null}', "column 'text' is None"),
         ("a.jsonl", '{"text": " "}', "line 1: column 'text' is empty"),
@@ -110,7 +113,7 @@ def test_quoted_line_breaks_do_not_shift_the_lines_that_are_named(tmp_path):
         ("a.csv", "text,text\na,b\n", "line 1: column 'text' is there twice"),
         ("a.csv", "text,n\na,b\nc\n", "line 3: got 1 cells for 2 columns"),
         ("a.csv", "text,n\na,b,c\n", "line 2: got 3 cells for 2 columns"),
-        ("a.csv", "words\na\n", "line 2: no column 'text'; found words"),
+        ("a.csv", "words\na\n", "line 2: no column 'text'; found 'words'"),
         ("a.csv", 'text\n"a"b\n', "after line 1.*expected cells in double quotes"),
         ("a.csv", b"text\n\xff\n", "not UTF-8"),
         ("a.tsv", 'text\tn\n"I came.\tx\nI left."\ty\n', "line 2: got a cell in quotes with tabs"),
@@ -122,6 +125,28 @@ def test_a_malformed_file_is_refused_with_its_place(tmp_path, name, text, messag
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(DataError, match=message):
         LanguageModeling(train_file=str(file)).records("train")
+
+
+@pytest.mark.parametrize("what", ["test_file", "synthetic", "questions", "read_file"])
+def test_rows_beside_the_training_data_are_to_have_its_columns(tmp_path, what):
+    """Another setting of the column would be refused after training, or be wrong for training."""
+    train = lines(tmp_path / "train.jsonl", [{"text": "a"}])
+    other = tmp_path / "other.csv"
+
+    def read():
+        if what in ("questions", "read_file"):
+            task = LanguageModeling(train_file=train)
+            asked = getattr(task, what)(other)
+            return asked if what == "questions" else [task.record(row) for row in asked]
+        task = LanguageModeling(train_file=train, **{what: str(other)})
+        return task.records("test" if what == "test_file" else "train")[:]
+
+    other.write_text("words,id\na,1\n")
+    advised = r"line 2: no column 'text'; found 'words', 'id'\. Rename the .* 'text', its name in"
+    with pytest.raises(DataError, match=advised):
+        read()
+    other.write_text("text,id\na,1\n")
+    assert len(read()) == 1
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -167,7 +192,7 @@ def test_a_data_set_of_the_hub_is_read_by_its_columns(monkeypatch):
     assert len(task.records("train")) + len(task.records("test")) == 2
     assert asked[0] == ("me/numbers", "de", "validation")
     assert {entry[2] for entry in asked[1:]} == {"train"}
-    with pytest.raises(DataError, match=r"me/numbers, row 1: no column 'x'; found q, a"):
+    with pytest.raises(DataError, match=r"me/numbers, row 1: no column 'x'; found 'q', 'a'"):
         TextToText(source_column="x", target_column="a", **settings).records("dev")
 
 
@@ -404,7 +429,7 @@ def test_users_may_be_numbered(tmp_path):
 
 def test_a_user_without_a_column_of_that_name(tmp_path):
     file = lines(tmp_path / "a.jsonl", [{"text": "a"}])
-    with pytest.raises(DataError, match=r"no column 'user'; found text\. Type task\.user_column"):
+    with pytest.raises(DataError, match=r"no column 'user'; found 'text'\. Type task\.user_column"):
         LanguageModeling(train_file=file, unit="user", user_column="user").owners()
 
 
@@ -555,7 +580,7 @@ def test_data_check_counts_records_users_and_lengths(tmp_path):
     assert str(file) in invoke("data", "where", "language_modeling", *own).output
     result = invoke("data", "check", "text2text", *own)
     assert result.exit_code == 2
-    assert "line 1: no column 'source'; found text, user" in " ".join(result.stderr.split())
+    assert "line 1: no column 'source'; found 'text', 'user'" in " ".join(result.stderr.split())
     result = invoke("data", "check", own[0])
     assert "expected the task first, as in dpft data check text2text task.train_file" in " ".join(
         result.stderr.split()
@@ -569,6 +594,41 @@ def test_data_sample_writes_what_a_folder_may_hold(tmp_path):
     result = invoke("data", "check", "classification", *own)
     assert result.exit_code == 0, result.output
     assert "labels: opening hours" in result.output
+
+
+def test_the_command_that_uses_a_sample_is_quoted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = invoke("data", "sample", "classification", "--to", "my dir (1)")
+    advised = shlex.split(result.output.splitlines()[-1].partition("use it with: dpft train ")[2])
+    assert compose(advised)["task"]["data_dir"] == "my dir (1)"
+
+
+def test_data_sample_and_get_leave_files_of_others_as_they_are(tmp_path, monkeypatch):
+    mine = tmp_path / "train.jsonl"
+    mine.write_text('{"text": "my only copy", "label": "a"}\n')
+    command = "data", "sample", "classification", "--to", str(tmp_path)
+    result = invoke(*command)
+    assert result.exit_code == 2
+    assert f"{mine} exists; give another folder: --to FOLDER" in " ".join(result.stderr.split())
+    assert [file.name for file in tmp_path.iterdir()] == ["train.jsonl"]
+    assert "my only copy" in mine.read_text()
+    mine.rename(tmp_path / "notes.txt")
+    for _ in range(2):  # what was written before is the same
+        result = invoke(*command)
+        assert result.exit_code == 0, result.output
+        assert "train.jsonl" in result.output
+        assert "notes.txt" not in result.output
+    monkeypatch.setattr(sources, "_load_hub", lambda *_: datasets.Dataset.from_dict({"a": [1]}))
+    mine = tmp_path / "train.parquet"
+    mine.write_text("my only copy")
+    result = invoke("data", "get", "e2e", "--to", str(tmp_path))
+    assert result.exit_code == 2
+    assert f"{mine} exists; give another folder: --to FOLDER" in " ".join(result.stderr.split())
+    assert mine.read_text() == "my only copy"
+    mine.unlink()
+    for _ in range(2):
+        assert invoke("data", "get", "e2e", "--to", str(tmp_path)).exit_code == 0
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_the_size_of_ones_own_data_must_be_told_to_account():

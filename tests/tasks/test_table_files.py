@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dpft.config.errors import DataError
 from dpft.tasks.own_texts import LanguageModeling
@@ -141,3 +143,12 @@ def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path):
         path.write_bytes(start + b"\xff\n")
         with pytest.raises(DataError, match=rf"{name}, line 2 is not UTF-8"):
             read_table(Path(path))
+
+
+@given(cells=st.lists(st.text('ab,"\r\n\u2028', min_size=1).filter(str.strip), min_size=1))
+def test_cells_of_a_csv_file_may_have_any_line_ends(tmp_path_factory, cells):
+    path = tmp_path_factory.mktemp("cells") / "a.csv"
+    path.write_bytes(as_csv([{"text": text, "user": "ann"} for text in cells], "\n").encode())
+    task = LanguageModeling(train_file=str(path))
+    assert [record.target for record in task.records("train")] == cells
+    assert task.details("train")

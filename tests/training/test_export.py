@@ -245,6 +245,19 @@ def test_an_answer_is_written_for_its_owner_alone(made, tmp_path):
     assert "has a column 'id'" in done.output
 
 
+def test_what_is_advised_for_rows_with_other_columns_works(made, tmp_path):
+    row, file = loaded_run(made).task.rows("test")[0].values, tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"talk": row["messages"]}) + "\n")
+    said = " ".join(invoke("predict", made, file).output.split())
+    assert "found 'talk'. Rename the one that is meant to 'messages', its name in the" in said
+    file.write_text(json.dumps({"messages": row["messages"]}) + "\n")
+    done = invoke("predict", made, file, "--out", tmp_path / "x.csv")
+    assert done.exit_code == 0, done.output
+    # What a CSV file cannot hold as it is stands there as JSON.
+    (written,) = csv.DictReader((tmp_path / "x.csv").read_text().splitlines())
+    assert json.loads(written["messages"]) == row["messages"]
+
+
 @pytest.mark.parametrize(
     ("words", "header"),
     [

@@ -106,3 +106,21 @@ def test_long_work_is_told_without_a_terminal_too(capsys, monkeypatch):
         "sampling 200/500",
         "sampling 400/500",
     ]
+
+
+def test_where_nothing_can_be_redrawn_work_is_told_in_lines(capsys, monkeypatch):
+    """As in the terminals of editors; whoever looks at one may still see the loss."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "200")
+    seconds = iter([0.0, 20.0, 40.0])
+    monkeypatch.setattr("dpft.training.progress.time.monotonic", lambda: next(seconds))
+    with Progress() as progress, progress.phase("sampling", 500) as advance:
+        advance(100)
+    assert capsys.readouterr().err.splitlines() == ["sampling 500 ...", "sampling 100/500"]
+    monkeypatch.undo()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    said = shown(capsys)
+    assert "step 2/2 eps" in said
+    assert "loss 6.434" in said

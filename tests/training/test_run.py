@@ -250,6 +250,16 @@ def test_a_command_that_is_refused_leaves_the_settings_of_the_run_alone(copied, 
     assert (tmp_path / "one/config.yaml").read_text() == before
 
 
+def test_a_run_that_fails_before_its_first_step_leaves_no_folder(tmp_path, monkeypatch):
+    def fail(*_):
+        raise ValueError("nobody expected this")
+
+    monkeypatch.setattr("dpft.training.run.load_task", fail)
+    with pytest.raises(ValueError, match="nobody expected this"):
+        run_experiment(parse(config(tmp_path, "name=failed")))
+    assert not (tmp_path / "failed").exists()
+
+
 @pytest.mark.parametrize("text", ["a: [", "- 1", ""])
 def test_damaged_settings_are_named_whatever_asks_for_them(copied, tmp_path, text):
     (tmp_path / "one/config.yaml").write_text(text)
