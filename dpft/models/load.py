@@ -237,6 +237,8 @@ def load_model(
         config.num_labels = len(needs.classes)
         config.id2label = dict(enumerate(needs.classes))
         config.label2id = {name: i for i, name in enumerate(needs.classes)}
+        # By that of the base, others would give the new classes sigmoids or bare logits.
+        config.problem_type = "single_label_classification"
     for name in DROPOUTS:
         if settings.dropout is not None and hasattr(config, name):
             setattr(config, name, settings.dropout)

@@ -6,7 +6,13 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, GPT2LMHeadModel, GPT2TokenizerFast, RobertaForMaskedLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPT2TokenizerFast,
+    RobertaForMaskedLM,
+    pipeline,
+)
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
@@ -266,6 +272,19 @@ def test_classes_are_named_in_what_is_saved(tmp_path):
     saved("roberta", TWO, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["id2label"] == {"0": "no", "1": "yes"}
+
+
+@pytest.mark.parametrize("old", ["regression", "multi_label_classification"])
+def test_whoever_asks_the_saved_classifier_gets_probabilities(old, tmp_path):
+    """Whatever the base's problem was: by that, transformers answers with other numbers."""
+    saved("roberta", TWO, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "problem_type": old}))
+    save_model(load_model(Model("x", str(tmp_path)), TWO, seed=0), tmp_path / "ours")
+    ask = pipeline("text-classification", str(tmp_path / "ours"), top_k=None)
+    (answers,) = ask(["a fine day"])
+    assert {answer["label"] for answer in answers} == {"no", "yes"}
+    assert sum(answer["score"] for answer in answers) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
