@@ -256,8 +256,9 @@ def load_model(
     else:
         model, missing = origin.pretrained(auto, config, bool(needs.classes), absent)
         _check_missing(model, missing, settings, needs, kind)
-        if needs.classes and not any(of_classes(model, name) for name in missing):
-            if stored == needs.classes:
+        head = {name for name, _ in model.named_parameters() if of_classes(model, name)}
+        if needs.classes and head - missing:
+            if stored == needs.classes and not head & missing:
                 labels.append("head pretrained on these classes")
             else:
                 draw_head(model, auto, config)

@@ -319,6 +319,24 @@ def test_a_head_is_kept_only_if_its_classes_are_the_same_in_the_same_order(famil
         assert all(p.requires_grad for p in loaded.model.parameters())
 
 
+@pytest.mark.parametrize("classes", [("no", "yes"), ("x", "y", "z")])
+def test_of_a_head_of_other_classes_no_layer_is_kept(classes, tmp_path):
+    """RoBERTa's has two, and the shape of the inner one does not tell how many classes it had."""
+    loaded = load_model(Model("roberta", "random:roberta"), Needs("classifier", tuple("abc")), 0)
+    with torch.no_grad():
+        loaded.model.classifier.dense.weight.fill_(0.123)
+    save_model(loaded, tmp_path)
+    models = [
+        load_model(Model("x", str(tmp_path)), Needs("classifier", classes), seed)
+        for seed in (3, 3, 4)
+    ]
+    for layer in ("dense", "out_proj"):
+        one, same, other = (getattr(m.model.classifier, layer).weight for m in models)
+        assert torch.equal(one, same)
+        assert not torch.equal(one, other)
+    assert models[0].labels == ()
+
+
 @pytest.mark.parametrize(
     ("preprocessor", "mean", "std"),
     [
