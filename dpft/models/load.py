@@ -272,7 +272,7 @@ def load_model(
         image = image_input(model.config, origin.preprocessor(), settings.name)
     else:
         tokenizer, added = _tokenizer(origin, settings, kind)
-        _fit(model, tokenizer, added, settings)
+        _fit(model, tokenizer, added, settings, needs)
     _tie(model, settings, needs, absent)
     if settings.pooling == "mean":
         pool_mean(model, settings.name)
@@ -509,9 +509,16 @@ def _check_spelling(tokenizer: PreTrainedTokenizerBase, settings: Model) -> None
 
 
 def _fit(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, added: bool, settings: Model
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    added: bool,
+    settings: Model,
+    needs: Needs,
 ) -> None:
-    """Give an end token that was ``added`` its embedding, and check that all tokens have one."""
+    """Give an end token that was ``added`` its embedding, and check that all tokens have one.
+
+    A model that writes texts ends them at the tokenizer's end token, for others too.
+    """
     embeddings: Any = model.get_input_embeddings()
     rows = embeddings.num_embeddings
     if added and len(tokenizer) == rows + 1:
@@ -523,8 +530,20 @@ def _fit(
         )
     if added:
         model.config.eos_token_id = tokenizer.eos_token_id
-        if model.generation_config is not None:
-            model.generation_config.eos_token_id = tokenizer.eos_token_id
+    if needs.kind == "causal" and model.generation_config is not None:
+        _end(model.generation_config, tokenizer)
+
+
+def _end(generation: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Have whoever loads the saved model end texts where it is trained to, and where its base did.
+
+    The tokenizer of a base for chats may name another end token than its generation_config.
+    """
+    known = generation.eos_token_id
+    ends = known if isinstance(known, list) else [] if known is None else [known]
+    if tokenizer.eos_token_id not in ends:
+        ends = [*ends, tokenizer.eos_token_id]
+        generation.eos_token_id = ends if len(ends) > 1 else ends[0]
 
 
 @torch.no_grad()

@@ -183,6 +183,22 @@ def test_tied_is_refused_where_head_and_embedding_are_apart(tmp_path):
     assert not is_tied(load_model(Model("x", str(tmp_path)), CAUSAL, seed=0).model)
 
 
+@pytest.mark.parametrize(
+    ("base", "ends"), [(0, [0, 5]), ([0, 7], [0, 7, 5]), ([7, 5], [7, 5]), (5, 5), (None, 5)]
+)
+def test_a_saved_model_ends_texts_at_the_token_that_it_is_trained_to_end_them_at(
+    base, ends, tmp_path
+):
+    """A model for chats may end turns by its tokenizer, and texts by its generation_config."""
+    loaded = load_model(BUNDLED, CAUSAL, seed=0)
+    loaded.model.generation_config.eos_token_id = base
+    loaded.tokenizer.eos_token = loaded.tokenizer.convert_ids_to_tokens(5)
+    save_model(loaded, tmp_path / "base")
+    save_model(load_model(Model("x", str(tmp_path / "base")), CAUSAL, seed=0), tmp_path / "ours")
+    stranger = GPT2LMHeadModel.from_pretrained(tmp_path / "ours")
+    assert stranger.generation_config.eos_token_id == ends
+
+
 # Encoders and models of images.
 
 TWO = Needs("classifier", ("no", "yes"))
