@@ -17,9 +17,10 @@ from transformers import (
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
 from dpft.models import load as load_module
+from dpft.models.head import is_tied
 from dpft.models.image_input import ImageInput
 from dpft.models.load import BUNDLED as FOLDER
-from dpft.models.load import is_tied, load_model, stored_weights
+from dpft.models.load import load_model, stored_weights
 from dpft.models.needs import Needs
 from dpft.models.save import load_saved, save_model
 from dpft.privacy import make_clipper
