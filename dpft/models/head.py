@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 @torch.no_grad()
 def draw_head(model: PreTrainedModel, auto: Any, config: Any) -> None:
-    """New weights for a head of as many classes, but not of these, or in another order.
+    """New weights for a head that was not of these classes in this order, all its layers.
 
     As those of a model that is drawn whole: how a head is drawn is its family's own matter.
     """

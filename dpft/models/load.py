@@ -8,31 +8,21 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForImageClassification,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
+from dpft.models.architecture import KINDS, Kind, draw, finish, kind_of, suit
 from dpft.models.empty import without_weights
 from dpft.models.families import FAMILIES
 from dpft.models.files import Files
-from dpft.models.head import draw_head, in_head, is_tied, of_classes, settle_bias, tables, untie
+from dpft.models.head import draw_head, in_head, of_classes
 from dpft.models.needs import Needs
-from dpft.models.pooling import pool_mean
 from dpft.models.sizes import refuse
 from dpft.runs.finished import check_whole
 from dpft.runs.hidden import check_no_trial
@@ -51,57 +41,6 @@ ADAPTER_CONFIG = "adapter_config.json"
 BUNDLED = Path(__file__).resolve().parent
 END = "<|endoftext|>"
 _SENTENCE = "The quick brown fox jumps over the lazy dog."
-DROPOUTS = (
-    "resid_pdrop",
-    "embd_pdrop",
-    "attn_pdrop",
-    "attention_dropout",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "classifier_dropout",
-    "seq_classif_dropout",
-    "dropout",
-    "dropout_rate",
-    "hidden_dropout",
-    "activation_dropout",
-    "embedding_dropout",
-)
-
-
-class _Kind(NamedTuple):
-    """What a kind of `Needs` is in transformers.
-
-    Attributes:
-        name: for messages.
-        auto: the class that loads it.
-        example: a model of the kind.
-        tokens: special tokens without which it cannot work.
-    """
-
-    name: str
-    auto: Any
-    example: str
-    tokens: tuple[str, ...] = ()
-
-
-_KINDS: Mapping[str, _Kind] = MappingProxyType(
-    {
-        "causal": _Kind("causal language model", AutoModelForCausalLM, "gpt2", ("eos",)),
-        "classifier": _Kind(
-            "text encoder", AutoModelForSequenceClassification, "roberta-base", ("pad",)
-        ),
-        "masked": _Kind(
-            "masked language model",
-            AutoModelForMaskedLM,
-            "roberta-base",
-            ("mask", "pad", "cls", "sep"),
-        ),
-        "image": _Kind("model of images", AutoModelForImageClassification, "vit-base"),
-    }
-)
-_ENCODER_DECODER = _Kind(
-    "model with encoder and decoder", AutoModelForSeq2SeqLM, "t5-small", ("eos", "pad")
-)
 
 
 class Reparametrisation(Protocol):
@@ -237,22 +176,14 @@ def load_model(
         ModelError: if the model cannot be had, is of another kind, lacks weights that are not a
             new head's, or tokenizer and model do not fit.
     """
-    if needs.kind == "image" or "wrn" in settings.path:
-        import dpft.models.wrn  # noqa: F401 - makes transformers know it
-    origin = find(settings)
+    origin = origin_of(settings, needs)
     if not own and isinstance(origin, Files):
         _check_base(Path(origin.location))
     config = origin.config()
-    kind = _kind(settings, needs, config)
+    kind = kind_of(settings, needs, config)
     auto = kind.auto
     stored = tuple((config.id2label or {}).get(i) for i in range(config.num_labels))
-    if needs.classes:
-        config.num_labels = len(needs.classes)
-        config.id2label = dict(enumerate(needs.classes))
-        config.label2id = {name: i for i, name in enumerate(needs.classes)}
-    for name in DROPOUTS:
-        if settings.dropout is not None and hasattr(config, name):
-            setattr(config, name, settings.dropout)
+    suit(config, needs, settings.dropout)
     labels = [*origin.labels]
     drawn = origin.drawn or settings.init == "scratch"
     if not own and not drawn and isinstance(origin, Files):
@@ -263,12 +194,13 @@ def load_model(
     if empty is not None:
         model = empty
     elif drawn:
-        model = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
+        model = draw(auto, config)
     else:
         model, missing = origin.pretrained(auto, config, bool(needs.classes), absent)
         _check_missing(model, missing, settings, needs, kind)
-        if needs.classes and not any(of_classes(model, name) for name in missing):
-            if stored == needs.classes:
+        head = {name for name, _ in model.named_parameters() if of_classes(model, name)}
+        if needs.classes and head - missing:
+            if stored == needs.classes and not head & missing:
                 labels.append("head pretrained on these classes")
             else:
                 draw_head(model, auto, config)
@@ -282,12 +214,8 @@ def load_model(
         image = image_input(model.config, origin.preprocessor(), settings.name)
     else:
         tokenizer, added = _tokenizer(origin, settings, kind)
-        _fit(model, tokenizer, added, settings)
-    _tie(model, settings, needs, absent)
-    if settings.pooling == "mean":
-        pool_mean(model, settings.name)
-    if settings.checkpointing:
-        checkpoint(model, settings.name)
+        _fit(model, tokenizer, added, settings, needs)
+    finish(model, settings, needs, absent)
     if settings.init == "scratch":
         labels.append("random initialisation")
     stays = not drawn and not added and settings.pooling is None
@@ -309,7 +237,7 @@ def tokenizer_of(settings: Model, needs: Needs) -> PreTrainedTokenizerBase:
         ModelError: as of `load_model`, but for what its weights show.
     """
     origin = find(settings)
-    return _tokenizer(origin, settings, _kind(settings, needs, origin.config()))[0]
+    return _tokenizer(origin, settings, kind_of(settings, needs, origin.config()))[0]
 
 
 def without_hub(settings: Model, needs: Needs, seed: int) -> LoadedModel | None:
@@ -327,25 +255,8 @@ def without_hub(settings: Model, needs: Needs, seed: int) -> LoadedModel | None:
     if settings.path in FAMILIES:
         # Of the family's defaults, which may lack what the published model has.
         config = AutoConfig.for_model(FAMILIES[settings.path], decoder_start_token_id=0)
-        _kind(settings, needs, config)
+        kind_of(settings, needs, config)
     return None
-
-
-def checkpoint(model: PreTrainedModel, name: str) -> None:
-    """Have each block's activations computed again in the backward, rather than kept.
-
-    Not by reentrant checkpoints: they run a block in a backward of their own, where nothing is
-    captured.
-
-    Raises:
-        ModelError: if the model has no such blocks.
-    """
-    if not model.supports_gradient_checkpointing:
-        raise ModelError(
-            f"model.checkpointing=true, but model {name} ({type(model).__name__}) has no blocks "
-            "that transformers can checkpoint; type model.checkpointing=false"
-        )
-    model.activation_checkpointing_enable({"use_reentrant": False})
 
 
 def _check_base(folder: Path) -> None:
@@ -384,6 +295,13 @@ def find(settings: Model) -> Files | StandIn:
             return Files(path, path)
 
 
+def origin_of(settings: Model, needs: Needs) -> Files | StandIn:
+    """As `find`, of a model that transformers then knows, whoever wrote it."""
+    if needs.kind == "image" or "wrn" in settings.path:
+        import dpft.models.wrn  # noqa: F401 - makes transformers know it
+    return find(settings)
+
+
 def _bundled(settings: Model, name: str) -> Files:
     path, folder = settings.path, BUNDLED / name
     if folder.parent != BUNDLED or not (folder / "config.json").is_file():
@@ -393,40 +311,6 @@ def _bundled(settings: Model, name: str) -> Files:
         )
     files = Files(str(folder), path, labels=(f"bundled {settings.name} model",))
     return files if files.has_weights else Files(str(folder), path)
-
-
-def _kind(settings: Model, needs: Needs, config: Any) -> _Kind:
-    """What the model is, of the kinds that the task can do with.
-
-    Encoders count as such even where transformers also has a decoder of them, and models with both
-    even where it can take the decoder alone.
-    """
-    kind = _KINDS[needs.kind]
-    both = config.is_encoder_decoder and type(config) in AutoModelForSeq2SeqLM._model_mapping
-    if needs.source and both:
-        if getattr(config, "decoder_start_token_id", None) is None:
-            raise ModelError(
-                f"the config.json of {settings.path} has no decoder_start_token_id, the token that "
-                "a decoder writes its first one behind; expected the one of pretraining, such as "
-                "that of the padding for T5"
-            )
-        return _ENCODER_DECODER
-    encoder = type(config) in AutoModelForMaskedLM._model_mapping
-    fits = type(config) in kind.auto._model_mapping
-    if needs.kind in ("causal", "classifier"):
-        fits = fits and encoder == (needs.kind == "classifier")
-        # Bart's classifier fails on a batch whose records have different numbers of end tokens.
-        fits = fits and not both
-    if not fits:
-        name, example = kind.name, f"model={kind.example}"
-        if needs.source:
-            name += f" or {_ENCODER_DECODER.name}"
-            example += f" or model={_ENCODER_DECODER.example}"
-        raise ModelError(
-            f"model {settings.name} ({config.model_type}) is no {name}, which this task "
-            f"needs; expected one such as {example}"
-        )
-    return kind
 
 
 def _check_dropout(model: PreTrainedModel, settings: Model) -> None:
@@ -468,7 +352,7 @@ def _refuse_virtual_tokens(origin: Files) -> None:
 
 
 def _check_missing(
-    model: PreTrainedModel, missing: frozenset[str], settings: Model, needs: Needs, kind: _Kind
+    model: PreTrainedModel, missing: frozenset[str], settings: Model, needs: Needs, kind: Kind
 ) -> None:
     """Refuse weights that transformers drew because the files had none, but for a new head's.
 
@@ -486,7 +370,7 @@ def _check_missing(
 
 
 def _tokenizer(
-    origin: Files | StandIn, settings: Model, kind: _Kind
+    origin: Files | StandIn, settings: Model, kind: Kind
 ) -> tuple[PreTrainedTokenizerBase, bool]:
     """The tokenizer, and whether it was given an end token.
 
@@ -494,7 +378,7 @@ def _tokenizer(
     to write texts.
     """
     tokenizer = origin.tokenizer()
-    added = kind is _KINDS["causal"] and tokenizer.eos_token_id is None
+    added = kind is KINDS["causal"] and tokenizer.eos_token_id is None
     if added:
         tokenizer.add_special_tokens({"eos_token": END})
     for name in kind.tokens:
@@ -519,9 +403,16 @@ def _check_spelling(tokenizer: PreTrainedTokenizerBase, settings: Model) -> None
 
 
 def _fit(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, added: bool, settings: Model
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    added: bool,
+    settings: Model,
+    needs: Needs,
 ) -> None:
-    """Give an end token that was ``added`` its embedding, and check that all tokens have one."""
+    """Give an end token that was ``added`` its embedding, and check that all tokens have one.
+
+    A model that writes texts ends them at the tokenizer's end token, for others too.
+    """
     embeddings: Any = model.get_input_embeddings()
     rows = embeddings.num_embeddings
     if added and len(tokenizer) == rows + 1:
@@ -533,8 +424,20 @@ def _fit(
         )
     if added:
         model.config.eos_token_id = tokenizer.eos_token_id
-        if model.generation_config is not None:
-            model.generation_config.eos_token_id = tokenizer.eos_token_id
+    if needs.kind == "causal" and model.generation_config is not None:
+        _end(model.generation_config, tokenizer)
+
+
+def _end(generation: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Have whoever loads the saved model end texts where it is trained to, and where its base did.
+
+    The tokenizer of a base for chats may name another end token than its generation_config.
+    """
+    known = generation.eos_token_id
+    ends = known if isinstance(known, list) else [] if known is None else [known]
+    if tokenizer.eos_token_id not in ends:
+        ends = [*ends, tokenizer.eos_token_id]
+        generation.eos_token_id = ends if len(ends) > 1 else ends[0]
 
 
 @torch.no_grad()
@@ -547,29 +450,3 @@ def _add_row(model: Any) -> None:
     model.resize_token_embeddings(rows + 1, mean_resizing=False)
     for module in {model.get_input_embeddings(), model.get_output_embeddings()}:
         module.weight[rows] = module.weight[:rows].mean(0)
-
-
-def _tie(model: PreTrainedModel, settings: Model, needs: Needs, absent: AbstractSet[str]) -> None:
-    """Tie or untie as ``model.tied`` says."""
-    if settings.tied is not None and needs.classes:
-        raise ModelError(
-            f"model.tied={str(settings.tied).lower()}, but a classifier has no output embedding "
-            "that could be tied; type model.tied=null"
-        )
-    if settings.tied is False and is_tied(model) and model.config.is_encoder_decoder:
-        # Of BART, files that say so are read with other tables in encoder and decoder, drawn anew.
-        raise ModelError(
-            f"model.tied=false, but encoder, decoder and head of {type(model).__name__} share one "
-            "table, which transformers reads from files for all of them or for none; type "
-            "model.tied=null"
-        )
-    if settings.tied is False:
-        # A process that holds one of them needs no second copy of the table.
-        untie(model, copy=absent.isdisjoint(tables(model)))
-    if settings.tied is True and not is_tied(model):
-        raise ModelError(f"model.tied=true, but {settings.path} has separate head and embedding")
-    if model.config.is_encoder_decoder and not is_tied(model):
-        # For later T5s transformers 5 says the contrary, by which earlier versions would go.
-        model.config.tie_word_embeddings = False
-    if needs.kind == "masked":
-        settle_bias(model)

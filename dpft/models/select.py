@@ -13,6 +13,8 @@ from dpft.models.needs import Needs
 from dpft.privacy.clipping.groups import find_blocks
 
 _FULL = "type adapt=full"
+# As decoders of BART and of ProphetNet and models like Gemma 4 call it.
+_OF_EMBEDDINGS = ("layernorm_embedding", "embeddings_layer_norm", "per_layer_projection_norm")
 
 
 def select(model: nn.Module, settings: Adapt, needs: Needs) -> None:
@@ -135,16 +137,34 @@ def _top(model: nn.Module, settings: Adapt, needs: Needs) -> list[nn.Parameter]:
 def _norms_above(
     model: nn.Module, blocks: Mapping[str, nn.Module], needs: Needs
 ) -> list[nn.Module]:
-    """The final norm: what comes after the blocks, and is no part of the head."""
+    """The final norm: what is computed after the blocks, and is no part of the head.
+
+    Models register modules in the order in which they compute them, but for OPT, whose final norm
+    comes before its blocks, and for norms of what blocks read that are registered behind them.
+    """
     heads = head_modules(model, needs)
     final = list(blocks)[-1]
+    around = _parent(_parent(final))
     found, reached = [], False
     for name, module in model.named_modules():
         if _within(name, blocks):
             reached = reached or name == final
-        elif reached and not _within(name, heads) and "Norm" in type(module).__name__:
+            continue
+        last = _parent(name) == around and name.split(".")[-1].startswith("final")
+        norm = "Norm" in type(module).__name__ and not _within(name, heads)
+        if norm and (reached or last) and not _of_what_is_read(model, name):
             found.append(module)
     return found
+
+
+def _of_what_is_read(model: nn.Module, name: str) -> bool:
+    """Whether a norm is of embeddings, or of relative positions, which every block reads."""
+    relative = hasattr(model.get_submodule(_parent(name)), "rel_embeddings")  # DeBERTa
+    return relative or name.split(".")[-1] in _OF_EMBEDDINGS
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def _within(name: str, parents: Iterable[str]) -> bool:

@@ -59,7 +59,9 @@ def _t5(width: int, inner: int, layers: int, heads: int) -> Callable[[], Any]:
     def config() -> Any:
         from transformers import T5Config
 
-        return T5Config(d_model=width, d_ff=inner, num_layers=layers, num_heads=heads)
+        made: Any = T5Config(d_model=width, d_ff=inner, num_layers=layers, num_heads=heads)
+        made.decoder_start_token_id = 0
+        return made
 
     return config
 

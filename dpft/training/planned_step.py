@@ -11,22 +11,14 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForImageClassification,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    masking_utils,
-)
+from transformers import masking_utils
 
 from dpft.config.errors import ConfigError
-from dpft.config.schema import VIRTUAL_TOKENS, Model, Parallel, Run
+from dpft.config.schema import VIRTUAL_TOKENS, Parallel, Run
 from dpft.models.adapt import adapt
-from dpft.models.head import untie
+from dpft.models.architecture import ENCODER_DECODER, draw, finish, kind_of, suit
 from dpft.models.image_input import image_input
-from dpft.models.load import DROPOUTS, LoadedModel, find
-from dpft.models.needs import Needs
+from dpft.models.load import LoadedModel, origin_of
 from dpft.models.sizes import SIZES
 from dpft.parallel.simulate import Training
 from dpft.privacy import Clipper, make_clipper
@@ -132,12 +124,10 @@ class _Made(NamedTuple):
     """A step's records of one kind of model.
 
     Attributes:
-        auto: makes the model.
-        objective: its losses.
+        objective: the model's losses.
         tensors: of a batch.
     """
 
-    auto: Any
     objective: Losses
     tensors: Mapping[str, Tensor]
 
@@ -148,7 +138,7 @@ def _causal(run: Run, shape: Shape, config: Any) -> _Made:
     positions = torch.arange(shape.length).repeat(shape.batch, 1)
     tensors = {**_shown(ids), "position_ids": positions, "targets": ids.clone()}
     objective = LanguageModel(tokenizer=cast(Any, None), max_length=shape.length)
-    return _Made(AutoModelForCausalLM, objective, tensors)
+    return _Made(objective, tensors)
 
 
 def _both(run: Run, shape: Shape, config: Any) -> _Made:
@@ -156,13 +146,13 @@ def _both(run: Run, shape: Shape, config: Any) -> _Made:
     source, target = _ids(shape.batch, shape.length // 2), _ids(shape.batch, -(-shape.length // 2))
     tensors = {**_shown(source), "decoder_input_ids": target, "targets": target.clone()}
     objective = EncoderDecoder(tokenizer=cast(Any, None), max_length=shape.length)
-    return _Made(AutoModelForSeq2SeqLM, objective, tensors)
+    return _Made(objective, tensors)
 
 
 def _classifier(run: Run, shape: Shape, config: Any) -> _Made:
     objective = Classifier(cast(Any, None), shape.length, load_task(run.task).needs.classes)
     tensors = {**_shown(_ids(shape.batch, shape.length)), "labels": _ids(shape.batch)}
-    return _Made(AutoModelForSequenceClassification, objective, tensors)
+    return _Made(objective, tensors)
 
 
 def _masked(run: Run, shape: Shape, config: Any) -> _Made:
@@ -170,7 +160,7 @@ def _masked(run: Run, shape: Shape, config: Any) -> _Made:
     tensors = {**_shown(ids), "blank": one, "labels": one.clone()}
     words = run.task["label_words"]
     objective = _Filling(cast(Any, None), shape.length, "", words, tuple(words))
-    return _Made(AutoModelForMaskedLM, objective, tensors)
+    return _Made(objective, tensors)
 
 
 def _images(run: Run, shape: Shape, config: Any) -> _Made:
@@ -182,10 +172,10 @@ def _images(run: Run, shape: Shape, config: Any) -> _Made:
         )
     pixels = torch.zeros(shape.batch, config.num_channels, objective.size, objective.size)
     tensors = {"pixels": pixels, "labels": _ids(shape.batch)}
-    return _Made(AutoModelForImageClassification, objective, tensors)
+    return _Made(objective, tensors)
 
 
-_KINDS: Mapping[str, Callable[[Run, Shape, Any], _Made]] = MappingProxyType(
+_RECORDS: Mapping[str, Callable[[Run, Shape, Any], _Made]] = MappingProxyType(
     {"causal": _causal, "classifier": _classifier, "masked": _masked, "image": _images}
 )
 
@@ -200,10 +190,9 @@ def _shown(ids: Tensor) -> dict[str, Tensor]:
 
 def _config(run: Run) -> Any:
     """What transformers knows the model's architecture by."""
-    if "wrn" in run.model.path:
-        import dpft.models.wrn  # noqa: F401 - makes transformers know it
     path = run.model.path
-    return SIZES[path]() if path in SIZES else find(run.model).config()
+    needs = load_task(run.task).needs
+    return SIZES[path]() if path in SIZES else origin_of(run.model, needs).config()
 
 
 def training_of(run: Run, shape: Shape, private: bool = True) -> Training:
@@ -224,9 +213,13 @@ def training_of(run: Run, shape: Shape, private: bool = True) -> Training:
             "adapt=full or adapt=lora"
         )
     config = _config(run)
-    made = _both if needs.source and config.is_encoder_decoder else _KINDS[needs.kind]
+    kind = kind_of(run.model, needs, config)
+    # Without dropout: attention that drops has other kernels on a CPU than on a GPU.
+    suit(config, needs, 0.0)
+    settings = replace(run.model, checkpointing=shape.checkpointing or run.model.checkpointing)
+    made = _both if kind is ENCODER_DECODER else _RECORDS[needs.kind]
     # Of one record, to look at what is asked for.
-    kind = made(run, replace(shape, batch=1), config)
+    objective = made(run, replace(shape, batch=1), config).objective
     longest = _longest(config, shape.length)
     if shape.length > longest:
         raise ConfigError(
@@ -235,14 +228,12 @@ def training_of(run: Run, shape: Shape, private: bool = True) -> Training:
         )
 
     def build() -> nn.Module:
-        model = _drawn(run.model, kind.auto, needs, config)
-        if shape.checkpointing or run.model.checkpointing:
-            model.activation_checkpointing_enable({"use_reentrant": False})
+        model = draw(kind.auto, config)
+        finish(model, settings, needs)
         adapted = adapt(LoadedModel(model, None, ("random initialisation",)), run.adapt, needs, 0)
         trained: nn.Module = adapted.model
         return trained.train()
 
-    objective = kind.objective
     if run.precision != "float32":
         objective = Mixed(objective, run.precision)
 
@@ -303,16 +294,3 @@ def _longest(config: Any, otherwise: int) -> int:
     positions = int(getattr(config, "max_position_embeddings", otherwise))
     behind = getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert")
     return positions - config.pad_token_id - 1 if behind else positions
-
-
-def _drawn(settings: Model, auto: Any, needs: Needs, config: Any) -> Any:
-    """The model, without dropout: attention that drops has other kernels on a CPU than on a GPU."""
-    for name in DROPOUTS:
-        if hasattr(config, name):
-            setattr(config, name, 0.0)
-    if needs.classes:
-        config.num_labels = len(needs.classes)
-    model = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
-    if settings.tied is False:
-        untie(model)
-    return model

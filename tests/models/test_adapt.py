@@ -18,9 +18,11 @@ from dpft.config.schema import ADAPTATIONS, Adapt
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model
 from dpft.models.needs import Needs
-from dpft.models.select import has_new_head, own_head_parameters
+from dpft.models.select import has_new_head, head_modules, own_head_parameters, select
 from dpft.privacy import make_clipper
+from dpft.privacy.clipping.groups import find_blocks
 from tests.models.adapted import NEEDS, SMALL, adapted, shipped, trained
+from tests.privacy import architectures
 from tests.privacy.small_models import build as build_case
 
 BLOCK = {
@@ -102,6 +104,37 @@ def test_a_network_of_convolutions_has_no_adapters(name):
 def test_more_blocks_than_there_are_are_refused():
     with pytest.raises(ModelError, match=r"adapt\.blocks is 3; expected 1 to 2"):
         adapted("gpt2", "top2", settings=Adapt("top2", blocks=3))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "needs", "final"),
+    [
+        # registered before the blocks
+        ("opt", Needs("causal"), {"model.decoder.final_layer_norm"}),
+        # one norm of embeddings before the blocks, one of the output behind them
+        ("bloom", Needs("causal"), {"transformer.ln_f"}),
+        # behind the blocks of the decoder, but of its embeddings
+        ("bart", Needs("causal", source=True), set()),
+        ("t5", Needs("causal", source=True), {"decoder.final_layer_norm"}),
+        # behind the blocks, but of the relative positions that they all read
+        ("deberta-v2", Needs("masked"), set()),
+        ("modernbert", Needs("masked"), {"model.final_norm"}),
+    ],
+)
+def test_the_last_blocks_are_trained_with_the_norm_that_is_computed_after_them(
+    architecture, needs, final
+):
+    model = architectures.build(architecture).model
+    select(model, Adapt("top2", blocks=1), needs)
+    apart = [*find_blocks(model), *head_modules(model, needs)]
+    norms = {
+        name
+        for name, module in model.named_modules()
+        if "Norm" in type(module).__name__
+        and not name.startswith(tuple(f"{other}." for other in apart))
+        and all(p.requires_grad for p in module.parameters())
+    }
+    assert norms == final
 
 
 def test_every_adaptation_has_a_file_and_every_file_is_one():

@@ -8,7 +8,8 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, ModelError
 from dpft.config.schema import Adapt, Model, parse
 from dpft.models.adapt import adapt
-from dpft.models.load import LoadedModel, checkpoint, load_model
+from dpft.models.architecture import checkpoint
+from dpft.models.load import LoadedModel, load_model
 from dpft.models.needs import Needs
 from dpft.privacy import make_clipper
 from dpft.tasks.objectives.causal import CausalExample, collate, token_nll

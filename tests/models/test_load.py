@@ -6,14 +6,21 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, GPT2LMHeadModel, GPT2TokenizerFast, RobertaForMaskedLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPT2TokenizerFast,
+    RobertaForMaskedLM,
+    pipeline,
+)
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
 from dpft.models import load as load_module
+from dpft.models.head import is_tied
 from dpft.models.image_input import ImageInput
 from dpft.models.load import BUNDLED as FOLDER
-from dpft.models.load import is_tied, load_model, stored_weights
+from dpft.models.load import load_model, stored_weights
 from dpft.models.needs import Needs
 from dpft.models.save import load_saved, save_model
 from dpft.privacy import make_clipper
@@ -190,6 +197,22 @@ def test_tied_is_refused_where_head_and_embedding_are_apart(tmp_path):
     assert not is_tied(load_model(Model("x", str(tmp_path)), CAUSAL, seed=0).model)
 
 
+@pytest.mark.parametrize(
+    ("base", "ends"), [(0, [0, 5]), ([0, 7], [0, 7, 5]), ([7, 5], [7, 5]), (5, 5), (None, 5)]
+)
+def test_a_saved_model_ends_texts_at_the_token_that_it_is_trained_to_end_them_at(
+    base, ends, tmp_path
+):
+    """A model for chats may end turns by its tokenizer, and texts by its generation_config."""
+    loaded = load_model(BUNDLED, CAUSAL, seed=0)
+    loaded.model.generation_config.eos_token_id = base
+    loaded.tokenizer.eos_token = loaded.tokenizer.convert_ids_to_tokens(5)
+    save_model(loaded, tmp_path / "base")
+    save_model(load_model(Model("x", str(tmp_path / "base")), CAUSAL, seed=0), tmp_path / "ours")
+    stranger = GPT2LMHeadModel.from_pretrained(tmp_path / "ours")
+    assert stranger.generation_config.eos_token_id == ends
+
+
 # Encoders and models of images.
 
 TWO = Needs("classifier", ("no", "yes"))
@@ -281,6 +304,19 @@ def test_classes_are_named_in_what_is_saved(tmp_path):
     assert config["id2label"] == {"0": "no", "1": "yes"}
 
 
+@pytest.mark.parametrize("old", ["regression", "multi_label_classification"])
+def test_whoever_asks_the_saved_classifier_gets_probabilities(old, tmp_path):
+    """Whatever the base's problem was: by that, transformers answers with other numbers."""
+    saved("roberta", TWO, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "problem_type": old}))
+    save_model(load_model(Model("x", str(tmp_path)), TWO, seed=0), tmp_path / "ours")
+    ask = pipeline("text-classification", str(tmp_path / "ours"), top_k=None)
+    (answers,) = ask(["a fine day"])
+    assert {answer["label"] for answer in answers} == {"no", "yes"}
+    assert sum(answer["score"] for answer in answers) == pytest.approx(1)
+
+
 @pytest.mark.parametrize(
     ("family", "head", "kept"),
     [("vit", "classifier.weight", "vit.layernorm.weight"), ("wrn", "head.weight", "stem.weight")],
@@ -311,6 +347,24 @@ def test_a_head_is_kept_only_if_its_classes_are_the_same_in_the_same_order(famil
         assert ("head pretrained on these classes" in loaded.labels) is kept
         assert loaded.model.config.id2label == dict(enumerate(classes))
         assert all(p.requires_grad for p in loaded.model.parameters())
+
+
+@pytest.mark.parametrize("classes", [("no", "yes"), ("x", "y", "z")])
+def test_of_a_head_of_other_classes_no_layer_is_kept(classes, tmp_path):
+    """RoBERTa's has two, and the shape of the inner one does not tell how many classes it had."""
+    loaded = load_model(Model("roberta", "random:roberta"), Needs("classifier", tuple("abc")), 0)
+    with torch.no_grad():
+        loaded.model.classifier.dense.weight.fill_(0.123)
+    save_model(loaded, tmp_path)
+    models = [
+        load_model(Model("x", str(tmp_path)), Needs("classifier", classes), seed)
+        for seed in (3, 3, 4)
+    ]
+    for layer in ("dense", "out_proj"):
+        one, same, other = (getattr(m.model.classifier, layer).weight for m in models)
+        assert torch.equal(one, same)
+        assert not torch.equal(one, other)
+    assert models[0].labels == ()
 
 
 @pytest.mark.parametrize(

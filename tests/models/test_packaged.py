@@ -6,7 +6,8 @@ import torch
 import dpft.models.packaged as packaged
 from dpft.config.errors import ModelError
 from dpft.config.schema import Decode, Model
-from dpft.models.load import is_tied, load_model
+from dpft.models.head import is_tied
+from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.models.save import save_model
 from dpft.privacy import make_clipper

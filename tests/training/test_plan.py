@@ -2,8 +2,10 @@
 
 import json
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
+import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from typer.testing import CliRunner
 
@@ -11,10 +13,13 @@ from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, ModelError
 from dpft.config.schema import Parallel, parse
-from dpft.models.load import find
+from dpft.models.adapt import adapt
+from dpft.models.load import find, load_model
+from dpft.models.packaged import PACKAGES
 from dpft.parallel.operations import Operation
 from dpft.parallel.pretended import Answers
 from dpft.parallel.simulate import Cost
+from dpft.tasks import load_task
 from dpft.training.devices import Device, device, names
 from dpft.training.estimate import estimate, length_of, microbatches_of
 from dpft.training.plan import largest, plan
@@ -160,6 +165,60 @@ def test_every_kind_of_task_has_a_step(words, length, parameters):
         model, batch = training.build(), training.batch()
         assert sum(p.numel() for p in model.parameters()) == parameters
         assert training.losses(model, batch).shape == (1,)
+
+
+SETTINGS = [
+    f"{model} {adaptation}"
+    for model in (
+        "task=e2e model=tiny",
+        "task=e2e model=tiny model.tied=false model.checkpointing=true",
+        "task=e2e model=random-t5",
+        "task=sst2 model=random-roberta",
+        "task=sst2 model=random-bert +model.pooling=mean",
+        "task=sst2 task.mode=infill model=random-roberta model.tied=false",
+        "task=cifar10 model=random-vit",
+    )
+    for adaptation in ("adapt=full", "adapt=lora", "adapt=bias", "adapt=top2 adapt.blocks=1")
+    if ("bias" not in adaptation or "t5" not in model)
+    and ("top2" not in adaptation or "pooling" not in model)
+]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *SETTINGS,
+        "task=cifar10 model=random-wrn adapt=full",
+        "task=sst2 model=minilm model.pooling=mean adapt=full",
+        "task=sst2 model=minilm model.pooling=mean adapt=linear",
+    ],
+)
+def test_what_is_planned_is_what_is_trained(words):
+    if "minilm" in words and find_spec(PACKAGES["minilm"].module) is None:
+        pytest.skip("the package of MiniLM is not installed")
+    run = run_of(*words.split())
+    needs = load_task(run.task).needs
+    trained = adapt(load_model(run.model, needs, 0), run.adapt, needs, 0).model
+    training = training_of(run, shape_of(run, 1, 1))
+    for _ in range(2):  # a plan builds its model several times
+        with torch.device("meta"):
+            planned = training.build()
+        assert shapes(planned) == shapes(trained)
+        assert checkpointed(planned) == checkpointed(trained)
+
+
+def shapes(model):
+    return {name: (p.shape, p.requires_grad) for name, p in model.named_parameters()}
+
+
+def checkpointed(model):
+    modules = model.named_modules()
+    return [name for name, m in modules if getattr(m, "gradient_checkpointing", False)]
+
+
+def test_a_model_of_another_kind_is_refused_as_in_training():
+    with pytest.raises(ModelError, match="is no text encoder, which this task needs"):
+        training_of(run_of("task=sst2"), Shape(Parallel(), 1, 1, 8))
 
 
 def dpft_plan(*words):

@@ -1,0 +1,210 @@
+"""What a model is made of besides its weights: its kind, and all that settings change of it.
+
+A run that is trained and one that is only planned are made by the same functions.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+)
+
+from dpft.config.errors import ModelError
+from dpft.config.schema import Model
+from dpft.models.head import is_tied, settle_bias, tables, untie
+from dpft.models.needs import Needs
+from dpft.models.pooling import pool_mean
+
+DROPOUTS = (
+    "resid_pdrop",
+    "embd_pdrop",
+    "attn_pdrop",
+    "attention_dropout",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "classifier_dropout",
+    "seq_classif_dropout",
+    "dropout",
+    "dropout_rate",
+    "hidden_dropout",
+    "activation_dropout",
+    "embedding_dropout",
+)
+
+
+class Kind(NamedTuple):
+    """What a kind of `Needs` is in transformers.
+
+    Attributes:
+        name: for messages.
+        auto: the class that loads it.
+        example: a model of the kind.
+        tokens: special tokens without which it cannot work.
+    """
+
+    name: str
+    auto: Any
+    example: str
+    tokens: tuple[str, ...] = ()
+
+
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "causal": Kind("causal language model", AutoModelForCausalLM, "gpt2", ("eos",)),
+        "classifier": Kind(
+            "text encoder", AutoModelForSequenceClassification, "roberta-base", ("pad",)
+        ),
+        "masked": Kind(
+            "masked language model",
+            AutoModelForMaskedLM,
+            "roberta-base",
+            ("mask", "pad", "cls", "sep"),
+        ),
+        "image": Kind("model of images", AutoModelForImageClassification, "vit-base"),
+    }
+)
+ENCODER_DECODER = Kind(
+    "model with encoder and decoder", AutoModelForSeq2SeqLM, "t5-small", ("eos", "pad")
+)
+
+
+def kind_of(settings: Model, needs: Needs, config: Any) -> Kind:
+    """What the model is, of the kinds that the task can do with.
+
+    Encoders count as such even where transformers also has a decoder of them, and models with both
+    even where it can take the decoder alone.
+    """
+    kind = KINDS[needs.kind]
+    both = config.is_encoder_decoder and type(config) in AutoModelForSeq2SeqLM._model_mapping
+    if needs.source and both:
+        if getattr(config, "decoder_start_token_id", None) is None:
+            raise ModelError(
+                f"the config.json of {settings.path} has no decoder_start_token_id, the token that "
+                "a decoder writes its first one behind; expected the one of pretraining, such as "
+                "that of the padding for T5"
+            )
+        return ENCODER_DECODER
+    encoder = type(config) in AutoModelForMaskedLM._model_mapping
+    fits = type(config) in kind.auto._model_mapping
+    if needs.kind in ("causal", "classifier"):
+        fits = fits and encoder == (needs.kind == "classifier")
+        # Bart's classifier fails on a batch whose records have different numbers of end tokens.
+        fits = fits and not both
+    if not fits:
+        name, example = kind.name, f"model={kind.example}"
+        if needs.source:
+            name += f" or {ENCODER_DECODER.name}"
+            example += f" or model={ENCODER_DECODER.example}"
+        raise ModelError(
+            f"model {settings.name} ({config.model_type}) is no {name}, which this task "
+            f"needs; expected one such as {example}"
+        )
+    return kind
+
+
+def suit(config: Any, needs: Needs, dropout: float | None) -> None:
+    """Give a configuration the task's classes, and all its dropouts one rate, in place.
+
+    Args:
+        config: the architecture.
+        needs: what the task's objective works with.
+        dropout: the rate; None: the model's own.
+    """
+    if needs.classes:
+        config.num_labels = len(needs.classes)
+        config.id2label = dict(enumerate(needs.classes))
+        config.label2id = {name: i for i, name in enumerate(needs.classes)}
+        # By that of the base, others would give the new classes sigmoids or bare logits.
+        config.problem_type = "single_label_classification"
+    for name in DROPOUTS:
+        if dropout is not None and hasattr(config, name):
+            setattr(config, name, dropout)
+
+
+def draw(auto: Any, config: Any) -> PreTrainedModel:
+    """A model in float32 with drawn weights, and a configuration of its own.
+
+    Args:
+        auto: the class of transformers that builds a model of the needed kind.
+        config: the architecture.
+    """
+    model: PreTrainedModel = auto.from_config(
+        copy.deepcopy(config), dtype=torch.float32, trust_remote_code=False
+    )
+    return model
+
+
+def finish(
+    model: PreTrainedModel, settings: Model, needs: Needs, absent: AbstractSet[str] = frozenset()
+) -> None:
+    """Tie or untie, pool and checkpoint as the settings say, in place.
+
+    Args:
+        model: with weights, or drawn.
+        settings: ``conf/model``.
+        needs: what the task's objective works with.
+        absent: names of parameters that another process holds.
+
+    Raises:
+        ModelError: if the model cannot be had so.
+    """
+    _tie(model, settings, needs, absent)
+    if settings.pooling == "mean":
+        pool_mean(model, settings.name)
+    if settings.checkpointing:
+        checkpoint(model, settings.name)
+
+
+def checkpoint(model: PreTrainedModel, name: str) -> None:
+    """Have each block's activations computed again in the backward, rather than kept.
+
+    Not by reentrant checkpoints: they run a block in a backward of their own, where nothing is
+    captured.
+
+    Raises:
+        ModelError: if the model has no such blocks.
+    """
+    if not model.supports_gradient_checkpointing:
+        raise ModelError(
+            f"model.checkpointing=true, but model {name} ({type(model).__name__}) has no blocks "
+            "that transformers can checkpoint; type model.checkpointing=false"
+        )
+    model.activation_checkpointing_enable({"use_reentrant": False})
+
+
+def _tie(model: PreTrainedModel, settings: Model, needs: Needs, absent: AbstractSet[str]) -> None:
+    """Tie or untie as ``model.tied`` says."""
+    if settings.tied is not None and needs.classes:
+        raise ModelError(
+            f"model.tied={str(settings.tied).lower()}, but a classifier has no output embedding "
+            "that could be tied; type model.tied=null"
+        )
+    if settings.tied is False and is_tied(model) and model.config.is_encoder_decoder:
+        # Of BART, files that say so are read with other tables in encoder and decoder, drawn anew.
+        raise ModelError(
+            f"model.tied=false, but encoder, decoder and head of {type(model).__name__} share one "
+            "table, which transformers reads from files for all of them or for none; type "
+            "model.tied=null"
+        )
+    if settings.tied is False:
+        # A process that holds one of them needs no second copy of the table.
+        untie(model, copy=absent.isdisjoint(tables(model)))
+    if settings.tied is True and not is_tied(model):
+        raise ModelError(f"model.tied=true, but {settings.path} has separate head and embedding")
+    if model.config.is_encoder_decoder and not is_tied(model):
+        # For later T5s transformers 5 says the contrary, by which earlier versions would go.
+        model.config.tie_word_embeddings = False
+    if needs.kind == "masked":
+        settle_bias(model)
