@@ -12,7 +12,6 @@ from transformers.trainer_callback import ProgressCallback
 from dpft import runs
 from dpft.config.errors import ConfigError, ModelError
 from dpft.integrations.transformers import PrivacyArguments
-from dpft.privacy.noise import GaussianNoise
 from tests.integrations.test_trainer import (
     SAVED,
     KilledError,
@@ -23,6 +22,7 @@ from tests.integrations.test_trainer import (
     trainer_of,
     weights,
 )
+from tests.small_runs import release_noise_alone
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "dataloader_pin_memory": False}
 
@@ -300,15 +300,7 @@ def test_a_rate_that_follows_scores_is_resumed(tmp_path):
 
 def test_nothing_but_the_releases_tells_of_the_records(tmp_path, monkeypatch):
     """As `tests/training/test_leaks.py` asks of `dpft train`, of all that a trainer writes."""
-    own = GaussianNoise.privatise_
-
-    def noise_alone(noise, step):
-        for parameter in noise._clipper.parameters.values():
-            if parameter.grad is not None:
-                parameter.grad.zero_()
-        return own(noise, step)
-
-    monkeypatch.setattr(GaussianNoise, "privatise_", noise_alone)
+    release_noise_alone(monkeypatch)
     left = []
     for changes in ({}, {0: [4], 3: [5] * 14, 7: [9]}):
         folder, data = tmp_path / "out", Texts()

@@ -13,8 +13,8 @@ import pytest
 
 from dpft.config.compose import compose
 from dpft.config.schema import parse
-from dpft.privacy.noise import GaussianNoise
 from dpft.training.run import run_experiment
+from tests.small_runs import release_noise_alone
 
 SHORT = [f"some words {n}" for n in range(12)]
 LONG = "more words than a record has room for, " * 40
@@ -98,15 +98,7 @@ def _documents(content: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_nothing_but_the_releases_tells_of_the_records(task, tmp_path, monkeypatch):
-    own = GaussianNoise.privatise_
-
-    def noise_alone(noise, step):
-        for parameter in noise._clipper.parameters.values():
-            if parameter.grad is not None:
-                parameter.grad.zero_()
-        return own(noise, step)
-
-    monkeypatch.setattr(GaussianNoise, "privatise_", noise_alone)
+    release_noise_alone(monkeypatch)
     write(tmp_path / "test.jsonl", SHORT[:2])
     left = {}
     kinds = {"plain": SHORT[-1:], **INSTEAD}
