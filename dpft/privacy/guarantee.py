@@ -34,6 +34,8 @@ STRONG, REASONABLE = 1.0, 10.0
 VACUOUS = 30.0
 # Below so many units no delta is both small beside 1/N and as small as one would want.
 _FEW = 1000
+# At and below it a chance of failure is small by itself, however few the units.
+_USUAL_DELTA = 1e-5
 # PRV is composed for one direction, removing a record (docs/reference/accounting.md, Limits).
 _BOUND = {
     "pld": "upper bound",
@@ -510,7 +512,7 @@ def _own_caveats(bound: float | None, at: float, noun: str, size: int) -> list[s
             f"delta is {shown_delta(at)} for {size:,} {noun}s: at 1/N and above, publishing a "
             f"random {noun} would pass; the guarantee says next to nothing"
         )
-    elif size < _FEW and at > 1 / (2 * _FEW):
+    elif size < _FEW and at > _USUAL_DELTA:
         caveats.append(
             f"only {size:,} {noun}s: delta is {shown_delta(at)}, large for a chance of failure"
         )

@@ -94,7 +94,8 @@ def test_delta_and_few_units_are_caveats():
     assert "delta is 0.001 for 1,000 users: at 1/N" in given(with_(delta=1e-3), size=1000).notes[0]
     few = with_(delta=1 / 1998)  # the default for so many
     assert "only 999 users: delta is 0.000501" in given(few, size=999).notes[0]
-    assert given(with_(delta=1e-12), size=500).notes == ()  # nothing large about it
+    assert "only 64 users: delta is 0.0001" in given(with_(delta=1e-4), size=64).notes[0]
+    assert given(with_(delta=1e-5), size=64).notes == ()  # nothing large about it
     assert given(size=1000).notes == ()
 
 
