@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from dpft.reproduce.papers.schema import Column, PaperTable, Row
 from dpft.reproduce.tables.agreement import Agreement, agreement
@@ -260,13 +261,19 @@ def _unlike(row: Row, column: Column, found: Sequence[IndexedRun]) -> str:
     """In what a cell's seeds were not made or scored alike: their mean is of different things."""
     records = [one.record for one in found]
     values = {
-        "data": {one["dataset"]["fingerprint"] for one in records},
+        # Fingerprints are made with a key of each run's own: no two are alike.
+        "data": {_data(one) for one in records},
         "signature of scores": {one["scores"][column.split]["signature"] for one in records},
         "commit": {one["dpft"]["commit"] for one in records},
     }
     apart = [name for name, different in values.items() if len(different) > 1]
     apart += [f"weights of {name}" for name in names_apart(_begun(found))]
     return f"{row.name}: seeds of {column.split} differ in {', '.join(apart)}" if apart else ""
+
+
+def _data(record: Mapping[str, Any]) -> tuple[object, ...]:
+    dataset = record["dataset"]
+    return dataset.get("source"), *sorted(dataset.get("counts", {}).items())
 
 
 def _without_metric(plan: Plan, index: Index) -> list[str]:

@@ -244,15 +244,20 @@ def test_a_finished_run_without_the_metric_is_named(tmp_path):
 
 def test_seeds_that_were_not_made_alike_are_told(tmp_path):
     for seed, commit in enumerate(("abc", "def")):
-        made = {"dataset": {"fingerprint": "same"}, "dpft": {"commit": commit}}
+        # Each run's fingerprint is under its own key.
+        dataset = {"fingerprint": f"of {seed}", "source": "files", "counts": {"train": 42_061}}
+        made = {"dataset": dataset, "dpft": {"commit": commit}}
         write_record(tmp_path / str(seed), run_of(plan(), "full"), seed, **made)
     assert "full, 3: seeds of test differ in commit" in dict(footnotes(filled(tmp_path))).values()
+    fewer = {"dataset": {**dataset, "counts": {"train": 42_000}}, "dpft": {"commit": "abc"}}
+    write_record(tmp_path / "1", run_of(plan(), "full"), 1, **fewer)
+    assert "full, 3: seeds of test differ in data" in dict(footnotes(filled(tmp_path))).values()
 
 
 def test_seeds_that_began_with_other_weights_of_one_name_are_told(tmp_path):
     for seed, digest in enumerate(("a" * 64, "b" * 64)):
         begun = {"base_model": "ladder/rung", "weights_sha256": digest}
-        made = {"dataset": {"fingerprint": "same"}, "model": begun}
+        made = {"dataset": {"fingerprint": f"of {seed}"}, "model": begun}
         write_record(tmp_path / str(seed), run_of(plan(), "full"), seed, **made)
     said = dict(footnotes(filled(tmp_path))).values()
     assert "full, 3: seeds of test differ in weights of ladder/rung" in said
