@@ -52,11 +52,11 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
         if not records:
             raise DataError(f"evaluate.file={path} has no rows; expected at least one record")
     else:
-        _check_hub_split(task, settings.split, "evaluate.split", "evaluate.file=FILE")
+        typed = f"evaluate.split={settings.split}"
+        _check_hub_split(task, settings.split, typed, "evaluate.file=FILE")
         try:
             records = task.records(settings.split)[: task.limit_eval]
         except SplitError as error:
-            typed = f"evaluate.split={settings.split}"
             raise SplitError(f"{typed}: {error}; or type evaluate.file=FILE") from error
     count = min(len(records), settings.max_records or len(records))
     return [records[place * len(records) // count] for place in range(count)]
@@ -68,7 +68,9 @@ def check_scored(task: Task, split: str) -> None:
     Raises:
         ConfigError: if the file of the split, or the split of the hub, is what is trained on.
     """
-    _check_hub_split(task, split, f"task.{split}_split", f"task.{split}_share=0.1")
+    name = f"{split}_split"
+    typed = f"task.{name}={getattr(task, name, None)}"
+    _check_hub_split(task, split, typed, f"task.{split}_share=0.1")
     file = getattr(task, f"{split}_file", None)
     if file is not None and is_trained_on(Path(file), task):
         raise ConfigError(
@@ -88,9 +90,8 @@ def _check_hub_split(task: Task, split: str, typed: str, instead: str) -> None:
     )
     if same := (train & asked) - {""}:
         raise ConfigError(
-            f"{typed}={named[1] if typed.startswith('task') else split} is of the hub's split "
-            f"{same.pop()}, which is trained on, and no noise covers what is made of it; expected "
-            f"other records: type {instead}"
+            f"{typed} is of the hub's split {same.pop()}, which is trained on, and no noise covers "
+            f"what is made of it; expected other records: type {instead}"
         )
 
 
