@@ -12,7 +12,8 @@ with as many seeds: with ``r = difference sqrt(n) / s``, the noncentral t of ``r
 2.84 of their standard errors: 2 for the interval, 0.84 for four of five. The deviation is that of
 the seeds at hand, and two or three estimate it badly. By the same reckoning, two settings that are
 equal are found as good in four of five repetitions if the equivalence margin is as large as that
-difference, or for ``on_par``, which has two sides, as large as the one of nine in ten.
+difference, or for ``on_par``, which has two sides, as large as the one of nine in ten: in four of
+five or more, since the sides may fail together (with three seeds in 85 of 100).
 
 **What a pair shares** is what its seed decides: new weights (heads, adapters), and the batches of
 runs without privacy. Batches and noise of private runs come from keys of their own. Where a seed
@@ -91,7 +92,9 @@ class Paired:
         shown = f"{self.needed(kind):.{decimals}f}"
         power = f"{shown} would have been shown with 80% power"
         if kind in ("not_below", "on_par"):
-            power = f"equal ones would have been found as good with 80% power by {shown} of margin"
+            least = "at least 80%" if kind == "on_par" else "80%"
+            found = f"equal ones would have been found as good with {least} power"
+            power = f"{found} by {shown} of margin"
         return f"{mean}, 95% interval {low} to {high} over {self.seeds} seeds; {power}"
 
 

@@ -79,7 +79,7 @@ def test_equal_settings_are_found_as_good_by_the_margin_that_is_named(kind, seed
     [
         ("above", 0.8, "; {} would have been shown with 80% power"),
         ("not_below", 0.8, " found as good with 80% power by {} of margin"),
-        ("on_par", 0.9, " found as good with 80% power by {} of margin"),
+        ("on_par", 0.9, " found as good with at least 80% power by {} of margin"),
     ],
 )
 def test_the_power_is_of_what_is_asked(kind, power, said):
