@@ -165,7 +165,7 @@ def steps(
     del model
     clipper, schedule = own.clipper, _Told()
     for each in own.clippers:
-        each._schedule = schedule
+        each.checker.schedule = schedule
     optimizer = training.optimizer(clipper.parameters.values())
     adjust(optimizer)
     for parameter in clipper.parameters.values():

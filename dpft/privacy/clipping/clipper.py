@@ -19,11 +19,9 @@ from torch import Tensor, nn
 
 from dpft.privacy.clipping.calls import Call
 from dpft.privacy.clipping.capture import Capture
+from dpft.privacy.clipping.checks.checker import Checker
 from dpft.privacy.clipping.checks.guard import Guard
-from dpft.privacy.clipping.checks.order import check_order
-from dpft.privacy.clipping.checks.schedule import Schedule
-from dpft.privacy.clipping.checks.structure import Structure, verify_uses
-from dpft.privacy.clipping.checks.verify import Verified, check_rules, records_to_check
+from dpft.privacy.clipping.checks.structure import Structure
 from dpft.privacy.clipping.functions import ClipFunction
 from dpft.privacy.clipping.groups import Group, find_blocks
 from dpft.privacy.clipping.plans import PRIVATE_PLANS, Batch, LostRecordError
@@ -75,6 +73,7 @@ class Clipper:
         cohort: the processes whose sums are added up by `collect`; None: this one alone.
         loss_scale: what losses are multiplied with before a backward. Norms and sums are without it
             (`scaling`).
+        checker: of each batch, before its sums are formed.
         estimates: the quantile estimates ``C_k``; the thresholds themselves where those are fixed.
         thresholds: the norms to which groups are clipped now, ``(K,)`` floats.
         norms: per-example gradient norms of the last `backward`, ``(B, K)``; blanks have none. With
@@ -115,8 +114,6 @@ class Clipper:
         self.factors = torch.empty(0, len(self.groups))
         self._clip_function = clip_function
         self._rules = rules
-        self._schedule = Schedule()
-        self._soon = True
         self._unfinished = False
         self._careful = False
         self._forms: dict[str, str] = {}
@@ -127,6 +124,9 @@ class Clipper:
         self._model = model
         self._capture = Capture(model, sites, clipped, self._sharded)
         self._guard = Guard(self.parameters if self.private else {})
+        self.checker = Checker(
+            self._capture, self._guard, self.parameters, self.groups, cohort, self.loss_scale
+        )
         self._set([group.threshold for group in self.groups])
 
     @property
@@ -167,8 +167,7 @@ class Clipper:
         """
         self._capture.take()
         self._unfinished = self._guard.received_gradient = False
-        self._schedule = Schedule()
-        self._soon = True
+        self.checker.reset()
         self._set(self.estimates, self.thresholds)
 
     def compile(self, backend: str = "inductor") -> None:
@@ -200,9 +199,7 @@ class Clipper:
             )
         blocks = find_blocks(self._model)
         parts = Parts(self._capture, blocks, self.parameters, backend, self.private)
-        self._capture.compile(
-            parts, lambda rows: self._schedule.may_be_due(rows, self._capture.hooks())
-        )
+        self._capture.compile(parts, self.checker.may_be_due)
 
     def for_part(self, part: nn.Module, groups: Sequence[Group]) -> Clipper:
         """A clipper of the same kind for a part of the model, whose names are the model's.
@@ -330,9 +327,7 @@ class Clipper:
         Returns:
             Indices of up to four records, from the first to the last, int64; or None.
         """
-        if self._capture.compiled:  # each shape has functions of its own: the batch's are checked
-            return None
-        return records_to_check(size, real) if self.private and self._soon and size else None
+        return self.checker.records(size, real) if self.private else None
 
     def check(self, losses: Tensor, rows: int = 1, real: Tensor | None = None) -> None:
         """Compare the layers' rules with autograd on some records, ahead of their whole batch.
@@ -357,10 +352,7 @@ class Clipper:
             real = real.to(losses.device)
             losses = torch.where(real, losses, losses.new_zeros(()))
         with torch.autocast(losses.device.type, enabled=False), self._guard.on():
-            losses = self._scaled(losses)
-            structure, leaves = self._structure(losses, calls, hidden)
-            verified = self._compared(losses, structure, leaves, rows, real, retain_graph=False)
-        self._schedule.check_ahead(losses, structure.reached, rows, verified)
+            self.checker.ahead(self._scaled(losses), calls, hidden, rows, real)
 
     def take(self) -> Captured:
         """The forwards since the last time, for `start`; forgotten here."""
@@ -394,7 +386,7 @@ class Clipper:
             losses = _silenced(losses, real)
         arrived: list[tuple[Call, Tensor]] = []
         with torch.autocast(losses.device.type, enabled=False), self._guard.on():
-            structure = self._verified(losses, captured.calls, captured.hidden, rows, real)
+            structure = self.checker.verified(losses, captured.calls, captured.hidden, rows, real)
             gradients = self._capture.backward(
                 losses,
                 structure.reached,
@@ -511,7 +503,7 @@ class Clipper:
         # Where autograd forms the sums, it must do so in the precision of the norms.
         reweights = self.plan in TWO_BACKWARDS
         with self._guard.on(), full_precision() if reweights else nullcontext():
-            structure = self._verified(losses, calls, hidden, rows, real)
+            structure = self.checker.verified(losses, calls, hidden, rows, real)
             # From here on sums are formed; before, nothing was.
             self._unfinished = True
             batch = self._batch(losses, structure, rows)
@@ -536,91 +528,6 @@ class Clipper:
             self.norms, self.factors = self.norms[kept], self.factors[kept]
         if self.adaptive is not None:
             self._count()
-
-    def _structure(
-        self, losses: Tensor, calls: Sequence[Call], hidden: Collection[str]
-    ) -> tuple[Structure, Mapping[str, Tensor]]:
-        """The structure of the losses' graph, and what stood for the parameters in it."""
-        self._guard.check_hooks()
-        leaves: dict[str, Tensor] = dict(self.parameters)
-        for call in calls:
-            leaves |= call.leaves
-        structure = verify_uses(losses, calls, leaves, hidden, self._capture.reasons)
-        if not structure.reached:
-            raise UnsupportedLayerError(
-                "the losses do not depend on any trainable layer that was called; expected losses "
-                "of this forward, neither detached nor constant"
-            )
-        return structure, leaves
-
-    def _verified(
-        self,
-        losses: Tensor,
-        calls: Sequence[Call],
-        hidden: Collection[str],
-        rows: int,
-        real: Tensor | None,
-    ) -> Structure:
-        """The structure of the losses' graph, once it and the rules were checked."""
-        structure, leaves = self._structure(losses, calls, hidden)
-        reached = structure.reached
-        due = self._schedule.due(losses, reached, rows, self._capture.hooks())
-        ahead = self._schedule.ahead(losses, reached, rows)
-        permuting = bool(structure.row_permuting_nodes)
-        unproven = due and ahead is None
-        soon = self._schedule.soon
-        if self._sharded:
-            # Ranks go through a backward together, or not at all, and form the same sums in it.
-            flags = [due, permuting, unproven, soon]
-            due, permuting, unproven, soon = self._agreed(flags, reached)
-        if due and any(call.constant for call in reached):
-            raise UnsupportedLayerError(
-                "a batch that must be checked ran in compiled blocks of whose parameters autograd "
-                "has no gradients: it has other layer calls, or other rows for a record, than "
-                "batches before it; expected a model that calls the same layers in every batch: "
-                "leave out compile"
-            )
-        if unproven:
-            ahead = self._compared(losses, structure, leaves, rows, real, retain_graph=True)
-        if due or permuting:
-            turn = self._schedule.batches
-            check_order(self._capture, losses, structure, leaves, rows, turn, self.loss_scale)
-        if due:
-            if ahead is not None:  # None where the check was due on another rank
-                self._schedule.checked(*ahead)
-                soon = self._schedule.soon
-            if self._sharded:
-                (soon,) = self._agreed([soon], reached)
-        self._soon = soon
-        return structure
-
-    def _compared(
-        self,
-        losses: Tensor,
-        structure: Structure,
-        leaves: Mapping[str, Tensor],
-        rows: int,
-        real: Tensor | None,
-        *,
-        retain_graph: bool,
-    ) -> Verified:
-        """What comparing the rules with autograd on these records has shown."""
-        return check_rules(
-            self._capture,
-            losses,
-            structure,
-            leaves,
-            self.groups,
-            rows,
-            real,
-            turn=self._schedule.batches,
-            retain_graph=retain_graph,
-            scale=self.loss_scale,
-        )
-
-    def _agreed(self, flags: Sequence[bool], calls: Sequence[Call]) -> list[bool]:
-        assert self.cohort is not None
-        return self.cohort.agree(flags, " ".join(call.site.name for call in calls))
 
     def _batch(
         self,

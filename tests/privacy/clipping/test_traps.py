@@ -439,10 +439,10 @@ def test_the_rules_are_checked_again_ever_more_rarely():
     clipper = make_clipper(model, "bk", threshold=1.0)
     checked = []
     for batch in range(300):
-        (seen,) = clipper._schedule._seen.values() or [None]
+        (seen,) = clipper.checker.schedule._seen.values() or [None]
         before = seen.next_check if seen else 1
         clipper.backward(model(x))
-        if next(iter(clipper._schedule._seen.values())).next_check != before:
+        if next(iter(clipper.checker.schedule._seen.values())).next_check != before:
             checked.append(batch + 1)
     assert checked == [1, 64, 256]
 
