@@ -1,7 +1,8 @@
 """What a run leaves outside ``private/`` follows from its noisy releases, and from nothing else.
 
-The sums of the clipped gradients are taken away before their noise is added. What a run releases
-is then the same whatever it is trained on, and so must every file be that may be published.
+The sums of the clipped gradients, and the counts that move thresholds, are taken away before their
+noise is added. What a run releases is then the same whatever it is trained on, and so must every
+file be that may be published.
 """
 
 import json
@@ -38,6 +39,7 @@ TASKS = {
         *("task=chat", "model=tiny", "task.max_length=48", "task.unit=user"),
         *("task.user_column=user", "task.records_per_user=2"),
     ],
+    "adaptive thresholds": [*LABELLED, "clip=per_layer_adaptive"],
     "lora": [*LABELLED, "adapt=lora", "adapt.rank=2"],
     "batches of one size": [*LABELLED, "privacy.sampling=truncated_poisson"],
 }
