@@ -57,6 +57,7 @@ class Study:
         settings: of every run.
         rows: further settings, by the name of what is compared; all others with the first.
         rates: tried for each row; none: what the settings say.
+        further: rates tried for rows whose best was the least or the largest of these.
         pilot: settings of the trials alone, such as fewer epochs.
     """
 
@@ -66,6 +67,7 @@ class Study:
     settings: str
     rows: Mapping[str, str] = field(default_factory=lambda: {"": ""})
     rates: tuple[str, ...] = ()
+    further: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pilot: str = ""
     seeds: tuple[int, ...] = STUDY_SEEDS
 
@@ -126,7 +128,10 @@ STUDIES = (
             "rgp8": f"{rung('3m')} adapt=rgp adapt.rank=8",
             "top2": f"{rung('3m')} adapt=top2",
             "retrain": f"{rung('3m')} adapt=scratch",
-        }, rates=("optim.lr=1e-3", "optim.lr=4e-3", "optim.lr=1.6e-2"), pilot="optim.epochs=1",
+        }, rates=("optim.lr=1e-3", "optim.lr=4e-3", "optim.lr=1.6e-2"), further={
+            "smaller rung": ("optim.lr=2.5e-4",), "lora16": ("optim.lr=6.4e-2",),
+            "prefix": ("optim.lr=6.4e-2",),
+        }, pilot="optim.epochs=1",
     ),
     Study(
         "e", "all-of-sst2", "is flat clipping ahead of other styles with steps to spare?",
@@ -150,7 +155,7 @@ def trials(study: Study) -> dict[str, dict[str, str]]:
     return {
         row: {
             rate: label(study, row, "pilot", rate.split("=")[1])
-            for rate in (study.rates if len(study.rates) > 1 else ())
+            for rate in (*study.rates, *study.further.get(row, ()))
         }
         for row in study.rows
     }
