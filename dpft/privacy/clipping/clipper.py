@@ -85,11 +85,11 @@ class Clipper:
 
     Guarantee: adding or removing one record changes the sum by at most `sensitivity` in L2 norm,
     provided that ``losses[i]`` depends on record ``i`` alone. In float32 rounding adds to that some
-    1e-5 of the threshold for each record of the batch, and up to a percent where the terms of its
-    gradient cancel almost all of each other. Where anything is in half precision it
-    adds up to half a percent for each, unless the shapes that a record is computed in depend on
-    that record alone: see `dpft.privacy.shapes`, which says how, and ``real`` of `backward`. Sums
-    that are formed in bfloat16 are within the bound that `rules.halves` proves.
+    1e-5 of the threshold for each record of the batch, and up to some percent for each where the
+    terms of the one record's gradient cancel almost all of each other. Where anything is in half
+    precision it adds up to half a percent for each, unless the shapes that a record is computed in
+    depend on that record alone: see `dpft.privacy.shapes`, which says how, and ``real`` of
+    `backward`. Sums that are formed in bfloat16 are within the bound that `rules.halves` proves.
     """
 
     def __init__(

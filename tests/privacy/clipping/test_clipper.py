@@ -466,6 +466,66 @@ def test_cancellation_does_not_understate_norms_in_float32():
         assert model.weight.grad.norm() <= 1.01
 
 
+def used_twice(layer, x, size):
+    y, again = layer(x), layer(x)
+    return (
+        size * y.flatten(1).sum(1) - size * again.flatten(1).sum(1) + y.flatten(1).square().sum(1)
+    )
+
+
+def signs_alternate(layer, x, size):
+    y = layer(x)
+    signs = torch.ones(y.shape[1])
+    signs[1::2] = -1
+    return size * (y * signs[:, None]).sum((1, 2)) + y.square().sum((1, 2))
+
+
+def bias_alone():
+    layer = nn.Linear(4, 3)
+    layer.weight.requires_grad_(False)
+    return layer
+
+
+@pytest.mark.parametrize("style", [*PRIVATE_STYLES, "lee_kifer", "per_param"])
+@pytest.mark.parametrize(
+    ("make", "shape", "losses"),
+    [
+        (lambda: nn.Conv2d(2, 3, 3), (2, 6, 6), used_twice),
+        (lambda: nn.LayerNorm(4), (5, 4), used_twice),
+        (lambda: nn.Linear(4, 3), (5, 4), used_twice),
+        (bias_alone, (8, 4), signs_alternate),
+        (lambda: nn.LayerNorm(4, bias=False), (8, 4), signs_alternate),
+    ],
+    ids=["conv twice", "norm twice", "linear twice", "bias alone", "norm alone"],
+)
+def test_a_gradient_that_cancels_does_not_wipe_out_the_others_in_float32(
+    style, make, shape, losses
+):
+    """A norm of zero, of terms beside which those of all other records would vanish.
+
+    A thirty-second of the threshold for each of these is what rounding may take (pitfalls.md).
+    """
+    torch.manual_seed(0)
+    x, size = torch.randn(1, *shape).repeat(64, *[1] * len(shape)), torch.zeros(64)
+    if losses is signs_alternate:  # positions alike
+        x = x[:, :1].repeat(1, shape[0], 1)
+    layer = make()
+    clipper = make_clipper(layer, style, threshold=1.0)
+
+    def total(first, size):
+        clear(layer)
+        clipper.backward(losses(layer, x[first:], size[first:]))
+        return {name: p.grad.clone() for name, p in clipper.parameters.items()}
+
+    for _ in range(3):  # batches that are compared with autograd
+        total(0, size)
+        total(1, size)
+    size[0] = 1e13
+    others, moved = total(1, size), total(0, size)
+    squares = [(moved[name] - others[name]).double().square().sum() for name in moved]
+    assert float(sum(squares)) ** 0.5 <= 64 / 32
+
+
 class Odd(nn.Module):
     """A model with one thing wrong, by name."""
 

@@ -18,6 +18,7 @@ def ghost(batch: Batch) -> None:
     book: Book = {}
 
     def complete(name: str, uses: list[Use]) -> None:
+        passes.saw(uses)
         norm = batch.squared_norm(name, uses)  # equation 2: `rules.uses.MatrixUse`
         if not norm.exact:
             if not batch.careful:

@@ -12,7 +12,7 @@ import torch
 from dpft.privacy.clipping.plans.batch import Batch, Book, Entry
 from dpft.privacy.clipping.plans.norms import formed
 from dpft.privacy.clipping.plans.reweighting import TwoBackwards
-from dpft.privacy.clipping.rules import SquaredNorm, Use, joint_rounding
+from dpft.privacy.clipping.rules import SquaredNorm, Use, joint_bound, joint_rounding
 from dpft.privacy.clipping.rules.base import floor
 
 
@@ -22,9 +22,10 @@ def lee_kifer(batch: Batch) -> None:
 
     def complete(name: str, uses: list[Use]) -> None:
         # The uses go; autograd will form the sum, in another order, where other digits cancel.
-        scale = torch.stack([use.bound().sqrt() for use in uses]).sum(0).square()
+        passes.saw(uses)
         gradient = formed(uses)
-        value = torch.maximum(batch.squared_norm(name, [gradient]).value, floor(scale))
+        value = batch.squared_norm(name, [gradient]).value
+        value = torch.maximum(value, floor(joint_bound(uses)))
         book[name] = Entry(SquaredNorm(value, value, joint_rounding(uses)), [])
 
     passes = TwoBackwards(batch)

@@ -6,7 +6,7 @@ weighs the whole of its loss, so that there can be one group only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from dpft.privacy.clipping.capture import Gate
 from dpft.privacy.clipping.checks.reweighted import Again, Reweighted
 from dpft.privacy.clipping.checks.structure import dominates
 from dpft.privacy.clipping.plans.batch import Batch, Factors
-from dpft.privacy.clipping.rules import UnsupportedLayerError, Use
+from dpft.privacy.clipping.rules import DirectUse, UnsupportedLayerError, Use
 
 _NOT_LINEAR = (
     "the second backward brought other gradients than the first, reweighted: a hook changes "
@@ -46,6 +46,7 @@ class TwoBackwards:
         self._linear = Reweighted()
         self._again = Again()
         self._gate: Gate | None = None
+        self._held = True
         *others, last = batch.structure.reached
         if not batch.sharded and dominates(last, batch.losses, others):
             self._gate = batch.capture.open_gate(batch.losses, last)
@@ -54,6 +55,10 @@ class TwoBackwards:
         """The backward of ``sum_i L_i``, for norms; see `Batch.backward`."""
         self._batch.backward(complete, gate=self._gate, keep_graph=True, observe=self._note)
 
+    def saw(self, uses: Sequence[Use]) -> None:
+        """Note of which kind the uses of a complete parameter are, in the first backward."""
+        self._held &= all(isinstance(use, DirectUse) for use in uses)
+
     def second(self, factors: Factors) -> None:
         """The backward of ``sum_i c_i L_i``, by which autograd adds its gradient to ``.grad``.
 
@@ -61,14 +66,16 @@ class TwoBackwards:
         one record could move it by more than its threshold; and zero times infinity is not zero.
         Where others' hooks stand at a layer, autograd's gradient may be another one than that of
         the norms. Where parameters are sharded, autograd has no place for the sum; where losses are
-        scaled, it would scale the sum. In these cases the backward is of ``sum_i L_i`` again, and
-        the sums are formed from ``a`` and ``g``.
+        scaled, it would scale the sum. Where all norms are of gradients that were held (biases
+        alone, say), nothing bounds what autograd, which adds up in another order, may leave where
+        positions cancel. In these cases the backward is of ``sum_i L_i`` again, and the sums are
+        formed from ``a`` and ``g``.
         """
         batch, c = self._batch, factors.values.detach()
         # A factor is 0 where a record is dropped, or a norm is beyond all numbers.
         dropped = factors.dropped is not None or (batch.careful and bool((c == 0).any()))
         again = batch.capture.packed
-        safely = batch.sharded or batch.structure.halved or batch.capture.hooked
+        safely = batch.sharded or batch.structure.halved or batch.capture.hooked or self._held
         if safely or batch.scale != 1 or dropped:
             self._linear.by(torch.ones_like(c).repeat_interleave(batch.rows))
             batch.backward(

@@ -30,6 +30,7 @@ from dpft.privacy.clipping.rules.base import (
     UnsupportedLayerError,
     Use,
     batched_gram,
+    floor,
     trains,
     zero_rows,
 )
@@ -95,7 +96,14 @@ class ConvUse(Use):
             value = (a * g).sum((1, 2)).view(batch, self.groups).sum(1)
             return SquaredNorm(value, uncancelled(a, g).view(batch, self.groups).sum(1))
         value = torch.cat([squared_rows(piece.per_example()) for piece in self._pieces(PIECE)])
+        # The sum is formed from a and g, in another order: what cancels here may not cancel there.
+        value = torch.maximum(value, floor(self.bound()))
         return SquaredNorm(value, value)
+
+    def bound(self) -> Tensor:
+        patches = self._patch_sums(self.a.square()).sqrt()
+        terms: Tensor = (patches * torch.linalg.vector_norm(self.by_group(self.g), dim=1)).sum(1)
+        return terms.square().view(-1, self.groups).sum(1)
 
     def rows(self, index: Tensor) -> ConvUse:
         return replace(self, a=self.a[index], g=self.g[index])
@@ -132,9 +140,7 @@ class ConvUse(Use):
 
     def filter_sums(self) -> Tensor:
         """The sum of the numbers of each filter's gradient, ``(B, p)``."""
-        pixels = self.by_group(self.a).sum(1).view(-1, 1, *self.a.shape[2:])
-        patches = F.unfold(pixels, self.kernel, self.dilation, self.padding, self.stride).sum(1)
-        sums = torch.bmm(self.by_group(self.g), patches[:, :, None])
+        sums = torch.bmm(self.by_group(self.g), self._patch_sums(self.a)[:, :, None])
         return sums.view(len(self.g), -1)
 
     def without(self, dropped: Tensor) -> ConvUse:
@@ -179,6 +185,11 @@ class ConvUse(Use):
     def by_group(self, x: Tensor) -> Tensor:
         """View ``(B, channels, H, W)`` as ``(B groups, channels / groups, H W)``."""
         return x.reshape(x.shape[0] * self.groups, -1, x.shape[2] * x.shape[3])
+
+    def _patch_sums(self, pixels: Tensor) -> Tensor:
+        """The sum of the numbers of each patch of ``pixels``, as of ``a``: ``(B groups, T)``."""
+        summed = self.by_group(pixels).sum(1).view(-1, 1, *pixels.shape[2:])
+        return F.unfold(summed, self.kernel, self.dilation, self.padding, self.stride).sum(1)
 
     def _unfolded(self) -> Tensor:
         """The patches, ``(B groups, c kh kw / groups, T)``."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from dpft.privacy.clipping.rules.base import GramCache, SquaredNorm, Use
+from dpft.privacy.clipping.rules.base import GramCache, SquaredNorm, Use, floor
 from dpft.privacy.clipping.rules.conv import ConvRule, ConvUse
 from dpft.privacy.clipping.rules.uses import DirectUse
 
@@ -45,12 +45,18 @@ class StandardisedUse(Use):
             along = torch.bmm(h.transpose(0, 1), torch.stack((ones, unit), 2))
             removed = along.square().sum(2).t() @ weights
             return SquaredNorm(total - removed, total)
-        scaled = replace(self.used, g=self.used.g * self.scale[:, None, None])
+        scaled = self._scaled()
         norm = scaled.squared_norm(grams)
         removed = scaled.filter_sums().square().sum(1) / self.unit[0].numel()
         # <h, u> is the inner product of g with the output that the filter u gives.
         removed += (scaled.convolve(self.unit) * scaled.g).sum((2, 3)).square().sum(1)
-        return SquaredNorm(norm.value - removed, norm.scale)
+        value = torch.maximum(norm.value - removed, floor(scaled.bound()))
+        return SquaredNorm(value, norm.scale)
+
+    def bound(self) -> Tensor:
+        if isinstance(self.used, DirectUse):
+            return super().bound()
+        return self._scaled().bound()
 
     def rows(self, index: Tensor) -> StandardisedUse:
         return replace(self, used=self.used.rows(index))
@@ -71,6 +77,10 @@ class StandardisedUse(Use):
 
     def form(self) -> str:
         return self.used.form()
+
+    def _scaled(self) -> ConvUse:
+        assert isinstance(self.used, ConvUse)
+        return replace(self.used, g=self.used.g * self.scale[:, None, None])
 
     def _pulled_back(self, used: Tensor) -> Tensor:
         """From gradients of the filters as used to those of the stored ones, ``(..., p, ...)``."""

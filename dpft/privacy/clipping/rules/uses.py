@@ -279,14 +279,23 @@ def joint_squared_norm(uses: Sequence[Use], grams: GramCache | None = None) -> S
 
 
 def exact_squared_norm(uses: Sequence[Use]) -> SquaredNorm:
-    """The same by forming the gradients: dearer, but a sum of squares, which cannot cancel."""
+    """The same by forming the gradients: dearer, but a sum of squares, which cannot cancel.
+
+    Sums add up each use by itself, over all records: what cancels here may not cancel there.
+    """
     portions = next((found for use in uses if (found := use.portions()) is not None), None)
     if portions is None:
         value = squared_rows(joint_per_example(uses))
     else:
         parts = ([use.rows(index) for use in uses] for index in portions)
         value = torch.cat([squared_rows(joint_per_example(part)) for part in parts])
+    value = torch.maximum(value, floor(joint_bound(uses)))
     return SquaredNorm(value, value, joint_rounding(uses))
+
+
+def joint_bound(uses: Sequence[Use]) -> Tensor:
+    """Squared norms of one parameter's gradients had nothing cancelled, ``(B,)``."""
+    return torch.stack([use.bound().sqrt() for use in uses]).sum(0).square()
 
 
 def joint_rounding(uses: Sequence[Use]) -> Tensor | None:
