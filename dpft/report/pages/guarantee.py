@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpft.privacy.guarantee import NONE, Guarantee, warnings
+from dpft.privacy.guarantee import BY, NONE, Guarantee, warnings
 from dpft.privacy.rounding import delta, up
 from dpft.report.guarantee import Rows, audit_rows, mechanism_rows
 from dpft.report.pages.gather import Gathered
@@ -90,8 +90,9 @@ def _so_far(run: Gathered) -> GuaranteeSection:
         rows.append(("Further releases of repeated steps", f"{repeated:,}"))
     if "delta" in mechanism:
         rows.append(("Delta", delta(mechanism["delta"])))
-    # A run that repeats steps ends above its target.
-    if mechanism.get("target_epsilon") is not None and not repeated:
+    # A run that repeats steps ends above its target; so may one whose accountant proves less.
+    proven = mechanism.get("accountant") in BY and mechanism.get("sampling") != "shuffle"
+    if mechanism.get("target_epsilon") is not None and proven and not repeated:
         rows.append(("Epsilon in the end, at most", up(mechanism["target_epsilon"])))
     if run.header.get("unit"):
         rows.append(("Unit of privacy", run.header["unit"]))

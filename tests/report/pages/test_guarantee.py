@@ -60,10 +60,22 @@ def test_an_unfinished_run_says_what_its_ledger_counts(tmp_path):
         "So far 3 steps have spent epsilon 2.250 by Renyi accounting. The run is not finished",
         "Steps in the ledger 3 of 4",
         "Delta 1e-05",
-        "Epsilon in the end, at most 3.000",
         "Unit of privacy one row",
     ):
         assert part in text
+    assert "in the end" not in text  # of shuffled batches no figure is a bound
+
+
+@pytest.mark.parametrize(
+    ("accountant", "proven"), [("pld", True), ("rdp", True), ("prv", False), ("gdp_clt", False)]
+)
+def test_a_budget_bounds_an_unfinished_run_where_its_accountant_proves_it(
+    tmp_path, accountant, proven
+):
+    path = a_run(tmp_path / "run")
+    (path / "record.json").unlink()
+    ledger(path, steps=3, mechanism=mechanism(target_epsilon=3.0, accountant=accountant))
+    assert ("Epsilon in the end, at most 3.000" in text_of(path)) is proven
 
 
 def test_every_figure_stands_under_its_accountant(tmp_path):
