@@ -68,7 +68,7 @@ def main(
         echo(json.dumps(answer, indent=2))
         return
     from dpft.privacy.guarantee import SHUFFLED, bound_kind, stated, weakness
-    from dpft.privacy.rounding import up
+    from dpft.privacy.rounding import delta, up
     from dpft.report.comparison import print_pairs
 
     epsilon = answer["epsilon"]
@@ -86,7 +86,7 @@ def main(
             ("sampling rate", f"{mechanism.sampling_rate:.6g}", mechanism.sampling),
             *_places(mechanism),
             ("steps", f"{mechanism.steps:,}", ""),
-            ("delta", f"{mechanism.delta:.4g}", "" if run.privacy.delta else "1/(2N)"),
+            ("delta", delta(mechanism.delta), "" if run.privacy.delta else "1/(2N)"),
             *(
                 [("epsilon, PLD", up(epsilon["pld"]), bound_kind("pld", shuffled))]
                 if epsilon["pld"] is not None

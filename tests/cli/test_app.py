@@ -112,6 +112,7 @@ def test_account_prints_a_table():
     # Bounds, rounded up; PRV's estimate is a remark.
     assert "epsilon, PLD 3.000 upper bound" in output
     assert "epsilon, PRV 3.034 upper bound for removal" in output
+    assert "delta 1.19e-05 1/(2N)" in output  # as on cards: never less than it is
 
 
 def test_account_calls_no_figure_of_shuffled_batches_a_bound():
