@@ -169,6 +169,10 @@ class Task(ABC):
             self.record(row) for row in (rows[: self.limit_train] if split == "train" else rows)
         ]
 
+    def records_of(self, path: Path) -> Sequence[Record]:
+        """All records of one file of the task's form: those of `records`, were it a split."""
+        return [self.record(row) for row in self.read_file(path)]
+
     def keep_in(self, keeping: Keeping | None, advance: Callable[[int], None]) -> None:
         """Set where the reading of large files is kept; ``advance`` is called with rows read.
 

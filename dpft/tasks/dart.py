@@ -239,6 +239,9 @@ class DART(Generation):
     def record(self, row: Row) -> TextRecord:
         return TextRecord((linearise(row.triples),), row.text)
 
+    def records_of(self, path: Path) -> list[TextRecord]:
+        return [self.record(row) for row in self.read_file(path) if row.text]
+
     def instances(self, split: str) -> list[Instance]:
         """Triple sets as they stand in the file, each with all its references."""
         groups = [list(group) for _, group in groupby(self.rows(split), key=lambda row: row.whole)]

@@ -48,7 +48,7 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
                 f"evaluate.file={path} is trained on, and no noise covers what is computed from it "
                 "here; expected other records: a file of them, or evaluate.split"
             )
-        records: Sequence[Record] = [task.record(row) for row in task.read_file(path)]
+        records: Sequence[Record] = task.records_of(path)
         if not records:
             raise DataError(f"evaluate.file={path} has no rows; expected at least one record")
     else:

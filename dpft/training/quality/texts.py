@@ -70,7 +70,7 @@ def read_generated(task: Task, run: Path, file: Path | None, config_hash: str) -
             f"{file} {what}, as {beside.name} shows: what the guarantee of {run} says of it is not "
             "known; expected the file as dpft generate wrote it"
         )
-    return Generated(file, side, [written(task.record(row)) for row in task.read_file(file)])
+    return Generated(file, side, [written(record) for record in task.records_of(file)])
 
 
 def real_texts(task: Task, reference: str | None, split: str) -> tuple[list[str], str]:
@@ -102,7 +102,7 @@ def real_texts(task: Task, reference: str | None, split: str) -> tuple[list[str]
             f"the reference {path} is trained on, and figures of it would be published without "
             "noise; expected --reference dev, test or a FILE of other records"
         )
-    texts = [written(task.record(row)) for row in task.read_file(path)]
+    texts = [written(record) for record in task.records_of(path)]
     if not texts:
         raise DataError(f"{path} has no records; expected some to compare with")
     return texts, f"the file {path.name}"
