@@ -45,6 +45,10 @@ def show(records: Sequence[tuple[Path, Mapping[str, Any]]], markdown: bool = Fal
     names = run_names([path for path, _ in records])
     rows = [row(path, record) for path, record in records]
     rows = [{**cells, "run": name} for cells, name in zip(rows, names, strict=True)]
+    kinds = [_scored(record) for _, record in records]
+    if len(set(kinds)) > 1:  # numbers of one name, and not of one thing
+        both = zip(rows, kinds, strict=True)
+        rows = [{"run": cells["run"], "scores of": kind, **cells} for cells, kind in both]
     apart = names_apart(pair for _, record in records for pair in begun_with(record))
     remarks = [
         f"{name} had different weights in these runs: their records say which, "
@@ -94,6 +98,12 @@ def row(path: Path, record: Mapping[str, Any]) -> Row:
         cells["exposure, bits"] = "-" if value is None else f"{value:.2f}"
     cells["seconds"] = f"{record['training']['seconds']:.0f}"
     return cells
+
+
+def _scored(record: Mapping[str, Any]) -> str:
+    """Task and split that a run's scores are of."""
+    config = record["config"]
+    return f"{(config.get('task') or {}).get('name', '-')}, {config['decode']['split']}"
 
 
 def _epsilon(epsilon: Mapping[str, Any], accountant: str) -> str:

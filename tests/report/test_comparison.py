@@ -91,6 +91,25 @@ CONSTANT = {
 }  # fmt: skip
 
 
+def test_scores_of_other_splits_or_tasks_are_told_apart(capsys):
+    """Two accuracies side by side look as if they were of the same records."""
+    runs = [
+        (Path(f"runs/{task}-{split}"), {
+            **PRIVATE,
+            "config": {**PRIVATE["config"], "task": {"name": task}, "decode": {"split": split}},
+        })
+        for task, split in (("sst2", "dev"), ("sst2", "test"), ("qnli", "dev"))
+    ]  # fmt: skip
+    for markdown in (True, False):
+        for chosen in (runs[:2], runs[::2], runs):
+            show(chosen, markdown=markdown)
+            text = capsys.readouterr().out
+            for path, _ in chosen:
+                assert path.name.replace("-", ", ") in text
+        show([runs[0], runs[0]], markdown=markdown)
+        assert "scores of" not in capsys.readouterr().out
+
+
 def test_a_model_that_learned_nothing_is_told_beside_its_score(capsys):
     constant = {**PRIVATE, "scores": {"test": CONSTANT}}
     assert row(Path("a"), constant)["accuracy of one class"] == "0.6000"
