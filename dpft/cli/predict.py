@@ -61,7 +61,8 @@ def main(
     questions = trained.task.questions(file)
     if not questions:
         raise DataError(f"{file} has no rows; expected at least one")
-    if column in questions[0].cells:
+    columns = {name for question in questions for name in question.cells}  # JSON lines differ
+    if column in columns:
         raise ConfigError(f"{file} has a column {column!r}; type --column NAME for the answers'")
     from dpft.config.offline import stay_offline_if_unreachable
 
@@ -73,7 +74,7 @@ def main(
         objective = trained.task.objective(trained.loaded)
         assert isinstance(objective, Choice)
         likely = [f"probability_{name}" for name in objective.classes]
-        if taken := [name for name in likely if name in {*questions[0].cells, column}]:
+        if taken := [name for name in likely if name in {*columns, column}]:
             raise ConfigError(f"{file} has a column {taken[0]!r}; rename it, or leave it out")
     from dpft.runs.atomic import write_atomic
     from dpft.training.predictions import predict
@@ -103,7 +104,7 @@ def _spelled(rows: Sequence[Mapping[str, Any]], suffix: str) -> str:
         return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     text = io.StringIO()
     columns = dict.fromkeys(name for row in rows for name in row)
-    table = csv.DictWriter(text, list(columns), lineterminator="\n")
+    table = csv.DictWriter(text, list(columns))  # whose line ends have a carriage return quoted
     table.writeheader()
     table.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue()

@@ -29,6 +29,7 @@ from dpft.tasks import load_task
 from dpft.tasks.objectives.image import ImageClassifier
 from dpft.tasks.objectives.images import LabelledImage
 from dpft.tasks.own_texts import LanguageModeling, TextClassification, TextToText
+from dpft.tasks.table_files import read_table
 from dpft.training import push as pushing
 from dpft.training.export import plan_export, preprocessor
 from dpft.training.run import run_experiment
@@ -224,7 +225,8 @@ def test_an_answer_is_written_for_its_owner_alone(made, tmp_path):
     rows = [trained.task.rows("test")[i].values for i in (1, 0)]
     cut = {"messages": rows[0]["messages"][:-1], "id": 7}
     file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in (cut, rows[1], rows[0])))
+    late = {**rows[0], "late": "not to be written over"}
+    file.write_text("".join(json.dumps(row) + "\n" for row in (cut, rows[1], late)))
     done = invoke("predict", made, file)
     assert done.exit_code == 0, done.output
     out = tmp_path / "rows.predictions.jsonl"
@@ -241,8 +243,21 @@ def test_an_answer_is_written_for_its_owner_alone(made, tmp_path):
         invoke("score", file.with_name(f"{file.stem}.predictions.jsonl")).output.split()
     )
     assert "type task=NAME predictions=" in scored
-    done = invoke("predict", made, file, "--out", tmp_path / "x.csv", "--column", "id")
-    assert "has a column 'id'" in done.output
+    for column in ("id", "late"):  # of the first row, and of another one
+        done = invoke("predict", made, file, "--out", tmp_path / "x.csv", "--column", column)
+        assert f"has a column '{column}'" in done.output
+
+
+def test_rows_in_csv_are_read_back_as_they_were(made, tmp_path):
+    """A line end of any kind, which a text of another system may hold, breaks no row."""
+    texts = ["a\rb", "c\n", "d\r\ne", 'f,"g"', "\r", ""]
+    messages = loaded_run(made).task.rows("test")[0].values["messages"]
+    rows = [{"note": text, "messages": messages} for text in texts]
+    file, out = tmp_path / "rows.jsonl", tmp_path / "out.csv"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = invoke("predict", made, file, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert [row.values["note"] for row in read_table(out)] == texts
 
 
 def test_what_is_advised_for_rows_with_other_columns_works(made, tmp_path):
