@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -229,16 +229,17 @@ def _heat(figure: Figure, axes: Axes, heat: Heat) -> None:
     if heat.y.names:
         axes.set_yticks(range(len(heat.y.names)), heat.y.names)
     if heat.show_numbers:
-        _numbers(axes, heat, [p.y for p in heat.points])
+        _numbers(axes, heat, image.get_clim())
     for x in heat.lines[0]:
         axes.axvline(x, color="#D55E00", linewidth=2)
     for y in heat.lines[1]:
         axes.axhline(y, color="#D55E00", linewidth=2)
 
 
-def _numbers(axes: Axes, heat: Heat, known: Sequence[float]) -> None:
+def _numbers(axes: Axes, heat: Heat, limits: tuple[Any, Any]) -> None:
+    """The numbers of a map whose colours go from one limit to the other."""
     # Of this map, what lies above is lighter than the grey at which black reads as well as white.
-    middle = 0.45 * min(known) + 0.55 * max(known) if known else 0.0
+    middle = 0.45 * limits[0] + 0.55 * limits[1]
     centred: dict[str, Any] = {"ha": "center", "va": "center"}
     for i, row in enumerate(heat.cells):
         for j, point in enumerate(row):

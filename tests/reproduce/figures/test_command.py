@@ -145,6 +145,17 @@ def test_a_cell_of_a_map_shows_its_deviation_over_seeds():
     assert [text.get_text() for text in figure.axes[0].texts] == ["57.4\n±1.2\nL", "20.0"]
 
 
+def test_numbers_of_a_map_are_read_on_its_own_colours():
+    """Where two maps share their colours, one may be all dark: black would not be seen on it."""
+    axes = Axis("x", names=("a", "b")), Axis("y", names=("c",))
+    cells = ((Point(0, 1.0), Point(1, 2.0)),)
+    for limits, colours in ((None, ["white", "black"]), ((0.0, 60.0), ["white", "white"])):
+        heat = Heat("h", *axes, "z", cells, limits=limits)
+        with rc_context(RC):
+            figure = draw(about(), Content((heat,), ("Said.",)))
+        assert [text.get_color() for text in figure.axes[0].texts] == colours
+
+
 def test_private_figures_are_for_their_owner(tmp_path):
     for path in save(about("private"), example(), tmp_path):
         assert path.stat().st_mode & 0o077 == 0
