@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter
 
 from dpft.reproduce.figures.catalog import Figure as Entry
-from dpft.reproduce.figures.content import Axis, Content, Heat, Origin, Panel, Series
+from dpft.reproduce.figures.content import Axis, Content, Heat, Origin, Panel, Point, Series
 from dpft.runs.atomic import write_atomic
 
 # Okabe and Ito's palette without its yellow, which is too light on white. It, and the brightness
@@ -73,7 +73,9 @@ def draw(about: Entry, content: Content) -> Figure:
     for series in (one for p in panels if isinstance(p, Panel) for one in p.series):
         looks.setdefault(series.label, len(looks))
         legend.setdefault(series.legend, series)
-    width = columns * max(_WIDTH, *map(_heat_width, panels)) + _LEGEND * (len(legend) > 1)
+    # One series alone still has to say whether it is the paper's.
+    keyed = len(legend) > 1 or any(one.legend_origin for one in legend.values())
+    width = columns * max(_WIDTH, *map(_heat_width, panels)) + _LEGEND * keyed
     wrapped = [
         line for text in content.caption for line in textwrap.wrap(text, int(width * _PER_INCH))
     ]
@@ -89,7 +91,7 @@ def draw(about: Entry, content: Content) -> Figure:
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
     figure.suptitle(f"{about.title}\n{about.source}")
-    if len(legend) > 1:
+    if keyed:
         handles = [
             Line2D([], [], label=textwrap.fill(text, 28), **_look(one, looks[one.label]))
             for text, one in legend.items()
@@ -145,6 +147,7 @@ def _panel(axes: Axes, panel: Panel, looks: Mapping[str, int]) -> None:
         xs, ys = [p.x + shift for p in series.points], [p.y for p in series.points]
         if series.look == "level":
             axes.axhline(ys[0], **look)
+            _mark_level(axes, series.points[0])
         elif series.look == "verticals":
             for x in xs:
                 axes.axvline(x, linewidth=1, **look)
@@ -166,6 +169,12 @@ def _panel(axes: Axes, panel: Panel, looks: Mapping[str, int]) -> None:
 def _value(axes: Axes, x: float, y: float) -> None:
     beside: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 7}
     axes.annotate(f"{y:,.3g}", (x, y), (0, 6), **beside)
+
+
+def _mark_level(axes: Axes, point: Point) -> None:
+    """What is written beside a point, at the right end of a line without one."""
+    where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": "right", "fontsize": 7}
+    axes.annotate(point.annotation, (1, point.y), (0, 3), textcoords="offset points", **where)
 
 
 def _annotate(axes: Axes, series: Series, colour: str) -> None:

@@ -145,6 +145,30 @@ def test_a_cell_of_a_map_shows_its_deviation_over_seeds():
     assert [text.get_text() for text in figure.axes[0].texts] == ["57.4\n±1.2\nL", "20.0"]
 
 
+def test_one_series_alone_says_whose_numbers_it_has():
+    """Below the paper's name, ours would else be taken for the paper's."""
+
+    def legend(**about_series):
+        series = Series("epsilon 3", (Point(1, 2.0),), Origin.OURS, **about_series)
+        panel = Panel("p", Axis("x"), Axis("y"), (series,))
+        with rc_context(RC):
+            figure = draw(about(), Content((panel,), ("Said.",)))
+        return [text.get_text() for one in figure.legends for text in one.get_texts()]
+
+    assert legend(legend_origin=True) == ["epsilon 3, ours"]
+    assert legend() == []
+
+
+def test_a_level_has_its_marks_at_its_end():
+    point = Point(float("nan"), 50.9, marks="LC")
+    series = (Series("first token", (point,), Origin.OURS, "level"),)
+    panel = Panel("p", Axis("x"), Axis("y"), series)
+    with rc_context(RC):
+        figure = draw(about(), Content((panel,), ("Said.",)))
+    (text,) = figure.axes[0].texts
+    assert (text.get_text(), text.xy) == ("LC", (1, 50.9))
+
+
 def test_numbers_of_a_map_are_read_on_its_own_colours():
     """Where two maps share their colours, one may be all dark: black would not be seen on it."""
     axes = Axis("x", names=("a", "b")), Axis("y", names=("c",))
