@@ -126,12 +126,18 @@ def _printed(cell: Cell, column: Column) -> str:
         return "-"
     text = number(cell.printed, column)
     if cell.std is not None:
-        text += f" ± {number(cell.std, column)}"
+        text += f" ± {_whole(cell.std, column)}"
     if cell.unexplained is not None:
-        text += f" ± {number(cell.unexplained, column)}?"
+        text += f" ± {_whole(cell.unexplained, column)}?"
     if cell.ci95 is not None:
-        text += f" [{number(cell.ci95[0], column)}, {number(cell.ci95[1], column)}]"
+        text += f" [{_whole(cell.ci95[0], column)}, {_whole(cell.ci95[1], column)}]"
     return text
+
+
+def _whole(value: float, column: Column) -> str:
+    """With the column's number of decimals, or more: some papers print more of a deviation."""
+    short = number(value, column)
+    return short if float(short) == value else f"{value:g}"
 
 
 def _ours(cell: Cell, value: float, column: Column) -> str:

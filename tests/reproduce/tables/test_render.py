@@ -9,9 +9,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from dpft.reproduce.papers import load
 from dpft.reproduce.tables.cells import fill
 from dpft.reproduce.tables.epsilons import EpsilonCell
-from dpft.reproduce.tables.record_index import make_index
+from dpft.reproduce.tables.plan import empty_plan
+from dpft.reproduce.tables.record_index import Index, make_index
 from dpft.reproduce.tables.render import FORMATS, show
 from dpft.reproduce.tables.render.latex import escaped
 from dpft.reproduce.tables.text_table import as_text_table, shown_extra
@@ -174,6 +176,12 @@ def test_on_a_narrow_terminal_columns_move_and_no_number_is_cut(filled, width):
     # Every block has the labels.
     assert table.count("GPT-3") == table.count("epsilon")
     assert width == 80 or (table.count("epsilon") > 1) is (width < 80)
+
+
+def test_a_deviation_is_shown_as_it_is_printed_with_more_digits_than_its_mean():
+    table = fill(empty_plan(load("he2022", "11a"), "paper"), Index())
+    for printed in ("63.1 ± 0.22", "67.8 ± 1.2", "63.7 ± 0.34"):
+        assert f"| {printed} ·" in FORMATS["markdown"](table)
 
 
 def test_what_the_paper_does_not_explain_is_shown_and_not_reckoned_with(tmp_path):
