@@ -90,7 +90,7 @@ def overview(groups: Sequence[Repeated]) -> dict[str, Any]:
             "many": "seeds" if _seeds(group) else "runs",
             "labels": [column[place] for column in before.values()],
             "numbers": [
-                *(str(group.mean(name) or "–") for name in names),
+                *(_mean(group, name) for name in names),
                 *(
                     ["–" if (value := constants[place]) is None else f"{value:.4f}"]
                     if with_constants
@@ -126,6 +126,15 @@ def overview(groups: Sequence[Repeated]) -> dict[str, Any]:
         "same": not different and len(runs) > 1,
         "more": more,
     }
+
+
+def _mean(group: Repeated, name: str) -> str:
+    """The mean of a score, and of how many runs where these are not the row's n: some diverge."""
+    mean = group.mean(name)
+    if mean is None:
+        return "–"
+    scored = group.score.n if group.score is not None else len(group.runs)
+    return f"{mean} (n = {mean.n})" if mean.n != scored else str(mean)
 
 
 def _columns(groups: Sequence[Repeated]) -> dict[str, list[str]]:

@@ -241,6 +241,15 @@ def test_seeds_are_one_row_with_mean_and_standard_error(tmp_path):
     assert "lower-rate 0.001 0.1000 – 1 3.000 4" in page.text
 
 
+def test_a_mean_that_lacks_a_diverged_run_says_so(tmp_path):
+    """Its other scores are there, and its perplexity is infinite: the mean is not over all."""
+    for seed, perplexity in enumerate((12.0, 14.0, None)):
+        one = record(0.6, settings=config(seed=seed))
+        one["scores"]["test"]["metrics"]["perplexity"] = perplexity
+        a_run(tmp_path / f"s{seed}", one)
+    assert "0.6000 ± 0.0000 – 13.00 ± 1.00 (n = 2) 3 3.000" in page_of(tmp_path).text
+
+
 def test_what_runs_wrote_for_one_prompt_stands_together(tmp_path):
     a_run(tmp_path / "a")
     a_run(tmp_path / "b", record(0.1, settings=config(optim__lr=0.001)))
