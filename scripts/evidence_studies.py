@@ -130,7 +130,7 @@ STUDIES = (
             "retrain": f"{rung('3m')} adapt=scratch",
         }, rates=("optim.lr=1e-3", "optim.lr=4e-3", "optim.lr=1.6e-2"), further={
             "smaller rung": ("optim.lr=2.5e-4",), "lora16": ("optim.lr=6.4e-2",),
-            "prefix": ("optim.lr=6.4e-2",),
+            "prefix": ("optim.lr=6.4e-2",), "rgp8": ("optim.lr=2.5e-4",),
         }, pilot="optim.epochs=1",
     ),
     Study(
