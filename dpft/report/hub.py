@@ -53,12 +53,15 @@ class Shape:
         hub: the name of the base on the hub; None: the one that the run knows, if any.
         classes: those that a classifier's adapter tells apart, whose base has another head.
         licence: what the hub calls it; None: that of the base, if it is known.
+        asked: Python, of ``tokenizer`` and a text, that asks as the training did; empty: as the
+            tokenizer's template does, or of an image its preprocessor.
     """
 
     base: str | None = None
     hub: str | None = None
     classes: tuple[str, ...] = ()
     licence: str | None = None
+    asked: str = ""
 
 
 WHOLE = Shape()
@@ -121,5 +124,11 @@ def loader(record: Mapping[str, Any], shape: Shape) -> str | None:
             f"from transformers import {name}",
             f'base = {name}.from_pretrained("{shape.base}"{given})',
             'model = PeftModel.from_pretrained(base, "FOLDER")',
+        ]
+    if shape.asked:
+        lines += [
+            "from transformers import AutoTokenizer",
+            'tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
+            f"inputs = {shape.asked}",
         ]
     return "\n".join(lines)

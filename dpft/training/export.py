@@ -10,7 +10,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from dpft.report.card import model_card
 from dpft.report.hub import Shape, licence_of, on_hub
 from dpft.runs.errors import disk_report
 from dpft.runs.finished import ADAPTER, CARD, MODEL
+from dpft.tasks.generation import Generation
 from dpft.training.trained import TrainedRun
 
 _ADAPTERS = ("lora", *VIRTUAL_TOKENS)
@@ -28,6 +29,9 @@ _ADAPTERS = ("lora", *VIRTUAL_TOKENS)
 _OF_WEIGHTS = ("config.json", "generation_config.json", "dpft.json")
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin")
 _CONFIG = "adapter_config.json"
+# Of a chat the tokenizer has the template; a text that is continued, or the turns of a persona's
+# dialogue, have no one source.
+_UNFRAMED = ("chat", "language_modeling", "personachat")
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ def plan_export(
         for name in listed
         if name.startswith(MODEL) and "/" not in name.removeprefix(MODEL)
     }
-    shape, written = Shape(licence=licence), {}
+    shape, written = Shape(licence=licence, asked=_asked(trained)), {}
     if adapter:
         # Where a prefix or prompt is, and where earlier versions kept LoRA.
         where = next((p for p in (ADAPTER, MODEL + ADAPTER) if p + _CONFIG in listed), None)
@@ -97,7 +101,7 @@ def plan_export(
             )
         config = json.loads((path / where / _CONFIG).read_text(encoding="utf-8"))
         named, hub = _base(trained, config) if base is None else (base, _on_hub(base))
-        shape = Shape(named, hub, trained.task.needs.classes, licence)
+        shape = replace(shape, base=named, hub=hub, classes=trained.task.needs.classes)
         files = {n: p for n, p in files.items() if n not in _OF_WEIGHTS and not _weights(n)}
         for name in listed:
             if name.startswith(where) and not name.endswith((_CONFIG, ".md")):
@@ -182,6 +186,28 @@ def _listed(path: Path) -> list[str]:
                 "itself: put it there"
             )
     return names
+
+
+def _asked(trained: TrainedRun) -> str:
+    """Python that asks the model as it was trained; see `dpft.report.hub.Shape`."""
+    task = trained.task
+    pipeline = trained.record.get("model", {}).get("pipeline")
+    if pipeline == "text-classification" and (longest := trained.run.task.get("max_length")):
+        return f"tokenizer(text, truncation=True, max_length={longest}, return_tensors='pt')"
+    if not isinstance(task, Generation) or task.name in _UNFRAMED:
+        return ""
+    frame = {"before": "", "after": "", "ends": True, **task.prompt_settings}
+    end = ""
+    if frame["ends"] and pipeline == "text-generation":  # an encoder's tokenizer ends the source
+        config = trained.path / MODEL / "tokenizer_config.json"
+        token = json.loads(config.read_text(encoding="utf-8"))["eos_token"]
+        end = token if isinstance(token, str) else token["content"]
+    pieces = (repr(frame["before"]), "source", repr(end + frame["after"]))
+    text = " + ".join(piece for piece in pieces if piece != "''")
+    apart = ""
+    if frame["before"].endswith(" "):  # which other tokenizers may join to the word behind it
+        apart = f"  # the training tokenized {frame['before']!r} by itself"
+    return f"tokenizer({text}, return_tensors='pt'){apart}"
 
 
 def _weights(name: str) -> bool:

@@ -124,6 +124,53 @@ def test_a_base_is_named_as_the_hub_does_or_not_at_all(path, name, licence):
         validate_repo_id(name)
 
 
+def _asked(folder, **text):
+    """What the Python of an exported card makes of a text: its inputs, and the model."""
+    code = (folder / "README.md").read_text().split("```")[1].removeprefix("python\n")
+    exec(code.replace("FOLDER", str(folder)), text)
+    return text["inputs"], text["model"], text["tokenizer"]
+
+
+def test_the_card_asks_a_model_as_the_training_did(tmp_path, monkeypatch):
+    """Who has the folder alone does not know what stood behind a source."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"cafe {n},serves {'tea' if n % 2 else 'soup'} {n}" for n in range(24)]
+    Path("rows.csv").write_text("\n".join(["source,target", *rows]) + "\n")
+    words = [
+        "task=text2text", "task.source=auto", "task.train_file=rows.csv", "task.test_share=0.25",
+        "task.before=Say:", "task.after=' Answer:'", "model=tiny", "optim.lr=0.01",
+        "decode=greedy", "decode.max_new_tokens=5",
+    ]  # fmt: skip
+    run = run_experiment(settings(tmp_path / "runs", *words)).path
+    said = " ".join(invoke("export", run, "--to", "home").output.split())
+    assert "tokenizer('Say:' + source + '<|endoftext|> Answer:', return_tensors='pt')" in said
+    Path("new.csv").write_text("source\ncafe 7\n")
+    invoke("predict", run, "new.csv", "--out", "out.jsonl")
+    inputs, model, tokenizer = _asked(Path("home"), source="cafe 7")
+    written = model.generate(**inputs, max_new_tokens=5, do_sample=False)
+    text = tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert text.strip() == json.loads(Path("out.jsonl").read_text())["prediction"]
+    assert text.strip()
+
+
+def test_the_card_cuts_what_a_classifier_reads_where_the_training_did(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"the film is {word}{n},{LIKED[word]}" for n in range(12) for word in LIKED]
+    Path("rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    words = ("task=classification", "task.source=auto", *OWN_ROWS, "task.max_length=8")
+    run = run_experiment(settings(tmp_path / "runs", *words)).path
+    invoke("export", run, "--to", "home")
+    text = "a fine film " + "and nothing works in it " * 9
+    Path("new.csv").write_text(f"text\n{text}\n")
+    invoke("predict", run, "new.csv", "--probabilities", "--out", "out.jsonl")
+    inputs, model, _ = _asked(Path("home"), text=text)
+    assert inputs["input_ids"].shape == (1, 8)
+    told = json.loads(Path("out.jsonl").read_text())
+    (likely,) = model(**inputs).logits.softmax(1).tolist()
+    for place, name in model.config.id2label.items():
+        assert math.isclose(likely[place], told[f"probability_{name}"], rel_tol=1e-5)
+
+
 def test_only_what_the_run_wrote_leaves_and_no_link(made, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
