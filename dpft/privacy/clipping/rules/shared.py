@@ -110,7 +110,8 @@ def _relative(
     """Biases of all pairs of positions, ``(R, H, T, T)``, as T5 gives them to its later layers."""
     if len(args) != 1 or not trains(module.relative_attention_bias, "weight"):
         return None
-    if any(kwargs.get(n) is not None for n in ("position_bias", "past_key_values")):
+    past = kwargs.get("past_key_values")  # a decoder makes an empty one, unless told not to
+    if kwargs.get("position_bias") is not None or (past is not None and past.get_seq_length()):
         return None
     places = torch.arange(args[0].shape[1], device=args[0].device)
     buckets = module._relative_position_bucket(
