@@ -22,6 +22,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
     RobertaConfig,
     RobertaForMaskedLM,
     T5Config,
@@ -181,6 +183,21 @@ HEADS = {
     "number": lambda: BertForSequenceClassification(BertConfig(**BERT, num_labels=1)),
     "span": lambda: BertForQuestionAnswering(BertConfig(**BERT)),
     "causal": gpt2,
+    "labels that the model shifts": lambda: M2M100ForConditionalGeneration(
+        M2M100Config(
+            vocab_size=VOCAB,
+            d_model=8,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=8,
+            decoder_ffn_dim=8,
+            max_position_embeddings=16,
+            pad_token_id=0,
+            decoder_start_token_id=2,
+        )
+    ),
     "encoder-decoder": lambda: T5ForConditionalGeneration(
         T5Config(
             vocab_size=VOCAB,

@@ -114,11 +114,12 @@ def _tokens(model: nn.Module, inputs: Inputs) -> Tensor:
 
 
 def _encoder_decoder(model: nn.Module, inputs: Inputs) -> Tensor:
-    given = dict(inputs)
-    if "decoder_input_ids" not in given:
-        shift: Any = _unwrapped(model)
-        given["decoder_input_ids"] = shift.prepare_decoder_input_ids_from_labels(given["labels"])
-    return _tokens(model, given)
+    if "decoder_input_ids" in inputs:
+        return _tokens(model, inputs)
+    shift = getattr(_unwrapped(model), "prepare_decoder_input_ids_from_labels", None)
+    if shift is None:  # of M2M100 and Blenderbot the forward shifts the labels
+        return _mean(_logits(model, inputs), inputs["labels"])
+    return _tokens(model, {**inputs, "decoder_input_ids": shift(inputs["labels"])})
 
 
 def _classes(model: nn.Module, inputs: Inputs) -> Tensor:
