@@ -152,6 +152,7 @@ class Refusal(NamedTuple):
 _COUPLES = "a record's gradient would depend on the others of its batch"
 _OUR_LOSS = "the loss is formed here, one number for each record; give per_example_loss="
 _OWN_LOOP = "several processes: use dpft train with torchrun, or one process"
+_STAYS_HALF = "evaluate() leaves the model in half precision, to be trained or saved so"
 _ROUNDED = "records would be rounded by the shapes of their microbatch, and so by one another"
 
 REFUSALS = (
@@ -168,6 +169,8 @@ REFUSALS = (
     Refusal("auto_find_batch_size", (False,), "the microbatch is part of what a replay repeats"),
     Refusal("fp16", (False,), _ROUNDED),
     Refusal("bf16", (False, None), _ROUNDED),
+    Refusal("bf16_full_eval", (False,), _STAYS_HALF),
+    Refusal("fp16_full_eval", (False,), _STAYS_HALF),
     Refusal("torch_compile", (False,), "hooks would not see the layers"),
     Refusal("use_liger_kernel", (False,), "it replaces layers and losses"),
     Refusal("activation_offloading", (False,), "its hooks are bypassed here"),
