@@ -506,6 +506,12 @@ _VALUES = {
 }
 
 
+def test_a_threshold_of_trainer_that_it_cannot_compare_is_refused():
+    """It would fail in the first step, after that was spent."""
+    given = SimpleNamespace(optim="sgd", report_to=[], max_grad_norm=None)
+    assert refused(given, PRIVACY)[0].startswith("max_grad_norm=None")
+
+
 @pytest.mark.parametrize("name", [refusal.name for refusal in REFUSALS])
 def test_arguments_that_break_the_guarantee_are_refused_by_name(name):
     given = SimpleNamespace(optim="sgd", report_to=[], **{name: _VALUES.get(name, True)})

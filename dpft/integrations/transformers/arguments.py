@@ -156,7 +156,7 @@ _STAYS_HALF = "evaluate() leaves the model in half precision, to be trained or s
 _ROUNDED = "records would be rounded by the shapes of their microbatch, and so by one another"
 
 REFUSALS = (
-    Refusal("max_grad_norm", (0, 0.0, None), "it clips the batch; records have threshold="),
+    Refusal("max_grad_norm", (0, 0.0), "it clips the batch; records have threshold="),
     Refusal("packing", (False,), "a row would hold parts of several records"),
     Refusal("padding_free", (False,), "the records of a batch would become one row"),
     Refusal("neftune_noise_alpha", (None, 0), f"its noise scales with the padding: {_COUPLES}"),
