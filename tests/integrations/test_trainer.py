@@ -604,7 +604,32 @@ class PrivateOwnSampler(PrivacyMixin, OwnSampler):
     pass
 
 
-@pytest.mark.parametrize("kind", [OwnLoss, Beneath, PrivateOwnSampler])
+class OwnStep(Trainer):
+    def training_step(self, *args, **kwargs):
+        raise AssertionError
+
+
+class PrivateOwnStep(PrivacyMixin, OwnStep):
+    pass
+
+
+class OwnLoader(Trainer):
+    def get_train_dataloader(self):
+        raise AssertionError
+
+
+class PrivateOwnLoader(PrivacyMixin, OwnLoader):
+    pass
+
+
+class OwnInputs(PrivateTrainer):
+    def _prepare_inputs(self, inputs):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    "kind", [OwnLoss, Beneath, PrivateOwnSampler, PrivateOwnStep, PrivateOwnLoader, OwnInputs]
+)
 def test_methods_that_would_go_round_the_mixin_are_refused(tmp_path, kind):
     with pytest.raises(ConfigError, match=kind.__name__):
         trainer_of(tmp_path, kind=kind)

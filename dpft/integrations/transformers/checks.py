@@ -18,7 +18,8 @@ _LOGGER = logging.getLogger(__name__)
 # What the mixin takes the place of. A subclass that overrides it would be run instead of it, or
 # its own version not at all.
 _OURS = ("get_train_dataloader", "training_step", "train", "log")
-_UNUSED = ("compute_loss", "_get_train_sampler", "get_batch_samples")
+_UNUSED = ("compute_loss", "_get_train_sampler", "get_batch_samples", "_prepare_inputs")
+_REPLACED = ("get_train_dataloader", "training_step")  # of the Trainer beneath
 
 
 def refuse(lines: Sequence[str]) -> None:
@@ -72,8 +73,11 @@ def of_trainer(trainer: Any, mixin: type, privacy: PrivacyArguments) -> list[str
     lines += [
         f"{kind.__name__}.{name}: it would not be called. Losses are given by per_example_loss=, "
         "batches are drawn here"
-        for name in _UNUSED
-        if not _of_libraries(getattr(kind, name, None))
+        for name, found in (
+            *((name, getattr(kind, name, None)) for name in _UNUSED),
+            *((name, getattr(super(mixin, kind), name)) for name in _REPLACED),
+        )
+        if not _of_libraries(found)
     ]
     return lines
 
