@@ -485,6 +485,7 @@ def test_logs_have_epsilon_and_no_losses(tmp_path):
 
     card = trainer.privacy.card()
     assert "Anyone who knows the seed" in card  # can take the noise away
+    assert "| Records of a batch, on average | 6 (`train_batch_size` is a microbatch's) |" in card
     with pytest.raises(ConfigError, match="private/"):
         trainer.push_to_hub()
 

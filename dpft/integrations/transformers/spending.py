@@ -146,7 +146,11 @@ class Spending(Closing):
         """The section on privacy of a model card, as Markdown."""
         made = self.guarantee()
         clip = {"style": self.arguments.style, **self.arguments.clipping}
-        rows = mechanism_rows(self.mechanism.to_dict(), {"clip": clip}, self.arguments.noise_seed)
+        batch = f"{self.mechanism.batch_size:,} (`train_batch_size` is a microbatch's)"
+        rows = [
+            ("Records of a batch, on average", batch),
+            *mechanism_rows(self.mechanism.to_dict(), {"clip": clip}, self.arguments.noise_seed),
+        ]
         open_ends = [*made.not_covered, *made.caveats]
         if self.arguments.log_private:
             open_ends.insert(0, _LOSSES_LOGGED)
