@@ -62,13 +62,23 @@ class TextToText(Generation, OwnData):
         return super().objective(loaded)
 
     def doubts(self, loaded: LoadedModel) -> Sequence[str]:
-        if not self.ends or getattr(loaded.text_tokenizer, "chat_template", None) is None:
-            return ()
-        return (
-            "the model has a chat template, and task.ends=true puts its end token behind the "
-            "source, where it has learned to end an answer; type task.ends=false with a delimiter, "
-            "such as 'task.after=\" Answer:\"', or task=chat for conversations",
-        )
+        from dpft.tasks.objectives.tokens import joins
+
+        found = list[str]()
+        if self.before.endswith(" ") and joins(loaded.text_tokenizer):
+            found.append(
+                f"task.before={self.before!r} ends in a space, which is a token by itself here and "
+                "a part of the next word in all else that the model has read, so that a source "
+                "begins as if within a word; expected a line break at the end: type "
+                f"""$'task.before="{self.before.rstrip()}\\n"'"""
+            )
+        if self.ends and getattr(loaded.text_tokenizer, "chat_template", None) is not None:
+            found.append(
+                "the model has a chat template, and task.ends=true puts its end token behind the "
+                "source, where it has learned to end an answer; type task.ends=false with a "
+                "delimiter, such as 'task.after=\" Answer:\"', or task=chat for conversations"
+            )
+        return found
 
     @property
     def prompt_settings(self) -> Mapping[str, Any]:

@@ -211,6 +211,16 @@ def test_an_end_token_behind_a_chat_model_s_source_is_warned_of(tmp_path, capsys
         assert "task.ends" not in capsys.readouterr().err
 
 
+def test_an_instruction_that_ends_in_a_space_is_warned_of(tmp_path, capsys):
+    """The space would be a token by itself, and the word behind it one without its space."""
+    words = ("task=text2text", "task.limit_train=12", "model=tiny", "task.max_length=64")
+    with ready(settings(tmp_path, *words, "task.before='Say: '")):
+        said = " ".join(capsys.readouterr().err.split())
+        assert """type $'task.before="Say:\\n"'""" in said
+    with ready(settings(tmp_path, *words, 'task.before="Say:\n"', "name=other")):
+        assert "task.before" not in capsys.readouterr().err
+
+
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert device_of("auto") == device_of("cpu") == torch.device("cpu")
