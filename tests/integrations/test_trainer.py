@@ -249,6 +249,40 @@ def test_a_records_loss_is_what_the_model_says_of_it_alone(head):
 # --- resuming -------------------------------------------------------------------------------------
 
 
+def _classes(records):
+    batch = collate(records)
+    return batch | {"labels": torch.tensor([r["input_ids"][0] % 3 for r in records])}
+
+
+def _of_classes(model, inputs):
+    logits = model(inputs["input_ids"], inputs["attention_mask"]).logits
+    return nn.functional.cross_entropy(logits, inputs["labels"], reduction="none")
+
+
+OWN_LOSS = {"collator": _classes, "per_example_loss": _of_classes}
+
+
+@pytest.mark.parametrize(("head", "more"), [("causal", {}), ("classes", OWN_LOSS)])
+def test_a_trainer_that_was_interrupted_goes_on_in_the_same_process(tmp_path, head, more):
+    """Saving and evaluating note things in the model's configuration: its class, its problem."""
+    trainer = trainer_of(
+        tmp_path,
+        HEADS[head](),
+        eval_dataset=Texts(changed=range(24)),
+        max_steps=4,
+        save_strategy="steps",
+        save_steps=2,
+        callbacks=[StopAt(3)],
+        **more,
+    )
+    with pytest.raises(KilledError):
+        trainer.train()
+    trainer.evaluate()
+    trainer.pop_callback(StopAt)
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.privacy.steps_spent == 4
+
+
 SAVED = {"save_strategy": "steps", "save_steps": 2, "activation_checkpointing": True}
 
 

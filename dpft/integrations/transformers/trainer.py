@@ -78,8 +78,9 @@ _DECISIVE = (
 )
 
 
-# Of a model's configuration what says where it lay, and who wrote it.
-_INCIDENTAL = ("_name_or_path", "name_or_path", "transformers_version")
+# Of a model's configuration what says where it lay, and who wrote it; and what saving writes there
+# of the model's own class and numbers.
+_INCIDENTAL = ("_name_or_path", "name_or_path", "transformers_version", "architectures", "dtype")
 
 
 class PrivacyMixin:
@@ -259,7 +260,9 @@ class PrivacyMixin:
                 "optimizer": self._given,
                 "style": arguments.style,
                 "clipping": {name: _plain(x) for name, x in arguments.clipping.items()},
-                "forward": _forward(model, loss, trainer.data_collator),
+                "forward": _forward(
+                    model, loss, trainer.data_collator, own_loss=self._loss is not None
+                ),
             },
         )
         trained = {id(parameter) for parameter in self._clipper.parameters.values()}
@@ -490,13 +493,15 @@ def _mark(model: Any, spending: Spending) -> None:
         setattr(inner, _SAID, (spending.folder, spending.ancestry, tuple(spending.descent())))
 
 
-def _forward(model: Any, loss: Any, collate: Any) -> dict[str, str]:
+def _forward(model: Any, loss: Any, collate: Any, own_loss: bool) -> dict[str, str]:
     """What a record's loss follows from beside the weights: a repeated step must have had the same.
 
     On a CPU the digest of a step would tell; on a GPU there is none.
     """
     config = model.config.to_dict() if hasattr(model, "config") else {}
     told = {name: config[name] for name in sorted(config) if name not in _INCIDENTAL}
+    if own_loss and "problem_type" in told:  # a forward with labels, as in evaluate(), fills it in
+        told["problem_type"] = None
     text = re.sub(r" at 0x[0-9a-f]+", "", f"{model!r}\n{told!r}")
     return {
         "model": hashlib.sha256(text.encode()).hexdigest()[:16],
