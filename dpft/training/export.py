@@ -32,6 +32,8 @@ _CONFIG = "adapter_config.json"
 # Of a chat the tokenizer has the template; a text that is continued, or the turns of a persona's
 # dialogue, have no one source.
 _UNFRAMED = ("chat", "language_modeling", "personachat")
+# In a folder that a process is writing, or was when it was killed.
+_UNFINISHED = ".unfinished"
 
 
 @dataclass(frozen=True)
@@ -121,20 +123,31 @@ def plan_export(
 def export(plan: Plan, folder: Path) -> None:
     """Write what was planned into a folder, which is made.
 
+    What a process was writing when it ended is written anew, whatever it was.
+
     Raises:
-        ConfigError: if something is in it.
+        ConfigError: if something else is in it.
         DataError: if it cannot be written.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    mark = folder / _UNFINISHED
+    taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    if taken and not mark.is_file():
         raise ConfigError(f"{folder} exists; give an empty or a new folder: --to FOLDER")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        for left in [path for path in folder.iterdir() if path.is_file() and path != mark]:
+            left.unlink()
         for name, source in plan.files.items():
             shutil.copyfile(source, folder / name)
         for name, text in plan.written.items():
             (folder / name).write_text(text, encoding="utf-8")
+        mark.unlink()
     except OSError as error:
-        raise DataError(f"cannot write {folder}: {disk_report(folder.parent, error)}") from error
+        raise DataError(
+            f"cannot write {folder}: {disk_report(folder.parent, error)}. Free some space and type "
+            "the same command again"
+        ) from error
 
 
 def preprocessor(config: Mapping[str, Any], size: int | None) -> str:

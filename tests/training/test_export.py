@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import math
+import shutil
 import stat
 from pathlib import Path
 from types import SimpleNamespace
@@ -199,6 +200,27 @@ def test_what_cannot_be_taken_home_is_refused_by_name(made, tmp_path):
     done = invoke("export", made, "--gguf", "--base", "ann/tiny", "--to", tmp_path / "x")
     assert "type --merge too" in done.output
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("stop", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_an_export_that_was_broken_off_is_begun_anew(made, tmp_path, monkeypatch, stop):
+    def full(source, target):
+        Path(target).write_bytes(b"half")
+        raise stop
+
+    adapter = ("export", made, "--base", "ann/tiny", "--to", tmp_path / "x")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", full)
+        done = invoke("export", made, "--merge", "--to", tmp_path / "x")
+    assert done.exit_code in (2, 130)
+    assert "the same command" in done.output
+    assert any((tmp_path / "x").iterdir())
+    for folder in (tmp_path / "x", tmp_path / "y"):  # another one than was begun leaves no rest
+        done = invoke(*adapter[:-1], folder)
+        assert done.exit_code == 0, done.output
+    left, right = ({p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in "xy")
+    assert left == right
+    assert "exists; give an empty" in invoke(*adapter).output
 
 
 def test_gguf_is_by_llama_cpps_converter_or_says_what_to_type(made, tmp_path, monkeypatch):
