@@ -146,7 +146,8 @@ def _downstream(
     from dpft.training.run import run_experiment
 
     where = path.resolve()
-    name = f"{where.name}-on-{made.file.stem}"
+    # By their digest: other records in a file of the same name are another run's.
+    name = f"{where.name}-on-{made.file.stem}-{made.side['sha256'][:8]}"
     words = words_on(trained.run, made.file, len(made.texts), overrides)
     words += [f"runs_dir={where.parent}", f"name={name}"]
     run = parse(compose(words))

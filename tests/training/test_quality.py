@@ -219,10 +219,28 @@ def test_a_model_is_trained_on_them_and_scored_on_real_records(story):
     record = json.loads((path / "record.json").read_text())
     assert found["real"] == record["scores"]["test"]["metrics"]["perplexity"]
     assert found["covered"] == "no: held-out"
-    made = json.loads((path.parent / "patients-on-train/record.json").read_text())
+    (file,) = path.parent.glob("patients-on-train-*/record.json")
+    made = json.loads(file.read_text())
     assert found["synthetic"] == made["scores"]["test"]["metrics"]["perplexity"]
     assert made["mechanism"] is None
     assert "synthetic training records" in made["labels"]
+
+
+def test_other_records_of_the_same_name_are_trained_on_and_not_taken_for_known(story, tmp_path):
+    path, *_ = story
+    for n in (4, 6):
+        for file in tmp_path.iterdir():
+            file.unlink()
+        made = invoke("generate", path, f"n={n}", f"seed={n}", f"out={tmp_path}/some.jsonl")
+        assert made.exit_code == 0, made.output
+        result = invoke(
+            *("quality", path, "--file", tmp_path / "some.jsonl", "--encoder", "none", "--train"),
+            *("optim.steps=1", "optim.batch_size=2", "decode=greedy", "decode.max_new_tokens=4"),
+            "threads=1",
+        )
+        assert result.exit_code == 0, result.output
+    records = [json.loads(f.read_text()) for f in path.parent.glob("*-on-some*/record.json")]
+    assert sorted(one["dataset"]["counts"]["train"] for one in records) == [4, 6]
 
 
 def test_scores_of_another_decoding_are_left_out(story):
