@@ -43,6 +43,9 @@ def save_model(loaded: LoadedModel, folder: Path, adapter: Path | None = None) -
         loaded: the model.
         folder: for it.
         adapter: for what LoRA learned, as peft keeps it; None: it is in the model alone.
+
+    Raises:
+        OSError, SafetensorError: a file cannot be written.
     """
     if hasattr(loaded.model, "peft_config"):
         _save_adapted(loaded, folder, adapter)
@@ -56,7 +59,13 @@ def save_model(loaded: LoadedModel, folder: Path, adapter: Path | None = None) -
         loaded.model.save_pretrained(folder)
     if loaded.tokenizer is not None:
         loaded.settle_tokenizer()
-        loaded.tokenizer.save_pretrained(folder)
+        try:
+            loaded.tokenizer.save_pretrained(folder)
+        except Exception as error:
+            if type(error) is not Exception:
+                raise
+            # The library in Rust has no other type for a file that it cannot write.
+            raise OSError(str(error)) from error
 
 
 def load_saved(settings: Model, needs: Needs, seed: int, folder: Path) -> LoadedModel:

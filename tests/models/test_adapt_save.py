@@ -81,6 +81,12 @@ def test_a_stranger_loads_an_ordinary_model(name, tmp_path):
     assert set(stranger.state_dict()) == set(plain.state_dict())
 
 
+def test_a_full_disk_is_told_of_as_such_by_the_tokenizer_too(tmp_path):
+    (tmp_path / "tokenizer.json").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device"):
+        save_model(moved("full"), tmp_path)
+
+
 def test_an_untied_head_is_saved_with_the_adapter_merged(tmp_path):
     loaded = moved("lora", Model("tiny", "bundled:tiny", tied=False))
     with torch.no_grad():
