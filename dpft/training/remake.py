@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,9 @@ def is_whole(
 
 
 def others(run: Run, found: Sequence[runs.Damage], path: Path) -> dict[str, dict[str, Any]]:
-    """What ``dpft decode`` and ``dpft score`` added to a finished run, for a record made again.
+    """What ``dpft decode``, ``score`` and ``eval`` added to a record that is made again.
+
+    Of a finished run that is damaged, or of one that was trained and stopped before its end.
 
     Args:
         run: the settings.
@@ -67,15 +70,17 @@ def others(run: Run, found: Sequence[runs.Damage], path: Path) -> dict[str, dict
         path: of the run.
 
     Returns:
-        Sections for `dpft.runs.update_record`. Where the record is lost, so are those scores.
+        Sections of a record. Where the record is lost, so are those scores.
     """
     damaged = {damage.name for damage in found}
     marker = runs.read_marker(path)
-    if marker is None:
-        return {}
-    record = {} if RECORD in damaged else runs.read_record(path)
+    record: dict[str, Any] = {}
+    if RECORD not in damaged:
+        # Of a run that is not finished there may be none.
+        with suppress(runs.RecordError) if marker is None else nullcontext():
+            record = runs.read_record(path)
     scores, generations = record.get("scores", {}), dict(record.get("generations", {}))
-    for name in marker.files:
+    for name in marker.files if marker else ():
         if name.startswith(GENERATIONS) and name not in damaged:
             generations.setdefault(Path(name).name.removesuffix(".jsonl"), name)
     sections = {"scores": scores, "generations": generations}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from dpft import runs
 from dpft.config.defaults import origin_in_words
 from dpft.config.errors import ConfigError, DpftError
+from dpft.config.published import with_part_labels
 from dpft.config.schema import Run
 from dpft.models.load import LoadedModel
 from dpft.models.save import save_model
@@ -30,6 +31,7 @@ from dpft.tasks.objectives.base import Prediction
 from dpft.training.predictions import predict, score_file, write_predictions
 from dpft.training.progress import Progress
 from dpft.training.recording import forget_peak, make_record
+from dpft.training.remake import is_whole, others
 from dpft.training.session import Session
 from dpft.training.setup import Prepared, device_of, prepare
 from dpft.training.trackers import Guarded, tracking
@@ -96,14 +98,11 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
     # Begun again by torchrun, the same words mean to go on with what they began.
     force = run.force and not restarted()
     with runs.RunDirectory.open(path, run.identity(), text, force=force) as directory:
-        damaged, added = directory.damages(), {}
-        if directory.is_done:
-            from dpft.training.remake import is_whole, others
-
-            if is_whole(run, text, directory, damaged):
-                cohort.from_first((True, 0))
-                return Outcome(path, runs.read_record(path), already_done=True)
-            added = others(run, damaged, path)
+        damaged = directory.damages()
+        if directory.is_done and is_whole(run, text, directory, damaged):
+            cohort.from_first((True, 0))
+            return Outcome(path, runs.read_record(path), already_done=True)
+        added = others(run, damaged, path)
         # Several runs may share a process.
         torch.set_num_threads(run.threads or _THREADS)
         cohort.from_first((False, torch.get_num_threads()))
@@ -121,7 +120,7 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
 
                     run = with_microbatch(run, directory, progress)
                 prepared = prepare(run, load_task(run.task), directory, progress, cohort)
-                loaded = _train_stage(run, prepared, directory, progress, tracker)
+                loaded = _train_stage(run, prepared, directory, progress, tracker, added)
             except Exception as error:
                 # Whatever it was: with nothing spent, the folder would tell of no run.
                 directory.discard_unused()
@@ -131,8 +130,6 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
                     raise _not_made_again(error, damaged) from error
                 raise
             _decode_stage(run, prepared, loaded, directory, progress, tracker)
-        if added:
-            runs.update_record(directory, **added)
         record = runs.read_record(path)
         write_card(directory.model, record)
         directory.mark_done()
@@ -145,6 +142,7 @@ def _train_stage(
     directory: runs.RunDirectory,
     progress: Progress,
     tracker: Guarded,
+    added: Mapping[str, Mapping[str, Any]],
 ) -> LoadedModel:
     with Session(run, prepared, directory, progress, tracker) as session:
         directory.keep_config()
@@ -169,6 +167,9 @@ def _train_stage(
             asked = prepared.planted.scores(prepared.objective, model, size)
         measured["scores"] = {"canaries": asked}
     record = make_record(run, prepared, directory, session.seconds, measured)
+    for section, content in added.items():
+        record[section] = {**content, **record.get(section, {})}
+    record["labels"] = with_part_labels(record)
     write_card(directory.model, record)
     write_lineage(directory.model, record)
     for folder in filter(Path.is_dir, (directory.model, directory.adapter)):

@@ -175,6 +175,21 @@ def test_what_else_was_decoded_stays_in_a_record_that_is_made_again(path: Path) 
     assert again(path)
 
 
+def test_what_was_decoded_before_the_run_was_finished_stays(path: Path, monkeypatch) -> None:
+    """As is advised where the run's own decoding runs out of memory; also if it does so again."""
+    score_run(path)
+    scores = runs.read_record(path)["scores"]
+    assert len(scores) == 2
+    (path / "DONE").unlink()
+    with monkeypatch.context() as patch:
+        patch.delattr("dpft.training.run._decode_stage")
+        with pytest.raises(NameError):
+            again(path)
+    assert "test-max_new_tokens=2" in runs.read_record(path)["scores"]
+    assert not again(path)
+    assert runs.read_record(path)["scores"] == scores
+
+
 def test_resuming_checks_as_the_same_command_does(path: Path) -> None:
     gone(path / "model")
     words = [f"resume={path}"]
