@@ -153,14 +153,6 @@ def _train_stage(
         if session.evaluation:
             measured["evaluation"] = session.evaluation
         loaded = session.whole_model()
-    try:
-        save_model(loaded, directory.model, directory.adapter)
-    except (OSError, SafetensorError) as error:
-        raise runs.RunError(
-            f"could not save the model in {directory.model}: "
-            f"{runs.disk_report(directory.path, error)}. Nothing is lost: free some space and run "
-            "the same command again, which goes on from the last checkpoint"
-        ) from error
     if prepared.planted is not None:
         with progress.phase("asking for secrets", None):
             model, size = loaded.model, run.decode.batch_size
@@ -170,8 +162,18 @@ def _train_stage(
     for section, content in added.items():
         record[section] = {**content, **record.get(section, {})}
     record["labels"] = with_part_labels(record)
+    try:
+        # First, or a kill would leave weights that do not say what they were trained on.
+        directory.model.mkdir(exist_ok=True)
+        write_lineage(directory.model, record)
+        save_model(loaded, directory.model, directory.adapter)
+    except (OSError, SafetensorError) as error:
+        raise runs.RunError(
+            f"could not save the model in {directory.model}: "
+            f"{runs.disk_report(directory.path, error)}. Nothing is lost: free some space and run "
+            "the same command again, which goes on from the last checkpoint"
+        ) from error
     write_card(directory.model, record)
-    write_lineage(directory.model, record)
     for folder in filter(Path.is_dir, (directory.model, directory.adapter)):
         runs.fsync_tree(folder)  # before anything says that the model is there
     runs.write_record(directory, record)

@@ -227,6 +227,24 @@ def test_a_disk_that_is_full_when_the_model_is_saved(tmp_path, finished, monkeyp
     assert (outcome.path / weights).read_bytes() == (finished.path / weights).read_bytes()
 
 
+def test_weights_say_what_they_were_trained_on_from_the_first_moment(
+    tmp_path, quick_scores, monkeypatch
+):
+    """Or a run that trains them further would not say that the two costs add up."""
+
+    def killed(loaded, *folders):
+        save_model(loaded, *folders)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpft.training.run.save_model", killed)
+    settings = parse(config(tmp_path, "name=one"))
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(settings)
+    base = Model("base", str(tmp_path / "one/model"))
+    labels = load_model(base, Needs("causal"), seed=0).labels
+    assert any(label.startswith("base trained before on e2e") for label in labels)
+
+
 def test_the_model_is_on_disk_before_anything_says_so(tmp_path, quick_scores, monkeypatch):
     events = []
     synced, marked = runs.fsync_tree, runs.write_record
