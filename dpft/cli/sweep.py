@@ -221,14 +221,16 @@ def _show_plan(plan: Plan, folder: SweepFolder) -> None:
 
 
 def _show_cost(rows: Sequence[Row], searched: bool) -> None:
-    """What the runs cost together, if several are private and done."""
+    """What the runs cost together, if several are private and done, and what others have spent."""
+    from dpft.report.cost import remarks, unfinished
     from dpft.runs.record import read_record
 
+    others = [row for row in rows if row.state != DONE and row.point.private and row.step]
+    for remark in unfinished({row.label: row.epsilon for row in others}):
+        warn(f"\n{remark}")
     done = [row.point.path for row in rows if row.state == DONE and row.point.private]
     if len(done) < 2:
         return
-    from dpft.report.cost import remarks
-
     records = []
     for path in done:
         try:

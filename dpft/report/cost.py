@@ -42,6 +42,20 @@ def remarks(records: Sequence[Mapping[str, Any]], searched: bool = False) -> lis
     return [_remark(noun, each, searched) for (_, noun), each in groups.items() if len(each) > 1]
 
 
+def unfinished(spent: Mapping[str, float | None]) -> list[str]:
+    """What runs without a record add to the costs of others: `remarks` knows nothing of them.
+
+    Args:
+        spent: epsilon that each has spent by RDP, by what tells the runs apart.
+    """
+    return [
+        f"{name} is not finished and counts in no total: the steps in its ledger have spent "
+        f"epsilon {up(epsilon)} (by RDP), which adds to what is released of runs on the same "
+        "records."
+        for name, epsilon in spent.items()
+    ]
+
+
 def composed(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     """Epsilon and delta of releasing what all the runs released.
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dpft.privacy.accounting import Trials, epsilon_rdp, run_curve
-from dpft.report.cost import composed, remarks
+from dpft.report.cost import composed, remarks, unfinished
 from tests.runs.example import example_guarantee, without_privacy
 
 DELTA = 1e-5
@@ -149,3 +149,10 @@ def test_a_search_over_what_is_spent_is_called_unproven():
     assert "not proven" not in remarks(alike, searched=True)[0]
     assert "not proven" not in remarks(unlike)[0]
     assert "is then not proven" in remarks(unlike, searched=True)[0]
+
+
+def test_runs_without_a_record_are_told_of_by_what_they_have_spent():
+    said = unfinished({"optim.lr=9": 1.2341, "optim.lr=8": None})
+    assert said[0].startswith("optim.lr=9 is not finished")
+    assert "have spent epsilon 1.235 (by RDP), which adds" in said[0]
+    assert "no finite number" in said[1]

@@ -109,6 +109,22 @@ def test_a_guarantee_that_an_audit_refuted_stays_an_error(folder, tmp_path):
     assert "do not release" in row.error
 
 
+def test_what_unfinished_runs_have_spent_is_told_beside_the_cost(folder, tmp_path, capsys):
+    points = [point(tmp_path, seed) for seed in range(3)]
+    describe(folder, *points)
+    for one, steps in zip(points, (3, 0, 2), strict=True):
+        ledger(one.path, steps)
+        Journal(folder.journal).add(started(folder, one, pid=NOBODY))
+    Journal(folder.journal).add(Event(events.DIVERGED, points[2].digest, error="not finite"))
+    sweep._show_cost(States(folder).rows(), searched=False)
+    told = capsys.readouterr().out.strip().splitlines()
+    assert [line.partition(" (by RDP)")[0] for line in told if line] == [
+        f"seed={seed} is not finished and counts in no total: the steps in its ledger have spent "
+        f"epsilon {epsilon}"
+        for seed, epsilon in ((0, "1.500"), (2, "1.000"))
+    ]
+
+
 class Ended:
     """In place of Hydra's process: it has ended with an error."""
 

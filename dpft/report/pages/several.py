@@ -206,10 +206,12 @@ def _spent_by(run: Gathered) -> tuple[str, str, float | None]:
 
 
 def together(runs: Sequence[Gathered], searched: bool) -> list[str]:
-    """What releasing all of the runs, or the best one, costs."""
-    from dpft.report.cost import remarks
+    """What releasing all of the runs, or the best one, costs; and what unfinished ones add."""
+    from dpft.report.cost import remarks, unfinished
 
-    return remarks([r.record for r in runs if r.record is not None and r.private], searched)
+    others = {r.name: r.entries[-1].get("epsilon_rdp") for r in runs if not r.record and r.entries}
+    records = [r.record for r in runs if r.record is not None and r.private]
+    return remarks(records, searched) + unfinished(others)
 
 
 def _short(run: Gathered, options: Options) -> list[Section]:

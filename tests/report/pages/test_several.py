@@ -95,6 +95,8 @@ def test_curves_are_laid_over_each_other_and_costs_composed(runs):
     assert "Mean loss of the batch" in private.text
     assert "Mean loss" not in public.text
     assert "do not publish" in private.text
+    (runs / "worse/record.json").unlink()
+    assert "worse is not finished and counts in no total" in page_of(runs).text
 
 
 def scored(path, metrics, task="e2e", split="test", **changes):
