@@ -73,31 +73,35 @@ def main(
         warn(warning, err=True)
     folder = plan.runs_dir / "selections" / checked_name(name or default_name(parsed, ()))
     selection = Selection(folder)
-    selection.describe(candidates, trials, metric, lowest)
-    lines = draw(selection.key(), candidates, trials)
-    if selection.chosen.exists():
-        echo("this selection has released its run before; nothing is run again", err=True)
-        _show(selection, read_record(selection.chosen), metric)
-        return
-    if not lines:
-        echo(
-            f"{folder}: the number of trials was drawn as zero, and nothing is released. The same "
-            "command draws the same; the same candidates under another --name are a second "
-            "selection, whose price adds to the price of this one"
+    lock = selection.lock()
+    try:
+        selection.describe(candidates, trials, metric, lowest)
+        lines = draw(selection.key(), candidates, trials)
+        if selection.chosen.exists():
+            echo("this selection has released its run before; nothing is run again", err=True)
+            _show(selection, read_record(selection.chosen), metric)
+            return
+        if not lines:
+            echo(
+                f"{folder}: the number of trials was drawn as zero, and nothing is released. The "
+                "same command draws the same; the same candidates under another --name are a "
+                "second selection, whose price adds to the price of this one"
+            )
+            return
+        paths = _run_trials(selection, parsed, lines, metric)
+        best, record, size = _best(selection, paths, metric, lowest)
+        mechanisms = [make_mechanism(candidate.run, size) for candidate in candidates]
+        chosen = release(
+            selection,
+            best,
+            record,
+            metric=metric,
+            lowest=lowest,
+            trials=trials,
+            mechanisms=mechanisms,
         )
-        return
-    paths = _run_trials(selection, parsed, lines, metric)
-    best, record, size = _best(selection, paths, metric, lowest)
-    mechanisms = [make_mechanism(candidate.run, size) for candidate in candidates]
-    chosen = release(
-        selection,
-        best,
-        record,
-        metric=metric,
-        lowest=lowest,
-        trials=trials,
-        mechanisms=mechanisms,
-    )
+    finally:
+        lock.release()
     _show(selection, chosen, metric)
     each, total, _ = price(mechanisms, trials)
     warn(f"  each trial spent at most epsilon {up(each)}; the choice makes it {up(total)}")

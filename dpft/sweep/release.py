@@ -15,6 +15,7 @@ from dpft.config.audit import Audit
 from dpft.privacy.accounting import Trials
 from dpft.privacy.guarantee import Guarantee, of_selection
 from dpft.report.card import write_card, write_lineage
+from dpft.runs.atomic import fsync_directory, fsync_tree
 from dpft.runs.finished import DONE, marked, read_marker
 from dpft.runs.stored import stored_config
 from dpft.sweep.selection import Selection, price, rule, spending
@@ -65,9 +66,12 @@ def release(
         # Other files than the trial's: the record has another guarantee, and there is no ledger.
         text = marked(fresh, marker.config_hash).spelled()
         (fresh / DONE).write_text(text, encoding="utf-8")
-    fresh.rename(selection.chosen)
-    # When the trials began and ended would tell how many there were.
+    fsync_tree(fresh)
+    # When the trials began and ended would tell how many there were; a kill may come behind the
+    # release, which is made once.
     os.utime(selection.description)
+    fresh.rename(selection.chosen)
+    fsync_directory(selection.path)
     return chosen
 
 

@@ -23,6 +23,7 @@ from dpft.privacy.accounting import Trials
 from dpft.runs.atomic import owners_folder, write_atomic
 from dpft.runs.hidden import DESCRIPTION, PRIVATE, SELECTION_KEY
 from dpft.runs.identity import config_hash, differences
+from dpft.runs.lock import DirectoryLock
 from dpft.runs.wellformed import parse_json
 from dpft.sweep.arguments import setting
 
@@ -52,6 +53,15 @@ class Selection:
         # The key, the trials, their number: whoever publishes these has published all of them.
         self.private = path / PRIVATE
         self.trials = self.private / "trials"  # where the trials run
+
+    def lock(self) -> DirectoryLock:
+        """Be the only process that makes this selection; when it began is nobody's to see.
+
+        Raises:
+            RunLockedError: another one does.
+        """
+        owners_folder(self.private)
+        return DirectoryLock.acquire(self.private)
 
     def describe(
         self, candidates: Sequence[Candidate], trials: Trials, metric: str, lowest: bool

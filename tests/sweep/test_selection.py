@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 import typer
@@ -21,7 +22,7 @@ from dpft.config.track import SERVICES
 from dpft.privacy import Mechanism, accounting
 from dpft.privacy.accounting import Trials
 from dpft.report.cost import composed
-from dpft.runs import config_hash
+from dpft.runs import RunLockedError, config_hash
 from dpft.sweep.arguments import parse_arguments, read_list
 from dpft.sweep.find import find
 from dpft.sweep.points import make_plan
@@ -262,6 +263,43 @@ def test_times_are_not_copied(tmp_path):
     copies = [tmp_path / "chosen", *(tmp_path / "chosen").rglob("*")]
     assert len(copies) == 3
     assert all(path.stat().st_mtime > 1 for path in copies)
+
+
+def test_a_release_is_on_disk_and_tells_no_times_before_it_has_its_name(
+    by_hand, tmp_path, monkeypatch
+):
+    synced, sync, rename = set(), os.fsync, Path.rename
+
+    def noted(descriptor):
+        synced.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        sync(descriptor)
+
+    def killed(fresh, chosen):
+        assert {str(path) for path in (fresh, *fresh.rglob("*"))} <= synced
+        rename(fresh, chosen)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(Path, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        by_hand([0.25, 0.75])
+    folder = tmp_path / "selections/one"
+    assert json.loads((folder / "chosen/record.json").read_text())["selection"]
+    assert (folder / "selection.json").stat().st_mtime > 1
+
+
+def test_a_second_process_is_refused_until_the_release(by_hand, monkeypatch):
+    """Both would write the copy that is to be released."""
+    begin = Selection.describe
+
+    def begun(selection, *arguments):
+        monkeypatch.setattr(Selection, "describe", begin)
+        with pytest.raises(RunLockedError, match="in use by process"):
+            by_hand([0.25, 0.75])
+        begin(selection, *arguments)
+
+    monkeypatch.setattr(Selection, "describe", begun)
+    assert by_hand([0.25, 0.75])["selection"]
 
 
 def test_a_selection_is_released_once(by_hand, tmp_path, capsys):
