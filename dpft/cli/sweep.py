@@ -225,19 +225,15 @@ def _show_cost(rows: Sequence[Row], searched: bool) -> None:
     from dpft.report.cost import remarks, unfinished
     from dpft.runs.record import read_record
 
-    others = [row for row in rows if row.state != DONE and row.point.private and row.step]
-    for remark in unfinished({row.label: row.epsilon for row in others}):
-        warn(f"\n{remark}")
-    done = [row.point.path for row in rows if row.state == DONE and row.point.private]
-    if len(done) < 2:
-        return
+    private = [row for row in rows if row.point.private]
     records = []
-    for path in done:
+    for path in (row.point.path for row in private if row.state == DONE):
         try:
             records.append(read_record(path))
         except DpftError as error:
             echo(f"left out of the total: {error}", err=True)
-    for remark in remarks(records, searched):
+    begun = {row.label: row.epsilon for row in private if row.state != DONE and row.step}
+    for remark in (*remarks(records, searched), *unfinished(begun)):
         warn(f"\n{remark}")
 
 

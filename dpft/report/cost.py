@@ -43,16 +43,18 @@ def remarks(records: Sequence[Mapping[str, Any]], searched: bool = False) -> lis
 
 
 def unfinished(spent: Mapping[str, float | None]) -> list[str]:
-    """What runs without a record add to the costs of others: `remarks` knows nothing of them.
+    """A paragraph on runs without a record, of which `remarks` knows nothing; none without runs.
 
     Args:
         spent: epsilon that each has spent by RDP, by what tells the runs apart.
     """
+    if not spent:
+        return []
+    each = "; ".join(f"{name}: epsilon {up(epsilon)}" for name, epsilon in spent.items())
     return [
-        f"{name} is not finished and counts in no total: the steps in its ledger have spent "
-        f"epsilon {up(epsilon)} (by RDP), which adds to what is released of runs on the same "
-        "records."
-        for name, epsilon in spent.items()
+        "Runs that are not finished (stopped, failed or diverged) count in no total. What the "
+        "steps in their ledgers have spent, by RDP, adds to what is released of runs on the same "
+        f"records: {each}"
     ]
 
 

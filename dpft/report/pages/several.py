@@ -209,9 +209,11 @@ def together(runs: Sequence[Gathered], searched: bool) -> list[str]:
     """What releasing all of the runs, or the best one, costs; and what unfinished ones add."""
     from dpft.report.cost import remarks, unfinished
 
-    others = {r.name: r.entries[-1].get("epsilon_rdp") for r in runs if not r.record and r.entries}
-    records = [r.record for r in runs if r.record is not None and r.private]
-    return remarks(records, searched) + unfinished(others)
+    private = [run for run in runs if run.private]
+    begun = [run for run in private if run.record is None and run.entries]
+    spent = {run.name: run.entries[-1].get("epsilon_rdp") for run in begun}
+    records = [run.record for run in private if run.record is not None]
+    return remarks(records, searched) + unfinished(spent)
 
 
 def _short(run: Gathered, options: Options) -> list[Section]:

@@ -96,7 +96,7 @@ def test_curves_are_laid_over_each_other_and_costs_composed(runs):
     assert "Mean loss" not in public.text
     assert "do not publish" in private.text
     (runs / "worse/record.json").unlink()
-    assert "worse is not finished and counts in no total" in page_of(runs).text
+    assert "on the same records: worse: epsilon " in page_of(runs).text
 
 
 def scored(path, metrics, task="e2e", split="test", **changes):
