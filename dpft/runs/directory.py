@@ -66,6 +66,7 @@ class RunDirectory(Closing):
         self._text = text
         self._lock = lock
         self._new = not self._started
+        self.moved: Path | None = None  # where `clear` put the run that was here
 
     @classmethod
     def open(
@@ -120,11 +121,6 @@ class RunDirectory(Closing):
         folder.mkdir(exist_ok=True)
         return generations_file(self.path, f"{FOLDER}/{split}.jsonl")
 
-    @property
-    def set_aside(self) -> list[Path]:
-        """Earlier runs moved here by `clear`, oldest first; their ledgers' cost still counts."""
-        return [path for _, path in sorted(self._old_runs())]
-
     # --- the life of a run --------------------------------------------------------------------
 
     @property
@@ -153,7 +149,9 @@ class RunDirectory(Closing):
         Returns:
             Where the old run lies now.
         """
-        number = max((number for number, _ in self._old_runs()), default=0) + 1
+        pattern = re.compile(re.escape(self.path.name) + r"\.old-(\d+)")
+        siblings = (pattern.fullmatch(path.name) for path in self.path.parent.iterdir())
+        number = max((int(match[1]) for match in siblings if match), default=0) + 1
         aside = self.path.with_name(f"{self.path.name}.old-{number}")
         try:
             self.path.rename(aside)
@@ -166,6 +164,7 @@ class RunDirectory(Closing):
         old, self._lock = self._lock, DirectoryLock.acquire(self.path)
         old.release()
         self._lay_out()
+        self.moved = aside
         return aside
 
     def noise_key(self, explicit_seed: int | None = None) -> bytes:
@@ -223,11 +222,6 @@ class RunDirectory(Closing):
             self.done_marker,
         )
         return any(path.exists() for path in own)
-
-    def _old_runs(self) -> list[tuple[int, Path]]:
-        pattern = re.compile(re.escape(self.path.name) + r"\.old-(\d+)")
-        siblings = ((pattern.fullmatch(path.name), path) for path in self.path.parent.iterdir())
-        return [(int(match[1]), path) for match, path in siblings if match]
 
     def _verify_identity(self) -> None:
         try:

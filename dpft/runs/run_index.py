@@ -23,8 +23,8 @@ def runs_below(folder: Path) -> list[Path]:
     """The run directories at and below a folder, sorted.
 
     Left out are folders called ``private``, since not even the number of a selection's trials may
-    be known, and what ``force=true`` set aside, whose cost is stated where the run itself is. What
-    ``folder`` itself is called does not matter.
+    be known, and what ``force=true`` set aside, whose cost was said then. What ``folder`` itself is
+    called does not matter.
     """
     found = []
     for path, names, _ in os.walk(folder):

@@ -23,7 +23,9 @@ from dpft.parallel.launch import check_launcher, check_processes, launched, rest
 from dpft.parallel.layouts import joined
 from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.guarantee import least_claim
+from dpft.privacy.rounding import up
 from dpft.report.card import write_card, write_lineage
+from dpft.runs.finished import LEDGER
 from dpft.runs.paths import run_path
 from dpft.tasks import load_task
 from dpft.tasks.metrics.shown import shown
@@ -110,6 +112,8 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
             Progress(verbosity=run.verbosity) as progress,
             tracking(run, directory, progress.warn) as tracker,
         ):
+            if directory.moved is not None:
+                progress.warn(_moved(directory.moved))
             if not run.clip.private:
                 progress.say("clip=none: training without privacy; eps is of no effect")
             if run.origin:
@@ -134,6 +138,22 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
         write_card(directory.model, record)
         directory.mark_done()
         return Outcome(path, record)
+
+
+def _moved(path: Path) -> str:
+    """Where an earlier run lies now, and what its releases add to the cost of this one."""
+    text = f"the earlier run lies in {path} now"
+    try:
+        spent = runs.read_ledger(path / LEDGER).entries if (path / LEDGER).is_file() else []
+    except runs.LedgerError as error:
+        return f"{text}; what it has spent is not known: {error}"
+    if not spent:
+        return text
+    epsilon = up(spent[-1].get("epsilon_rdp"))
+    return (
+        f"{text}. It has spent epsilon {epsilon} by RDP: if anything of it is published, that adds "
+        "to what this run costs"
+    )
 
 
 def _train_stage(

@@ -85,18 +85,19 @@ def test_force_moves_the_old_run_aside_with_its_ledger(run: RunDirectory) -> Non
     ledger = run.ledger.read_bytes()
     run.close()
     with RunDirectory.open(run.path, {"other": 1}, "", force=True) as new:
-        assert new.set_aside == [run.path.with_name("run.old-1")]
-        assert (new.set_aside[0] / "ledger.jsonl").read_bytes() == ledger
+        assert new.moved == run.path.with_name("run.old-1")
+        assert (new.moved / "ledger.jsonl").read_bytes() == ledger
         assert not new.ledger.exists()
         assert new.clear() == run.path.with_name("run.old-2")
-        assert len(new.set_aside) == 2
+        assert {path.name for path in run.path.parent.iterdir()} == {"run", "run.old-1", "run.old-2"}
         with pytest.raises(RunLockedError):
             RunDirectory.open(run.path, {"other": 1}, "")
 
 
 def test_force_on_an_empty_folder_moves_nothing(tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", CONFIG, "", force=True) as run:
-        assert run.set_aside == []
+        assert run.moved is None
+        assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_two_processes_cannot_hold_one_run(run: RunDirectory) -> None:

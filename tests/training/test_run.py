@@ -25,6 +25,7 @@ from dpft.models.needs import Needs
 from dpft.models.save import save_model
 from dpft.privacy import accounting
 from dpft.privacy.noise import Released
+from dpft.privacy.rounding import up
 from dpft.runs.atomic import sha256_file
 from dpft.runs.paths import run_path
 from dpft.tasks.e2e import E2E
@@ -136,6 +137,9 @@ def test_a_finished_run_is_not_run_again_unless_forced(copied, tmp_path, capsys)
         parse(config(tmp_path, "name=one", "privacy.noise_seed=1", "force=true"))
     )
     assert not forced.already_done
+    said = " ".join(capsys.readouterr().err.split())
+    spent = up(copied["privacy"]["epsilon"]["rdp"])
+    assert f"one.old-1 now. It has spent epsilon {spent} by RDP: if anything" in said
     assert (tmp_path / "one.old-1/DONE").exists()
 
 
