@@ -89,7 +89,7 @@ def test_force_moves_the_old_run_aside_with_its_ledger(run: RunDirectory) -> Non
         assert (new.moved / "ledger.jsonl").read_bytes() == ledger
         assert not new.ledger.exists()
         assert new.clear() == run.path.with_name("run.old-2")
-        assert {path.name for path in run.path.parent.iterdir()} == {"run", "run.old-1", "run.old-2"}
+        assert run.path.with_name("run.old-1").is_dir()
         with pytest.raises(RunLockedError):
             RunDirectory.open(run.path, {"other": 1}, "")
 
