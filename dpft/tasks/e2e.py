@@ -12,7 +12,7 @@ from typing import Any
 
 from dpft.config.errors import DataError
 from dpft.tasks.generation import Generation
-from dpft.tasks.objectives.base import Instance, Prediction, texts
+from dpft.tasks.objectives.base import Instance, Prediction, Question, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.e2e import write_csvs
 from dpft.tasks.sources import Dataset, Form, Hub, one_by_one, well_formed
@@ -100,6 +100,16 @@ class E2E(Generation):
         ),
         write_sample=write_csvs,
     )
+
+    def questions(self, path: Path) -> list[Question]:
+        """Rows of an official file, or of one without references."""
+        asked = []
+        for row in Separated(path, ",").rows():
+            if "mr" not in row.values:
+                raise DataError(f"{path} has columns {', '.join(row.values)}; expected mr")
+            mr, _ = _checked((row.values["mr"], "-"), row.place)
+            asked.append(Question(row.values, Instance(self.record((mr, "")), ())))
+        return asked
 
     def record(self, row: Row) -> TextRecord:
         mr, reference = row

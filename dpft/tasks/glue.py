@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from dpft.config.errors import DataError, SplitError
 from dpft.tasks.classification import Classification, Row, answers
 from dpft.tasks.metrics import classification
-from dpft.tasks.objectives.base import Prediction
+from dpft.tasks.objectives.base import Instance, Prediction, Question
+from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.samples.glue import write
 from dpft.tasks.sources import Dataset, Form, Hub, parquet, parquet_form, text_lines
 
@@ -53,26 +54,8 @@ def read_tsv(path: Path, columns: Columns, subset: str = "") -> list[Row]:
 
 def _rows(path: Path, lines: Iterable[str], columns: Columns, subset: str) -> Iterator[Row]:
     names = (*columns.texts, columns.label)
-    numbered = enumerate(lines, 1)
-    header = next(numbered)[1].split("\t")
-    if not set(names) <= set(header):
-        got = f"columns {', '.join(header)}" if header != [""] else "no header"
-        raise DataError(f"{path}, line 1: got {got}; expected {', '.join(names)}")
-    places = [header.index(name) for name in names]
-    good, broken = 0, []
-    for number, line in numbered:
-        if not line.strip():
-            continue
-        fields = line.split("\t")
-        if len(fields) != len(header):
-            if not columns.lenient:
-                raise DataError(
-                    f"{path}, line {number}: got {len(fields)} tab-separated fields "
-                    f"({line[:60]!r}); expected {len(header)}"
-                )
-            broken.append(number)
-            continue
-        *texts, label = (fields[place].strip() for place in places)
+    for number, line, cells in _cells(path, lines, names, columns.lenient):
+        *texts, label = (cells[name].strip() for name in names)
         if not all(texts) and not columns.lenient:
             raise DataError(
                 f"{path}, line {number}: got an empty text ({line[:60]!r}); expected "
@@ -83,8 +66,33 @@ def _rows(path: Path, lines: Iterable[str], columns: Columns, subset: str) -> It
                 f"{path}, line {number}: got {columns.label} {label!r}; expected one of "
                 f"{', '.join(columns.values)}"
             )
-        good += 1
         yield Row(tuple(texts), columns.values.index(label), subset)
+
+
+def _cells(
+    path: Path, lines: Iterable[str], names: Sequence[str], lenient: bool = False
+) -> Iterator[tuple[int, str, Mapping[str, str]]]:
+    """Number, text and cells by column of each line that is not blank."""
+    numbered = enumerate(lines, 1)
+    header = next(numbered)[1].split("\t")
+    if not set(names) <= set(header):
+        got = f"columns {', '.join(header)}" if header != [""] else "no header"
+        raise DataError(f"{path}, line 1: got {got}; expected {', '.join(names)}")
+    good, broken = 0, []
+    for number, line in numbered:
+        if not line.strip():
+            continue
+        fields = line.split("\t")
+        if len(fields) != len(header):
+            if not lenient:
+                raise DataError(
+                    f"{path}, line {number}: got {len(fields)} tab-separated fields "
+                    f"({line[:60]!r}); expected {len(header)}"
+                )
+            broken.append(number)
+            continue
+        good += 1
+        yield number, line, dict(zip(header, fields, strict=True))
     if len(broken) > max(1, _BROKEN * good):
         raise DataError(
             f"{path}, line {broken[0]}: this and {len(broken) - 1} other lines of {good} have not "
@@ -159,14 +167,14 @@ def _subset(path: Path) -> str:
     return ""
 
 
-def _dataset(name: str, columns: Columns, hub_texts: tuple[str, ...]) -> Dataset:
-    """The files and the hub's copy of a task with one validation file."""
+def _dataset(name: str, columns: Columns) -> Dataset:
+    """The files and the hub's copy, whose texts have the same names, with one validation file."""
     return Dataset(
         forms=(Form({"train": "train.tsv", "dev": "dev.tsv"}, partial(read_tsv, columns=columns)),),
         hub=Hub(
             "nyu-mll/glue",
             {"train": "train", "dev": "validation"},
-            partial(read_hub, texts=hub_texts, classes=len(columns.values)),
+            partial(read_hub, texts=columns.texts, classes=len(columns.values)),
             config=name,
         ),
         write_sample=partial(write, name),
@@ -176,6 +184,23 @@ def _dataset(name: str, columns: Columns, hub_texts: tuple[str, ...]) -> Dataset
 @dataclass(frozen=True)
 class Glue(Classification):
     """A task of GLUE: its test split has no labels."""
+
+    columns: ClassVar[Columns]
+
+    def questions(self, path: Path) -> Sequence[Question]:
+        """Lines of one of GLUE's files, such as those of a test split, which have no label.
+
+        Raises:
+            DataError: as `read_tsv`, and for every line of other fields than the header's.
+        """
+        if path.suffix != ".tsv":
+            return super().questions(path)
+        names = self.columns.texts
+        lines = text_lines(path, f"a GLUE file with columns {', '.join(names)}")
+        return [
+            Question(cells, Instance(LabelledText(tuple(cells[n].strip() for n in names), 0), ()))
+            for _, _, cells in _cells(path, lines, names)
+        ]
 
     def rows(self, split: str) -> Sequence[Row]:
         if split == "test":
@@ -199,7 +224,8 @@ class SST2(Glue):
     record_is = "one row of the training file: a phrase of a film review with its sentiment"
     classes = ("negative", "positive")
     texts = 1
-    dataset = _dataset("sst2", Columns(("sentence",), "label", ("0", "1")), ("sentence",))
+    columns = Columns(("sentence",), "label", ("0", "1"))
+    dataset = _dataset("sst2", columns)
 
 
 @dataclass(frozen=True)
@@ -215,9 +241,8 @@ class QNLI(Glue):
     record_is = "one row of the training file: a question and a sentence with their label"
     classes = ("entailment", "not_entailment")
     texts = 2
-    dataset = _dataset(
-        "qnli", Columns(("question", "sentence"), "label", classes), ("question", "sentence")
-    )
+    columns = Columns(("question", "sentence"), "label", classes)
+    dataset = _dataset("qnli", columns)
 
 
 @dataclass(frozen=True)
@@ -233,20 +258,13 @@ class QQP(Glue):
     record_is = "one row of the training file: two questions with their label"
     classes = ("not_duplicate", "duplicate")
     texts = 2
-    dataset = _dataset(
-        "qqp",
-        Columns(("question1", "question2"), "is_duplicate", ("0", "1"), lenient=True),
-        ("question1", "question2"),
-    )
+    columns = Columns(("question1", "question2"), "is_duplicate", ("0", "1"), lenient=True)
+    dataset = _dataset("qqp", columns)
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         """``accuracy``, and ``f1`` of the class ``duplicate``."""
         f1 = classification.f1(*answers(predictions, self.classes), "duplicate")
         return {**super().score(predictions), "f1": f1}
-
-
-_MNLI = ("entailment", "neutral", "contradiction")
-_MNLI_COLUMNS = Columns(("sentence1", "sentence2"), "gold_label", _MNLI)
 
 
 @dataclass(frozen=True)
@@ -260,17 +278,18 @@ class MNLI(Glue):
 
     name = "mnli"
     record_is = "one row of the training file: a premise and a hypothesis with their label"
-    classes = _MNLI
+    classes = ("entailment", "neutral", "contradiction")
     texts = 2
+    columns = Columns(("sentence1", "sentence2"), "gold_label", classes)
     dataset = Dataset(
         forms=(
             # Matched before mismatched, by name.
             Form(
                 {"train": "train.tsv", "dev": "dev_m*atched.tsv"},
-                lambda path: read_tsv(path, _MNLI_COLUMNS, _subset(path)),
+                lambda path: read_tsv(path, MNLI.columns, _subset(path)),
             ),
             # A part of the data set, whose validation rows are neither.
-            Form({"dev": "dev.tsv"}, partial(read_tsv, columns=_MNLI_COLUMNS)),
+            Form({"dev": "dev.tsv"}, partial(read_tsv, columns=columns)),
             parquet_form(
                 {"train": ("train",), "dev": ("validation_matched", "validation_mismatched")},
                 lambda path: _read_hub_mnli(parquet(path), _subset(path)),

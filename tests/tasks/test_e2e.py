@@ -117,3 +117,14 @@ def test_every_attribute_of_the_real_files_is_kept(data_root):
 def test_bad_settings_are_named(settings, message):
     with pytest.raises(ConfigError, match=message):
         load_task({"name": "e2e", **settings})
+
+
+def test_meaning_representations_are_asked_without_references(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("id,mr\n3,name[Aromi]\n")
+    (asked,) = E2E().questions(path)
+    assert asked.cells == {"id": "3", "mr": "name[Aromi]"}
+    assert asked.instance.record.source == E2E().record(("name[Aromi]", "")).source
+    path.write_text("meaning\nname[Aromi]\n")
+    with pytest.raises(DataError, match="columns meaning; expected mr"):
+        E2E().questions(path)

@@ -71,6 +71,23 @@ def test_a_malformed_file_is_refused_with_its_line(tmp_path, text, message):
         read_tsv(write(tmp_path / "bad.tsv", text), SENTENCE)
 
 
+def test_a_test_split_is_asked_without_labels_line_by_line(tmp_path):
+    """As for GLUE's own site, whose files have columns of their own."""
+    file = write(
+        tmp_path / "test_matched.tsv", "index\tsentence1\tsentence2\n7\tHe ran.\t It is \n"
+    )
+    (asked,) = MNLI().questions(file)
+    assert asked.cells == {"index": "7", "sentence1": "He ran.", "sentence2": " It is "}
+    assert asked.instance.record.texts == ("He ran.", "It is")
+    assert asked.instance.references == ()
+    labelled = QQP().questions(write(tmp_path / "dev.tsv", QQP_HEADER + QQP_ROW))
+    assert labelled[0].cells["is_duplicate"] == "0"
+    # A line that were left out would shift all answers behind it.
+    broken = write(tmp_path / "test.tsv", "id\tquestion1\tquestion2\n1\ta\tb\n2\ta\n")
+    with pytest.raises(DataError, match="line 3: got 2 tab-separated fields"):
+        QQP().questions(broken)
+
+
 def test_qqps_broken_lines_are_left_out_and_empty_questions_kept(tmp_path):
     # One record over two lines, as a line break inside a question makes it.
     broken = '4\t5\t6\t"What is\nlove?\tWho?\t1\n'
