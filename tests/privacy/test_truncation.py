@@ -136,6 +136,14 @@ def test_the_size_that_is_taken_costs_a_hundredth_of_delta():
     assert overflow(dataset_size=10, sampling_rate=0.9, max_batch=11) == 0
 
 
+def test_renyi_dp_takes_the_cuts_of_all_steps_off_delta():
+    """A hundred steps that are cut with probability 9e-8 each leave a tenth of 1e-5."""
+    event = {"sampling_rate": 0.02, "noise_multiplier": 1.0, "steps": 100}
+    cut = epsilon_rdp(**event, delta=1e-5, overflow=9e-8)
+    assert cut == pytest.approx(epsilon_rdp(**event, delta=1e-6), rel=1e-9)
+    assert cut > 1.2 * epsilon_rdp(**event, delta=1e-5)
+
+
 MECHANISM = Mechanism(6, 3, 2000, 1.0, (1.0,), 1e-3, "truncated_poisson", max_batch=3)
 
 
