@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from dpft.privacy import make_clipper
+from dpft.privacy.clipping import clipper as clippers
 from tests.privacy.reference import clear, grads_of, reference_clip_groups
 
 # Plans with several groups, and all that take their norms from Gram matrices.
@@ -53,12 +54,18 @@ def test_each_group_is_clipped_by_its_own_factor(plan, thresholds):
             assert size == pytest.approx(min(thresholds[k], norms[i, k].item()), rel=1e-9)
 
 
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(
     ("style", "form"), [*((s, "gram") for s in FROM_GRAMS), ("lee_kifer", "formed")]
 )
-def test_a_record_that_cancels_moves_the_sum_by_no_more_than_its_threshold(style, form):
+def test_a_record_that_cancels_moves_the_sum_by_no_more_than_its_threshold(
+    style, form, bias, waits, monkeypatch
+):
     """Its gradient is zero, exactly: huge terms that come in pairs. The sum of a batch adds them
-    one after the other, and would lose what the records before it had added."""
+    one after the other, and would lose what the records before it had added. Also beside a bias,
+    whose norm is exact, and on a device for which the host waits and does not look."""
+    monkeypatch.setattr(clippers, "waits", lambda device: waits)
     threshold, others, width = 1e-3, 19, 64
     generator = torch.Generator().manual_seed(0)
     whole = torch.randint(-3, 4, (2, 2, width), generator=generator).float()
@@ -66,13 +73,13 @@ def test_a_record_that_cancels_moves_the_sum_by_no_more_than_its_threshold(style
     weights = torch.randn(1, 4, width, generator=generator).repeat(others, 1, 1)
     x = torch.cat([x, 2.0**20 * torch.cat([whole[0], whole[0]])[None]])
     weights = torch.cat([weights, torch.cat([whole[1], -whole[1]])[None]])
-    model = nn.Linear(width, width, bias=False)
+    model = nn.Linear(width, width, bias=bias)
     clipper = make_clipper(model, style, threshold=threshold)
 
     def total(count):
         clear(model)
         clipper.backward((model(x[:count]) * weights[:count]).sum((1, 2)))
-        return model.weight.grad.double()
+        return torch.cat([grad.double().flatten() for grad in grads_of(model).values()])
 
     without = total(others)
     assert without.norm().item() == pytest.approx(others * threshold, rel=1e-3)
