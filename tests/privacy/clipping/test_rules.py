@@ -1,5 +1,7 @@
 """Every rule's uses equal one autograd backward per record, in float64, in every form."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,7 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 from dpft.models.wrn import WeightStandardizedConv2d, WideResNet
 from dpft.privacy import UnsupportedLayerError, make_clipper
-from dpft.privacy.clipping.rules import RULES, find_rule
+from dpft.privacy.clipping.rules import RULES, GramCache, find_rule
 from dpft.privacy.clipping.rules import conv as convolutions
 from dpft.privacy.clipping.rules.conv import ConvUse
 from dpft.privacy.clipping.rules.costs import Form
@@ -361,6 +363,36 @@ def test_gram_norms_own_up_to_cancellation():
         patch.setattr(ConvUse, "chosen", lambda self, transient: Form.GRAM)
         norm = find_rule(module, RULES).uses(module, x, g)["weight"].squared_norm()
     assert norm.trusted().tolist() == [False, True]
+
+
+@pytest.mark.parametrize("formed", [False, True])
+def test_norms_behind_a_standardisation_own_up_to_what_it_removes(formed):
+    """Of a constant image all that a filter is given is its mean, which is taken off again."""
+    module = shaken(WeightStandardizedConv2d(4, 6, 3)).float()
+    x = torch.cat([torch.ones(8, 4, 5, 5), torch.randn(1, 4, 5, 5)])
+    use = find_rule(module, RULES).uses(module, x, torch.randn(9, 6, 3, 3))["weight"]
+    if formed:
+        use = replace(use, used=DirectUse(use.used.per_example()))
+    assert use.squared_norm().trusted().tolist() == [*[False] * 8, True]
+
+
+def test_norms_of_lookups_own_up_to_cancellation():
+    module, ids = nn.Embedding(50, 3), torch.tensor([[1, 1, 2, 2], [1, 1, 2, 2]])
+    g = torch.randn(2, 4, 3)
+    g[0, 1::2] = -1.0001 * g[0, ::2]  # at its second place a token is taken back what it was given
+    use = find_rule(module, RULES).uses(module, ids, g)["weight"]
+    assert use.squared_norm().trusted().tolist() == [False, True]
+
+
+def test_a_gram_matrix_is_kept_for_the_very_input_that_it_is_of():
+    """Halves of one tensor lie in one memory, and a layer may write to what another was given."""
+    grams, (first, second) = GramCache(), torch.randn(2, 4, 8).chunk(2, -1)
+    for a in (first, second, first, first.mT):
+        torch.testing.assert_close(grams.gram(a), a @ a.mT)
+    kept = grams.gram(first)
+    assert grams.gram(first) is kept
+    first.mul_(2)
+    torch.testing.assert_close(grams.gram(first), 4 * kept)
 
 
 @pytest.mark.parametrize(
