@@ -272,6 +272,9 @@ def test_counts_below_the_estimates_are_symmetric_and_exact():
     clipper.backward(case.all_losses() * broken)
     assert (clipper.below.abs() <= 1.5).all()
     assert set((clipper.below * 2 % 2).tolist()) == {1.0}  # three halves, not four
+    clipper.reset()  # the batch begins again: counted twice, a record would move it by 1
+    assert not clipper.below.any()
+    assert clipper.estimates == (1.0,) * len(clipper.groups)
 
 
 def test_explain_names_every_parameter_and_its_form():
