@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from dpft.privacy import UnsupportedLayerError, make_clipper
+from dpft.privacy.clipping import clipper as clippers
 from tests.privacy.reference import clear
 
 PLANS = ["bk", "flat", "ghost", "lee_kifer", "per_layer"]
@@ -224,9 +225,12 @@ class Hooked(nn.Module):
         return self.head(h[order])[order.argsort()].square().mean((1, 2))
 
 
+@pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("style", TWO)
 @pytest.mark.parametrize("clamp", [True, False])
-def test_what_makes_the_second_backward_another_one_is_an_error(style, clamp):
+def test_what_makes_the_second_backward_another_one_is_an_error(style, clamp, waits, monkeypatch):
+    """Also on a device for which the host waits: it looks once, in the end."""
+    monkeypatch.setattr(clippers, "waits", lambda device: waits)
     torch.manual_seed(0)
     model, x = Hooked(clamp).double(), 3 * torch.randn(4, 2, 3).double()
     x[0] *= 1e-3
