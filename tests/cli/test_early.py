@@ -73,12 +73,13 @@ def test_the_examples_of_the_help_are_valid():
     from dpft.cli.app import app
 
     template = yaml.safe_load((conf_dir() / "config.yaml").read_text())["hydra"]["help"]["template"]
-    for line in template.splitlines():
-        if line.startswith("  dpft train "):
-            words = line.partition("#")[0].split()[2:]
-            typed = [word.split(",")[0] for word in words if word != "-m"]
-            result = CliRunner().invoke(app, ["validate", *typed])
-            assert result.exit_code == 0, f"{line}: {result.output}"
+    examples = [line for line in template.splitlines() if line.startswith("  dpft train ")]
+    assert examples
+    for line in examples:
+        words = line.partition("#")[0].split()[2:]
+        typed = [word.split(",")[0] for word in words if word != "-m"]
+        result = CliRunner().invoke(app, ["validate", *typed])
+        assert result.exit_code == 0, f"{line}: {result.output}"
 
 
 def test_wrong_settings_of_every_task_are_told_before_torch_is_imported():

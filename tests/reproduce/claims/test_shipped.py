@@ -101,7 +101,9 @@ def test_what_is_as_good_over_seeds_is_said():
 
 def test_benchmarks_name_styles_and_models():
     known = {*catalog.STYLES, *catalog.PEERS}
-    for one in (c for claim in CLAIMS for c in claim.checks if isinstance(c, BenchCheck)):
+    checks = [c for claim in CLAIMS for c in claim.checks if isinstance(c, BenchCheck)]
+    assert checks
+    for one in checks:
         assert set(one.first) | set(one.second) <= known
         assert set(one.models) <= set(catalog.MODELS)
 

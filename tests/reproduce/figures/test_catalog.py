@@ -111,7 +111,9 @@ def test_a_point_of_a_table_is_the_table_s_run():
 @pytest.mark.parametrize("name", ["li2022/1", "li2022/5"])
 def test_that_bert_fills_in_words_is_said_to_be_inferred(name):
     table = Selection(name=name, is_list=True).load()
-    for row in (row for row in table.rows if str(row.labels["model"]).startswith("BERT")):
+    rows = [row for row in table.rows if str(row.labels["model"]).startswith("BERT")]
+    assert rows
+    for row in rows:
         for word in ("task.mode=infill", "model.tied=false"):  # as RoBERTa's rows of Table 1
             assert word in (row.run or ())
             assert any(word in choice for choice in table.choices)
