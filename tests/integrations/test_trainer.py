@@ -325,6 +325,30 @@ def test_a_killed_run_goes_on_to_the_same_bits(unbroken, broken, tmp_path, resum
     assert trainer.privacy.steps_spent == 6
 
 
+def test_thresholds_that_adapt_go_on_where_the_checkpoint_had_them(tmp_path):
+    """Group by group, with counts that the planned noise pays for."""
+    privacy = replace(PRIVACY, style="per_layer_adaptive", threshold=0.05)
+    whole, killed, resumed = (
+        trainer_of(tmp_path / name, gpt2(), **SAVED, privacy=privacy, callbacks=callbacks)
+        for name, callbacks in (("whole", []), ("killed", [StopAt(5)]), ("killed", []))
+    )
+    whole.train()
+    with pytest.raises(KilledError):
+        killed.train()
+    resumed.train(resume_from_checkpoint=True)
+    expected = weights(whole.model)
+    assert all(torch.equal(expected[n], p) for n, p in weights(resumed.model).items())
+    assert whole.privacy.ledger.read_bytes() == resumed.privacy.ledger.read_bytes()
+    entries = runs.read_ledger(whole.privacy.ledger).entries
+    assert len({tuple(entry["thresholds"]) for entry in entries}) == resumed.privacy.steps_spent
+    mechanism = resumed.privacy.mechanism
+    assert mechanism.total_noise_multiplier == pytest.approx(1)
+    assert mechanism.noise_multiplier > 1
+    assert sum(mechanism.dimensions) == sum(p.numel() for p in expected.values())
+    # Who only asks has one group yet: a step costs what it does, whatever its groups are.
+    assert trainer_of(tmp_path / "whole", gpt2(), privacy=privacy).privacy.steps_spent == 6
+
+
 def _without_last_lines(folder):
     for file, kept in (("ledger.jsonl", 2), ("private/metrics.jsonl", 1)):
         lines = (folder / file).read_text().splitlines(keepends=True)
