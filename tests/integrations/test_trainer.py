@@ -39,7 +39,9 @@ from dpft.integrations.transformers import PrivacyArguments, PrivacyMixin, Priva
 from dpft.integrations.transformers.arguments import REFUSALS, TAKEN, refused
 from dpft.integrations.transformers.batches import survey
 from dpft.integrations.transformers.losses import loss_of
+from dpft.privacy import keys
 from dpft.runs.lineage import ancestry
+from dpft.runs.noise_key import key_from_seed
 from tests.integrations.by_hand import take_steps
 
 VOCAB = 23
@@ -502,6 +504,22 @@ def test_a_forward_that_changed_is_noticed_though_no_step_has_a_digest(
     with pytest.raises(runs.LedgerMismatchError, match="forward"):
         trainer.train(resume_from_checkpoint=True)
     assert trainer.privacy.steps_spent == 6
+
+
+def test_masks_come_from_the_key_and_what_is_saved_tells_nothing_of_it(tmp_path, monkeypatch):
+    """Whoever knew a step's masks would know in which row a record was. A checkpoint holds the
+    state of the public seed, however many masks were drawn."""
+    seeds, seeded, states = [], torch.manual_seed, []
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: seeds.append(seed) or seeded(seed))
+    for noise_seed in (7, 8):
+        folder, privacy = tmp_path / f"{noise_seed}", replace(PRIVACY, noise_seed=noise_seed)
+        trainer_of(folder, gpt2(), **SAVED, max_steps=2, privacy=privacy).train()
+        key = key_from_seed(noise_seed)
+        masks = [keys.seed(key, "dropout", step) for step in range(2)]
+        assert [seed for seed in seeds if seed in masks] == masks
+        saved = torch.load(folder / "checkpoint-2" / "rng_state.pth", weights_only=False)
+        states.append(saved["cpu"])
+    assert torch.equal(*states)
 
 
 # --- what is told --------------------------------------------------------------------------------
