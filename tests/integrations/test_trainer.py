@@ -381,6 +381,16 @@ WRONG = {
     "damaged": ({"change": _damage}, "scheduler.pt"),
     "other data": ({"data": Texts(changed=[3])}, "data"),
     "other rate": ({"learning_rate": 1e-3}, "learning_rate"),
+    "other schedule": ({"lr_scheduler_type": "constant"}, "lr_scheduler_type"),
+    "other warmup": ({"warmup_steps": 1}, "warmup_steps"),
+    "other decay": ({"weight_decay": 0.1}, "weight_decay"),
+    "other optimizer": ({"optim": "sgd"}, r"settings\.optim:"),
+    "other betas": ({"adam_beta1": 0.8, "adam_beta2": 0.9}, r"(?s)adam_beta1.*adam_beta2"),
+    "other denominator": ({"adam_epsilon": 1e-6}, "adam_epsilon"),
+    "other microbatches": (
+        {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3},
+        "per_device_train_batch_size",
+    ),
     "other clipping": ({"privacy": replace(PRIVACY, style="ghost")}, "style"),
     "no optimizer": ({"change": _weights_alone}, r"optimizer\.pt.*save_only_model"),
 }
@@ -410,14 +420,22 @@ def test_training_a_trained_model_again_is_another_run(unbroken, tmp_path):
         trainer_of(folder, model).train()
 
 
-@pytest.mark.parametrize("more", [{"noise_multiplier": 2.0}, {"delta": 1e-2}])
-def test_an_epsilon_is_not_computed_by_another_mechanism_than_was_spent(unbroken, more):
+@pytest.mark.parametrize(
+    ("named", "more"),
+    [
+        ("noise_multiplier", {"privacy": replace(PRIVACY, noise_multiplier=2.0)}),
+        ("delta", {"privacy": replace(PRIVACY, delta=1e-2)}),
+        ("batch_size", {"per_device_train_batch_size": 4}),
+        ("dataset_size", {"data": [Texts()[i] for i in range(23)]}),
+    ],
+)
+def test_an_epsilon_is_not_computed_by_another_mechanism_than_was_spent(unbroken, named, more):
     folder, _ = unbroken
     same = trainer_of(folder, gpt2(), **SAVED)
     assert same.privacy.epsilon == same.privacy.mechanism.epsilon_after(6)
-    dearer = trainer_of(folder, gpt2(), **SAVED, privacy=replace(PRIVACY, **more))
-    with pytest.raises(runs.LedgerMismatchError, match=next(iter(more))):
-        dearer.privacy.card()
+    other = trainer_of(folder, gpt2(), **SAVED, **more)
+    with pytest.raises(runs.LedgerMismatchError, match=named):
+        other.privacy.card()
 
 
 def test_a_model_that_was_trained_before_says_so_and_a_saved_one_will(tmp_path):
