@@ -72,6 +72,10 @@ def test_large_files_are_compared_by_size_where_it_must_be_quick(
     (done.model / "model.safetensors").write_bytes(bytes(99) + b"1")
     assert damages(done.path, ("model/",), thorough=False) == []
     assert len(damages(done.path, ("model/",))) == 1
+    # A number in a small file is changed without changing its size.
+    done.generations("test").write_text("[]\n")
+    (damage,) = damages(done.path, thorough=False)
+    assert str(damage).startswith("generations/test.jsonl is not what it was")
 
 
 @pytest.mark.parametrize(
