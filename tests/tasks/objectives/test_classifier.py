@@ -42,9 +42,12 @@ def test_pairs_are_encoded_with_the_tokenizers_own_special_tokens():
 
 def test_of_two_texts_the_longer_is_cut():
     _, tokenizer = build("bert", masked=False)
-    example = objective(tokenizer, 9).encode(LabelledText(("the film was very long", "a b"), 0))
+    record = LabelledText(("the film was very long", "a b"), 0)
+    example, whole = (objective(tokenizer, most).encode(record) for most in (9, 30))
     assert tokenizer.decode(list(example.ids)) == "[CLS] the film was very [SEP] a b [SEP]"
     assert example.length == 9
+    assert (example.cut_source, whole.cut_source) == (whole.length - 9, 0)
+    assert whole.length > 9
 
 
 def test_padding_is_on_the_right_with_the_tokenizers_own_token():

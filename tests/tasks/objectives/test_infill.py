@@ -69,6 +69,13 @@ def test_long_texts_are_cut_longest_first_and_the_blank_never():
     assert spelled("bert", ("the film", long), TWO, 10) == ("[CLS] the film ? [MASK] , a b c [SEP]")
 
 
+def test_what_a_cut_text_lost_is_counted():
+    record = LabelledText(("a b c a b c a b c",), 0)
+    cut, whole = (infilling(TOKENIZERS["bert"](), max_length=n).encode(record) for n in (10, 30))
+    assert (cut.cut_source, whole.cut_source) == (whole.length - 10, 0)
+    assert whole.length > 10
+
+
 def test_a_blank_in_the_text_is_not_taken_for_the_templates():
     tokenizer = TOKENIZERS["bert"]()
     example = infilling(tokenizer).encode(LabelledText(("the [MASK] film",), 0))
