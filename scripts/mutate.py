@@ -69,7 +69,10 @@ TARGETS: dict[str, str] = {
     "dpft/privacy/clipping/clipper.py": "privacy/clipping/test_clipper privacy/test_precision "
     "privacy/clipping/test_traps privacy/clipping/test_beyond_capture "
     "privacy/clipping/test_order privacy/test_quantiles",
-    **{f"dpft/privacy/clipping/checks/{check}.py": _CHECKS for check in ("verify", "structure")},
+    **{
+        f"dpft/privacy/clipping/checks/{check}.py": _CHECKS
+        for check in ("checker", "verify", "structure")
+    },
     "dpft/privacy/thresholds.py": "privacy/test_threshold_range privacy/test_quantiles "
     "privacy/clipping/test_groups",
     "dpft/privacy/quantiles.py": "privacy/test_quantiles privacy/test_mechanism",
@@ -92,6 +95,7 @@ TARGETS: dict[str, str] = {
     "dpft/training/session.py": "training/test_session training/test_run audit/test_audited_runs",
     "dpft/training/setup.py": "training/test_setup training/test_run audit/test_audited_runs",
     "dpft/privacy/guarantee.py": "privacy/test_guarantee",
+    "dpft/privacy/meaning.py": "privacy/test_guarantee",
     "dpft/tasks/units.py": "tasks/test_units privacy/clipping/test_users",
 }
 

@@ -67,7 +67,8 @@ def main(
     if as_json:
         echo(json.dumps(answer, indent=2))
         return
-    from dpft.privacy.guarantee import SHUFFLED, bound_kind, stated, weakness
+    from dpft.privacy.guarantee import SHUFFLED, bound_kind, stated
+    from dpft.privacy.meaning import weakness
     from dpft.privacy.rounding import delta, up
     from dpft.report.comparison import print_pairs
 

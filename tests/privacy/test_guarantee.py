@@ -8,17 +8,8 @@ import sys
 import pytest
 
 from dpft.privacy import Guarantee, Mechanism
-from dpft.privacy.guarantee import (
-    SHUFFLED,
-    guarantee,
-    in_words,
-    least_claim,
-    meaning,
-    of_selection,
-    stated,
-    strength,
-    weakness,
-)
+from dpft.privacy.guarantee import SHUFFLED, guarantee, least_claim, of_selection, stated
+from dpft.privacy.meaning import in_words, meaning, strength, weakness
 from dpft.privacy.rounding import delta, down, percent, up
 
 MECHANISM = Mechanism(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpft.privacy.guarantee import in_words, odds
+from dpft.privacy.meaning import in_words, odds
 from dpft.privacy.rounding import up
 from dpft.report.pages.gather import Gathered
 from dpft.report.pages.guarantee import brief

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
-from dpft.privacy.guarantee import BY, STRONG, VACUOUS, Guarantee, odds
+from dpft.privacy.guarantee import BY, Guarantee
+from dpft.privacy.meaning import STRONG, VACUOUS, odds
 from dpft.privacy.rounding import delta, down, number, percent, up
 from dpft.report.held_out import is_held_out
 from dpft.report.html import render

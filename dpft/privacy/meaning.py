@@ -1,0 +1,122 @@
+"""What an epsilon and a delta say, in words, for people who never read a paper on privacy."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from dpft.privacy.rounding import delta as shown_delta
+from dpft.privacy.rounding import three_digits_down, three_digits_up, up
+
+if TYPE_CHECKING:
+    from dpft.privacy.guarantee import Guarantee
+
+# Epsilons up to these are strong and reasonable (Ponomareva et al., How to DP-fy ML, 2023, 5.2).
+STRONG, REASONABLE = 1.0, 10.0
+# Beyond it no sentence on chances says anything.
+VACUOUS = 30.0
+
+
+def weakness(epsilon: float | None) -> list[str]:
+    """A sentence on an epsilon that bounds little; none on others."""
+    if epsilon is None or epsilon <= REASONABLE:
+        return []
+    odds = f"by a factor of {math.exp(epsilon):.2g}" if epsilon < 100 else "beyond all measure"
+    return [
+        f"epsilon is {up(epsilon)}, so that odds may change {odds}: above {REASONABLE:g} a bound "
+        "promises little by itself (Ponomareva et al. 2023)"
+    ]
+
+
+def strength(epsilon: float | None) -> str:
+    """How much an epsilon promises: ``strong``, ``reasonable``, ``weak`` or ``none``."""
+    if epsilon is None:
+        return "none"
+    if epsilon <= STRONG:
+        return "strong"
+    return "reasonable" if epsilon <= REASONABLE else "weak"
+
+
+def meaning(epsilon: float | None, at: float, noun: str) -> str:
+    """What epsilon and delta mean, in two or three sentences.
+
+    Factor and chance are rounded up, so that no digit promises more than was computed.
+
+    Args:
+        epsilon: an upper bound; None: there is none.
+        at: delta.
+        noun: of one unit, such as ``record``.
+    """
+    if epsilon is None:
+        return "There is no finite epsilon, so nothing is guaranteed."
+    if epsilon > VACUOUS:
+        return (
+            f"With an epsilon of {up(epsilon)}, the bound on what the model reveals about a {noun} "
+            "is so loose that nothing follows from it."
+        )
+    factor, sure = odds(epsilon)
+    can = "can hardly tell" if epsilon <= STRONG else "is limited in telling"
+    text = (
+        f"Whoever has the trained model {can} whether any one {noun} was used: whatever they "
+        f"conclude, the chances of concluding it with and without that {noun} differ by a factor "
+        f"of at most {factor} (e to the power of epsilon), but for a remainder of delta = "
+        f"{shown_delta(at)}. Delta aside, somebody to whom it was an even chance that a certain "
+        f"{noun} was used can become at most {sure}% sure."
+    )
+    if epsilon > STRONG:
+        text += (
+            " That is the worst case. Known attacks do far worse than the bound allows, which is "
+            "experience and no proof."
+        )
+    return text
+
+
+def odds(epsilon: float) -> tuple[str, str]:
+    """What a finite epsilon bounds, as text, rounded up.
+
+    Args:
+        epsilon: an upper bound.
+
+    Returns:
+        The factor by which any event's probabilities differ, delta aside, and how sure, in percent,
+        somebody can become of what was an even chance.
+    """
+    factor = math.exp(epsilon)
+    return three_digits_up(factor), f"{100 - three_digits_down(100 / (1 + factor)):.6g}"
+
+
+def in_words(given: Guarantee) -> list[str]:
+    """What a guarantee says with its own numbers, for readers who know nothing of the field.
+
+    The same facts as `meaning`, and what they are not about.
+
+    Returns:
+        Paragraphs; the meaning alone where epsilon bounds nothing, and none where it is void.
+    """
+    epsilon, noun = given.stated, given.noun
+    if not given.meaning or given.delta is None or epsilon is None or epsilon > VACUOUS:
+        return [given.meaning] if given.meaning else []
+    factor, sure = odds(epsilon)
+    text = (
+        f"Noise was added in training, so that the model depends little on any one {noun}. One "
+        f"{noun} is {given.unit}. Imagine the same training without a certain {noun}: whatever one "
+        "might conclude from the model, the chances of concluding it with and without that "
+        f"{noun} differ by a factor of at most {factor} (e to the power of epsilon), but for a "
+        f"remainder of delta = {shown_delta(given.delta)}."
+    )
+    known = "Nobody" if "known seed" not in given.voided_by else "Nobody without the noise seed"
+    example = (
+        f"For example: somebody holds it for an even chance, 50%, that a certain {noun} was used. "
+        f"{known} can, delta aside, become more than {sure}% sure of it by the model, however they "
+        f"study it. With epsilon 0 they would stay at 50%, with epsilon 1 reach at most "
+        f"{odds(1)[1]}%: the smaller epsilon, the stronger the promise."
+    )
+    worst = (
+        "That is the worst case. Known attacks do far worse than the bound allows, which is "
+        "experience and no proof. "
+    )
+    common = (
+        f"The promise is about single {noun}s. What many of them have in common is no secret: it "
+        "is what the model is to learn."
+    )
+    return [text, example, f"{worst if epsilon > STRONG else ''}{common}"]
