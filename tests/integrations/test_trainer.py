@@ -633,6 +633,13 @@ def test_all_refusals_are_told_at_once_and_trackers_get_no_losses(tmp_path, monk
         assert variable in line
 
 
+def test_a_clipping_argument_that_there_is_not_is_named():
+    with pytest.raises(ConfigError, match="did you mean 'clip_function'"):
+        PrivacyArguments(epsilon=1, clipping={"clip_functon": "automatic"})
+    with pytest.raises(ConfigError, match="clipping has 'threshold'"):
+        PrivacyArguments(epsilon=1, clipping={"threshold": 1.0})
+
+
 @pytest.mark.parametrize("kind", [list, Dataset.from_list])
 def test_scores_of_records_that_are_trained_on_are_warned_of(tmp_path, kind, caplog):
     rows = [Texts()[i] for i in range(24)]

@@ -6,15 +6,19 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dpft.config.errors import ConfigError, NotInstalledError, suggestion
-from dpft.privacy import Mechanism
+from dpft.privacy import Mechanism, make_clipper
 from dpft.privacy.spec import STYLES
 
 TESTED = 5
 """The major version of transformers whose Trainer this is written for."""
+
+# Arguments of `make_clipper` that have others here.
+_NOT_CLIPPING = frozenset({"model", "style", "threshold", "cohort", "loss_scale"})
 
 # What stays on this machine: losses may go there if they are asked for.
 _LOCAL = frozenset({"tensorboard"})
@@ -78,6 +82,13 @@ class PrivacyArguments:
                 f"style is {self.style!r}{suggestion(self.style, private)}; expected one of "
                 f"{', '.join(private)}. To train without privacy use transformers.Trainer"
             )
+        known = [name for name in signature(make_clipper).parameters if name not in _NOT_CLIPPING]
+        for name in self.clipping:
+            if name not in known:
+                raise ConfigError(
+                    f"clipping has {name!r}{suggestion(name, known)}; expected some of "
+                    f"{', '.join(known)}"
+                )
 
     def mechanism(self, dataset_size: int, batch_size: int, steps: int) -> Mechanism:
         """The mechanism of a run, over one group as long as there is no clipper.
