@@ -300,7 +300,7 @@ def test_rows_picked_by_number_are_looked_at_in_every_batch(monkeypatch):
         def mixed(self, x):
             return x[torch.arange(len(x))]
 
-    from dpft.privacy.clipping import clipper as module
+    from dpft.privacy.clipping.checks import checker as module
 
     real = module.check_order
     monkeypatch.setattr(module, "check_order", lambda *a: (looked.append(1), real(*a)))
