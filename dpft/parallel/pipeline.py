@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
 from dpft.parallel.stages import Share
-from dpft.privacy.clipping.clipper import Captured, Clipper, Started
+from dpft.privacy.clipping.calls import Captured
+from dpft.privacy.clipping.clipper import Clipper, Started
 from dpft.privacy.clipping.plans.batch import Book, Entry
 from dpft.privacy.clipping.plans.bookkeeping import cheapest_forms
 from dpft.privacy.clipping.rules import Use

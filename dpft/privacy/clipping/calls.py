@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -152,6 +152,13 @@ class Call:
 
     def _by_record(self, x: Tensor) -> Tensor:
         return x if self.positions == 1 else x.unflatten(0, (-1, self.positions))
+
+
+class Captured(NamedTuple):
+    """The layer calls of one forward, in order, and the layers that ran with gradients disabled."""
+
+    calls: Sequence[Call]
+    hidden: Collection[str]
 
 
 def uses_of(

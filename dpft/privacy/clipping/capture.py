@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.modules.module import _global_forward_hooks
 
-from dpft.privacy.clipping.calls import Call, save_inputs
+from dpft.privacy.clipping.calls import Call, Captured, save_inputs
 from dpft.privacy.clipping.frames import Frame, Frames, random_state_kept
 from dpft.privacy.clipping.rules import UnsupportedLayerError
 from dpft.privacy.clipping.rules.automatic import Arguments
@@ -102,7 +102,7 @@ class Capture:
         """Why a parameter's uses beyond its layer's calls could not be captured, by its name."""
         return self._frames.reasons
 
-    def take(self) -> tuple[list[Call], set[str]]:
+    def take(self) -> Captured:
         """The captured calls, in order, and the names of `hidden` layers; forgotten here.
 
         A layer is hidden if it ran with gradients disabled in a forward that had them enabled: its
@@ -116,7 +116,7 @@ class Capture:
         if calls:
             self._frames.done()
         hidden, self._hidden = self._hidden, set()
-        return calls, hidden
+        return Captured(calls, hidden)
 
     @property
     def packed(self) -> bool:

@@ -9,7 +9,7 @@ plan forms the sums (`plans`). All plans leave the same sums in ``.grad``, to fl
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dpft.privacy.clipping.calls import Call
+from dpft.privacy.clipping.calls import Call, Captured
 from dpft.privacy.clipping.capture import Capture
 from dpft.privacy.clipping.checks.checker import Checker
 from dpft.privacy.clipping.checks.guard import Guard
@@ -33,13 +33,6 @@ from dpft.privacy.precision import full_precision, waits
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import TWO_BACKWARDS
 from dpft.privacy.thresholds import check_threshold, sensitivity
-
-
-class Captured(NamedTuple):
-    """The layer calls of one forward, and the layers that ran with gradients disabled."""
-
-    calls: Sequence[Call]
-    hidden: Collection[str]
 
 
 class Started(NamedTuple):
@@ -290,7 +283,7 @@ class Clipper:
                 f"real has shape {tuple(real.shape)} for losses of shape {tuple(losses.shape)}; "
                 "expected the same"
             )
-        calls, hidden = self._capture.take()
+        captured = self._capture.take()
         self.norms = losses.new_empty(len(losses), len(self.groups))
         self.factors = self.norms.clone()
         # Where parameters are sharded no rank may leave out a microbatch: others wait for it.
@@ -301,14 +294,14 @@ class Clipper:
         if some and not self.private:
             self._add_unclipped(losses)
         elif some:
-            if not calls:
+            if not captured.calls:
                 raise UnsupportedLayerError(
                     "no layer's forward was captured for these losses; expected the model to be "
                     "called once per backward, with gradients enabled, after make_clipper, and its "
                     "layers to read what is trained (torch's spectral_norm does not)"
                 )
             with torch.autocast(losses.device.type, enabled=False):  # the caller's, if any
-                self._clip(self._scaled(losses), calls, hidden, rows, real)
+                self._clip(self._scaled(losses), captured, rows, real)
         self._keep_real(real)
         for parameter in self.parameters.values():
             if parameter.grad is None:
@@ -347,16 +340,16 @@ class Clipper:
         Raises:
             UnsupportedLayerError: as `backward`.
         """
-        calls, hidden = self._capture.take()
+        captured = self._capture.take()
         if real is not None:
             real = real.to(losses.device)
             losses = torch.where(real, losses, losses.new_zeros(()))
         with torch.autocast(losses.device.type, enabled=False), self._guard.on():
-            self.checker.ahead(self._scaled(losses), calls, hidden, rows, real)
+            self.checker.ahead(self._scaled(losses), captured, rows, real)
 
     def take(self) -> Captured:
         """The forwards since the last time, for `start`; forgotten here."""
-        return Captured(*self._capture.take())
+        return self._capture.take()
 
     def start(
         self,
@@ -386,7 +379,7 @@ class Clipper:
             losses = _silenced(losses, real)
         arrived: list[tuple[Call, Tensor]] = []
         with torch.autocast(losses.device.type, enabled=False), self._guard.on():
-            structure = self.checker.verified(losses, captured.calls, captured.hidden, rows, real)
+            structure = self.checker.verified(losses, captured, rows, real)
             gradients = self._capture.backward(
                 losses,
                 structure.reached,
@@ -492,18 +485,11 @@ class Clipper:
             (small & usable).sum(0, dtype=torch.float64) - 0.5 * usable.sum(0, dtype=torch.float64)
         )
 
-    def _clip(
-        self,
-        losses: Tensor,
-        calls: Sequence[Call],
-        hidden: Collection[str],
-        rows: int,
-        real: Tensor | None,
-    ) -> None:
+    def _clip(self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None) -> None:
         # Where autograd forms the sums, it must do so in the precision of the norms.
         reweights = self.plan in TWO_BACKWARDS
         with self._guard.on(), full_precision() if reweights else nullcontext():
-            structure = self.checker.verified(losses, calls, hidden, rows, real)
+            structure = self.checker.verified(losses, captured, rows, real)
             # From here on sums are formed; before, nothing was.
             self._unfinished = True
             batch = self._batch(losses, structure, rows)

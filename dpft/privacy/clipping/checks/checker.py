@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
-from dpft.privacy.clipping.calls import Call
+from dpft.privacy.clipping.calls import Call, Captured
 from dpft.privacy.clipping.capture import Capture
 from dpft.privacy.clipping.checks.guard import Guard
 from dpft.privacy.clipping.checks.order import check_order
@@ -70,43 +70,30 @@ class Checker:
             return None
         return records_to_check(size, real) if self._soon and size else None
 
-    def ahead(
-        self,
-        losses: Tensor,
-        calls: Sequence[Call],
-        hidden: Collection[str],
-        rows: int,
-        real: Tensor | None,
-    ) -> None:
+    def ahead(self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None) -> None:
         """Compare the rules with autograd on some records, ahead of their batch.
 
         See `Clipper.check`.
         """
-        structure, leaves = self._structure(losses, calls, hidden)
+        structure, leaves = self._structure(losses, captured)
         verified = self._compared(losses, structure, leaves, rows, real, retain_graph=False)
         self.schedule.check_ahead(losses, structure.reached, rows, verified)
 
     def verified(
-        self,
-        losses: Tensor,
-        calls: Sequence[Call],
-        hidden: Collection[str],
-        rows: int,
-        real: Tensor | None,
+        self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None
     ) -> Structure:
         """The structure of the losses' graph, once it and the rules were checked.
 
         Args:
             losses: multiplied with the scale, ``(B,)``.
-            calls: of their forward.
-            hidden: layers that ran with gradients disabled.
+            captured: of their forward.
             rows: see `Clipper.backward`.
             real: the same.
 
         Raises:
             UnsupportedLayerError: as `Clipper.backward`.
         """
-        structure, leaves = self._structure(losses, calls, hidden)
+        structure, leaves = self._structure(losses, captured)
         reached = structure.reached
         due = self.schedule.due(losses, reached, rows, self._capture.hooks())
         ahead = self.schedule.ahead(losses, reached, rows)
@@ -136,14 +123,16 @@ class Checker:
         return structure
 
     def _structure(
-        self, losses: Tensor, calls: Sequence[Call], hidden: Collection[str]
+        self, losses: Tensor, captured: Captured
     ) -> tuple[Structure, Mapping[str, Tensor]]:
         """The structure of the losses' graph, and what stood for the parameters in it."""
         self._guard.check_hooks()
         leaves: dict[str, Tensor] = dict(self._parameters)
-        for call in calls:
+        for call in captured.calls:
             leaves |= call.leaves
-        structure = verify_uses(losses, calls, leaves, hidden, self._capture.reasons)
+        structure = verify_uses(
+            losses, captured.calls, leaves, captured.hidden, self._capture.reasons
+        )
         if not structure.reached:
             raise UnsupportedLayerError(
                 "the losses do not depend on any trainable layer that was called; expected losses "
