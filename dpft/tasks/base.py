@@ -83,6 +83,11 @@ class Task(ABC):
         """The part of the hub's split that is trained on, taken by its place; None: all of it."""
         return None
 
+    @property
+    def published_train(self) -> str:
+        """The published split that the training records are of."""
+        return "train"
+
     def rows(self, split: str) -> Sequence[Any]:
         """Rows of a split as published; those of ``train`` from the file ``synthetic``, if given.
 

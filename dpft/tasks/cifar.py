@@ -72,8 +72,14 @@ class Layout:
         """The split whose first file is ``first``.
 
         Raises:
-            DataError: naming a file of the split that is missing or malformed.
+            DataError: naming a file of the split that is missing or malformed, or for a file that
+                is no split's first.
         """
+        if first.name not in (self.train[0], self.test):
+            raise DataError(
+                f"{first} is no whole split; expected {self.train[0]}, with which all of the "
+                f"training split is read, or {self.test}"
+            )
         split = "test" if first.name == self.test else "train"
         return self._read(split, lambda name: (first.parent / name).open("rb"), str(first.parent))
 

@@ -220,6 +220,10 @@ class DART(Generation):
     def _trains_on_dev(self) -> bool:
         return self.train_split == "dev" and self.synthetic is None
 
+    @property
+    def published_train(self) -> str:
+        return "dev" if self._trains_on_dev else "train"
+
     def rows(self, split: str) -> Sequence[Row]:
         """Rows of a split that have a reference; those of ``train`` from ``train_split``.
 
@@ -234,7 +238,7 @@ class DART(Generation):
                 "task.train_split=dev makes the dev split the training data; expected another "
                 "split to evaluate on. Type decode.split=test, or task.train_split=train"
             )
-        return super().rows("dev" if self._trains_on_dev and split == "train" else split)
+        return super().rows(self.published_train if split == "train" else split)
 
     def record(self, row: Row) -> TextRecord:
         return TextRecord((linearise(row.triples),), row.text)

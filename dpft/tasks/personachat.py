@@ -203,6 +203,10 @@ class PersonaChat(Generation):
                 f"task.split_by_persona is {share}; expected a share between 0 and 1, such as 0.8"
             )
 
+    @property
+    def published_train(self) -> str:
+        return "train" if self.split_by_persona is None else "dev"
+
     def read_file(self, path: Path) -> Sequence[Reply]:
         if path.suffix != Path(_HF_FILE).suffix:
             return super().read_file(path)

@@ -107,7 +107,8 @@ def _trained_on(task: Task) -> list[Path]:
     kind, folder = task.location
     if kind != "files" or folder is None:
         return []
-    return [file for form in task.dataset.all_forms() for file in form.found(folder, "train")]
+    forms, split = task.dataset.all_forms(), task.published_train
+    return [file for form in forms for file in form.found(folder, split)]
 
 
 @dataclass(frozen=True)

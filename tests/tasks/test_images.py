@@ -122,6 +122,13 @@ def test_a_part_of_an_archive_is_refused(tmp_path):
         TEN.read_archive(tmp_path / "c.tar.gz", "train")
 
 
+def test_a_file_that_is_a_part_of_a_split_is_not_read_as_the_whole(tmp_path):
+    """As a file of held-out records it gave all that is trained on."""
+    write_cifar10(tmp_path, noise(1), [1])
+    with pytest.raises(DataError, match="data_batch_2 is no whole split; expected data_batch_1"):
+        CIFAR10(data_dir=str(tmp_path)).records_of(tmp_path / TEN.folder / "data_batch_2")
+
+
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("changed", [None, "data_batch_4", "test_batch"])
 def test_files_other_than_the_published_ones_are_labelled(tmp_path, monkeypatch, changed, packed):

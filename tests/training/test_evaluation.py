@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from dpft import runs
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError, SplitError
+from dpft.config.evaluate import Evaluate
 from dpft.config.schema import parse
 from dpft.parallel.cohort import SingleProcess
 from dpft.report.card import model_card
@@ -262,6 +263,24 @@ def test_card_page_and_terminal_say_what_was_chosen_and_what_it_costs(own, capsy
 def test_settings_that_contradict_each_other_are_refused(typed, said):
     with pytest.raises(ConfigError, match=said):
         parse(compose(typed.split()))
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        (["task=dart", "task.train_split=dev"], "dart-v1.1.1-full-dev.json"),
+        (["task=personachat", "task.split_by_persona=0.5"], "valid_self_original.txt"),
+    ],
+)
+def test_a_dev_file_that_is_trained_on_is_no_file_of_held_out_records(tmp_path, words, file):
+    """By its figures weights are chosen, for which no noise would account."""
+    task = load_task(parse(compose([*words, f"task.data_dir={tmp_path}"])).task)
+    type(task).dataset.write_sample(tmp_path, 0)
+    assert task.records("train")
+    with pytest.raises(ConfigError, match=f"{file} is trained on, and no noise covers"):
+        held_out_records(Evaluate(every=1, file=str(tmp_path / file)), task)
+    usual = load_task(parse(compose([words[0], f"task.data_dir={tmp_path}"])).task)
+    assert held_out_records(Evaluate(every=1, file=str(tmp_path / file)), usual)
 
 
 def test_records_that_cannot_be_evaluated_on_are_refused(tmp_path):
