@@ -42,6 +42,7 @@ def main(
     stay_offline_if_unreachable()  # what needs neither the hub nor torch is checked
     from dpft.parallel.cohort import together
     from dpft.parallel.layouts import joined
+    from dpft.training.held_out import check_scored
     from dpft.training.predictions import predict, spelled, write_predictions
     from dpft.training.progress import Progress
 
@@ -55,6 +56,8 @@ def main(
                 directory = stack.enter_context(opened)
             task, loaded = trained.task, trained.loaded
             instances = task.instances(settings.split)
+            if run.clip.private:
+                check_scored(task, settings.split)
         progress = stack.enter_context(Progress(quiet=cohort.rank > 0))
         predictions = predict(task, loaded, instances, settings, run.seed, progress, cohort=cohort)
         if directory is None:  # the first rank writes

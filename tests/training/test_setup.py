@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dpft import runs
+from dpft.cli.decode import main as decode
 from dpft.config.errors import ConfigError, ModelError
 from dpft.config.schema import Model
 from dpft.models.load import load_model
@@ -114,6 +115,18 @@ def test_records_that_are_trained_on_are_not_scored_without_noise(tmp_path):
             pass
     with ready(settings(tmp_path, *words, f"task.test_file={file}", "clip=none", "name=plain")):
         pass
+
+
+def test_nor_are_they_when_a_finished_run_is_decoded_again(tmp_path):
+    file, other = tmp_path / "posts.jsonl", tmp_path / "other.jsonl"
+    file.write_text("".join(f'{{"user": "{n}", "text": "text {n}"}}\n' for n in range(10)))
+    other.write_text('{"text": "words"}\n')
+    words = [f"task.train_file={file}", f"task.dev_file={file}", f"task.test_file={other}"]
+    run = settings(tmp_path, *USERS, *words, "decode.split=test")
+    run_experiment(run)
+    with pytest.raises(ConfigError, match=r"dev_file=.* is trained on, and no noise covers"):
+        decode(run_path(run), ["decode.split=dev"])
+    assert [one.name for one in (run_path(run) / "generations").iterdir()] == ["test.jsonl"]
 
 
 LONG = "one word more than fits, " * 20
