@@ -166,6 +166,11 @@ def _beside(out: Path) -> list[Path]:
     return [side_path(out, kind) for kind in ("json", "md")]
 
 
+def _unnamed(out: Path) -> Path:
+    """What the records are called until their guarantee lies beside them."""
+    return out.with_name(f".{out.name}.tmp")
+
+
 def _check_place(out: Path, usual: str) -> None:
     """Refuse a file that could not be written, or read again, before anything is sampled."""
     if out.suffix != Path(usual).suffix:
@@ -173,7 +178,8 @@ def _check_place(out: Path, usual: str) -> None:
             f"out={out} ends in {out.suffix or 'nothing'}; expected {Path(usual).suffix}, which is "
             "the form that this task writes"
         )
-    for file in (out, *_beside(out)):
+    # Beside records without a name, the guarantee is of a command that was broken off.
+    for file in (out, *([] if _unnamed(out).exists() else _beside(out))):
         if file.exists():
             raise ConfigError(f"{file} exists; give another file with out=FILE")
     try:
@@ -195,7 +201,7 @@ def _write(
     from dpft.runs.errors import disk_report
     from dpft.training.synthesis import as_markdown, side_file
 
-    unnamed = out.with_name(f".{out.name}.tmp")
+    unnamed = _unnamed(out)
     written: list[Path] = []
     try:
         trained.task.write_records(synthetic.rows, synthetic.targets, unnamed)

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -283,6 +284,27 @@ def test_neither_records_nor_their_guarantee_are_overwritten(private, tmp_path, 
     assert result.exit_code == 2
     assert f"{there} exists" in result.output.replace("\n", "")
     assert (tmp_path / there).read_text() == "precious"
+
+
+def test_a_command_that_was_killed_before_the_records_had_their_name_is_typed_again(
+    private, tmp_path, monkeypatch
+):
+    out, replace = tmp_path / "a.csv", Path.replace
+
+    def killed(path, target):
+        if target == out:
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        invoke(private, "n=2", "sources=sample", f"out={out}", *QUICK)
+    assert not out.exists()
+    assert content(out)["file"] == "a.csv"
+    result = invoke(private, "n=2", "sources=sample", f"out={out}", *QUICK)
+    assert result.exit_code == 0, result.output
+    assert content(out)["sha256"] == hashlib.sha256(out.read_bytes()).hexdigest()
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_a_form_that_could_not_be_read_again_is_refused(private, tmp_path):
