@@ -13,7 +13,7 @@ from dpft.config.checks import one_of
 from dpft.config.errors import DataError, SplitError
 from dpft.tasks.generation import Generation
 from dpft.tasks.json_list import entries
-from dpft.tasks.objectives.base import Instance, Prediction, texts
+from dpft.tasks.objectives.base import Instance, Prediction, Question, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.dart import write_files
 from dpft.tasks.sources import Dataset, Form, Hub, well_formed
@@ -42,14 +42,16 @@ class Row(NamedTuple):
         return self.entry, self.triples
 
 
-def read_json(path: Path) -> list[Row]:
-    """Rows of a published JSON file.
+def read_json(path: Path, asked: bool = False) -> list[Row]:
+    """Rows of a published JSON file; where they are only asked, annotations may be missing.
 
     Raises:
         DataError: naming file, line and entry.
     """
     rows: list[Row] = []
     for number, (where, entry) in enumerate(entries(path, _JSON)):
+        if asked and isinstance(entry, Mapping):
+            entry = {"annotations": [], **entry}
         if not isinstance(entry, Mapping) or not {"tripleset", "annotations"} <= set(entry):
             raise DataError(f"{where}: got {str(entry)[:60]}; expected {_JSON}")
         rows += _rows(number, entry["tripleset"], _annotated(entry["annotations"], where), where)
@@ -242,6 +244,13 @@ class DART(Generation):
 
     def record(self, row: Row) -> TextRecord:
         return TextRecord((linearise(row.triples),), row.text)
+
+    def questions(self, path: Path) -> Sequence[Question]:
+        """Of a published file, or of one without references."""
+        if path.suffix != ".json":
+            return super().questions(path)
+        records = map(self.record, read_json(path, asked=True))
+        return [Question({"source": one.source}, Instance(one, ())) for one in records]
 
     def records_of(self, path: Path) -> list[TextRecord]:
         return [self.record(row) for row in self.read_file(path) if row.text]

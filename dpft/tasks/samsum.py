@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from dpft.config.errors import DataError
 from dpft.tasks.generation import Generation, text_room
 from dpft.tasks.json_list import entries
-from dpft.tasks.objectives.base import Prediction, texts
+from dpft.tasks.objectives.base import Instance, Prediction, Question, texts
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.samples.samsum import write_files
 from dpft.tasks.sources import Dataset, Form, Hub, one_by_one, well_formed
-from dpft.tasks.table_files import JsonLines
+from dpft.tasks.table_files import JsonLines, read_table
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
@@ -96,6 +96,14 @@ class SAMSum(Generation):
     def record(self, row: Row) -> TextRecord:
         dialogue, summary = row
         return TextRecord((dialogue,), summary)
+
+    def questions(self, path: Path) -> list[Question]:
+        """Entries of a published file, or of one without summaries."""
+        asked = []
+        for row in read_table(path):
+            dialogue, _ = _row({**row.values, "summary": "-"}, row.place)
+            asked.append(Question(row.values, Instance(self.record((dialogue, "")), ())))
+        return asked
 
     def write_records(self, rows: Sequence[Row] | None, targets: Sequence[str], path: Path) -> None:
         """A file that `read_json` reads."""

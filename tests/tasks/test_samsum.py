@@ -92,6 +92,19 @@ def test_synthetic_summaries_are_written_and_read_back(tmp_path):
     assert made.rows("train") == [(ROWS[0][0], "One."), (ROWS[1][0], "Two.")]
 
 
+def test_dialogues_are_asked_without_summaries(tmp_path):
+    """All that stands beside them is given back."""
+    entries = [{"id": "1", "dialogue": "A: hi\r\nB: yo ", "room": 3}, ENTRIES[1]]
+    lines = "".join(json.dumps(entry) + "\n" for entry in entries)
+    for file in (write(tmp_path / "a.json", entries), write(tmp_path / "a.jsonl", lines)):
+        asked = SAMSum().questions(file)
+        assert [one.cells for one in asked] == entries
+        assert [one.instance.record.source for one in asked] == ["A: hi\nB: yo", ""]
+        assert {one.instance.references for one in asked} == {()}
+    with pytest.raises(DataError, match=r"a\.jsonl, line 1: got "):
+        SAMSum().questions(write(tmp_path / "a.jsonl", '{"text": "A: hi"}'))
+
+
 # Prompts.
 
 
