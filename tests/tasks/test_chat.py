@@ -93,6 +93,16 @@ def test_losses_are_those_of_a_loop_over_trained_tokens(loaded):
     loaded.model.float()
 
 
+def test_perplexity_counts_what_is_trained_and_no_turn_of_others(loaded):
+    made, task = objective(loaded), Chat()
+    ((nll, tokens),) = made.likelihoods(loaded.model, [task.instance(TALK)], 1)
+    answers = " Yes.<|endoftext|> Until six.<|endoftext|>"
+    assert tokens == len(made.tokenizer.encode(answers))
+    with torch.no_grad():
+        mean = made.losses(loaded.model.eval(), made.collate([made.encode(TALK)])).item()
+    assert nll == pytest.approx(mean * tokens, rel=1e-5)
+
+
 @pytest.fixture
 def controlled(loaded):
     """An objective whose template's own marks are special tokens, as those of chat models are."""

@@ -124,6 +124,20 @@ def test_rows_in_the_hubs_format():
         read_hub([row, {**row, "label": -1}], ("question1",), 2)
 
 
+@pytest.mark.parametrize(
+    ("task", "names"),
+    [
+        (SST2, "negative positive"),
+        (QNLI, "entailment not_entailment"),
+        (QQP, "not_duplicate duplicate"),
+        (MNLI, "entailment neutral contradiction"),
+    ],
+)
+def test_classes_stand_in_the_order_of_the_hubs_numbers(task, names):
+    """In another order all of a task's answers would be of other names, and no score would tell."""
+    assert task.classes == tuple(names.split())
+
+
 def mnli_rows(count):
     return [{"premise": "p", "hypothesis": "h", "label": 2, "idx": i} for i in range(count)]
 

@@ -36,6 +36,15 @@ def test_a_sample_is_what_is_read_of_the_files_that_it_is_written_to(tmp_path, n
         assert found == fingerprint(sample.records(split)) != fingerprint(other.records(split))
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_a_limit_of_evaluation_takes_the_first_questions_whole(name):
+    few, whole = (task_of(name, source="sample", limit_eval=n) for n in (3, None))
+    split = "test" if "test" in whole.dataset.forms[0].files else "dev"
+    found, every = ([i.references for i in task.instances(split)] for task in (few, whole))
+    assert found == every[:3]
+    assert len(every) > 3
+
+
 def test_samples_do_not_depend_on_the_hash_seed_of_the_process():
     code = "import json; from tests.tasks import test_samples as samples; "
     code += "print(json.dumps(samples.sample_fingerprints()))"

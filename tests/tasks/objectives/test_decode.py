@@ -10,6 +10,7 @@ from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.decode import decode
+from dpft.training.synthesis.sampling import _Apart as Apart
 from tests.tasks.objectives.letters import prompt_of
 
 CAUSAL = Needs("causal")
@@ -48,6 +49,25 @@ def test_sampling_follows_the_seed_and_differs_from_greedy(tiny, prompts):
     )
     assert one == same
     assert one != other
+
+
+def test_batches_of_equal_prompts_are_drawn_apart(tiny, prompts):
+    """Synthetic texts would else repeat from batch to batch."""
+    same = [Apart(prompts[0]) for _ in range(4)]
+    settings = Decode(beams=1, sample=True, max_new_tokens=12, batch_size=2)
+    texts = decode(tiny.model, tiny.tokenizer, same, settings, 0)
+    assert texts[:2] != texts[2:]
+
+
+def test_any_token_may_be_drawn_where_all_are_about_equally_likely():
+    """Transformers has a limit of its own, the 50 likeliest, which nobody asked for."""
+    loaded = load_model(Model("tiny", "bundled:tiny"), CAUSAL, seed=0)
+    with torch.no_grad():
+        for parameter in loaded.model.transformer.ln_f.parameters():
+            parameter.mul_(1e-3)
+    settings = Decode(beams=1, sample=True, max_new_tokens=40)
+    texts = decode(loaded.model, loaded.tokenizer, [(i,) for i in range(5, 13)], settings, 0)
+    assert len({t for one in texts for t in loaded.tokenizer.encode(one.text)}) > 200
 
 
 def test_the_models_mode_is_kept(tiny, prompts):
