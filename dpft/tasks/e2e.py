@@ -105,9 +105,11 @@ class E2E(Generation):
         """Rows of an official file, or of one without references."""
         asked = []
         for row in Separated(path, ",").rows():
-            if "mr" not in row.values:
+            # The latter in the official file without references.
+            column = next((name for name in ("mr", "MR") if name in row.values), None)
+            if column is None:
                 raise DataError(f"{path} has columns {', '.join(row.values)}; expected mr")
-            mr, _ = _checked((row.values["mr"], "-"), row.place)
+            mr, _ = _checked((row.values[column], "-"), row.place)
             asked.append(Question(row.values, Instance(self.record((mr, "")), ())))
         return asked
 

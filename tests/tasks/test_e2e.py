@@ -125,6 +125,9 @@ def test_meaning_representations_are_asked_without_references(tmp_path):
     (asked,) = E2E().questions(path)
     assert asked.cells == {"id": "3", "mr": "name[Aromi]"}
     assert asked.instance.record.source == E2E().record(("name[Aromi]", "")).source
+    path.write_text("MR\nname[Aromi]\n")  # testset.csv, as it was published
+    (official,) = E2E().questions(path)
+    assert (official.cells, official.instance) == ({"MR": "name[Aromi]"}, asked.instance)
     path.write_text("meaning\nname[Aromi]\n")
     with pytest.raises(DataError, match="columns meaning; expected mr"):
         E2E().questions(path)
