@@ -303,9 +303,11 @@ class Parrot(torch.nn.Module):
     def __init__(self, config, rows):
         super().__init__()
         self.config, self.rows = config, rows
+        self.seeds = []
         self.device = torch.device("cpu")
 
     def generate(self, input_ids, stopping_criteria, pad_token_id, max_new_tokens, **settings):
+        self.seeds.append(torch.initial_seed())
         done = torch.zeros(len(input_ids), dtype=torch.bool)
         for step in range(max_new_tokens):
             new = [self.rows[i][step] if step < len(self.rows[i]) else 11 for i in range(len(done))]
@@ -338,6 +340,14 @@ def test_conversations_are_written_until_they_are_closed(loaded, template):
         made, Parrot(loaded.model.config, [whole[len(opening) :]]), 1, settings, 0, "Be brief."
     )
     assert tuple(map(tuple, json.loads(written.text))) == TALK.turns
+
+
+def test_each_batch_of_conversations_is_drawn_by_itself(loaded):
+    made, model = objective(loaded, train_on="all"), Parrot(loaded.model.config, [[11]] * 2)
+    for seed in (0, 0, 1):
+        write_conversations(made, model, 4, replace(SETTINGS, batch_size=2), seed)
+    assert model.seeds[:2] == model.seeds[2:4]
+    assert len(set(model.seeds)) == 4
 
 
 def test_the_check_shows_a_conversation_and_what_is_trained():

@@ -509,6 +509,10 @@ def test_scores_of_written_texts():
     assert task.score([same]) == pytest.approx({"BLEU": 100, "ROUGE_L": 100, "perplexity": 2})
     foreign = Prediction("", "x", ("a b c d",))
     assert task.score([foreign])["perplexity"] is None
+    # Case counts, all references do, and which text is the answer.
+    short = Prediction("", "a b c d", ("A B C D E", "a b c d e"))
+    assert task.score([short])["BLEU"] == pytest.approx(100 * math.exp(1 - 5 / 4))
+    assert task.score([Prediction("", "A B C D", ("a b c d",))])["BLEU"] < 1
     for name in ("sacrebleu", "rouge", "perplexity"):
         assert name in task.signature()
     assert LanguageModeling().score([same]) == {"perplexity": pytest.approx(2)}

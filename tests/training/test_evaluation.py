@@ -294,6 +294,7 @@ def test_records_that_cannot_be_evaluated_on_are_refused(tmp_path):
         return held_out_records(run.evaluate, load_task(run.task))
 
     assert len(records(f"evaluate.file={other}", "evaluate.max_records=3")) == 3
+    assert len(records(f"task.dev_file={other}", "task.limit_eval=2")) == 2
     with pytest.raises(ConfigError, match=r"mine\.jsonl is trained on"):
         records(f"evaluate.file={tmp_path / '.' / 'mine.jsonl'}")
     with pytest.raises(SplitError, match=r"or type evaluate\.file=FILE"):
