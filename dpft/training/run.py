@@ -12,13 +12,14 @@ from omegaconf import OmegaConf
 from safetensors import SafetensorError
 
 from dpft import runs
+from dpft.config.checks import Effect, names_with
 from dpft.config.defaults import origin_in_words
 from dpft.config.errors import ConfigError, DpftError
 from dpft.config.published import with_part_labels
-from dpft.config.schema import Run
+from dpft.config.schema import SHORTHANDS, Run
 from dpft.models.load import LoadedModel
 from dpft.models.save import save_model
-from dpft.parallel.cohort import Cohort
+from dpft.parallel.cohort import Cohort, together
 from dpft.parallel.launch import check_launcher, check_processes, launched, restarted
 from dpft.parallel.layouts import joined
 from dpft.privacy import UnsupportedLayerError
@@ -26,6 +27,7 @@ from dpft.privacy.guarantee import least_claim
 from dpft.privacy.rounding import up
 from dpft.report.card import write_card, write_lineage
 from dpft.runs.finished import LEDGER
+from dpft.runs.identity import differences
 from dpft.runs.paths import run_path
 from dpft.tasks import load_task
 from dpft.tasks.metrics.shown import shown
@@ -70,7 +72,34 @@ def run_experiment(run: Run) -> Outcome:
     check_processes(run, launched())
     forget_peak()
     with joined(device_of(run.device), run.parallel) as cohort:
+        check_same_settings(run, cohort)
         return _lead(run, cohort) if cohort.rank == 0 else _follow(run, cohort)
+
+
+def check_same_settings(run: Run, cohort: Cohort) -> None:
+    """Refuse ranks that were started with other settings than the first one, which records its own.
+
+    By another threshold or clip function a rank's records would add something else to the sum than
+    the noise and the record are of.
+
+    Args:
+        run: the settings of this rank.
+        cohort: the ranks.
+
+    Raises:
+        ConfigError: naming the settings, on the rank that differs.
+        RankError: on the others.
+    """
+    beside = names_with(Run, Effect.PLACE) | SHORTHANDS.keys()
+    own = {name: value for name, value in run.raw.items() if name not in beside}
+    first = cohort.from_first(own)
+    with together(cohort):
+        if unlike := differences(first, own):
+            raise ConfigError(
+                f"rank {cohort.rank} of {cohort.size} was started with other settings than the "
+                f"first (first -> this): {', '.join(unlike)}; expected the same: start every rank "
+                "by the same command"
+            )
 
 
 def _follow(run: Run, cohort: Cohort) -> Outcome:

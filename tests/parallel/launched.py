@@ -51,6 +51,7 @@ def ranks(
     run: Path | None = None,
     last: int = 0,
     amid: tuple[Path, int] | None = None,
+    others: Sequence[str] = (),
 ) -> list[Forked]:
     """A rank in each folder.
 
@@ -61,6 +62,7 @@ def ranks(
         last: counted from 1.
         amid: if given, a file and a number: the first rank dies as soon as so many lines of it are
             on the disk, before it does anything else.
+        others: further arguments of all ranks but the first.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -80,7 +82,7 @@ def ranks(
             elif rank == 0 and amid is not None:
                 processes.append(Forked(dies, list(arguments), folder, *amid))
             else:
-                processes.append(command(arguments, folder))
+                processes.append(command([*arguments, *(others if rank else ())], folder))
     return processes
 
 

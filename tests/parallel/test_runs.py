@@ -160,3 +160,21 @@ def test_what_several_processes_cannot_do_is_refused(tmp_path, settings, said):
         assert result.returncode == 2
         assert said in " ".join(result.stderr.split())
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ("optim.lr=0.1", "optim.lr: 0.002 -> 0.1"),
+        ("clip.clip_function=automatic", 'clip.clip_function: "abadi" -> "automatic"'),
+    ],
+)
+def test_ranks_that_were_started_with_other_settings_are_refused(tmp_path, other, said):
+    """They would add to the sums of another run, whose record and weights are the first one's."""
+    _STARTED.extend(launched.ranks(SETTINGS, tmp_path, tmp_path, others=(other, "name=elsewhere")))
+    first, second = (process.finish() for process in _STARTED)
+    assert first.returncode == second.returncode == 2
+    assert "rank 1 of 2 stopped" in " ".join(first.stderr.split())
+    assert said in " ".join(second.stderr.split())
+    assert "elsewhere" not in second.stderr  # where a run lies is the first rank's to know
+    assert not (tmp_path / "runs").exists()
