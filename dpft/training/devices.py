@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import yaml
@@ -17,6 +17,9 @@ from dpft.config.errors import ConfigError, suggestion
 from dpft.parallel.operations import Operations
 from dpft.privacy import normals
 from dpft.runs import memory
+
+if TYPE_CHECKING:
+    from dpft.parallel.cohort import Cohort
 
 _SHEETS = Path(__file__).parent / "devices"
 CPU = "cpu"
@@ -32,6 +35,18 @@ def rounds_like(device: torch.device) -> dict[str, Any]:
     if device.type == "cuda":
         told |= {"gpu": torch.cuda.get_device_name(device), "torch": torch.__version__}
     return told
+
+
+def all_round_like(device: torch.device, cohort: Cohort) -> dict[str, Any]:
+    """What decides it on the first rank, and on each behind it where any differs; all must ask.
+
+    Args:
+        device: of this rank.
+        cohort: the ranks.
+    """
+    first, *others = cohort.gather(rounds_like(device))
+    unlike = any(other != first for other in others)
+    return {**first, "others": others} if unlike else first
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from dpft.tasks.owners import Owners
 from dpft.tasks.units import Records, TrainingSet, Users
 from dpft.tasks.views import Joined
 from dpft.training import own_parts
-from dpft.training.devices import rounds_like
+from dpft.training.devices import all_round_like
 from dpft.training.held_out import HeldOut, check_scored, held_out_records
 from dpft.training.mechanisms import attach_clipper, make_mechanism
 from dpft.training.progress import Progress
@@ -99,6 +99,7 @@ class Prepared:
         own: other packages' code that a step's sum follows from, see `own_parts`.
         auditor: canaries in slots behind the units, if any.
         cohort: the processes that train together.
+        devices: what decides how they round, see `dpft.training.devices.all_round_like`.
         held_out: records that the model is asked of while it trains, if any.
     """
 
@@ -115,6 +116,7 @@ class Prepared:
     planted: Planted | None
     auditor: Auditor | None
     cohort: Cohort
+    devices: Mapping[str, Any]
     own: Mapping[str, str]
     held_out: HeldOut | None
 
@@ -131,7 +133,7 @@ class Prepared:
             # Another machine rounds differently: the same noise on a slightly different sum would
             # be a second release that nobody counted.
             "compute": {
-                **rounds_like(self.parts.loaded.model.device),
+                **self.devices,
                 **self.cohort.layout,  # sums of shares are added up in another order
                 **({} if self.units.shapes is None else {"shapes": "fixed"}),
                 **({"plugins": dict(self.own)} if self.own else {}),
@@ -280,6 +282,7 @@ def prepare(
         planted=planted,
         auditor=auditor,
         cohort=cohort,
+        devices=all_round_like(device, cohort),
         own=own_parts.deciding(run, loaded.model),
         held_out=held_out,
     )

@@ -13,12 +13,14 @@ from dpft.config.schema import Model
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.models.save import save_model
+from dpft.parallel.cohort import SingleProcess
 from dpft.privacy import keys
 from dpft.runs.paths import run_path
 from dpft.tasks import load_task
 from dpft.tasks.objectives.base import cut_in_encoding
 from dpft.tasks.objectives.causal import CausalExample
 from dpft.tasks.objectives.classifier import Classifier
+from dpft.training.devices import rounds_like
 from dpft.training.progress import Progress
 from dpft.training.run import run_experiment
 from dpft.training.setup import device_of, warn_of_records
@@ -52,6 +54,21 @@ def test_who_trains_is_told_how_many_records_were_cut(capsys):
 @pytest.mark.parametrize("terminal", [True, False])
 def test_how_long_private_records_are_stays_on_the_terminal(terminal, capsys):
     assert bool(said(EXAMPLES, True, terminal, capsys)) is terminal
+
+
+@pytest.mark.parametrize("unlike", [True, False])
+def test_the_ledger_tells_of_every_rank_if_one_rounds_otherwise(tmp_path, monkeypatch, unlike):
+    """Or another device in its place would release a second sum under the same noise."""
+
+    def gather(_, value):
+        return [value, {**value, "gpu": "another"} if unlike else value]
+
+    monkeypatch.setattr(SingleProcess, "gather", gather)
+    with ready(settings(tmp_path)) as (prepared, *_):
+        compute = prepared.header()["compute"]
+    own = rounds_like(torch.device("cpu"))
+    assert compute.items() >= own.items()
+    assert compute.get("others") == ([{**own, "gpu": "another"}] if unlike else None)
 
 
 def test_records_that_see_each_other_are_refused_before_the_first_step(tmp_path, monkeypatch):
