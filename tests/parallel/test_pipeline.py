@@ -207,6 +207,43 @@ def test_flat_clipping_adds_up_one_number_for_each_record(schedule):
         assert set(sent) == {"sent", "all_reduce"}
 
 
+class Poisoned(Records):
+    """Two records whose losses are not finite: of one the gradient is, of the other it is not."""
+
+    def losses(self, model, batch):
+        losses = super().losses(model, batch)
+        ids = batch.batch.tensors["input_ids"]
+        ends = (torch.tensor(self._examples[record].target[-4:-1]) for record in POISON)
+        infinite, undefined = ((ids[:, -3:] == end).all(1) for end in ends)
+        losses = losses + torch.where(infinite, torch.inf, 0.0)
+        return losses * torch.where(undefined, torch.nan, 1.0)
+
+
+POISON = (2, 7)
+
+
+def poisoned(cohort, drawn):
+    ranks = Pipelines(2)
+    model, units = gpt2(), data()
+    units.__class__ = Poisoned
+    whole = make_clipper(model, "bk", cohort=ranks, threshold=3.2)
+    clippers, sums = pipelined(model, whole, Partition("per_device", 2), ranks)
+    observed = sums.add(units.losses, batches(units, drawn))
+    clippers.collect()
+    silenced = [int((each.factors == 0).sum()) for each in observed if each.factors.numel()]
+    return {n: p.grad.numpy() for n, p in clippers.parameters.items()}, sum(silenced)
+
+
+def test_flat_clipping_drops_a_record_on_all_stages_or_on_none():
+    """Of an infinite loss the last stage alone knows, and its gradient may be as any other's."""
+    drawn = list(range(11))
+    ranks = together(poisoned, 2, drawn)
+    rest = [record for record in drawn if record not in POISON]
+    sums, *_ = one_process("gpt2", "bk", rest, threshold=3.2)
+    same({n: total for found, _ in ranks for n, total in found.items()}, sums)
+    assert [silenced for _, silenced in ranks] == [len(POISON), 0]  # the first gives them
+
+
 # --- styles, models and draws ---
 
 STYLES = ("bk", "flat", "per_device", "per_layer", "per_param", "block_wise")
@@ -501,6 +538,11 @@ REFUSED = [
     ({"style": "ghost"}, {}, "plan 'ghost' in a pipeline; expected bk"),
     ({"count": 2}, {"count": 3}, "3 devices of clip=per_device for 2 stages"),
     ({"count": 2}, {"microbatches": 3}, "expected a multiple of 2, 2 or more"),
+    (
+        {"count": 4},
+        {"microbatches": 2, "schedule": "zbv", "count": 4},
+        "expected a multiple of 2, 4 or more",
+    ),
 ]
 
 
@@ -508,7 +550,8 @@ def refused(cohort):
     """What is said of each."""
     said = []
     for options, settings, _ in REFUSED:
-        ranks = Pipelines(microbatches=settings.get("microbatches"))
+        schedule = settings.get("schedule", "1f1b")
+        ranks = Pipelines(schedule=schedule, microbatches=settings.get("microbatches"))
         given = {"style": "per_device"} | options
         model = gpt2()
         whole = make_clipper(model, given.pop("style"), threshold=0.5, cohort=ranks, **given)
