@@ -1,6 +1,7 @@
 """Checkpoints of which each rank writes its own part: nothing is gathered, nothing is mixed."""
 
 import errno
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -227,6 +228,11 @@ def refusals(cohort, folder):
             damage(folder / "checkpoints/step-00000004/part-00001")
         latest = checkpoint.load_latest(run, None, trained.cohort)
         said.append((latest.step, latest.warnings))
+    try:
+        trained.save(run, 6 + cohort.rank)
+    except RankError as error:
+        said.append(str(error))
+    said.append(sorted(path.name for path in (folder / "checkpoints").glob("step-*")))
     return said
 
 
@@ -239,19 +245,34 @@ def test_what_one_rank_cannot_write_or_read_all_are_told(tmp_path):
     assert "No space left" in first[0]
     for said in (first, second):
         assert said[1] == ["step-00000002"]
-        assert [step for step, _ in said[2:]] == [2, 2]
+        assert [step for step, _ in said[2:4]] == [2, 2]
         assert "part-00001 does not match its checksum" in said[2][1][0]
         assert "No such file" in said[3][1][0]
+        assert "something else than another rank" in said[4]  # of two steps there is none
+        assert said[5] == ["step-00000002", "step-00000004"]
 
 
 def test_a_rank_that_does_not_see_the_folder_is_told_to_share_it(tmp_path):
     """By ``load_latest``, before a step is taken; and no checkpoint is passed over for it."""
 
-    class Elsewhere(Shards):
-        rank, size = 1, 2
+    class Elsewhere(SingleProcess):
+        rank, size, divided = 1, 2, True
 
-        def __init__(self):
-            pass
+        def from_first(self, value):
+            return tmp_path / "gone"
 
     with pytest.raises(CheckpointError, match=r"rank 1 of 2 does not see .* all machines share"):
-        checkpoint._check_shared(tmp_path / "gone", Elsewhere())
+        checkpoint.load_latest(None, None, Elsewhere())
+
+
+def test_fewer_ranks_than_files_look_at_all_of_them(tmp_path):
+    class Alone(SingleProcess):
+        divided = True
+
+    files = {}
+    for number in range(3):
+        (tmp_path / f"part-{number}").write_bytes(b"sound")
+        files[f"part-{number}"] = {"size": 5, "sha256": hashlib.sha256(b"sound").hexdigest()}
+    assert checkpoint._damage(tmp_path, files, Alone()) == ""
+    (tmp_path / "part-2").write_bytes(b"wound")
+    assert "part-2 does not match" in checkpoint._damage(tmp_path, files, Alone())
