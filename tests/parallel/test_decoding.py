@@ -5,18 +5,21 @@ import os
 import shutil
 import socket
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
 
 from dpft.config.compose import compose
 from dpft.config.errors import RankError
+from dpft.config.evaluate import Evaluate
 from dpft.config.schema import parse
 from dpft.models.load import load_model
 from dpft.parallel.cohort import SingleProcess
 from dpft.runs import read_norms, read_record
 from dpft.tasks import load_task
 from dpft.tasks.objectives.dealing import answered
+from dpft.training.held_out import HeldOut
 from dpft.training.loop import StepStatistics
 from dpft.training.predictions import predict, spelled
 from dpft.training.progress import Progress
@@ -142,6 +145,29 @@ def test_predictions_are_those_of_one_process(size):
     assert expected["sampled"] != expected["greedy"]
 
 
+def figures(cohort):
+    """Of seven held-out records in a batch each, all of one class and then all of the other."""
+    run = parse(compose(["task=sst2", "task.source=sample", "model=random-bert"]))
+    task = load_task(run.task)
+    loaded = load_model(run.model, task.needs, run.seed)
+    objective = task.objective(loaded)
+    record = task.records("train")[0]
+    cohort.sharded = True  # then every rank asks as often as another
+    found = []
+    for label in (0, 1):
+        held = HeldOut(Evaluate(every=1), objective, [replace(record, label=label)] * 7, True, 1)
+        found.append(held.figures(loaded.model, cohort))
+    return found
+
+
+def test_what_ranks_ask_again_to_keep_in_step_counts_once():
+    expected = figures(SingleProcess())
+    assert {each["accuracy"] for each in expected} == {0.0, 1.0}
+    for found in together(figures, 2):
+        assert [each["accuracy"] for each in found] == [each["accuracy"] for each in expected]
+        assert [each["loss"] for each in found] == pytest.approx([e["loss"] for e in expected])
+
+
 def broken(cohort, case):
     try:
         asked(cohort, case, broken=1)
@@ -223,6 +249,36 @@ def test_statistics_are_those_of_the_whole_batch(size):
 
 
 COUNTED = ("records", "dropped", "microbatches", "seconds")
+
+
+class Told(SingleProcess):
+    """The first of ranks that have said what they have to say."""
+
+    def __init__(self, told):
+        self.told = told
+
+    def gather(self, value):
+        return self.told
+
+
+def test_ranks_of_one_pipeline_count_its_records_once():
+    """Two of two stages each, of which one has dropped a record that the other has not."""
+    stages = []
+    for share in (0, 1):
+        for group in (0, 1):
+            one = StepStatistics(share=share, groups=[group], records=3, microbatches=2)
+            one.losses.append(torch.tensor([1.0, 2.0, 3.0 + share]))
+            one.norms.append(torch.tensor([[1.0 + group], [2.0], [3.0]]))
+            one.factors.append(torch.tensor([[1.0], [0.5], [float(group != share)]]))
+            stages.append(one)
+    summary = stages[0].summary(Told([(one.share, *one._sums()) for one in stages]))
+    counts = {name: summary[name] for name in COUNTED[:3]}
+    assert counts == {"records": 6, "dropped": 2, "microbatches": 4}
+    assert summary["loss"] == pytest.approx(13 / 6)
+    assert summary["norm_mean"] == pytest.approx([2, 7 / 3])
+    told = [(one.share, one.groups, torch.cat(one.norms).T.tolist()) for one in stages]
+    norms = stages[0].norms_of_all(Told(told))
+    assert [each.tolist() for each in norms] == [[[1.0, 2.0], [2.0, 2.0], [3.0, 3.0]]] * 2
 
 
 # Whole runs.
