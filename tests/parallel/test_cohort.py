@@ -56,6 +56,8 @@ def sums(cohort):
     torch.manual_seed(cohort.rank)
     tensors = [torch.randn(n, dtype=torch.float64) for n in (3, 40, 99, 1, 100, 250, 0, 7)]
     tensors += [torch.randn(5, 4).t(), torch.randn(300).to(torch.bfloat16)]
+    # Of eight bits: whoever adds one to 256 in it has 256.
+    tensors.append(torch.full((100,), 1.0 if cohort.rank else 256.0).to(torch.bfloat16))
     mine = [tensor.clone() for tensor in tensors]
     cohort.add_up(tensors)
     return mine, tensors
@@ -93,6 +95,12 @@ def test_sums_are_those_of_all_ranks_and_the_same_bits_on_each(ranks):
             assert torch.allclose(
                 tensors[place].to(expected), total, rtol=tolerance, atol=tolerance
             )
+
+
+def test_half_precision_is_added_up_in_more_digits(ranks):
+    expected = torch.tensor(256.0 + len(ranks) - 1).to(torch.bfloat16)
+    for _, tensors in (result for result, *_ in ranks):
+        assert (tensors[-1] == expected).all()
 
 
 def test_ranks_go_on_together_or_not_at_all(ranks):
