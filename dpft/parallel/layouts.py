@@ -24,7 +24,7 @@ def joined(device: torch.device, parallel: Parallel) -> Iterator[Cohort]:
 
     Raises:
         ConfigError: if so many ranks cannot be laid out like that.
-        RankError: if they do not find each other, or another one leaves.
+        RankError: if they do not find each other, have unlike layouts, or another one leaves.
     """
     size = launched()
     shards = parallel.shards or size
@@ -37,6 +37,7 @@ def joined(device: torch.device, parallel: Parallel) -> Iterator[Cohort]:
         yield SingleProcess()
         return
     with connected(device):
+        Replicas().meet(word=f"{parallel}")  # of another layout a rank would wait for other groups
         match parallel.name:
             case "data":
                 yield Replicas()

@@ -85,6 +85,8 @@ def join_and(what, late):
         dist.init_process_group = met
     try:
         layout = Parallel("fsdp" if what == "fail amid" else "data")
+        if what == "be unlike" and os.environ["RANK"] == "1":
+            layout = Parallel("pipeline")
         with joined(torch.device("cpu"), layout) as cohort:
             cohort.meet(word="here")
             print("joined", flush=True)
@@ -156,6 +158,13 @@ def test_a_rank_that_waits_for_a_dead_one_hears_that_it_is_to_stop(server):
     assert first.finish(10).returncode in (-signal.SIGTERM, 143)
     for process in (first, second):
         process.__exit__()
+
+
+def test_ranks_of_unlike_layouts_stop_at_once(server):
+    """Each would wait for half an hour for a group that the other does not make."""
+    for told in said(begin(server, "be unlike")):
+        assert "has computed something else than another rank" in told
+        assert "joined" not in told
 
 
 @pytest.mark.parametrize(
