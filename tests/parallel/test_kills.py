@@ -108,14 +108,33 @@ def test_a_rank_that_lacks_a_file_ends_all_with_its_message(tmp_path):
     assert not (folders[0] / "runs").exists() or not list((folders[0] / "runs").iterdir())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_ranks_that_are_told_to_stop_say_once_that_the_same_command_continues(tmp_path, number):
+def test_ranks_that_read_other_records_stop_before_a_step(tmp_path):
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+        rows = "".join(f"{i},{folder.name if i == 7 else 'b'}\n" for i in range(40))
+        (folder / "own.csv").write_text("source,target\n" + rows)
+    own = ("task=text2text", "task.train_file=own.csv", "task.test_share=0.1", "threads=1")
+    both = ranks(["train", *own, "eps=3", "optim.steps=2", "optim.batch_size=4"], *folders)
+    for process in both:
+        result = process.finish()
+        process.__exit__()
+        assert result.returncode == 2
+        assert "something else than another rank" in " ".join(result.stderr.split())
+    for ledger in folders[0].glob("runs/*/ledger.jsonl"):
+        assert ledger.read_bytes().count(b"\n") == 1  # its header
+
+
+@pytest.mark.parametrize(("number", "told"), [(signal.SIGTERM, (0, 1)), (signal.SIGINT, (1,))])
+def test_ranks_that_are_told_to_stop_say_once_that_the_same_command_continues(
+    tmp_path, number, told
+):
     words = ("optim.steps=500", "checkpoint_every=400", "name=run")
     both = ranks([*SETTINGS, ADAPTIVE, *words], tmp_path, tmp_path)
     ledger = tmp_path / "runs/run/ledger.jsonl"
     both[0].wait_for(lambda: ledger.exists() and ledger.read_bytes().count(b"\n") > 3)
-    for process in both:
-        os.kill(process.pid, number)
+    for rank in told:  # one is enough: they stop together
+        os.kill(both[rank].pid, number)
     results = [process.finish(90) for process in both]
     for process in both:
         process.__exit__()

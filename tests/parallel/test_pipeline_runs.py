@@ -50,6 +50,10 @@ def test_pipelines_end_where_one_process_does(complete, size, settings, layout):
     of_layout = {"compute": None, "shapes": None}
     headers = [{**ledger.header, **of_layout} for ledger in ledgers]
     assert headers[0] == headers[1]
+    # By another schedule sums are added up in another order.
+    compute = ledgers[1].header["compute"]
+    told = [compute[name] for name in ("layout", "ranks", "pipeline", "schedule", "microbatches")]
+    assert told == ["pipeline", size, 2, training["schedule"], 8]
     same_metrics(one, several)
 
 
