@@ -97,7 +97,7 @@ def _run(verb: Callable[..., None], options: dict[str, Any], after: str) -> None
             raise
         _refuse(said)
     except (MemoryError, RuntimeError) as error:
-        from dpft.training.out_of_memory import is_out_of_memory
+        from dpft.runs.memory import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise

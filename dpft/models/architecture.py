@@ -42,6 +42,7 @@ DROPOUTS = (
     "activation_dropout",
     "embedding_dropout",
 )
+LAYERDROPS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
 
 
 class Kind(NamedTuple):
@@ -120,7 +121,7 @@ def suit(config: Any, needs: Needs, dropout: float | None) -> None:
     Args:
         config: the architecture.
         needs: what the task's objective works with.
-        dropout: the rate; None: the model's own.
+        dropout: the rate; None: the model's own. At 0 whole layers are not dropped either.
     """
     if needs.classes:
         config.num_labels = len(needs.classes)
@@ -128,7 +129,7 @@ def suit(config: Any, needs: Needs, dropout: float | None) -> None:
         config.label2id = {name: i for i, name in enumerate(needs.classes)}
         # By that of the base, others would give the new classes sigmoids or bare logits.
         config.problem_type = "single_label_classification"
-    for name in DROPOUTS:
+    for name in (*DROPOUTS, *(LAYERDROPS if dropout == 0 else ())):
         if dropout is not None and hasattr(config, name):
             setattr(config, name, dropout)
 

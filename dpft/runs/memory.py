@@ -1,4 +1,4 @@
-"""How much memory this process holds, and held at most."""
+"""How much memory this process holds, and held at most; whether it ran out."""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ _MEMORY = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
 # proc(5): writing this resets the resident set's high-water mark.
 _RESET_PEAK = "5"
+# How allocators say that there is none: torch's on the CPU, CUDA's, and those of its libraries.
+_SAID = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory ran out, of the machine or of the GPU."""
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(said in str(error) for said in _SAID)
 
 
 def resident(field: str) -> int | None:

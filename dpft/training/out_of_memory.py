@@ -20,6 +20,7 @@ from typing import TypeVar
 from dpft.config.errors import TrainingError
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import START_OVER, RunError, disk_report
+from dpft.runs.memory import is_out_of_memory
 
 MICROBATCHES = "microbatches.json"
 """Where a run keeps from which step on microbatches have how many tokens; under ``private/``."""
@@ -27,16 +28,7 @@ MICROBATCHES = "microbatches.json"
 T = TypeVar("T")
 Pieces = Sequence[Sequence[int]]
 
-# How allocators say it: torch's on the CPU, CUDA's, and those of its libraries.
-_SAID = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
 _MORE_ROOM = "free some, or take a machine with more, and run the same command again"
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory ran out, of the machine or of the GPU."""
-    if isinstance(error, MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(said in str(error) for said in _SAID)
 
 
 def in_smaller_batches(size: int, halve: bool, run: Callable[[int], T]) -> T:

@@ -254,9 +254,8 @@ def prepare(
 
             reshard(loaded.model)
     if mechanism.private:
-        budget = None if shapes is None else run.optim.token_budget
         whole = loaded.model if parts.pipeline is None else parts.pipeline.stages
-        check_independence(units, whole, clipper, budget, parts.pipeline)
+        check_independence(units, whole, clipper, run.optim.token_budget, parts.pipeline)
     if run.compile:
         clipper.compile()
     auditor = (

@@ -10,6 +10,7 @@ from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
     GPT2TokenizerFast,
+    M2M100Config,
     RobertaForMaskedLM,
     pipeline,
 )
@@ -17,6 +18,7 @@ from transformers import (
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
 from dpft.models import load as load_module
+from dpft.models.architecture import suit
 from dpft.models.head import is_tied
 from dpft.models.image_input import ImageInput
 from dpft.models.load import BUNDLED as FOLDER
@@ -288,6 +290,13 @@ def test_a_classifier_is_neither_tied_nor_untied(tied):
     for family, needs in (("bert", TWO), ("vit", IMAGES), ("wrn", IMAGES)):
         with pytest.raises(ModelError, match=r"a classifier has no output embedding.*tied=null"):
             load_model(Model(family, f"random:{family}", tied=tied), needs, seed=0)
+
+
+@pytest.mark.parametrize(("dropout", "left"), [(None, 0.05), (0.1, 0.05), (0.0, 0.0)])
+def test_without_dropout_no_layers_are_dropped_either(dropout, left):
+    config = M2M100Config()
+    suit(config, Needs("causal"), dropout)
+    assert config.encoder_layerdrop == config.decoder_layerdrop == left
 
 
 def test_dropout_can_be_set_for_encoders():

@@ -9,8 +9,9 @@ from dpft import runs
 from dpft.config.errors import TrainingError
 from dpft.config.schema import parse
 from dpft.runs import LedgerMismatchError, RunError
+from dpft.runs.memory import is_out_of_memory
 from dpft.tasks.objectives.causal import Causal
-from dpft.training.out_of_memory import Budget, in_smaller_batches, is_out_of_memory
+from dpft.training.out_of_memory import Budget, in_smaller_batches
 from dpft.training.run import run_experiment
 from dpft.training.session import release_digest
 from tests.training.test_loop import TinyObjective, run, weights

@@ -196,6 +196,7 @@ def check_records(
     model: nn.Module,
     clipper: Clipper,
     *,
+    size: int,
     known_loss: bool,
 ) -> None:
     """Refuse records, collators and models that couple records or are not the same twice.
@@ -206,6 +207,7 @@ def check_records(
         objective: collates it and has the losses.
         model: on its device.
         clipper: attached to the model.
+        size: records of a microbatch.
         known_loss: whether the loss is to be what the model says of a record alone.
 
     Raises:
@@ -244,15 +246,16 @@ def check_records(
         with training_without_dropout(model), clipper.paused(), torch.no_grad():
             check_loss(model, alone.tensors, objective.losses(model, alone))
     try:
-        check_independence(Records(objective, once), model, clipper)
+        records = Records(objective, once)
+        check_independence(records, model, clipper, size * int(records.lengths.max()))
     except WritesError:
         raise
     except ModelError as error:
         raise ModelError(
             f"with {type(model).__name__} and this data collator the loss of a record depends on "
             "what else is in its batch, so that no clipping bounds what one record adds; expected "
-            "a model that heeds the attention mask and draws no random numbers but dropout, and a "
-            "loss that averages over a record's own tokens only"
+            "a model that heeds the attention mask and draws no random numbers but dropout (set "
+            "layerdrop in its config to 0), and a loss that averages over a record's own tokens"
         ) from error
 
 

@@ -247,6 +247,7 @@ class PrivacyMixin:
             self._objective,
             model,
             self._clipper,
+            size=trainer.args.per_device_train_batch_size,
             known_loss=self._loss is None,
         )
         args = trainer.args

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from dpft.config.errors import ModelError
 from dpft.privacy.precision import full_precision
 from dpft.privacy.shapes import BLANK
 from dpft.privacy.untouched import Untouched, written
+from dpft.runs.memory import is_out_of_memory
 from dpft.tasks.objectives.evaluation import training_without_dropout
 
 if TYPE_CHECKING:
@@ -57,7 +59,12 @@ def check_independence(
     with the length; where shapes are fixed, each among those of its own shape. The third time tells
     whether a batch left something behind in the model. It is done as in training, with gradients,
     with a clipper's hooks, and in training mode: a model may do other things in it. Dropout alone
-    is off, whose masks are other random numbers for other batches.
+    is off, whose masks are other random numbers for other batches. Whatever else is random shows:
+    what is drawn for a whole microbatch, as layers that are dropped, moves every record whose
+    microbatch is another one when a record joins.
+
+    At last the losses are computed among as many copies of the longest as a microbatch has room
+    for: some models hold places for a number of tokens, however many there are.
 
     With a clipper the sum of their clipped gradients is compared with those of each alone: that is
     what noise is scaled to, and it tells what losses hide while a new head's weights are small.
@@ -66,7 +73,7 @@ def check_independence(
         data: the units, with the losses that are trained on.
         model: on its device; left in training mode if it was.
         clipper: attached to the model; left as after `reset`, and the model without gradients.
-        token_budget: of microbatches, where ``data`` gives them fixed shapes; None: it does not.
+        token_budget: of microbatches; None: no larger batch is tried.
         pipeline: what forms sums where ranks hold stages of the model, and all of them check
             together; its `stages` are the model.
 
@@ -77,25 +84,33 @@ def check_independence(
         UnsupportedLayerError: what the clipper says of these batches.
     """
     device = next(model.parameters()).device
+    chosen = _chosen(data, token_budget)
     comparisons = [
         (data.batch(together, 0).to(device), [data.batch(one, 0).to(device) for one in apart])
-        for together, apart in _chosen(data, token_budget)
+        for together, apart in chosen
     ]
 
     passes = _Passes(data, model, clipper, pipeline)
     losses = passes.losses
 
     what = ""
-    share = _SHARE if token_budget is None else _FIXED
+    share = _SHARE if data.shapes is None else _FIXED
     with training_without_dropout(model), full_precision():  # else kernels round by thousandths
         saved = Untouched(model)
         buffers = {name: b.clone() for name, b in model.named_buffers()}
-        for together, apart in comparisons:
+        for (together, apart), (indices, _) in zip(comparisons, chosen, strict=True):
             alone = torch.cat([losses(batch) for batch in apart])
             among = losses(together)
             again = torch.cat([losses(batch) for batch in apart])
             if _differ(alone, among) or _differ(alone, again):
                 what = "losses differ"
+            if token_budget is not None and pipeline is None:
+                crowd = data.batch(_crowd(data, indices, token_budget), 0).to(device)
+                among = passes.in_crowd(crowd)
+                if among is not None:
+                    copies = alone[-1:].expand(len(among) - len(alone))
+                    if _differ(torch.cat([alone, copies]), among):
+                        what = "losses differ in a full microbatch"
         touched = saved.changed()
         if touched and pipeline is None:
             raise WritesError(written(touched, model))
@@ -114,8 +129,9 @@ def check_independence(
             f"with {type(named).__name__} the loss of a record depends on what else is in its "
             f"batch ({what}), so that no clipping bounds what one record adds; expected a model "
             "that heeds the attention mask and the positions it is given, and that draws no random "
-            "numbers but dropout. Use another model, or a shorter task.max_length where it changes "
-            "with the length; clip=none trains without privacy"
+            "numbers but dropout: type model.dropout=0 where it drops whole layers (layerdrop). "
+            "Use another model, or a shorter task.max_length where it changes with the length; "
+            "clip=none trains without privacy"
         )
 
 
@@ -124,7 +140,7 @@ def _chosen(data: TrainingSet, token_budget: int | None) -> list[tuple[list[int]
     # An array: ten million numbers of Python's own take 400 MB.
     order = np.argsort(data.lengths, kind="stable")
     places = (0, len(order) // 2, len(order) - 1)
-    if token_budget is None:
+    if data.shapes is None or token_budget is None:
         together = [*dict.fromkeys(int(order[place]) for place in places)]
         return [(together, [[i] for i in together])]
     near = {int(order[k]) for place in places for k in (max(0, place - 1), place)}
@@ -134,6 +150,19 @@ def _chosen(data: TrainingSet, token_budget: int | None) -> list[tuple[list[int]
         (piece, [[BLANK] * (len(piece) - 2) + [i, BLANK] for i in piece if i != BLANK])
         for piece in pieces
     ]
+
+
+def _crowd(data: TrainingSet, together: Sequence[int], token_budget: int) -> list[int]:
+    """Indices of some units, and copies of the last of them in all that a microbatch has room for.
+
+    Where shapes are fixed the copies take the places of blanks, all but one.
+    """
+    real = [i for i in together if i != BLANK]
+    if data.shapes is not None:
+        return real + real[-1:] * (len(together) - len(real) - 1) + [BLANK]
+    room = token_budget // max(1, int(data.lengths[real[-1]]))
+    full = data.microbatches(real[-1:] * max(1, min(room, len(data))), token_budget)[0]
+    return real + full[len(real) :]
 
 
 class _Passes:
@@ -154,6 +183,7 @@ class _Passes:
         self._model = model
         self._clipper = clipper
         self._pipeline = pipeline
+        self._turn = 0
 
     def losses(self, batch: UnitBatch) -> Tensor:
         """Of each unit, in float64."""
@@ -165,6 +195,18 @@ class _Passes:
         if self._clipper is not None:
             self._clipper.reset()
         return batch.of_units(found).detach().double()
+
+    @torch.no_grad()
+    def in_crowd(self, batch: UnitBatch) -> Tensor | None:
+        """As `losses`, by a model in one piece; None where not even a forward finds room."""
+        self._seed()
+        try:
+            with nullcontext() if self._clipper is None else self._clipper.paused():
+                return batch.of_units(self._data.losses(self._model, batch)).double()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return None  # training will say so, or take smaller pieces
 
     def sums(self, batches: Sequence[UnitBatch]) -> dict[str, Tensor]:
         """Of the parameters that are clipped here, by name."""
@@ -215,8 +257,8 @@ class _Passes:
             return self._pipeline.losses(self._pipeline.add(self._data.losses, batches))
 
     def _seed(self) -> None:
-        # What a model draws for all records together is the same then.
-        torch.manual_seed(0)
+        self._turn += 1
+        torch.manual_seed(self._turn)
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:

@@ -1,5 +1,7 @@
 """Models in which records see each other are refused before the first step."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -16,13 +18,14 @@ from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.privacy import make_clipper
 from dpft.privacy.clipping.checks.verify import RuleSums
+from dpft.privacy.shapes import FixedShapes
 from dpft.tasks.objectives import independence
 from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.causal import Causal, CausalExample, collate, token_nll
 from dpft.tasks.objectives.classifier import Classifier
 from dpft.tasks.objectives.independence import WritesError, check_independence
 from dpft.tasks.objectives.records import LabelledText
-from dpft.tasks.units import Records
+from dpft.tasks.units import Records, Users
 
 EXAMPLES = [CausalExample(tuple(range(3, 3 + n)), (5, 6, 7)) for n in (2, 5, 40)]
 
@@ -311,9 +314,8 @@ def test_records_that_are_mixed_in_training_alone_are_found():
         nn.Dropout(0.5),
         lambda h: torch.dropout(h, 0.5, train=True),
         lambda h: nn.functional.scaled_dot_product_attention(h, h, h, None, 0.5),
-        lambda h: h if torch.rand(()) < 0.5 else 0 * h,
     ],
-    ids=["functional", "module", "torch", "attention", "layers that are left out"],
+    ids=["functional", "module", "torch", "attention"],
 )
 def test_dropout_is_not_mistaken_for_a_coupling(what):
     rows = lambda h: what(h.unsqueeze(1)).squeeze(1)  # noqa: E731 - attention within a record
@@ -328,3 +330,67 @@ def test_random_numbers_of_a_row_other_than_dropout_are_named():
     model = Trained(lambda h: h * torch.randn(len(h), 4)).train()
     with pytest.raises(ModelError, match="no random numbers but dropout"):
         check_independence(Records(Rows(), EXAMPLES), model)
+
+
+def test_layers_that_are_dropped_for_a_whole_microbatch_are_refused():
+    """One record more shifts others into the next microbatch, where other layers are dropped."""
+    model = Trained(lambda h: h if torch.rand(()) < 0.5 else 0 * h).train()
+    with pytest.raises(ModelError, match=r"model\.dropout=0 where it drops whole layers"):
+        check_independence(Records(Rows(), EXAMPLES), model)
+
+
+class Places(nn.Module):
+    """Experts with places for a number of tokens, which the first of a batch take."""
+
+    def __init__(self, places):
+        super().__init__()
+        self.places = places
+        self.embed, self.experts, self.head = nn.Embedding(60, 8), nn.Linear(8, 8), nn.Linear(8, 60)
+        for layer in (self.embed, self.experts, self.head):
+            nn.init.normal_(layer.weight)
+
+    def forward(self, input_ids, **others):
+        x = self.embed(input_ids)
+        taken = torch.arange(input_ids.numel()).view_as(input_ids)[..., None] < self.places
+        return SimpleNamespace(logits=self.head(torch.tanh(x + self.experts(x) * taken)))
+
+
+@pytest.mark.parametrize("users", [False, True])
+@pytest.mark.parametrize("shapes", [None, FixedShapes(64)], ids=["loose", "fixed"])
+def test_places_that_a_full_microbatch_runs_out_of_are_found(shapes, users):
+    """As of transformers' NLLB-MoE: three records find room, and most microbatches do not."""
+    examples = [CausalExample(tuple(range(3, 3 + n)), (5, 6, 7)) for n in [9] * 30]
+
+    class Wide(Plain):
+        def collate(self, examples, widths=None):
+            return collate(examples)
+
+        def widths(self, example):
+            return (16,)
+
+        def blank(self):
+            return CausalExample((3,), (5,))
+
+    data = Records(Wide(), examples, shapes)
+    if users:
+        data = Users(Wide(), examples, [str(n % 15) for n in range(30)], 2, b"key", shapes)
+    torch.manual_seed(0)
+    few, many = Places(40 * (1 + users)).train(), Places(1000).train()
+    check_independence(data, many, None, 400)
+    check_independence(data, many, make_clipper(many, "bk", threshold=1.0), 400)
+    with pytest.raises(ModelError, match="losses differ in a full microbatch"):
+        check_independence(data, few, None, 400)
+    check_independence(data, few, None, 1)
+
+
+def test_a_microbatch_that_finds_no_memory_is_left_to_training():
+    class Small(Rows):
+        def losses(self, model, batch):
+            if len(batch.tensors["x"]) > 3:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().losses(model, batch)
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
+    examples = [EXAMPLES[0]] * 20
+    check_independence(Records(Small(), examples), model, token_budget=1000)
