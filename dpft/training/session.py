@@ -336,7 +336,7 @@ class Session(Closing):
             return
         entry: dict[str, Any] = {"epsilon_rdp": self._mechanism.rdp_after(step + 1)}
         if all(p.device.type == "cpu" for p in self._clipper.parameters.values()):
-            # Elsewhere a replay may round differently.
+            # Elsewhere a replay may round differently, and count a norm at its threshold otherwise.
             digest = release_digest(self._clipper.parameters, released)
             if self._cohort.divided:
                 parts = "".join(self._cohort.gather(digest))

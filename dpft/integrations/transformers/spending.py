@@ -249,8 +249,8 @@ class Spending(Closing):
         parameters = self._clipper.parameters
         if all(p.device.type == "cpu" for p in parameters.values()):  # elsewhere rounding may vary
             entry["update"] = release_digest(parameters, released)
-        if released.thresholds:
-            entry["thresholds"] = [float(f"{c:.6g}") for c in released.thresholds]
+            if released.thresholds:
+                entry["thresholds"] = [float(f"{c:.6g}") for c in released.thresholds]
         with in_our_words():
             self._ledger.spend(step, **entry)
 
