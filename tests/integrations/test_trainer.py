@@ -35,11 +35,12 @@ from transformers import (
 
 from dpft import runs
 from dpft.config.errors import ConfigError, DataError, ModelError, NotInstalledError
-from dpft.integrations.transformers import PrivacyArguments, PrivacyMixin, PrivateTrainer
+from dpft.integrations.transformers import PrivacyArguments, PrivacyMixin, PrivateTrainer, Spending
 from dpft.integrations.transformers.arguments import REFUSALS, TAKEN, refused
 from dpft.integrations.transformers.batches import survey
 from dpft.integrations.transformers.losses import loss_of
 from dpft.privacy import keys
+from dpft.privacy.noise import Released
 from dpft.runs.lineage import ancestry
 from dpft.runs.noise_key import key_from_seed
 from tests.integrations.by_hand import take_steps
@@ -822,3 +823,33 @@ def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys):
     assert "\nepsilon 3.00 at delta 0.0025" in capsys.readouterr().out
     card = (tmp_path / "reports" / "README.md").read_text()
     assert "(3, 0.0025)-differential privacy" in card
+
+
+def test_routers_with_a_loss_of_their_own_are_refused():
+    """It is small: a record's loss without it is the model's but for a thousandth."""
+    mixture = SimpleNamespace(
+        loss_type="ForCausalLM", config=SimpleNamespace(output_router_logits=True)
+    )
+    with pytest.raises(ModelError, match=r"model\.config\.output_router_logits = False"):
+        loss_of(mixture)
+    mixture.config.output_router_logits = False
+    assert loss_of(mixture) is loss_of(gpt2())
+
+
+@pytest.mark.parametrize("name", ["gdp_clt", "pdl"])
+def test_an_accountant_that_bounds_nothing_is_refused(name):
+    with pytest.raises(ConfigError, match=f"accountant is '{name}'.*expected one of pld, rdp, prv"):
+        PrivacyArguments(epsilon=1, accountant=name)
+
+
+@pytest.mark.parametrize(("device", "told"), [("cpu", True), ("meta", False)])
+def test_thresholds_are_in_the_ledger_of_steps_that_repeat_bit_for_bit(tmp_path, device, told):
+    """Elsewhere a norm at its threshold may be counted otherwise, and the line would differ."""
+    lines = []
+    spending = Spending(PRIVACY, PRIVACY.mechanism(10, 2, 3), tmp_path)
+    spending._clipper = SimpleNamespace(
+        parameters={"w": nn.Parameter(torch.zeros(2, device=device))}
+    )
+    spending._ledger = SimpleNamespace(spend=lambda step, **entry: lines.append(entry))
+    spending.spend(0, Released((0.5,), (0.1,)))
+    assert [("thresholds" in line, "update" in line) for line in lines] == [(told, told)]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from dpft.config.errors import ConfigError, NotInstalledError, suggestion
 from dpft.privacy import Mechanism, make_clipper
-from dpft.privacy.spec import STYLES
+from dpft.privacy.spec import ACCOUNTANTS, STYLES
 
 TESTED = 5
 """The major version of transformers whose Trainer this is written for."""
@@ -81,6 +81,12 @@ class PrivacyArguments:
             raise ConfigError(
                 f"style is {self.style!r}{suggestion(self.style, private)}; expected one of "
                 f"{', '.join(private)}. To train without privacy use transformers.Trainer"
+            )
+        bounds = [name for name in ACCOUNTANTS if name != "gdp_clt"]
+        if self.accountant not in bounds:
+            raise ConfigError(
+                f"accountant is {self.accountant!r}{suggestion(self.accountant, bounds)}; expected "
+                f"one of {', '.join(bounds)}, which bound epsilon: gdp_clt would overspend it"
             )
         known = [name for name in signature(make_clipper).parameters if name not in _NOT_CLIPPING]
         for name in self.clipping:
