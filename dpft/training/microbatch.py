@@ -20,13 +20,13 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
 from dpft.parallel.metering import Meter
 from dpft.parallel.simulate import steps
+from dpft.runs.memory import is_out_of_memory
 from dpft.training.devices import available_memory
 from dpft.training.out_of_memory import (
     MICROBATCHES,
     begin_with,
     begun_with,
     free,
-    is_out_of_memory,
 )
 from dpft.training.plan import SHARE, largest, most_of, peak_of
 from dpft.training.planned_step import Shape, shape_of, training_of

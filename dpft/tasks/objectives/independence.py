@@ -106,10 +106,10 @@ def check_independence(
                 what = "losses differ"
             if token_budget is not None and pipeline is None:
                 crowd = data.batch(_crowd(data, indices, token_budget), 0).to(device)
-                among = passes.in_crowd(crowd)
-                if among is not None:
-                    copies = alone[-1:].expand(len(among) - len(alone))
-                    if _differ(torch.cat([alone, copies]), among):
+                crowded = passes.in_crowd(crowd)
+                if crowded is not None:
+                    copies = alone[-1:].expand(len(crowded) - len(alone))
+                    if _differ(torch.cat([alone, copies]), crowded):
                         what = "losses differ in a full microbatch"
         touched = saved.changed()
         if touched and pipeline is None:
