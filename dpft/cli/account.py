@@ -78,8 +78,10 @@ def main(
     calibrated = f"calibrated to epsilon {mechanism.target_epsilon} by {mechanism.accountant}"
     if mechanism.target_epsilon is None:
         calibrated = "as given"
+    canaries = run.audit.planted + run.audit.slots
     print_pairs(
         f"{run.task['name']}: {size:,} {run.task.get('unit', 'record')}s, "
+        f"{f'{canaries:,} canaries among them, ' if canaries else ''}"
         f"batches of {mechanism.batch_size:,}",
         [
             ("noise multiplier", f"{sigma:.6g}", calibrated),

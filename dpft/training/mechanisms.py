@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def published_size(run: Run) -> int:
-    """Training records of the task as published, for what is computed without the data.
+    """Training records of the task as published, and an audit's canaries: what a run will count.
 
     Raises:
         ConfigError: for other data than the published ones, whose size is not set, and for a size
@@ -50,8 +50,10 @@ def known_size(run: Run) -> int | None:
     other = run.task.get("source") == "sample" or run.task.get("synthetic") is not None
     if other and size == (settings_of("task", name) or {}).get("train_size"):
         return None  # the published number is of other records
+    if size is None:
+        return None
     limit = run.task.get("limit_train")
-    return size if size is None or limit is None else min(size, int(limit))
+    return (size if limit is None else min(size, int(limit))) + run.audit.planted + run.audit.slots
 
 
 def expected_batch_size(optim: Optim, dataset_size: int) -> int:

@@ -220,6 +220,25 @@ def test_the_mechanism_has_both_batch_size_and_rate(overrides, batch, rate):
 
 
 @pytest.mark.parametrize(
+    ("audit", "canaries"),
+    [
+        (["audit=bound"], 1000),
+        (["audit=bound", "audit.records=100"], 1100),
+        (["audit=canary", "audit.repetitions=10"], 100),
+    ],
+)
+def test_canaries_count_before_the_run_as_they_do_in_it(audit, canaries):
+    """They are among the records of the run, so that rate, steps and noise follow from them."""
+    own = ["task=text2text", "task.train_size=1000", "optim.batch_size=100", "eps=3", *audit]
+    run = parse(compose(own))
+    assert published_size(run) == 1000 + canaries
+    said = make_mechanism(run, published_size(run)).to_dict()
+    assert said["sampling_rate"] == 100 / (1000 + canaries)
+    limited = parse(compose(["task=e2e", "task.limit_train=300", "optim.batch_size=30", *audit]))
+    assert published_size(limited) == 300 + canaries
+
+
+@pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
         ("adam", {"momentum": 0.9}, r"optim\.momentum is 0\.9, which has no effect on optim=adam"),
