@@ -76,6 +76,8 @@ def main(
     prv = epsilon["prv"]
     shuffled = mechanism.sampling == "shuffle"
     calibrated = f"calibrated to epsilon {mechanism.target_epsilon} by {mechanism.accountant}"
+    if mechanism.accountant == "pld" and epsilon["pld"] is None:
+        calibrated = f"calibrated to epsilon {mechanism.target_epsilon} by rdp: PLD gives no number"
     if mechanism.target_epsilon is None:
         calibrated = "as given"
     canaries = run.audit.planted + run.audit.slots

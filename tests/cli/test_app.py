@@ -115,6 +115,12 @@ def test_account_prints_a_table():
     assert "delta 1.19e-05 1/(2N)" in output  # as on cards: never less than it is
 
 
+def test_account_names_the_accountant_that_the_noise_rests_on():
+    output = " ".join(invoke("account", "task=e2e", "eps=3", "privacy.delta=1e-20").output.split())
+    assert "calibrated to epsilon 3.0 by rdp: PLD gives no number" in output
+    assert "epsilon, PLD" not in output
+
+
 def test_account_calls_no_figure_of_shuffled_batches_a_bound():
     output = invoke("account", "task=e2e", "eps=3", "sampling=shuffle").output
     assert "upper bound" not in output
