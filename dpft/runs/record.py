@@ -15,6 +15,7 @@ from dpft.runs.environment import CodeVersion
 from dpft.runs.errors import RecordError, disk_report
 from dpft.runs.finished import replacing
 from dpft.runs.guard import noiseless_names
+from dpft.runs.stored import runs_beside
 from dpft.runs.wellformed import NonNegative, fault, parse_json
 
 SCHEMA_VERSION = 2
@@ -343,9 +344,11 @@ def read_record(path: Path) -> dict[str, Any]:
     try:
         record = parse_json(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
+        advice = "run its `dpft train` command again, it continues where it stopped"
+        if not (path / "config.yaml").exists():  # no run was begun there
+            advice = runs_beside(path)
         raise RecordError(
-            f"{file} does not exist; expected a run that was trained: run its `dpft train` command "
-            f"again, it continues where it stopped"
+            f"{file} does not exist; expected a run that was trained: {advice}"
         ) from None
     except OSError as error:
         raise RecordError(

@@ -29,7 +29,7 @@ def stored_config(path: Path) -> tuple[str, dict[str, Any]]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path} holds no config.yaml that can be read; expected a run directory: "
-            f"{_runs_beside(path)}"
+            f"{runs_beside(path)}"
         ) from error
     try:
         content = yaml.safe_load(text)
@@ -47,7 +47,7 @@ def stored_config(path: Path) -> tuple[str, dict[str, Any]]:
     return text, content
 
 
-def _runs_beside(path: Path) -> str:
+def runs_beside(path: Path) -> str:
     """What to type instead, where there are runs to go on with."""
     folders = dict.fromkeys((path, path.parent, Path("runs")))
     try:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from dpft.config.errors import ConfigError
+from dpft.runs.errors import RecordError
+from dpft.runs.record import read_record
 from dpft.runs.stored import stored_config
 
 
@@ -23,6 +25,21 @@ def test_runs_that_are_there_are_named_the_latest_first(tmp_path, monkeypatch):
     assert said.endswith("the latest here: runs/visits, runs/letters, runs/notes and 1 more")
     with pytest.raises(ConfigError, match="the latest here: runs/visits"):
         stored_config(Path("runs"))  # the folder of runs, and not one of them
+
+
+def test_a_record_that_is_not_there_is_answered_likewise(tmp_path, monkeypatch):
+    """``dpft compare runs`` and a name that was mistyped: no run was begun, none continues."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "visits").mkdir(parents=True)
+    (tmp_path / "runs" / "visits" / "config.yaml").write_text("{}")
+    for typed in ("runs", "runs/vists", "runs/vists/record.json"):
+        with pytest.raises(RecordError, match=r"does not exist.*latest here: runs/visits$") as told:
+            read_record(Path(typed))
+        assert "continues" not in str(told.value)
+    with pytest.raises(RecordError, match="did you mean 'visits'"):
+        read_record(Path("runs/vists"))
+    with pytest.raises(RecordError, match=r"it continues where it stopped$"):
+        read_record(Path("runs/visits"))
 
 
 def test_without_runs_the_advice_is_general(tmp_path, monkeypatch):
