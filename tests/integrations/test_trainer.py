@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -632,6 +633,34 @@ def test_all_refusals_are_told_at_once_and_trackers_get_no_losses(tmp_path, monk
         monkeypatch.setenv(variable, values[0].upper())
         (line,) = refused(SimpleNamespace(optim="sgd", report_to=[name]), PRIVACY)
         assert variable in line
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"epsilon": "3"}, "epsilon is '3'; expected a finite number above 0"),
+        ({"epsilon": True}, "epsilon is True; expected a finite number above 0"),
+        ({"noise_multiplier": "1"}, "noise_multiplier is '1'; expected a finite number above 0"),
+        ({"threshold": "0.1"}, "threshold is '0.1'; expected a finite number above 0"),
+        ({"threshold": None}, "threshold is None; expected a finite number above 0"),
+        ({"delta": "1e-5"}, "delta is '1e-5'; expected a number between 0 and 1"),
+        ({"batch_size": "16"}, "batch_size is '16'; expected a whole number above 0"),
+        ({"batch_size": 0}, "batch_size is 0; expected a whole number above 0"),
+        ({"batch_size": 1.5}, "batch_size is 1.5; expected a whole number above 0"),
+        ({"accountant": "PLD"}, "accountant is 'PLD'; expected one of pld, rdp"),
+        ({"style": None}, "style is None; expected one of flat"),
+    ],
+)
+def test_a_value_that_is_none_is_named(given, said):
+    """PyYAML reads 1e-5 as a text, and a value on a command line is one."""
+    whole = given if "noise_multiplier" in given else {"epsilon": 1, **given}
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}"):
+        PrivacyArguments(**whole)
+
+
+def test_numbers_of_numpy_are_numbers():
+    given = PrivacyArguments(epsilon=np.float32(3), delta=np.float64(1e-5), batch_size=np.int64(4))
+    assert given.mechanism(100, 4, 2).delta == 1e-5
 
 
 def test_a_clipping_argument_that_there_is_not_is_named():

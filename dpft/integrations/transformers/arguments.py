@@ -7,9 +7,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from dpft.config.checks import one_of
 from dpft.config.errors import ConfigError, NotInstalledError, suggestion
 from dpft.privacy import Mechanism, make_clipper
 from dpft.privacy.spec import ACCOUNTANTS, STYLES
@@ -70,16 +72,24 @@ class PrivacyArguments:
             )
         for name in ("epsilon", "noise_multiplier", "threshold"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ConfigError(f"{name} is {value}; expected a finite number above 0")
-        if self.delta is not None and not 0 < self.delta < 1:
+            missing = value is None and name != "threshold"
+            if not missing and not (_is_number(value) and 0 < value < math.inf):
+                raise ConfigError(f"{name} is {value!r}; expected a finite number above 0")
+        if self.delta is not None and not (_is_number(self.delta) and 0 < self.delta < 1):
             raise ConfigError(
-                f"delta is {self.delta}; expected between 0 and 1, or None for 1/(2N)"
+                f"delta is {self.delta!r}; expected a number between 0 and 1, or None for 1/(2N)"
             )
+        size = self.batch_size
+        if size is not None and not (_is_number(size, Integral) and size > 0):
+            raise ConfigError(
+                f"batch_size is {size!r}; expected a whole number above 0, or None for "
+                "per_device_train_batch_size * gradient_accumulation_steps"
+            )
+        one_of("accountant", self.accountant, ACCOUNTANTS)
         private = [name for name in STYLES if name != "none"]
         if self.style not in private:
             raise ConfigError(
-                f"style is {self.style!r}{suggestion(self.style, private)}; expected one of "
+                f"style is {self.style!r}{suggestion(str(self.style), private)}; expected one of "
                 f"{', '.join(private)}. To train without privacy use transformers.Trainer"
             )
         bounds = [name for name in ACCOUNTANTS if name != "gdp_clt"]
@@ -150,6 +160,11 @@ def expected_batch(privacy: PrivacyArguments, args: Any) -> int:
             "per_device_train_batch_size whatever its size)"
         )
     return privacy.batch_size
+
+
+def _is_number(value: object, kind: type = Real) -> bool:
+    """Whether it is one; a text, as YAML reads 1e-5, is none."""
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 class Refusal(NamedTuple):
