@@ -154,8 +154,12 @@ def locate(dataset: Dataset, name: str, source: str, data_dir: str | None) -> Lo
         return "files", folder
     if source == "files" or data_dir is not None:
         place = folder or "nowhere: $DPFT_DATA is not set"
+        what, *others = dict.fromkeys(next(iter(form.files.values())) for form in dataset.forms)
+        nor = f" (nor {', '.join(others)})" if others else ""
+        if folder is not None and folder.is_file():
+            place = f"{folder}, which is a file"
         raise DataError(
-            f"no {dataset.first_file} found; looked in {place}. Type task.data_dir=FOLDER, set "
+            f"no {what} found{nor}; looked in {place}. Type task.data_dir=FOLDER, set "
             f"DPFT_DATA to the folder that holds {name}/, or type task.source=sample for generated "
             "data"
         )

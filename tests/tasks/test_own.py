@@ -171,6 +171,14 @@ def test_two_files_for_a_split_are_refused(tmp_path):
         LanguageModeling(data_dir=str(tmp_path)).records("train")
 
 
+def test_a_folder_without_the_splits_is_told_what_they_are_called(tmp_path):
+    table(tmp_path / "training.csv", [{"text": "a"}])
+    with pytest.raises(DataError, match=r"no train\.jsonl found \(nor .*train\.csv, .*looked in"):
+        LanguageModeling(data_dir=str(tmp_path)).records("train")
+    with pytest.raises(DataError, match=r"looked in .*training\.csv, which is a file"):
+        LanguageModeling(data_dir=str(tmp_path / "training.csv")).records("train")
+
+
 def test_an_empty_synthetic_file_is_refused(tmp_path):
     (tmp_path / "none.jsonl").write_text("")
     task = LanguageModeling(source="sample", synthetic=str(tmp_path / "none.jsonl"))
