@@ -184,7 +184,7 @@ class TextClassification(OwnData):
         """
         if isinstance(self.classes, tuple):
             return tuple(str(name) for name in self.classes)
-        if self.classes is None and self.location[0] == "sample":
+        if self.classes is None and self.source == "sample":
             return own_sample.CLASSES
         if self.classes is None:
             raise ConfigError(

@@ -470,6 +470,8 @@ def test_classes_are_given_or_asked_for(tmp_path):
     assert "class names" not in " ".join(task.labels())
     with pytest.raises(ConfigError, match=r"task\.classes is not set.*from_data"):
         _ = TextClassification(train_file=file).needs
+    with pytest.raises(ConfigError, match=r"task\.classes is not set"):
+        _ = TextClassification().needs  # data are not asked for: dpft plan reads none
     collected = TextClassification(train_file=file, classes="from_data")
     assert collected.class_names == ("0", "yes")
     assert collected.labels() == ["class names taken from the training data, outside the guarantee"]
