@@ -36,9 +36,15 @@ def main(
     if action not in actions:
         raise ConfigError(f"got dpft data {action}; expected one of {', '.join(actions)}")
     if "=" in task_name:
+        key, _, value = task_name.partition("=")
+        rest = value if key == "task" else f"text2text {task_name}"
         raise ConfigError(
             f"got dpft data {action} {task_name}; expected the task first, as in dpft data "
-            f"{action} text2text {task_name}"
+            f"{action} {rest}"
+        )
+    if others := [word for word in overrides or () if word.startswith("task=")]:
+        raise ConfigError(
+            f"got {others[0]} beside the task {task_name}; expected one task: leave one of them out"
         )
     actions[action](task_name, overrides or (), to)
 

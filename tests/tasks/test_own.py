@@ -601,6 +601,21 @@ def test_data_check_counts_records_users_and_lengths(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["task=classification"], "expected the task first, as in dpft data check classification"),
+        (["text2text", "task=classification"], "got task=classification beside the task text2text"),
+    ],
+)
+def test_data_check_is_of_one_task(typed, said):
+    result = invoke("data", "check", *typed, "task.source=sample")
+    assert result.exit_code == 2
+    told = " ".join(result.stderr.split())
+    assert said in told
+    assert "text2text task=" not in told
+
+
 def test_data_sample_writes_what_a_folder_may_hold(tmp_path):
     result = invoke("data", "sample", "classification", "--to", str(tmp_path))
     assert result.exit_code == 0, result.output
