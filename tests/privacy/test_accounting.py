@@ -412,6 +412,15 @@ def test_another_version_of_the_accounting_is_another_entry(cache_dir, monkeypat
     assert len(json.loads((cache_dir / "accounting.json").read_text())) == 2
 
 
+def test_bounds_of_another_prv_accountant_are_not_taken_from_the_cache(cache_dir, monkeypatch):
+    """A record names the version that is installed as the one that computed them."""
+    asked = {"noise_multiplier": 1.0, "sampling_rate": 0.02, "steps": 50, "delta": 1e-5}
+    bounds = epsilon_prv(**asked)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "999")
+    assert epsilon_prv(**asked) == bounds
+    assert len(json.loads((cache_dir / "accounting.json").read_text())) == 2
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[1]", b"null", b"\xff\xfe\x00", b'{"a": 1}', b"[" * 100_000]
 )

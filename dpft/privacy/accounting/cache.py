@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.metadata
 import itertools
 import json
 import tempfile
@@ -47,6 +48,17 @@ def _write_cache(key: str, value: tuple[float, ...]) -> None:
                 temporary.unlink()
 
 
+def _library() -> str | None:
+    """The version of the library whose bounds are believed as they are stored, if it is there.
+
+    A record names the version that is installed, which must be the one that computed them.
+    """
+    try:
+        return importlib.metadata.version("prv-accountant")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 _Numbers = Callable[..., tuple[float, ...]]
 
 
@@ -56,7 +68,8 @@ def disk_cached(count: int) -> Callable[[_Numbers], _Numbers]:
     def decorate(function: _Numbers) -> _Numbers:
         @functools.wraps(function)
         def cached(**arguments: Any) -> tuple[float, ...]:
-            key = json.dumps([ACCOUNTING_VERSION, function.__name__, arguments], sort_keys=True)
+            by = [ACCOUNTING_VERSION, _library(), function.__name__]
+            key = json.dumps([*by, arguments], sort_keys=True)
             hit = _read_cache().get(key)
             # Whatever is stored here is >= 0 and ascending; NaN and other types are not.
             if (
