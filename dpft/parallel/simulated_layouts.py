@@ -22,8 +22,6 @@ from dpft.privacy.spec import Partition
 if TYPE_CHECKING:
     from dpft.parallel.simulate import Training
 
-LAYOUTS = ("data", "fsdp", "pipeline")
-
 FORWARD, BACKWARD, REDUCTION, OPTIMIZER = "forward", "backward", "reduction", "optimizer"
 SCHEDULE = "forward and backward"
 """In a pipeline they are interleaved."""

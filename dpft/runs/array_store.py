@@ -31,7 +31,6 @@ Array = npt.NDArray[Any]
 VERSION = 1
 _DESCRIPTION = "arrays.json"
 _PARTIAL = ".partial"
-_BLOCK = 1 << 20
 _README = """# Not covered by the privacy guarantee
 
 Training records as arrays, kept so that the next run on the same data starts sooner. They are as
