@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from dpft.runs.atomic import fsync_directory, owners_folder, write_atomic
+from dpft.runs.atomic import fsync_directory, owners_folder, sha256_file, write_atomic
 from dpft.runs.noise_key import stored_key
 
 Array = npt.NDArray[Any]
@@ -229,9 +229,8 @@ def _verified(entry: Path) -> Arrays | None:
     """The arrays of an entry if all of its files are what was written."""
     try:
         for column, told in _described(entry)["arrays"].items():
-            with (entry / column).open("rb", buffering=0) as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != told["sha256"]:
-                    return None
+            if sha256_file(entry / column) != told["sha256"]:
+                return None
         return _opened(entry)
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -7,7 +7,6 @@ state. So it is of one form in every layout, and any number of ranks may read it
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dpft.runs.atomic import fsync_directory, fsync_file, sha256_file
 from dpft.runs.directory import RunDirectory
 from dpft.runs.errors import START_OVER, CheckpointError, LedgerMismatchError, disk_report
-from dpft.runs.identity import canonical_json
+from dpft.runs.identity import canonical_json, digest_of
 from dpft.runs.wellformed import parse_json
 
 if TYPE_CHECKING:
@@ -257,7 +256,7 @@ def _write_manifest(folder: Path, step: int, state: Mapping[str, Any], written: 
     files, tensors = written
     body = {"format": FORMAT, "step": step, "state": state, "files": files, "tensors": tensors}
     manifest = folder / MANIFEST
-    manifest.write_text(json.dumps({**body, "sha256": _digest(body)}, sort_keys=True))
+    manifest.write_text(json.dumps({**body, "sha256": digest_of(body)}, sort_keys=True))
     fsync_file(manifest)
     fsync_directory(folder)
 
@@ -272,7 +271,7 @@ def _manifest(path: Path, step: int) -> dict[str, Any]:
         told = parse_json((path / MANIFEST).read_bytes(), infinities=True)
         if not isinstance(told, dict):
             raise ValueError(f"{MANIFEST} holds no mapping")
-        if told.pop("sha256") != _digest(told):
+        if told.pop("sha256") != digest_of(told):
             raise ValueError(f"{MANIFEST} does not match its own checksum")
         if told["step"] != step:
             raise ValueError(f"{MANIFEST} says step {told['step']}; expected {step}")
@@ -320,10 +319,6 @@ def _damage(path: Path, files: Mapping[str, Any], cohort: Cohort) -> str:
         except OSError as error:
             found = str(error)
     return next(filter(None, cohort.gather(found)), "")
-
-
-def _digest(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(body).encode()).hexdigest()
 
 
 def _steps(checkpoints: Path) -> list[tuple[int, Path]]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from dpft.runs.atomic import sha256_file, write_atomic
 from dpft.runs.errors import RunError
-from dpft.runs.identity import canonical_json
+from dpft.runs.identity import digest_of
 from dpft.runs.wellformed import parse_json
 
 DONE = "DONE"
@@ -49,7 +49,7 @@ class Marker:
     def spelled(self) -> str:
         """The content of ``DONE``."""
         body = {"config_hash": self.config_hash, "files": dict(self.files)}
-        return json.dumps({**body, "sha256": _digest(body)}, indent=1, sort_keys=True) + "\n"
+        return json.dumps({**body, "sha256": digest_of(body)}, indent=1, sort_keys=True) + "\n"
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def read_marker(folder: Path) -> Marker | None:
     """What ``DONE`` says; None where there is none, or a damaged one, which proves nothing."""
     try:
         body = parse_json((folder / DONE).read_bytes())
-        if body.pop("sha256") != _digest(body):
+        if body.pop("sha256") != digest_of(body):
             return None
         return Marker(str(body["config_hash"]), body["files"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -208,7 +208,3 @@ def _compared(file: Path, name: str, states: Sequence[State], thorough: bool) ->
     if (thorough or size <= _SMALL) and state_of(file) not in states:
         return Damage(name, "is not what it was when the run was finished")
     return None
-
-
-def _digest(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(body).encode()).hexdigest()

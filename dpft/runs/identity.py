@@ -49,6 +49,11 @@ def canonical_json(value: Any) -> str:
     )
 
 
+def digest_of(value: Any) -> str:
+    """SHA-256 of the canonical JSON of a value, as hex."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
 def config_hash(config: Mapping[str, Any]) -> str:
     """The name of a configuration: 12 hex characters of the SHA-256 of its canonical JSON.
 
@@ -56,7 +61,7 @@ def config_hash(config: Mapping[str, Any]) -> str:
         config: only the fields that define the run: what changes weights, cost or scores. Output
             folders and logging stay out, or a moved run could not be continued.
     """
-    return hashlib.sha256(canonical_json(config).encode()).hexdigest()[:HASH_LENGTH]
+    return digest_of(config)[:HASH_LENGTH]
 
 
 def leaves(value: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:

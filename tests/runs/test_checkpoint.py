@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dpft.runs import CheckpointError, LedgerMismatchError, RunDirectory, checkpoint
+from dpft.runs.identity import digest_of
 
 STATE: dict[str, Any] = {"lr": 0.1 + 0.2, "one": 1.0, "name": "adam", "none": None, "list": [True]}
 
@@ -192,7 +193,7 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_by_name(run: RunDirectory
     """Passed over as a damaged one, the run would begin anew."""
     file = save(run, 2) / "manifest.json"
     body = {"format": 1, "step": 2, "files": {}}
-    file.write_text(json.dumps({**body, "sha256": checkpoint._digest(body)}))
+    file.write_text(json.dumps({**body, "sha256": digest_of(body)}))
     with pytest.raises(CheckpointError, match=r"step-00000002 is of format 1, .*force=true"):
         load(run)
 

@@ -6,7 +6,6 @@ nothing that is computed from training records without noise can reach the page.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from dpft.config.errors import DpftError
 from dpft.privacy.guarantee import Guarantee
 from dpft.report.pages.generations import Generations, parsed, read_generations, section
 from dpft.report.pages.target import Target
+from dpft.runs.atomic import sha256_file
 from dpft.runs.finished import damages
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
@@ -219,7 +219,7 @@ class _Reader:
 
     def digest(self, name: str) -> str | None:
         """SHA-256 of a file."""
-        return self.read(name, lambda: hashlib.sha256((self.path / name).read_bytes()).hexdigest())
+        return self.read(name, lambda: sha256_file(self.path / name))
 
     def by_step(self, file: str) -> tuple[Mapping[str, Any], ...]:
         """The lines of a file in ``private/``; one that a kill has torn is no problem."""
