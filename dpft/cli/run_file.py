@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dpft.config.errors import ConfigError
+from dpft.config.overrides import setting_of
 from dpft.report.terminal import echo
 
 FLAG = "--config"
@@ -32,8 +33,8 @@ def expanded(arguments: list[str]) -> list[str]:
         got = "twice" if FLAG in after else "without a file"
         raise ConfigError(f"got {FLAG} {got}; expected one, as in {FLAG} run.yaml")
     file = Path(words[at + 1])
-    typed = {_key(word): word for word in (*before, *after) if "=" in word}
-    held = [word for word in settings_in(file) if _key(word) not in typed]
+    typed = {setting_of(word): word for word in (*before, *after) if "=" in word}
+    held = [word for word in settings_in(file) if setting_of(word) not in typed]
     dropped = {word: choice for word in held if (choice := _other_choice(word, typed))}
     if dropped:
         groups = dict.fromkeys(dropped.values())
@@ -93,10 +94,6 @@ def _apart(word: str) -> list[str]:
 
 def _other_choice(word: str, typed: Mapping[str, str]) -> str | None:
     """The typed choice of the group, such as ``model`` or ``hydra/launcher``, that a word sets."""
-    path = _key(word).split(".")
+    path = setting_of(word).split(".")
     groups = ("/".join(path[:depth]) for depth in range(1, len(path)))
     return next((typed[group] for group in groups if group in typed), None)
-
-
-def _key(word: str) -> str:
-    return word.partition("=")[0].lstrip("+~")

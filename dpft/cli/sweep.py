@@ -16,12 +16,13 @@ from dpft.cli import options
 from dpft.cli.again import override
 from dpft.cli.output import warn
 from dpft.config.errors import ConfigError, DpftError
+from dpft.config.overrides import setting_of
 from dpft.parallel.launch import check_launcher, launched
 from dpft.report.console import Console
 from dpft.report.terminal import echo, secho
 from dpft.runs.hidden import check_no_trial
 from dpft.sweep import splits
-from dpft.sweep.arguments import ParsedOverrides, parse_arguments, read_list, setting
+from dpft.sweep.arguments import ParsedOverrides, parse_arguments, read_list
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
 from dpft.sweep.journal import BEGUN, Event, Journal
 from dpft.sweep.points import Plan, labels, make_plan
@@ -239,7 +240,7 @@ def _show_cost(rows: Sequence[Row], searched: bool) -> None:
 
 def _watch(parsed: ParsedOverrides, name: str) -> None:
     typed = dict(word.split("=", 1) for word in parsed.overrides if "=" in word)
-    if others := [word for word in parsed.overrides if setting(word) not in _WATCHED]:
+    if others := [word for word in parsed.overrides if setting_of(word) not in _WATCHED]:
         raise ConfigError(
             f"got {' '.join(others)} beside --watch, which shows a sweep as it was begun; expected "
             f"{' or '.join(f'{one}=...' for one in _WATCHED)} alone: leave it out"

@@ -26,6 +26,7 @@ from dpft.config.overrides import (
     check_words,
     readable,
     refusals_told,
+    setting_of,
 )
 from dpft.config.schema import Run, parse
 from dpft.parallel.launch import check_launcher, check_processes, launched
@@ -207,7 +208,7 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     path = Path(str(raw["resume"]))  # checked by `parse`
     given = ["resume"]
     for override in overrides:
-        key = override.lstrip("+~").split("=")[0]
+        key = setting_of(override)
         given.append(key)
         if key not in names_with(Run, Effect.EXECUTION):
             raise ConfigError(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpft.config import folder
+from dpft.config.overrides import setting_of
 
 _MINILM = ("package:minilm", "sentence-transformers/all-MiniLM-L6-v2")
 _ENCODERS = (
@@ -134,7 +135,7 @@ def with_defaults(config: folder.Config, words: Sequence[str]) -> folder.Config:
         config: resolved, of dpft's choices and the typed ones; not changed.
         words: what was typed.
     """
-    typed = {word.lstrip("+~").partition("=")[0] for word in words}
+    typed = set(map(setting_of, words))
     if typed.intersection(folder.PRESETS) or config.get("resume") is not None:
         return config
     chosen = any(key.partition(".")[0] == "adapt" for key in typed)

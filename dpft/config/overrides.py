@@ -36,6 +36,11 @@ _BUDGETS, _EMPTY = ("eps", "privacy.epsilon"), ("", "null")
 _SHORTHAND = {"epsilon": "eps"}
 
 
+def setting_of(word: str) -> str:
+    """The name of the setting that an override changes: ``eps`` of ``++eps=3``."""
+    return word.lstrip("+~").partition("=")[0]
+
+
 def quoted(text: str) -> str:
     """A text in quotation marks, as Hydra reads them; ``${...}`` in it is resolved all the same."""
     # Backslashes are themselves but before a quotation mark.

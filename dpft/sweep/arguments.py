@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpft.config.errors import ConfigError
-from dpft.config.overrides import check_flags, readable
+from dpft.config.overrides import check_flags, readable, setting_of
 
 # Settings that a sweep makes itself, or that make no sense in one, and what to do instead.
 REFUSED = {
@@ -95,19 +95,14 @@ def read_list(file: Path) -> tuple[tuple[str, ...], ...]:
     return tuple(points)
 
 
-def setting(override: str) -> str:
-    """The name of the setting that an override changes: ``eps`` of ``++eps=3``."""
-    return override.lstrip("+~").partition("=")[0]
-
-
 def _check_setting(word: str) -> None:
     if not re.match(r"[+~]*[\w.@/]+(=|$)", word):
         raise ConfigError(f"got {word!r}; expected NAME=VALUE, as in eps=3")
-    if setting(word).startswith(("hydra.", "hydra/", "sweep.")):
+    if setting_of(word).startswith(("hydra.", "hydra/", "sweep.")):
         raise ConfigError(f"got {word!r}; expected settings of a run: type it after dpft sweep")
     _check_allowed(word)
 
 
 def _check_allowed(word: str) -> None:
-    if setting(word) in REFUSED:
-        raise ConfigError(f"got {word} in a sweep; {REFUSED[setting(word)]}")
+    if setting_of(word) in REFUSED:
+        raise ConfigError(f"got {word} in a sweep; {REFUSED[setting_of(word)]}")

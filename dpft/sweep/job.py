@@ -17,6 +17,7 @@ from typing import Any
 from dpft.config.checks import build
 from dpft.config.compose import compose
 from dpft.config.errors import DivergedError, DpftError, TrainingError
+from dpft.config.overrides import setting_of
 from dpft.config.schema import Sweep, parse
 from dpft.report.terminal import echo
 from dpft.runs.errors import RunLockedError
@@ -24,7 +25,7 @@ from dpft.runs.finished import LEDGER, RECORD, damages, is_finished
 from dpft.runs.identity import config_hash
 from dpft.runs.paths import run_path
 from dpft.runs.record import read_record
-from dpft.sweep.arguments import read_list, setting
+from dpft.sweep.arguments import read_list
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import (
     DIVERGED,
@@ -67,7 +68,7 @@ def run_point(
     assert settings.folder is not None
     folder = SweepFolder(Path(settings.folder))
     journal = Journal(folder.journal)
-    overrides = tuple(word for word in typed if not setting(word).startswith("sweep."))
+    overrides = tuple(word for word in typed if not setting_of(word).startswith("sweep."))
     event = partial(Event, overrides=overrides)
     try:
         if settings.list is not None and settings.point is not None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.errors import ConfigError
+from dpft.config.overrides import setting_of
 from dpft.config.schema import Run
 from dpft.config.track import SERVICES
 from dpft.privacy import accounting, keys
@@ -25,7 +26,6 @@ from dpft.runs.hidden import DESCRIPTION, PRIVATE, SELECTION_KEY
 from dpft.runs.identity import config_hash, differences
 from dpft.runs.lock import DirectoryLock
 from dpft.runs.wellformed import parse_json
-from dpft.sweep.arguments import setting
 
 _KEY_BYTES = 32
 
@@ -190,7 +190,7 @@ def draw(key: bytes, candidates: Sequence[Candidate], trials: Trials) -> list[tu
     for trial in range(trials.draw(key)):
         generator = keys.generator(key, "trial", trial)
         candidate = candidates[int(generator.integers(len(candidates)))]
-        words = [w for w in candidate.overrides if setting(w) not in ("seed", "runs_dir")]
+        words = [w for w in candidate.overrides if setting_of(w) not in ("seed", "runs_dir")]
         # A seed of its own makes it a run of its own, with noise of its own.
         lines.append((*words, f"seed={int(generator.integers(2**31))}"))
     return lines

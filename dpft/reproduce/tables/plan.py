@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
+from dpft.config.overrides import setting_of
 from dpft.config.schema import SHORTHANDS, Run, parse
 from dpft.reproduce.papers.schema import Column, PaperError, PaperTable, Row
 from dpft.reproduce.tables.matching import match_key
@@ -99,7 +100,7 @@ class Plan:
 
 def key_of(word: str) -> str:
     """What an override sets: ``optim.lr`` of ``++optim.lr=1``."""
-    key = word.lstrip("+~").partition("=")[0]
+    key = setting_of(word)
     return _SHORT.get(key, key)
 
 
