@@ -16,7 +16,7 @@ from dpft.reproduce.papers.schema import Column, Label, PaperTable, Row
 from dpft.reproduce.tables.cells import Cell, fill
 from dpft.reproduce.tables.marks import Mark
 from dpft.reproduce.tables.missing import Missing, missing
-from dpft.reproduce.tables.plan import Plan, PlannedRun, make_plan
+from dpft.reproduce.tables.plan import Plan, PlannedRun, empty_plan, make_plan
 from dpft.reproduce.tables.record_index import Index
 
 
@@ -73,8 +73,7 @@ class Table:
     @cached_property
     def scores(self) -> tuple[Score, ...]:
         """Every printed cell, with ours and its run where the scale has them."""
-        table = self.printed
-        without_runs = Plan(table, "paper", (0,), True, table.columns, table.rows, {}, (), ())
+        without_runs = empty_plan(self.printed, "paper")
         scores: dict[tuple[object, ...], Score] = {}
         for plan in filter(None, (without_runs, self.plan)):
             for i, row in enumerate(fill(plan, self.index).rows):
