@@ -16,7 +16,7 @@ from dpft.privacy.rounding import number
 from dpft.report.evaluation import remarks
 from dpft.report.pages.charts import Chart, Line, chart
 from dpft.report.pages.gather import Gathered, Options
-from dpft.report.pages.generations import section
+from dpft.report.pages.generations import finite, section
 
 # Of so many groups each has a curve; of more, as many that are spread over all of them.
 _MOST_GROUPS = 16
@@ -74,7 +74,7 @@ def held_out(run: Gathered, options: Options) -> dict[str, Any] | None:
     note = "" if kept is None else f"the weights of step {kept:,} were kept"
 
     def line(key: str) -> Line:
-        return Line(key, tuple((e["step"], _finite(e.get(key))) for e in run.evaluations))
+        return Line(key, tuple((e["step"], finite(e.get(key))) for e in run.evaluations))
 
     def of(title: str, *lines: Line, zero: bool = True) -> Chart | None:
         return chart(title, lines, zero=zero, note=note, points=options.points)
@@ -130,7 +130,7 @@ def epsilon(run: Gathered) -> Line | None:
     # By release: a step that was released twice is there twice.
     if run.omitted:
         return None
-    points = [(n, _finite(e.get("epsilon_rdp"))) for n, e in enumerate(run.entries, 1)]
+    points = [(n, finite(e.get("epsilon_rdp"))) for n, e in enumerate(run.entries, 1)]
     return Line("epsilon", ((0, 0.0), *points)) if points else None
 
 
@@ -177,7 +177,7 @@ def learning_rate(run: Gathered) -> Line | None:
 
 
 def _points(run: Gathered, key: str) -> tuple[tuple[float, float | None], ...]:
-    return tuple((line["step"] + 1, _finite(line.get(key))) for line in run.metrics)
+    return tuple((line["step"] + 1, finite(line.get(key))) for line in run.metrics)
 
 
 def _by_group(run: Gathered, key: str) -> list[Line]:
@@ -194,7 +194,7 @@ def _lines(run: Gathered, entries: Sequence[Mapping[str, Any]], key: str) -> lis
     return [
         Line(
             names[k],
-            tuple((step, _finite(v[k]) if k < len(v) else None) for step, v in found),
+            tuple((step, finite(v[k]) if k < len(v) else None) for step, v in found),
         )
         for k in range(count)
     ]
@@ -238,9 +238,3 @@ def _constant(line: Line) -> bool:
 
 def _filled(*charts: Chart | None) -> list[Chart]:
     return [drawn for drawn in charts if drawn is not None]
-
-
-def _finite(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, float | int) or not math.isfinite(value):
-        return None
-    return float(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +137,12 @@ def section(mapping: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """A part of a mapping; empty if it is not there or is no mapping."""
     value = mapping.get(name)
     return value if isinstance(value, Mapping) else {}
+
+
+def finite(value: Any) -> float | None:
+    """A number of a record; None if it is none, or not a finite one."""
+    whole = isinstance(value, float | int) and not isinstance(value, bool)
+    return float(value) if whole and math.isfinite(value) else None
 
 
 def parsed(line: str | bytes) -> dict[str, Any] | None:

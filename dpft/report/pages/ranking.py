@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from dpft.config.errors import DpftError
 from dpft.report.pages.gather import Gathered
+from dpft.report.pages.generations import finite
 from dpft.report.pages.settings import compared
 from dpft.tasks.metrics.shown import shown
 from dpft.tasks.scores import lower_is_better, score
@@ -72,7 +73,7 @@ class Repeated:
 
     def mean(self, metric: str) -> Mean | None:
         """Of one score of the split that was decoded; None where no run has it."""
-        return _mean([_number(metrics(run).get(metric)) for run in self.runs])
+        return _mean([finite(metrics(run).get(metric)) for run in self.runs])
 
     def baseline(self, metric: str) -> float | None:
         """What the most frequent class everywhere scores, where the records have it."""
@@ -117,7 +118,7 @@ def metrics(run: Gathered) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         return {}
     return {
-        name: value if _number(value) is None else shown(name, value, section.get("signature"))
+        name: value if finite(value) is None else shown(name, value, section.get("signature"))
         for name, value in found.items()
     }
 
@@ -162,7 +163,7 @@ def _scored(run: Gathered, metric: str | None) -> tuple[Kind, float] | None:
         name, value = score(run.record, metric)
     except (DpftError, AttributeError, LookupError, TypeError):
         return None
-    if _number(value) is None or value is None:
+    if finite(value) is None or value is None:
         return None
     task, decode = (run.config.get(group) or {} for group in ("task", "decode"))
     return Kind(str(task.get("name")), str(decode.get("split")), name), shown(
@@ -180,7 +181,7 @@ def _section(run: Gathered) -> Mapping[str, Any]:
 
 def _baseline(run: Gathered, metric: str) -> float | None:
     baselines = _section(run).get("baselines")
-    return _number(baselines.get(metric)) if isinstance(baselines, Mapping) else None
+    return finite(baselines.get(metric)) if isinstance(baselines, Mapping) else None
 
 
 def _mean(values: Sequence[float | None]) -> Mean | None:
@@ -192,8 +193,3 @@ def _mean(values: Sequence[float | None]) -> Mean | None:
         return Mean(mean, None, n)
     variance = math.fsum((value - mean) ** 2 for value in known) / (n - 1)
     return Mean(mean, math.sqrt(variance / n), n)
-
-
-def _number(value: Any) -> float | None:
-    whole = isinstance(value, float | int) and not isinstance(value, bool)
-    return float(value) if whole and math.isfinite(value) else None
