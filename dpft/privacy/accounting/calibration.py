@@ -17,6 +17,7 @@ from dpft.privacy.accounting.rdp import DEFAULT_CONVERSION, Conversion, epsilon_
 from dpft.privacy.spec import ACCOUNTANTS, Accountant
 
 MIN_NOISE, MAX_NOISE = 1e-6, 1e6  # where calibration looks
+_TOLERANCE = 1e-4  # it may find at most this share more than the least noise
 
 
 def _epsilon_by(accountant: str, conversion: Conversion, **kwargs: Any) -> float:
@@ -69,7 +70,6 @@ def calibrate_noise(
     steps: int,
     accountant: Accountant | str = "pld",
     conversion: Conversion = DEFAULT_CONVERSION,
-    tol: float = 1e-4,
     overflow: float = 0.0,
 ) -> float:
     """The smallest noise multiplier whose epsilon is at most ``target_epsilon``.
@@ -81,7 +81,6 @@ def calibrate_noise(
         steps: optimizer steps of the whole run.
         accountant: ``"pld"``, ``"rdp"``, ``"gdp_clt"``, or ``"prv"`` (its upper bound).
         conversion: from Renyi DP to epsilon; only ``accountant="rdp"`` uses it.
-        tol: relative tolerance; the result is at most this share above the smallest.
         overflow: where batches are cut, see `dpft.privacy.accounting.truncation`; only ``"pld"``
             and ``"rdp"`` know it.
 
@@ -102,8 +101,6 @@ def calibrate_noise(
             f"got accountant={accountant!r}; expected one of {ACCOUNTANTS}. "
             "Type privacy.accountant=pld."
         )
-    if not 0 < tol < 1:
-        raise ValueError(f"got tol={tol}; expected a number in (0, 1). Leave it out for 1e-4.")
     if overflow and accountant not in ("pld", "rdp"):
         raise ValueError(
             f"got accountant={accountant!r} for Poisson samples that are cut at a largest size; "
@@ -121,7 +118,7 @@ def calibrate_noise(
     }
     if overflow:
         setting["overflow"] = float(overflow)
-    search: dict[str, Any] = {"target": float(target_epsilon), "tol": float(tol), **setting}
+    search: dict[str, Any] = {"target": float(target_epsilon), "tol": _TOLERANCE, **setting}
     (sigma,) = _search_noise_cached(**search)
     # The number may come from a file that anything could have changed: never trust, check.
     if _epsilon_by(noise_multiplier=sigma, **setting) > target_epsilon or sigma == math.inf:
