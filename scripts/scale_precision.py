@@ -14,6 +14,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -87,23 +88,19 @@ def run(path: Path, only: str) -> None:
 
 
 def rows(found: Mapping[str, Any]) -> Iterator[list[str]]:
-    before = ""
-    for name, length, style, _ in wanted():
-        one, plain = found.get(f"{name} {length} {style}"), found.get(f"{name} {length} none")
-        if one is None or plain is None:
+    """One for each model and length of which every style is there."""
+    for (name, length), group in groupby(wanted(), lambda one: one[:2]):
+        plain = found.get(f"{name} {length} none")
+        styles = [found.get(f"{name} {length} {style}") for _, _, style, _ in group]
+        if plain is None or None in styles:
             continue
-        label = f"{name}; T={length}"
         yield [
-            "" if label == before else label,
-            style,
-            f"{100 * one['outside']:.1f}",
-            f"{one['noise'] * 8 / 2**30:.2f}",
+            f"{name}; T={length}",
             f"{1000 * plain['microbatch']:.1f}",
-            f"{one['microbatch'] / plain['microbatch']:.2f}",
-            f"{1000 * one['noise_seconds']:.0f}",
-            f"{one['seconds'] / plain['seconds']:.2f}",
+            *(f"{one['seconds'] / plain['seconds']:.2f}" for one in styles),
+            f"{1000 * styles[0]['noise_seconds']:.0f}",
+            f"{100 * max(one['outside'] for one in styles):.1f}",
         ]
-        before = label
 
 
 def main() -> None:
@@ -117,10 +114,10 @@ def main() -> None:
         run(options.out, options.only)
         return
     headings = [
-        *("model", "clip", "% outside bfloat16", "GiB of noise", "ms without privacy"),
-        *("ratio of a microbatch", "ms of noise", "ratio of a step"),
+        *("model", "ms of a microbatch without privacy", *STYLES, "ms of noise"),
+        "at most % outside bfloat16",
     ]
-    made = table(headings, list(rows(read(options.out))), left=2)
+    made = table(headings, list(rows(read(options.out))), left=1)
     if not options.write:
         print(made)
         return

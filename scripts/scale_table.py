@@ -105,15 +105,12 @@ def layout(shape: Mapping[str, Any]) -> str:
 
 def figures(entry: Mapping[str, Any], side: str) -> list[str]:
     cost = entry[side]["cost"]
-    usual = max(cost["peaks"].values())
-    most = max(usual, cost["checked"] or 0)
     traffic = cost["sent"]
     kinds = ("all-gather", "reduce-scatter", "all-reduce", "send")
     return [
         gib(cost["held"]),
         *during(cost["peaks"]),
         gib(cost["checked"]) if cost["checked"] else "",
-        "yes" if most <= 80 * GIB else "no",
         *(gib(traffic.get(kind, 0)) for kind in kinds),
     ]
 
@@ -137,7 +134,7 @@ def main() -> None:
         run(options.out)
         return
     headings = [
-        *("step of one rank", "clip", "between steps", "forward", "backward", "checked", "80 GiB"),
+        *("step of one rank", "clip", "between steps", "forward", "backward", "checked"),
         *("gathered", "scattered", "reduced", "handed on"),
     ]
     print(table(headings, list(rows(options.out)), left=2))
