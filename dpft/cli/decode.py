@@ -10,8 +10,9 @@ from typing import Any
 
 from dpft.cli.options import DecodeSettings, RunFolder
 from dpft.config.checks import build
+from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError
-from dpft.config.schema import Decode, Parallel
+from dpft.config.parallel import Parallel
 from dpft.report.terminal import echo
 
 

@@ -19,8 +19,8 @@ from dpft.cli.guard import alone
 from dpft.cli.options import NotPrivate, RunFolder
 from dpft.cli.output import warn
 from dpft.config.checks import COUNT, SEED, build
+from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError, suggestion
-from dpft.config.schema import Decode
 from dpft.report.terminal import echo
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from dpft.config.errors import ConfigError, DataError
 from dpft.report.terminal import echo
 
 if TYPE_CHECKING:
-    from dpft.config.schema import Decode
+    from dpft.config.decode import Decode
     from dpft.training.quality import Figure, Generated
     from dpft.training.trained import TrainedRun
 
@@ -181,7 +181,7 @@ def _decoded_otherwise(ours: Decode, theirs: Mapping[str, Any]) -> str:
     """What of another run's decoding is different, as it is typed; empty if they are the same."""
     from dpft.cli.again import override
     from dpft.config.checks import build
-    from dpft.config.schema import Decode
+    from dpft.config.decode import Decode
 
     found = build(Decode, theirs, "decode")
     names = ("beams", "sample", "top_p", "max_new_tokens", "length_penalty")

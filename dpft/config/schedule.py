@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dpft.config.schema import Optim
+from dpft.config.optim import Optim
 
 
 def warmup_steps(settings: Optim, steps: int) -> int:

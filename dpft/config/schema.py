@@ -11,192 +11,34 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
+from dpft.config.adapt import Adapt
 from dpft.config.audit import Audit
 from dpft.config.checks import (
-    HUGE,
     Bounds,
     Count,
     Effect,
     Fraction,
-    NonNegative,
     Positive,
     Seed,
-    Share,
-    Whole,
     build,
     names_with,
-    one_of,
 )
 from dpft.config.clip import Clip
+from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError
 from dpft.config.evaluate import Evaluate
+from dpft.config.optim import Optim
+from dpft.config.parallel import Parallel
+from dpft.config.privacy import Privacy
 from dpft.config.track import Track
-from dpft.privacy.spec import TWO_BACKWARDS, Accountant, Sampling
+from dpft.privacy.spec import TWO_BACKWARDS
 
-Optimizer = Literal["adam", "adamw", "adam_bc", "sgd", "lamb"]
-OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
-# Each adaptation with the settings that it must have, and those that it may have.
-_ADAPTATIONS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "full": ((), ()),
-    "scratch": ((), ()),
-    "linear": ((), ()),
-    "bias": ((), ()),
-    "attention": ((), ()),
-    "top2": (("blocks",), ()),
-    "lora": (("rank", "alpha"), ("dropout", "targets")),
-    "prefix": (("length",), ("hidden",)),
-    "prompt": (("length",), ("hidden",)),
-    "rgp": (("rank", "follow"), ()),
-}
-ADAPTATIONS = tuple(_ADAPTATIONS)
 # Those that train a head on what was pooled, as the pilots of docs/reference/optimisation.md did.
 _POOLED = ("linear", "bias", "lora", "full")
-# Those that train positions before a text, and leave the model's weights as they are.
-VIRTUAL_TOKENS = ("prefix", "prompt")
 # Other names of settings of ``privacy``, where their values stand too.
 SHORTHANDS: Mapping[str, str] = {"eps": "privacy.epsilon", "sampling": "privacy.sampling"}
-
-
-_BUDGET = ", for instance eps=3. For training without privacy type clip=none"
-
-
-@dataclass(frozen=True)
-class Privacy:
-    """``conf/privacy``: the budget, and how it is spent.
-
-    Attributes:
-        epsilon: the budget; ``noise_multiplier`` takes its place.
-        delta: None: ``1/(2N)``.
-        accountant: which one calibrates the noise.
-        noise_multiplier: ``sigma`` of all that a step releases.
-        sampling: how records come into batches, see `dpft.privacy.sampling`.
-        max_batch: ``truncated_poisson``: the size that every batch is cut or filled up to; None:
-            `dpft.privacy.accounting.fitting_size`.
-        noise_seed: a public seed in place of a secret key.
-    """
-
-    epsilon: Annotated[float, Bounds(above=0, most=HUGE, hint=_BUDGET)] | None = None
-    delta: Share | None = None
-    accountant: Accountant = "pld"
-    noise_multiplier: Positive | None = None
-    sampling: Sampling = "poisson"
-    max_batch: Count | None = None
-    noise_seed: Annotated[Seed | None, Effect.REPETITION] = None
-
-    def __post_init__(self) -> None:
-        if self.max_batch is not None and self.sampling != "truncated_poisson":
-            raise ConfigError(
-                f"privacy.max_batch is {self.max_batch}, which has no effect on "
-                f"sampling={self.sampling}; type sampling=truncated_poisson, or leave it out"
-            )
-        if self.noise_multiplier is not None and self.noise_multiplier * HUGE < 1:
-            raise ConfigError(
-                f"privacy.noise_multiplier is {self.noise_multiplier}, which bounds no epsilon; "
-                "expected more. For training without privacy type clip=none"
-            )
-
-
-@dataclass(frozen=True)
-class Optim:
-    """``conf/optim``: the optimizer, the expected batch size, and how long it runs.
-
-    Attributes:
-        name: one of `OPTIMIZERS`.
-        lr: peak learning rate.
-        epochs: passes over the data in expectation.
-        batch_size: expected records in a logical batch; None where ``sampling_rate`` is given.
-        sampling_rate: ``q``, the chance of a record to be in a batch, in place of ``batch_size``.
-        rate_like: a task whose published size the batch size was chosen for: it is scaled to this
-            task's size, so that the sampling rate stays the same (Li et al. 2022, appendix L).
-        steps: overrides ``epochs``.
-        microbatch_tokens: most padded tokens in memory at once; ``auto``: as many as fit a GPU, or
-            1,024 on a CPU, found when the run begins and kept from then on.
-        weight_decay: decoupled from the gradient for ``adamw`` and ``lamb``.
-        betas: decay of both moments, of Adam and LAMB.
-        adam_epsilon: in the denominator of Adam and LAMB.
-        adam_gamma: ``adam_bc``: the least second moment once the noise's variance is taken off,
-            ``gamma'`` of Tang et al. (2023); None: a tenth of that variance.
-        momentum: of ``sgd``.
-        schedule: after the warm-up, ``constant`` or ``linear`` to zero.
-        warmup_steps: steps in which the rate rises from zero to its peak.
-        warmup_ratio: the same as a share of all steps.
-    """
-
-    name: Optimizer
-    lr: Positive
-    epochs: NonNegative
-    batch_size: Count | None = None
-    sampling_rate: Annotated[float, Bounds(above=0, most=1)] | None = None
-    rate_like: str | None = None
-    steps: Whole | None = None
-    microbatch_tokens: Annotated[Count | Literal["auto"], Effect.REPETITION] = 2048
-    weight_decay: NonNegative = 0.0
-    betas: Annotated[tuple[float, ...], Bounds(least=0, below=1)] = (0.9, 0.999)
-    adam_epsilon: Positive = 1e-8
-    adam_gamma: Positive | None = None
-    momentum: Fraction = 0.0
-    schedule: Literal["constant", "linear"] = "constant"
-    warmup_steps: Whole = 0
-    warmup_ratio: Annotated[float, Bounds(least=0, most=1)] | None = None
-
-    @property
-    def token_budget(self) -> int:
-        """``microbatch_tokens`` once it is a number: see `dpft.training.microbatch`."""
-        if self.microbatch_tokens == "auto":
-            raise ConfigError(
-                "optim.microbatch_tokens is 'auto'; expected a number, since only dpft train and "
-                "dpft plan find one: type optim.microbatch_tokens=4096"
-            )
-        return self.microbatch_tokens
-
-    def __post_init__(self) -> None:
-        if len(self.betas) != 2:
-            raise ConfigError(f"optim.betas is {list(self.betas)}; expected two numbers")
-        if self.batch_size is None and self.sampling_rate is None:
-            raise ConfigError(
-                "neither optim.batch_size nor optim.sampling_rate is set; expected one of them: "
-                "type optim.batch_size=1024"
-            )
-        if self.batch_size is not None and self.sampling_rate is not None:
-            raise ConfigError(
-                f"optim.batch_size is {self.batch_size} beside optim.sampling_rate="
-                f"{self.sampling_rate}; expected one of them: type optim.batch_size=null for the "
-                "rate, or optim.sampling_rate=null"
-            )
-        if self.rate_like is not None and self.batch_size is None:
-            raise ConfigError(
-                f"optim.rate_like is {self.rate_like} beside a sampling rate; it scales the batch "
-                "size that was chosen for that task: type optim.rate_like=null, or "
-                "optim.batch_size=1024 optim.sampling_rate=null"
-            )
-        if self.warmup_ratio is not None and self.warmup_steps:
-            raise ConfigError(
-                f"optim.warmup_steps is {self.warmup_steps} beside optim.warmup_ratio="
-                f"{self.warmup_ratio}; expected one of them: type optim.warmup_steps=0, or "
-                "optim.warmup_ratio=null"
-            )
-        if self.momentum and self.name != "sgd":
-            raise ConfigError(
-                f"optim.momentum is {self.momentum}, which has no effect on optim={self.name}; "
-                "expected 0, or optim=sgd"
-            )
-        if self.adam_gamma is not None and self.name != "adam_bc":
-            raise ConfigError(
-                f"optim.adam_gamma is {self.adam_gamma}, which has no effect on optim={self.name}; "
-                "type optim=adam_bc"
-            )
-        if self.name == "adam_bc" and self.adam_epsilon != 1e-8:
-            raise ConfigError(
-                f"optim.adam_epsilon is {self.adam_epsilon}, which has no effect on optim=adam_bc; "
-                "type optim.adam_gamma, or leave it out"
-            )
-        if self.name == "sgd" and self.betas != (0.9, 0.999):
-            raise ConfigError(
-                f"optim.betas is {list(self.betas)}, which has no effect on optim=sgd; type "
-                "optim.momentum, or leave it out"
-            )
 
 
 @dataclass(frozen=True)
@@ -222,143 +64,6 @@ class Model:
     dropout: Fraction | None = None
     checkpointing: Annotated[bool, Effect.REPETITION] = False
     pooling: Literal["mean"] | None = None
-
-
-@dataclass(frozen=True)
-class Adapt:
-    """``conf/adapt``: which parameters are trained, or what is put beside them.
-
-    Attributes:
-        name: one of `ADAPTATIONS`.
-        blocks: ``top2``: how many of the last transformer blocks.
-        rank: ``lora``, ``rgp``: of an update, or of the carriers.
-        alpha: ``lora``: the update is scaled by ``alpha / rank``.
-        dropout: ``lora``: of the adapters' inputs.
-        targets: ``lora``: names of the layers to adapt; None: queries and values, see
-            `dpft.models.lora.targets_of`.
-        length: ``prefix``, ``prompt``: positions that it takes.
-        hidden: ``prefix``, ``prompt``: width of the network that it comes out of; None: no network.
-        follow: ``rgp``: what the carriers follow, the ``update`` since the start (Yu et al. 2021c)
-            or the ``weight`` (the code they published).
-    """
-
-    name: str
-    blocks: Count | None = None
-    rank: Count | None = None
-    alpha: Count | None = None
-    dropout: Fraction | None = None
-    targets: tuple[str, ...] | None = None
-    length: Count | None = None
-    hidden: Count | None = None
-    follow: Literal["update", "weight"] | None = None
-
-    def __post_init__(self) -> None:
-        one_of("adapt.name", self.name, ADAPTATIONS)
-        needs, may_have = _ADAPTATIONS[self.name]
-        takes = (*needs, *may_have)
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name in needs and value is None:
-                raise ConfigError(
-                    f"adapt.{field.name} is not set; type adapt={self.name}, whose file sets it"
-                )
-            if field.name not in ("name", *takes) and value is not None:
-                raise ConfigError(
-                    f"adapt.{field.name} is {value}, which has no effect on adapt={self.name}; "
-                    f"expected of this kind: {', '.join(f'adapt.{t}' for t in takes) or 'nothing'}"
-                )
-
-
-@dataclass(frozen=True)
-class Decode:
-    """``conf/decode``: beam search or sampling.
-
-    Attributes:
-        beams: how many texts are kept at each step; 1 is greedy search, or sampling.
-        sample: whether tokens are drawn.
-        top_p: of sampling: only the likeliest tokens that have this probability together.
-        max_new_tokens: where a text is stopped.
-        length_penalty: of beam search: a text's log-probability is divided by its length to the
-            power of this.
-        batch_size: prompts that are answered together.
-        split: whose prompts.
-    """
-
-    beams: Count = 5
-    sample: bool = False
-    top_p: Annotated[float, Bounds(above=0, most=1)] = 1.0
-    max_new_tokens: Count = 100
-    length_penalty: float = 1.0
-    batch_size: Count = 32
-    split: Annotated[Literal["dev", "test"], Effect.REPETITION] = "test"
-
-    def check(self, usual: Decode | None = None) -> None:
-        """Refuse what has no effect, and beams that sample.
-
-        Not when it is made: runs of earlier versions have such settings, and can be read.
-
-        Args:
-            usual: what stands there was not typed, and is not refused; None: all was.
-
-        Raises:
-            ConfigError: for the first setting without effect.
-        """
-
-        def typed(*names: str) -> bool:
-            return usual is None or any(getattr(self, n) != getattr(usual, n) for n in names)
-
-        if self.sample and self.beams > 1 and typed("beams", "sample"):
-            raise ConfigError(
-                f"decode.beams is {self.beams} with decode.sample=true, which would be neither "
-                "beam search nor texts as the model has them; expected one beam: type "
-                "decode.beams=1, or decode.sample=false"
-            )
-        if not self.sample and self.top_p != 1 and typed("top_p"):
-            raise ConfigError(
-                f"decode.top_p is {self.top_p}, which has no effect on decode.sample=false; type "
-                "decode.sample=true decode.beams=1, or decode.top_p=1"
-            )
-        if self.beams == 1 and self.length_penalty != 1 and typed("length_penalty"):
-            raise ConfigError(
-                f"decode.length_penalty is {self.length_penalty}, which has no effect on "
-                "decode.beams=1; type decode.beams=5, or decode.length_penalty=1"
-            )
-
-
-@dataclass(frozen=True)
-class Parallel:
-    """``conf/parallel``: how the processes that torchrun started share model and batch.
-
-    Attributes:
-        name: ``data``: a copy of the model each; ``fsdp``: a part of every parameter each;
-            ``pipeline``: some of its blocks each.
-        shards: ``fsdp``: ranks that one copy of the model is spread over; None: all.
-        length: ``pipeline``: ranks of one; None: all.
-        schedule: ``pipeline``: in which order the stages take microbatches; None: ``1f1b``.
-        microbatches: ``pipeline``: how many a schedule sends at a time; None: four for each rank.
-    """
-
-    name: Literal["data", "fsdp", "pipeline"] = "data"
-    shards: Count | None = None
-    length: Count | None = None
-    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zbv"] | None = None
-    microbatches: Count | None = None
-
-    def __post_init__(self) -> None:
-        for key, of in _OF_LAYOUT.items():
-            if self.name != of and (value := getattr(self, key)) is not None:
-                raise ConfigError(
-                    f"parallel.{key} is {value}, which has no effect on parallel={self.name}; "
-                    f"type parallel={of}"
-                )
-
-
-_OF_LAYOUT = {
-    "shards": "fsdp",
-    "length": "pipeline",
-    "schedule": "pipeline",
-    "microbatches": "pipeline",
-}
 
 
 @dataclass(frozen=True)
@@ -402,7 +107,7 @@ class Run:
     force: Annotated[bool, Effect.EXECUTION]
     raw: Mapping[str, Any]
     sweep: Annotated[Sweep, Effect.PLACE] = Sweep()
-    parallel: Annotated[Parallel, Effect.EXECUTION] = Parallel()
+    parallel: Annotated[Parallel, Effect.EXECUTION] = dataclasses.field(default_factory=Parallel)
     audit: Audit = dataclasses.field(default_factory=Audit)
     evaluate: Evaluate = dataclasses.field(default_factory=Evaluate)
     track: Annotated[Track, Effect.EXECUTION] = dataclasses.field(default_factory=Track)

@@ -13,8 +13,8 @@ import torch
 from peft import PrefixTuningConfig
 from torch import Tensor
 
+from dpft.config.adapt import Adapt
 from dpft.config.errors import ModelError
-from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
 from dpft.models.virtual_tokens import VirtualTokensModel, with_virtual_tokens

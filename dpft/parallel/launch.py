@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
+from dpft.config.adapt import VIRTUAL_TOKENS
 from dpft.config.errors import ConfigError
-from dpft.config.schema import VIRTUAL_TOKENS, Run
+from dpft.config.schema import Run
 
 # What torchrun tells each process, without which it cannot find the others.
 _TOLD = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")

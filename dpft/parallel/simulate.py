@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from dpft.config.schema import Parallel
+from dpft.config.parallel import Parallel
 from dpft.parallel.cohort import own_part
 from dpft.parallel.metering import Gauge, Meter
 from dpft.parallel.operations import Operation, Operations

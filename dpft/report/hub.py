@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from dpft.config.schema import VIRTUAL_TOKENS
+from dpft.config.adapt import VIRTUAL_TOKENS
 from dpft.privacy.guarantee import Guarantee
 
 # As the cards of these models on the hub have it; of a name that ends in a dash all sizes.

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from dpft import runs
+from dpft.config.adapt import VIRTUAL_TOKENS
 from dpft.config.errors import ConfigError, DataError
-from dpft.config.schema import VIRTUAL_TOKENS
 from dpft.report.card import model_card
 from dpft.report.hub import Shape, licence_of, on_hub
 from dpft.runs.errors import disk_report

@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from dpft.config.adapt import VIRTUAL_TOKENS
 from dpft.config.checks import COUNT
 from dpft.config.errors import ConfigError, DataError, NotInstalledError, suggestion
-from dpft.config.schema import VIRTUAL_TOKENS
 from dpft.runs.record import HARNESS
 from dpft.training.trained import TrainedRun
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from dpft.config.errors import DivergedError, TrainingError
+from dpft.config.optim import Optim
 from dpft.config.schedule import lr_factor
-from dpft.config.schema import Optim
 from dpft.models.load import Reparametrisation
 from dpft.parallel.cohort import Cohort, SingleProcess, own_part, together
 from dpft.privacy import Clipper, LostRecordError, Mechanism, keys

@@ -8,7 +8,8 @@ from dpft.config import plugins
 from dpft.config.clip import Clip
 from dpft.config.errors import ConfigError
 from dpft.config.folder import choices, settings_of
-from dpft.config.schema import Optim, Run
+from dpft.config.optim import Optim
+from dpft.config.schema import Run
 from dpft.privacy import Mechanism, accounting
 from dpft.privacy.quantiles import Quantiles
 

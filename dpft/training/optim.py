@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from dpft.config.schema import Optim
+from dpft.config.optim import Optim
 from dpft.training.adam_bc import AdamBC
 
 

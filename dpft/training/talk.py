@@ -7,8 +7,8 @@ from typing import Any
 
 from transformers import TextStreamer
 
+from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError
-from dpft.config.schema import Decode
 from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.objectives.chat import ANSWERS, Chat
 from dpft.tasks.objectives.decode import Written, decode

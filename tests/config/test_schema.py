@@ -9,8 +9,11 @@ import pytest
 
 from dpft.config.checks import Bounds, Effect, build, names_with
 from dpft.config.compose import compose
+from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError
-from dpft.config.schema import SHORTHANDS, Decode, Model, Optim, Privacy, Run, parse
+from dpft.config.optim import Optim
+from dpft.config.privacy import Privacy
+from dpft.config.schema import SHORTHANDS, Model, Run, parse
 
 PLACE = {"name", "runs_dir", "sweep", "origin"}
 EXECUTION = {

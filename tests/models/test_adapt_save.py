@@ -12,7 +12,8 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
-from dpft.config.schema import Adapt, Model
+from dpft.config.adapt import Adapt
+from dpft.config.schema import Model
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model
 from dpft.models.needs import Needs

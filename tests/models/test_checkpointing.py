@@ -4,9 +4,10 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from dpft.config.adapt import Adapt
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, ModelError
-from dpft.config.schema import Adapt, Model, parse
+from dpft.config.schema import Model, parse
 from dpft.models.adapt import adapt
 from dpft.models.architecture import checkpoint
 from dpft.models.load import LoadedModel, load_model

@@ -12,7 +12,8 @@ from torch.distributed.tensor import DTensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from dpft.config.compose import compose
-from dpft.config.schema import Parallel, parse
+from dpft.config.parallel import Parallel
+from dpft.config.schema import parse
 from dpft.parallel.metering import Meter, sent
 from dpft.parallel.operations import flops
 from dpft.parallel.pretended import Answers

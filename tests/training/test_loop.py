@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from dpft.config.errors import TrainingError
+from dpft.config.optim import Optim
 from dpft.config.schedule import lr_factor
-from dpft.config.schema import Optim
 from dpft.privacy import Mechanism, keys, make_clipper, normals
 from dpft.privacy.clipping import clipper as clippers
 from dpft.privacy.noise import noisy_mean_

@@ -12,8 +12,9 @@ from dpft.config.checks import build
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.folder import conf_dir
+from dpft.config.optim import OPTIMIZERS, Optim
 from dpft.config.schedule import lr_factor
-from dpft.config.schema import OPTIMIZERS, Optim, parse
+from dpft.config.schema import parse
 from dpft.training.adam_bc import AdamBC
 from dpft.training.mechanisms import expected_batch_size, make_mechanism, published_size
 from dpft.training.optim import make_optimizer

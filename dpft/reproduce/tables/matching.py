@@ -14,8 +14,11 @@ from typing import Any
 
 from dpft.config.checks import Effect, build, names_with
 from dpft.config.clip import Clip
+from dpft.config.decode import Decode
 from dpft.config.evaluate import Evaluate
-from dpft.config.schema import Decode, Model, Optim, Privacy, audit_of
+from dpft.config.optim import Optim
+from dpft.config.privacy import Privacy
+from dpft.config.schema import Model, audit_of
 from dpft.runs.identity import config_hash
 
 # Without effect on what is computed, or (train_size, beams, eval_split) said elsewhere; weights of

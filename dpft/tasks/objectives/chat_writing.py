@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from dpft.config.schema import Decode
+from dpft.config.decode import Decode
 from dpft.privacy import keys
 from dpft.tasks.objectives.chat import Chat
 from dpft.tasks.objectives.decode import Written, own_settings

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError
-from dpft.config.schema import Decode
 from dpft.models.load import LoadedModel
 from dpft.tasks.base import Task
 from dpft.tasks.objectives.causal import Causal

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from dpft.config.schema import Decode
+from dpft.config.decode import Decode
 
 
 class Letters:

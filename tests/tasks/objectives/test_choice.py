@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dpft.config.schema import Decode
+from dpft.config.decode import Decode
 from dpft.privacy import make_clipper
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.classifier import Classifier
