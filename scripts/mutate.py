@@ -93,6 +93,7 @@ TARGETS: dict[str, str] = {
     "dpft/training/loop.py": "training/test_loop training/test_session tasks/test_units "
     "privacy/clipping/test_users models/test_adapt_rgp audit/test_audited_runs",
     "dpft/training/session.py": "training/test_session training/test_run audit/test_audited_runs",
+    "dpft/training/assembly.py": "training/test_combinations parallel/test_held",
     "dpft/training/setup.py": "training/test_setup training/test_run audit/test_audited_runs",
     "dpft/privacy/guarantee.py": "privacy/test_guarantee",
     "dpft/privacy/meaning.py": "privacy/test_guarantee",

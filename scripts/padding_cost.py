@@ -20,7 +20,7 @@ from dpft.privacy.shapes import FixedShapes
 from dpft.tasks import load_task
 from dpft.tasks.objectives.encoding import encode_all
 from dpft.tasks.units import Records
-from dpft.training.setup import assemble
+from dpft.training.assembly import assemble
 
 STEPS = 20
 

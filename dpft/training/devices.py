@@ -1,4 +1,4 @@
-"""What a device can do at most: its data sheet, or a few measurements of this machine's CPU."""
+"""The device that a run is on, and what it can do at most: its data sheet, or measurements."""
 
 from __future__ import annotations
 
@@ -24,6 +24,33 @@ if TYPE_CHECKING:
 _SHEETS = Path(__file__).parent / "devices"
 CPU = "cpu"
 _GIB, _GIGA, _TERA, _MICRO = 2**30, 1e9, 1e12, 1e-6
+
+
+def device_of(name: str) -> torch.device:
+    """The device that ``device=`` names; ``auto`` is the GPU if there is one.
+
+    Raises:
+        ConfigError: if it is not there.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device is {name!r}, but there is no GPU here; type device=cpu")
+    own = os.environ.get("LOCAL_RANK")  # each process of torchrun has its own
+    if name == "cuda" and own is not None:
+        name = f"cuda:{own}"
+    device = torch.device(name)
+    if device.type == "cuda" and own is not None and device.index != int(own):
+        raise ConfigError(
+            f"device is {name!r} with torchrun, which would be one GPU for several processes; "
+            "type device=cuda, for one each"
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device is {name!r}, and this machine has {torch.cuda.device_count()} GPUs, counted "
+            "from 0; expected one of them, or as many processes as there are GPUs"
+        )
+    return device
 
 
 def rounds_like(device: torch.device) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from dpft.config.schema import Run
 from dpft.parallel.metering import Meter
 from dpft.parallel.simulate import steps
 from dpft.runs.memory import is_out_of_memory
-from dpft.training.devices import available_memory
+from dpft.training.devices import available_memory, device_of
 from dpft.training.out_of_memory import (
     MICROBATCHES,
     begin_with,
@@ -31,7 +31,6 @@ from dpft.training.out_of_memory import (
 from dpft.training.plan import SHARE, largest, most_of, peak_of
 from dpft.training.planned_step import Shape, shape_of, training_of
 from dpft.training.progress import Progress
-from dpft.training.setup import device_of
 
 # docs/reference/optimisation.md has the measurements.
 _CPU_TOKENS = 1024

@@ -32,12 +32,13 @@ from dpft.runs.paths import run_path
 from dpft.tasks import load_task
 from dpft.tasks.metrics.shown import shown
 from dpft.tasks.objectives.base import Prediction
+from dpft.training.devices import device_of
 from dpft.training.predictions import predict, score_file, write_predictions
 from dpft.training.progress import Progress
 from dpft.training.recording import forget_peak, make_record
 from dpft.training.remake import is_whole, others
 from dpft.training.session import Session
-from dpft.training.setup import Prepared, device_of, prepare
+from dpft.training.setup import Prepared, prepare
 from dpft.training.trackers import Guarded, tracking
 
 # What the process began with, unless a run says otherwise.

@@ -22,13 +22,14 @@ from dpft.privacy.noise import Released
 from dpft.privacy.untouched import written
 from dpft.runs.closing import Closing
 from dpft.tasks.objectives.evaluation import finite_on_a_blank
+from dpft.training.assembly import whole_again
 from dpft.training.epochs import go_on, in_epoch
 from dpft.training.evaluation import Evaluations
 from dpft.training.loop import StepStatistics, train
 from dpft.training.optim import make_optimizer
 from dpft.training.out_of_memory import MICROBATCHES, Budget, explained
 from dpft.training.progress import Progress
-from dpft.training.setup import Prepared, whole_again
+from dpft.training.setup import Prepared
 from dpft.training.stopping import HEARD, Stopping
 from dpft.training.trackers import Figures, Guarded
 

@@ -11,7 +11,7 @@ from dpft.config.schema import parse
 from dpft.models import partial
 from dpft.parallel.mesh import Pipelines
 from dpft.tasks import load_task
-from dpft.training.setup import _agreed, assemble
+from dpft.training.assembly import _agreed, assemble
 from tests.models import test_partial as counting
 from tests.parallel.ranks import together
 

@@ -28,7 +28,7 @@ from dpft.tasks.objectives.encoding import encoded
 from dpft.tasks.objectives.independence import check_independence
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import Records, Users
-from dpft.training import setup as preparation
+from dpft.training import assembly
 from dpft.training.loop import train
 from dpft.training.optim import make_optimizer
 
@@ -135,7 +135,7 @@ def original(model, needs, seed):
     return experiment_load(model, needs, seed)
 
 
-experiment_load = preparation.load_model
+experiment_load = assembly.load_model
 
 
 # Of which task, model and adaptation it is known that losses do not depend on the batch: that is so
@@ -149,7 +149,7 @@ def models_are_built_once(monkeypatch):
         assert weights  # one process reads its own
         return copy.deepcopy(original(*arguments))
 
-    monkeypatch.setattr(preparation, "load_model", built)
+    monkeypatch.setattr(assembly, "load_model", built)
 
 
 def attempt(task, model, adapt, clip, half=False):
@@ -159,7 +159,7 @@ def attempt(task, model, adapt, clip, half=False):
         run = parse(raw)
         made, records, owners = some_records(*task)
         units = len(records) if owners is None else len(set(owners))
-        parts = preparation.assemble(run, made, units, torch.device("cpu"))
+        parts = assembly.assemble(run, made, units, torch.device("cpu"))
         objective = made.objective(parts.loaded)
     except DpftError as error:
         return str(error)

@@ -20,10 +20,10 @@ from dpft.tasks import load_task
 from dpft.tasks.objectives.base import cut_in_encoding
 from dpft.tasks.objectives.causal import CausalExample
 from dpft.tasks.objectives.classifier import Classifier
-from dpft.training.devices import rounds_like
+from dpft.training.devices import device_of, rounds_like
 from dpft.training.progress import Progress
 from dpft.training.run import run_experiment
-from dpft.training.setup import device_of, warn_of_records
+from dpft.training.setup import warn_of_records
 from tests.small_runs import ready, settings
 
 EXAMPLES = [
