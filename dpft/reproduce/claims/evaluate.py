@@ -13,14 +13,13 @@ from dpft.reproduce.claims.cache import numbers_of
 from dpft.reproduce.claims.cells import Evidence, compare_cells
 from dpft.reproduce.claims.comparison import (
     Comparison,
-    Judgement,
     Outcome,
     Side,
     in_range,
     in_words,
-    judge,
     range_in_words,
 )
+from dpft.reproduce.claims.judgement import Judgement, judge
 from dpft.reproduce.claims.schema import (
     BenchCheck,
     CellsCheck,

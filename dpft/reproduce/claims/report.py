@@ -15,8 +15,9 @@ from rich.text import Text
 from dpft.report.console import Console, as_plain_text, print_notes
 from dpft.report.markdown import escape
 from dpft.report.markdown import table as markdown_table
-from dpft.reproduce.claims.comparison import Comparison, Judgement, Outcome, Side, Verdict
+from dpft.reproduce.claims.comparison import Comparison, Outcome, Side
 from dpft.reproduce.claims.evaluate import Result
+from dpft.reproduce.claims.judgement import Judgement, Verdict
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark
 
 WIDTH = 140

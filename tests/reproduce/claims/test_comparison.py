@@ -2,14 +2,8 @@
 
 import pytest
 
-from dpft.reproduce.claims.comparison import (
-    Comparison,
-    Outcome,
-    Side,
-    Verdict,
-    in_range,
-    judge,
-)
+from dpft.reproduce.claims.comparison import Comparison, Outcome, Side, in_range
+from dpft.reproduce.claims.judgement import Verdict, judge
 from dpft.reproduce.claims.report import counted
 
 H, F, C, L, N = (

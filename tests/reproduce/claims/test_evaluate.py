@@ -3,8 +3,9 @@
 import pytest
 
 from dpft.reproduce.claims.cells import Evidence
-from dpft.reproduce.claims.comparison import Outcome, Side, Verdict
+from dpft.reproduce.claims.comparison import Outcome, Side
 from dpft.reproduce.claims.evaluate import evaluate
+from dpft.reproduce.claims.judgement import Verdict
 from dpft.reproduce.claims.report import counted, scale
 from dpft.reproduce.claims.schema import CellsCheck, Claim, ComputedCheck, Expected, Untestable
 from dpft.reproduce.papers import PaperError, library

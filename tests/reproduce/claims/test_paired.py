@@ -9,15 +9,8 @@ from scipy import integrate, stats
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce.claims.cells import compare_cells
-from dpft.reproduce.claims.comparison import (
-    Comparison,
-    Outcome,
-    Score,
-    Side,
-    Verdict,
-    contrast,
-    judge,
-)
+from dpft.reproduce.claims.comparison import Comparison, Outcome, Score, Side, contrast
+from dpft.reproduce.claims.judgement import Verdict, judge
 from dpft.reproduce.claims.paired import detectable, half_width, paired
 from dpft.reproduce.claims.report import counted
 from dpft.reproduce.claims.schema import Expected

@@ -12,8 +12,9 @@ from dpft.reproduce.bench import catalog
 from dpft.reproduce.bench.settings import Settings
 from dpft.reproduce.claims import cells, load
 from dpft.reproduce.claims.cells import Evidence
-from dpft.reproduce.claims.comparison import Outcome, Side, Verdict
+from dpft.reproduce.claims.comparison import Outcome, Side
 from dpft.reproduce.claims.evaluate import evaluate
+from dpft.reproduce.claims.judgement import Verdict
 from dpft.reproduce.claims.schema import ROOT, BenchCheck, CellsCheck, FigureCheck
 from dpft.reproduce.figures import lists
 from dpft.reproduce.figures.lists import load as load_list
