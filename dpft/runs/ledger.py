@@ -81,6 +81,11 @@ class LedgerContents:
         return self.omitted + len(self.entries)
 
     @property
+    def epsilon(self) -> float | None:
+        """What they have spent by Renyi accounting; None where the last one does not say."""
+        return self.entries[-1].get("epsilon_rdp") if self.entries else 0.0
+
+    @property
     def epoch(self) -> Epoch:
         """The latest."""
         return self.further[-1] if self.further else Epoch(0, self.header.get(_COMPUTE), 0, 0)

@@ -174,15 +174,14 @@ def _moved(path: Path) -> str:
     """Where an earlier run lies now, and what its releases add to the cost of this one."""
     text = f"the earlier run lies in {path} now"
     try:
-        spent = runs.read_ledger(path / LEDGER).entries if (path / LEDGER).is_file() else []
+        ledger = runs.read_ledger(path / LEDGER) if (path / LEDGER).is_file() else None
     except runs.LedgerError as error:
         return f"{text}; what it has spent is not known: {error}"
-    if not spent:
+    if ledger is None or not ledger.entries:
         return text
-    epsilon = up(spent[-1].get("epsilon_rdp"))
     return (
-        f"{text}. It has spent epsilon {epsilon} by RDP: if anything of it is published, that adds "
-        "to what this run costs"
+        f"{text}. It has spent epsilon {up(ledger.epsilon)} by RDP: if anything of it is "
+        "published, that adds to what this run costs"
     )
 
 

@@ -265,8 +265,7 @@ def _disagreements(
             "on the guarantee before you know why"
         )
     taken, stated = record["privacy"]["steps_taken"], section(record["privacy"], "epsilon")
-    spent = ledger.entries[-1].get("epsilon_rdp") if ledger.entries else None
-    rdp = stated.get("rdp")
+    spent, rdp = ledger.epsilon, stated.get("rdp")
     if ledger.steps_spent != taken:
         yield (
             f"ledger.jsonl has {ledger.steps_spent} steps, record.json {taken}: do not rely on the "

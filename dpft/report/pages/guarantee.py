@@ -67,9 +67,8 @@ def brief(run: Gathered) -> str:
         return UNKNOWN
     if not run.private:
         return f"{NONE[0].upper()}{NONE[1:]}."
-    spent = run.entries[-1].get("epsilon_rdp") if run.entries else 0.0
-    steps = run.ledger.steps_spent
-    return f"So far {steps} steps have spent epsilon {up(spent)} by Renyi accounting."
+    steps, spent = run.ledger.steps_spent, up(run.ledger.epsilon)
+    return f"So far {steps} steps have spent epsilon {spent} by Renyi accounting."
 
 
 def _headline(given: Guarantee) -> str:

@@ -196,10 +196,10 @@ def _listed(texts: Sequence[str | float | None]) -> str:
 
 def _spent_by(run: Gathered) -> tuple[str, str, float | None]:
     if run.record is None:
-        if not run.entries:
+        if run.ledger is None or not run.entries:
             return "–", "–", None
         total = run.mechanism.get("steps", "?")
-        return up(run.entries[-1].get("epsilon_rdp")), f"{run.next_step} of {total}", None
+        return up(run.ledger.epsilon), f"{run.next_step} of {total}", None
     training, guarantee = run.record["training"], Guarantee.of_record(run.record)
     epsilon = up(guarantee.stated) if guarantee.private else "none"
     return epsilon, f"{training.get('steps', '–')}", training.get("seconds")
@@ -210,8 +210,8 @@ def together(runs: Sequence[Gathered], searched: bool) -> list[str]:
     from dpft.report.cost import remarks, unfinished
 
     private = [run for run in runs if run.private]
-    begun = [run for run in private if run.record is None and run.entries]
-    spent = {run.name: run.entries[-1].get("epsilon_rdp") for run in begun}
+    begun = {run.name: run.ledger for run in private if run.record is None and run.ledger}
+    spent = {name: ledger.epsilon for name, ledger in begun.items() if ledger.entries}
     records = [run.record for run in private if run.record is not None]
     return remarks(records, searched) + unfinished(spent)
 
