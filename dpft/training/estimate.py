@@ -18,6 +18,7 @@ from dpft.parallel.pipelined_sums import SCHEDULES
 from dpft.parallel.simulate import Cost
 from dpft.parallel.simulated_layouts import OPTIMIZER, REDUCTION
 from dpft.privacy.accounting import steps_for
+from dpft.privacy.sampling import fitting_batch
 from dpft.training.devices import Device
 from dpft.training.mechanisms import expected_batch_size, known_size
 from dpft.training.planned_step import Shape
@@ -83,7 +84,8 @@ def length_of(run: Run) -> Length | None:
     records = expected_batch_size(run.optim, size)
     if records > size:
         raise ConfigError(
-            f"optim.batch_size is {records} for {size} training records; expected at most {size}"
+            f"optim.batch_size is {records} for {size} training records; expected at most {size}: "
+            f"type optim.batch_size={fitting_batch(size)}"
         )
     if run.optim.steps is not None:
         return Length(run.optim.steps, records)

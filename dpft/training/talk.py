@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +37,7 @@ class Talk:
         if task.needs.kind != "causal":
             raise ConfigError(
                 f"task {task.name} trains a model that writes no text; type dpft predict "
-                f"{trained.path} FILE"
+                f"{shlex.quote(str(trained.path))} FILE"
             )
         objective = task.objective(trained.loaded)
         if not isinstance(objective, Causal):
