@@ -75,7 +75,7 @@ class Layout:
             DataError: naming a file of the split that is missing or malformed, or for a file that
                 is no split's first.
         """
-        if first.name not in (self.train[0], self.test):
+        if first.is_file() and first.name not in (self.train[0], self.test):
             raise DataError(
                 f"{first} is no whole split; expected {self.train[0]}, with which all of the "
                 f"training split is read, or {self.test}"
