@@ -80,7 +80,7 @@ def main(
         calibrated = f"calibrated to epsilon {mechanism.target_epsilon} by rdp: PLD gives no number"
     if mechanism.target_epsilon is None:
         calibrated = "as given"
-    canaries = run.audit.planted + run.audit.slots
+    canaries = run.audit.canaries
     print_pairs(
         f"{run.task['name']}: {size:,} {run.task.get('unit', 'record')}s, "
         f"{f'{canaries:,} canaries among them, ' if canaries else ''}"

@@ -42,6 +42,11 @@ class Audit:
         return self.secrets * self.repetitions
 
     @property
+    def canaries(self) -> int:
+        """How many more units of privacy the run has than its data."""
+        return self.planted + self.slots
+
+    @property
     def active(self) -> bool:
         """Whether the run carries any canary."""
         return bool(self.slots or self.secrets)

@@ -82,7 +82,7 @@ class LedgerContents:
 
     @property
     def epsilon(self) -> float | None:
-        """What they have spent by Renyi accounting; None where the last one does not say."""
+        """What the releases on file spent by Renyi accounting; None if the last does not say."""
         return self.entries[-1].get("epsilon_rdp") if self.entries else 0.0
 
     @property

@@ -96,7 +96,7 @@ def _priced(
             Guarantee.of_record(record),
             epsilon=epsilon,
             delta=delta,
-            size=record["mechanism"]["dataset_size"] - audit.slots - audit.planted,
+            size=record["mechanism"]["dataset_size"] - audit.canaries,
             caveats=(caveat, _uncovered(record)),
         ).to_dict(),
         # Trials may share a process, whose peak is of all of them.

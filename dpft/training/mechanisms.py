@@ -54,7 +54,7 @@ def known_size(run: Run) -> int | None:
     if size is None:
         return None
     limit = run.task.get("limit_train")
-    return (size if limit is None else min(size, int(limit))) + run.audit.planted + run.audit.slots
+    return (size if limit is None else min(size, int(limit))) + run.audit.canaries
 
 
 def expected_batch_size(optim: Optim, dataset_size: int) -> int:

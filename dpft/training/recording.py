@@ -77,7 +77,7 @@ def make_record(
             noun=task.unit_noun,
             unit=task.unit_in_words,
             # Canaries are nobody's: what delta says is said of the real units.
-            size=mechanism.dataset_size - run.audit.slots - run.audit.planted,
+            size=mechanism.dataset_size - run.audit.canaries,
             noise_seed=explicit,
             audit=measured.get("audit"),
             caveats=_caveats(prepared, run.audit, measured.get("evaluation") or {}),

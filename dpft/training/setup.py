@@ -143,7 +143,7 @@ def prepare(
         # Its backward may give no numbers for a query that may look at nothing, as padding on the
         # left makes them (pytorch#196678): the other kernels for masks do.
         torch.backends.cuda.enable_cudnn_sdp(False)
-    size += run.audit.planted + run.audit.slots
+    size += run.audit.canaries
     with progress.phase("loading", None, note=run.model.name):
         parts = assemble(run, task, size, device, cohort)
     loaded, clipper, mechanism = parts.loaded, parts.clipper, parts.mechanism
