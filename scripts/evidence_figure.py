@@ -119,7 +119,9 @@ def opening(listed: Sequence[Result]) -> str:
             parts.append(f"![The claim's comparisons, with their intervals]({picture})")
     for study in studies():
         page, picture = f"evidence/{study.folder}", f"figures/evidence/{study.folder}.png"
-        parts.append(f"Study [{study.name}]({page}/README.md): {study.question}")
+        said = evidence_studies.verdict(study, evidence_studies.RESULTS / study.folder)
+        compared = f"**{said}.** {behind(compared_in(study))}."
+        parts.append(f"Study [{study.name}]({page}/README.md): {study.question} {compared}")
         parts.append(f"![The study's first row beside each other one]({picture})")
     return "\n\n".join(parts)
 
@@ -189,7 +191,7 @@ def write(folder: Path = PICTURES) -> None:
     page.write_text(written(page.read_text(encoding="utf-8"), listed, index), encoding="utf-8")
     folder.mkdir(parents=True, exist_ok=True)
     shown = {
-        picture_of(result.claim): (title(result, records_of(compared, index)), compared)
+        picture_of(result.claim): (title(result, records_of(compared, index)), compared, "")
         for result in listed
         if (compared := of_runs(result))
     }
@@ -197,12 +199,12 @@ def write(folder: Path = PICTURES) -> None:
         compared = compared_in(study)
         ran = f"laptop scale: {models(records_of(compared, index))}"
         about = f"Study {study.name}: {study.question}\n{study.column.label}, {ran}"
-        shown[f"{study.folder}.png"] = (about, compared)
-    for file, (about, compared) in shown.items():
+        shown[f"{study.folder}.png"] = (about, compared, study.column.label)
+    for file, (about, compared, unit) in shown.items():
         with matplotlib.rc_context(RC):
             figure = Figure(figsize=(8.2, 1.8 + 0.24 * len(compared)), layout="constrained")
             figure.suptitle(about, x=0.01, ha="left")
-            draw(figure.subplots(), compared)
+            draw(figure.subplots(), compared, unit)
             buffer = io.BytesIO()
             figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": "dpft"})
         (folder / file).write_bytes(buffer.getvalue())
@@ -223,10 +225,11 @@ def committed() -> Index:
     return make_index([ROOT / "results"])
 
 
-def draw(axes: Axes, compared: Sequence[Comparison]) -> None:
-    """Differences one below the other, in per cent of the second number."""
+def draw(axes: Axes, compared: Sequence[Comparison], unit: str) -> None:
+    """Differences one below the other: of one score in its unit, else in % of the second number."""
     for place, one in enumerate(compared):
-        scale = 100 / (abs(one.numbers.get("second", one.numbers["first"])) or 1.0)
+        second = abs(one.numbers.get("second", one.numbers["first"]))
+        scale = 1.0 if unit else 100 / (second or 1.0)
         ahead, margin = one.numbers["ahead"] * scale, one.numbers.get("margin", 0.0) * scale
         colour = COLOURS.get(one.outcome, UNDECIDED)
         if margin:
@@ -241,7 +244,7 @@ def draw(axes: Axes, compared: Sequence[Comparison]) -> None:
     axes.set_ylim(len(compared) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(
-        "difference in per cent of the second number; right: the first is better.\n"
+        f"difference in {unit or 'per cent of the second number'}; right: the first is better.\n"
         "Green holds, red fails, grey is open. Filled: mean over seeds with its 95% interval;\n"
         "hollow: no two seeds in common; shaded: differences that do not count (margin)",
         fontsize=7,

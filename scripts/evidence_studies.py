@@ -87,6 +87,8 @@ def rung(name: str) -> str:
     return f"model=custom model.name=gpt2-{name} model.path=ladder/{name}"
 
 
+# Small microbatches: its vocabulary has 49,152 tokens, and logits are the largest thing it holds.
+SMOLLM2 = "model=smollm2-135m optim.microbatch_tokens=512"
 E2E = "task=e2e clip=bk clip.threshold=0.1 eps=3"
 # The settings of Li et al. 2022, Table 1, at a laptop's scale.
 INFILL = (
@@ -122,6 +124,7 @@ STUDIES = (
         "b", "methods-3m", "do full fine-tuning and the larger model win where each has its rate?",
         f"{E2E} task.limit_train=24000 optim.batch_size=512 optim.epochs=2", {
             "full": rung("3m"),
+            "larger rung": rung("12m"),
             "smaller rung": rung("0.8m"),
             "lora16": f"{rung('3m')} adapt=lora adapt.rank=16",
             "prefix": f"{rung('3m')} adapt=prefix",
@@ -132,6 +135,17 @@ STUDIES = (
             "smaller rung": ("optim.lr=2.5e-4",), "lora16": ("optim.lr=6.4e-2",),
             "prefix": ("optim.lr=6.4e-2",), "rgp8": ("optim.lr=2.5e-4",),
         }, pilot="optim.epochs=1",
+    ),
+    Study(
+        "a", "sizes", "does a larger pretrained model do better where few records are at hand?",
+        f"{E2E} task.limit_train=4000 optim.batch_size=256 optim.epochs=1", {
+            "smollm2": SMOLLM2,
+            "smollm2 lora16": f"{SMOLLM2} adapt=lora adapt.rank=16",
+            "12m": rung("12m"),
+            "3m": rung("3m"),
+            "0.8m": rung("0.8m"),
+        }, rates=("optim.lr=2.5e-4", "optim.lr=1e-3", "optim.lr=4e-3"), further={},
+        pilot="optim.epochs=0.5 task.limit_eval=100",
     ),
     Study(
         "e", "all-of-sst2", "is flat clipping ahead of other styles with steps to spare?",
@@ -266,6 +280,21 @@ def compared(study: Study, folder: Path) -> list[Comparison]:
         )
         for row, score in known.items()
     ]  # fmt: skip
+
+
+def verdict(study: Study, folder: Path) -> str:
+    """In a sentence: the first row's score, and which rows it is ahead of, behind, or neither."""
+    known = scores(study, folder)
+    said = {Outcome.HOLDS: "ahead of", Outcome.FAILS: "behind"}
+    sides: dict[str, list[str]] = {}
+    for one in compared(study, folder):
+        row = one.what.partition(" against ")[2]
+        side = said.get(one.outcome, "not told apart from")
+        less = "" if one.paired else ", by a margin, of one seed"
+        sides.setdefault(side, []).append(f"{row} ({known[row].text(study.column)}{less})")
+    reference = known[next(iter(study.rows))]
+    named = "; ".join(f"{side} {', '.join(rows)}" for side, rows in sides.items())
+    return f"{reference.name} ({study.column.label} {reference.text(study.column)}): {named}"
 
 
 def tried(study: Study, row: str, folder: Path) -> str:

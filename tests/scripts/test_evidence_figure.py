@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from dpft.reproduce.tables.record_index import make_index
 from tests.reproduce.tables.example import write_record
@@ -64,4 +65,17 @@ def test_a_study_that_compares_something_has_a_picture(script, tmp_path, monkeyp
     monkeypatch.setattr(script.evidence_studies, "STUDIES", (study, replace(study, name="none")))
     script.write(tmp_path / "pictures")
     assert [file.name for file in (tmp_path / "pictures").iterdir()] == ["study-demo.png"]
-    assert "Study [demo](evidence/study-demo/README.md): which?" in page.read_text()
+    said = "which? **a (BLEU 40.00): behind b (50.00).** 6 runs, 3 seeds of each setting."
+    assert f"Study [demo](evidence/study-demo/README.md): {said}" in page.read_text()
+
+
+@pytest.mark.parametrize(("unit", "place"), [("BLEU", -10.0), ("", -20.0)])
+def test_a_difference_is_drawn_in_a_scores_unit_or_in_per_cent(script, unit, place):
+    numbers = {"first": 40.0, "second": 50.0, "ahead": -10.0}
+    one = script.Comparison(
+        script.Side.LAPTOP, "a against b", "", script.Outcome.CLOSE, numbers=numbers
+    )
+    axes = Figure().subplots()
+    script.draw(axes, [one], unit)
+    assert axes.lines[0].get_xdata() == [place]
+    assert axes.get_xlabel().startswith(f"difference in {unit or 'per cent of the second number'};")

@@ -121,6 +121,11 @@ def test_the_first_row_is_compared_with_each_other_one(studies, study, folder):
     assert studies.compared(replace(study, rows={"other": ""}), folder) == []
 
 
+def test_the_verdict_names_what_was_told_apart(studies, study, folder):
+    said = studies.verdict(study, folder)
+    assert said == ("one row (BLEU 52.00): ahead of y (42.00), z (49.00, by a margin, of one seed)")
+
+
 def test_the_table_has_trials_means_and_errors(studies, study, folder):
     lines = studies.table(study, folder).splitlines()[2:]
     assert lines[0] == "| one row | 1: 41.00, 2: 42.00 | 2 | 52.00 | 1.15 | 3 | - |"
