@@ -260,7 +260,7 @@ def draw(source: Path, results: Path) -> list[str]:
     drawn = []
     for about in catalog.figures().values():
         of_norms = about.name in NORMS
-        if about.kind is not catalog.Kind.RUNS and not of_norms:
+        if about.kind is not catalog.FigureKind.RUNS and not of_norms:
             continue
         try:
             tables = plan_tables(about, "laptop", kept if of_norms else committed)

@@ -36,7 +36,7 @@ from dpft.reproduce.claims.comparison import Outcome, Side
 from dpft.reproduce.claims.schema import CellsCheck, Claim, FigureCheck
 from dpft.reproduce.papers import Column, PaperTable, Row
 from dpft.reproduce.tables.cells import Cell, chosen
-from dpft.reproduce.tables.plan import Plan, PlannedRun, make_plan, words_at
+from dpft.reproduce.tables.plan import PlannedRun, TablePlan, make_plan, words_at
 from dpft.reproduce.tables.record_index import Index, make_index
 
 SEEDS = LAPTOP_SEEDS
@@ -79,7 +79,7 @@ class Need:
     """
 
     source: str
-    plan: Plan
+    plan: TablePlan
     planned: PlannedRun
     column: Column
 

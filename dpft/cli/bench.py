@@ -17,9 +17,9 @@ from dpft.report.terminal import echo
 from dpft.reproduce.bench import report
 from dpft.reproduce.bench.catalog import DEFAULT_STYLES, require_peers
 from dpft.reproduce.bench.largest import largest_batches, require_cuda
-from dpft.reproduce.bench.processes import BenchError, Session, code_fingerprint, run_job
-from dpft.reproduce.bench.rounds import Journal, Tell, measure, measurement_key
-from dpft.reproduce.bench.settings import DEFAULT_OUT, DEFAULT_ROUNDS, Settings
+from dpft.reproduce.bench.processes import BenchError, WorkerProcess, code_fingerprint, run_job
+from dpft.reproduce.bench.rounds import ResultLog, Tell, measure, measurement_key
+from dpft.reproduce.bench.settings import DEFAULT_OUT, DEFAULT_ROUNDS, BenchSettings
 from dpft.reproduce.bench.statistics import summarise
 from dpft.runs.environment import usable_cores
 
@@ -68,7 +68,7 @@ def main(
 
     Writes JSON, a Markdown table and a plot; the same command continues where it was stopped.
     """
-    settings = Settings.make(
+    settings = BenchSettings.make(
         model=model,
         batch=batch,
         length=length,
@@ -93,7 +93,7 @@ def main(
     if explain:
         _explain(settings)
         return
-    journal = Journal(
+    journal = ResultLog(
         settings.out / f"{settings.stem}.jsonl",
         measurement_key(settings, facts, code_fingerprint()),
     )
@@ -115,12 +115,12 @@ def _usual_threads() -> int:
 
 
 def _measure(
-    settings: Settings, facts: dict[str, Any], journal: Journal, path: Path, title: str
+    settings: BenchSettings, facts: dict[str, Any], journal: ResultLog, path: Path, title: str
 ) -> None:
     from dpft.reproduce.bench.plot import plot
 
     with _progress() as report_progress:
-        rows = measure(settings, journal, Session, report_progress)
+        rows = measure(settings, journal, WorkerProcess, report_progress)
     summaries = summarise(settings, rows)
     table = [report.cells(summary) for summary in summaries]
     notes = [report.note(settings, rows[0]["load"]), *report.remarks(summaries)]
@@ -131,7 +131,7 @@ def _measure(
 
 
 def _largest(
-    settings: Settings, facts: dict[str, Any], journal: Journal, path: Path, title: str
+    settings: BenchSettings, facts: dict[str, Any], journal: ResultLog, path: Path, title: str
 ) -> None:
     from dpft.reproduce.bench.plot import plot_largest
 
@@ -149,7 +149,7 @@ def _largest(
     echo(f"written: {path}.json, .md, .png, .svg")
 
 
-def _explain(settings: Settings) -> None:
+def _explain(settings: BenchSettings) -> None:
     """One forward and backward of each style that clips."""
     for variant in settings.variants:
         if not variant.peer and variant != settings.baseline(variant):

@@ -31,10 +31,10 @@ def main(
     """
     alone("eval")
     from dpft import runs
-    from dpft.training.harness import Settings, check_harness
+    from dpft.training.harness import HarnessSettings, check_harness
     from dpft.training.trained import loaded_run
 
-    settings = build(Settings, _typed(arguments))
+    settings = build(HarnessSettings, _typed(arguments))
     trained = loaded_run(path)
     check_harness(trained)
     from dpft.config.offline import stay_offline_if_unreachable

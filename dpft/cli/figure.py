@@ -32,7 +32,7 @@ from dpft.cli.paper_runs import (
 from dpft.config.errors import ConfigError
 from dpft.report.terminal import echo
 from dpft.reproduce.bench.documents import read_benches
-from dpft.reproduce.figures.catalog import Figure, Kind, figures, load
+from dpft.reproduce.figures.catalog import Figure, FigureKind, figures, load
 from dpft.reproduce.figures.content import Content
 from dpft.reproduce.figures.inputs import Inputs, plan_tables
 from dpft.reproduce.figures.private import WARNING
@@ -72,7 +72,7 @@ def main(
         raise ConfigError(
             f"{name} needs no runs of its own ({figure.kind}); leave --missing and --run out"
         )
-    if figure.kind is Kind.COMPUTED and (extra := request.settings):
+    if figure.kind is FigureKind.COMPUTED and (extra := request.settings):
         raise ConfigError(f"got {' '.join(extra)}, but {name} is computed from the paper alone")
     private = tuple(one for one in request.folders if (one / "private").is_dir())
     inputs = Inputs(request.scale, runs=private)
@@ -126,7 +126,7 @@ def _list(request: Request, benches: list[Path] | None) -> None:
     rows = []
     for figure in figures().values():
         entries = overview([one.load() for one in figure.tables], index)
-        made = f"bench ({len(files)} files)" if figure.kind is Kind.BENCH else figure.kind
+        made = f"bench ({len(files)} files)" if figure.kind is FigureKind.BENCH else figure.kind
         cells = []
         for scale in SCALES:
             counts = [e.numbers[scale] for e in entries if scale in e.numbers]

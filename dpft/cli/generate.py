@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Settings:
+class GenerateSettings:
     """What is asked for.
 
     Attributes:
@@ -79,7 +79,7 @@ def main(
     plain, decoding = _split(overrides or ())
     if "n" not in plain:
         raise ConfigError("no n given; type dpft generate RUN n=1000 sources=dev")
-    settings = build(Settings, plain, "generate")
+    settings = build(GenerateSettings, plain, "generate")
     trained = loaded_run(path)
     from dpft.config.offline import stay_offline_if_unreachable
 
@@ -223,7 +223,7 @@ def _write(
 
 def _split(overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings of this verb, and those of decode."""
-    known = [field.name for field in dataclasses.fields(Settings)]
+    known = [field.name for field in dataclasses.fields(GenerateSettings)]
     plain: dict[str, Any] = {}
     decoding: dict[str, Any] = {}
     for override in overrides:

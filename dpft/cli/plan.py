@@ -19,7 +19,7 @@ from dpft.report.console import Console
 from dpft.report.terminal import echo
 
 if TYPE_CHECKING:
-    from dpft.training.plan import Plan, Side
+    from dpft.training.plan import RankCost, StepCost
 
 _GIB, _MIB = 2**30, 2**20
 
@@ -111,17 +111,17 @@ def main(
         echo(line)
 
 
-Of = Callable[["Side"], float | None]
+Of = Callable[["StepCost"], float | None]
 
 
-def _row(plan: Plan, label: str, of: Of, unit: float = 1.0, digits: int = 2) -> list[str]:
+def _row(plan: RankCost, label: str, of: Of, unit: float = 1.0, digits: int = 2) -> list[str]:
     values = [None if side is None else of(side) for side in (plan.private, plan.plain)]
     private, plain = values
     cells = ["" if x is None else f"{x / unit:,.{digits}f}" for x in values]
     return [label, *cells, f"{private / plain:.2f}" if private is not None and plain else ""]
 
 
-def _memory(plan: Plan, room: float) -> Iterator[list[str]]:
+def _memory(plan: RankCost, room: float) -> Iterator[list[str]]:
     from dpft.parallel.simulated_layouts import PHASES
 
     sides = [side for side in (plan.private, plan.plain) if side is not None]
@@ -139,7 +139,7 @@ def _memory(plan: Plan, room: float) -> Iterator[list[str]]:
     yield [f"fits in {room / _GIB:g} GiB", *fits, ""]
 
 
-def _traffic(plan: Plan) -> Iterator[list[str]]:
+def _traffic(plan: RankCost) -> Iterator[list[str]]:
     from dpft.parallel.metering import KINDS
 
     sides = [side for side in (plan.private, plan.plain) if side is not None]
@@ -151,7 +151,7 @@ def _traffic(plan: Plan) -> Iterator[list[str]]:
         yield _row(plan, "MiB sent in these", lambda side: sum(side.cost.sent.values()), _MIB)
 
 
-def _time(plan: Plan, price: float | None) -> Iterator[list[str]]:
+def _time(plan: RankCost, price: float | None) -> Iterator[list[str]]:
     from dpft.training.estimate import NOISE_BYTES
 
     yield _row(plan, "% of products outside half precision", lambda side: 100 * side.outside)
@@ -171,7 +171,7 @@ def _time(plan: Plan, price: float | None) -> Iterator[list[str]]:
             yield _row(plan, f"cost of {devices} at {price:g} an hour", total)
 
 
-def _assumptions(plan: Plan) -> Iterator[str]:
+def _assumptions(plan: RankCost) -> Iterator[str]:
     device, shape = plan.device, plan.shape
     joined = "and" if device.serial else "or"
     yield (

@@ -16,7 +16,7 @@ from dpft.report.terminal import echo
 
 if TYPE_CHECKING:
     from dpft.config.decode import Decode
-    from dpft.training.quality import Figure, Generated
+    from dpft.training.quality import Generated, QualityNumber
     from dpft.training.trained import TrainedRun
 
 
@@ -114,7 +114,7 @@ def _real(trained: TrainedRun, reference: str | None) -> tuple[list[str], str]:
         return [], "none"
 
 
-def _near(texts: Sequence[str], real: Sequence[str], name: str, covered: Any) -> Figure:
+def _near(texts: Sequence[str], real: Sequence[str], name: str, covered: Any) -> QualityNumber:
     from dpft.config.errors import ModelError
     from dpft.training.quality import nearness
     from dpft.training.quality.distance import encoder
@@ -136,7 +136,7 @@ def _downstream(
     other: Mapping[str, Any],
     beside: Path | None,
     covered: Any,
-) -> list[Figure]:
+) -> list[QualityNumber]:
     """Train on the records without noise, which they need not, and score on real ones."""
     from dpft.cli.again import words_on
     from dpft.config.compose import compose
@@ -195,7 +195,7 @@ def _decoded_otherwise(ours: Decode, theirs: Mapping[str, Any]) -> str:
 def _tell(
     path: Path,
     content: Mapping[str, Any],
-    figures: Sequence[Figure],
+    figures: Sequence[QualityNumber],
     made: Generated,
     private: bool,
 ) -> None:

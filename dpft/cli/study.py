@@ -17,7 +17,7 @@ from dpft.config.errors import ConfigError, DataError
 from dpft.report.terminal import echo
 
 if TYPE_CHECKING:
-    from dpft.reproduce.study import Key, Ratings, Summary, System
+    from dpft.reproduce.study import Key, Ratings, RatingSummary, System
 
 
 def make(
@@ -136,7 +136,7 @@ def _system(path: Path, title: str, name: str) -> System:
     return System(title, read_predictions(known[name]), about)
 
 
-def _result(key: Key, ratings: Ratings, summaries: Sequence[Summary]) -> dict[str, Any]:
+def _result(key: Key, ratings: Ratings, summaries: Sequence[RatingSummary]) -> dict[str, Any]:
     return {
         "study": key.study,
         "scale": "1 to 5, higher is better",
@@ -164,7 +164,7 @@ def _title(result: dict[str, Any]) -> str:
     return f"{title} ({', '.join(sorted(labels))})" if labels else title
 
 
-def _show(result: dict[str, Any], summaries: Sequence[Summary]) -> None:
+def _show(result: dict[str, Any], summaries: Sequence[RatingSummary]) -> None:
     numbers = ("n", "mean", "95% interval", "clustered by rater")
     rows = [
         (

@@ -25,10 +25,10 @@ from dpft.sweep import splits
 from dpft.sweep.arguments import ParsedOverrides, parse_arguments, read_list
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
 from dpft.sweep.journal import BEGUN, Event, Journal
-from dpft.sweep.points import Plan, labels, make_plan
+from dpft.sweep.points import SweepPlan, labels, make_plan
 from dpft.sweep.process import Multirun
 from dpft.sweep.slurm import Queue
-from dpft.sweep.state import DONE, FAILED, RUNNING, WAITING, Row, States
+from dpft.sweep.state import DONE, FAILED, RUNNING, WAITING, PointState, States
 from dpft.sweep.table import Display, as_table, summary
 
 # Seconds between two looks at the runs.
@@ -172,7 +172,7 @@ def _error(message: str) -> None:
     secho(message, fg=typer.colors.RED, err=True)
 
 
-def _visible_rows(states: States, secret: bool) -> list[Row]:
+def _visible_rows(states: States, secret: bool) -> list[PointState]:
     """The rows; those of secret trials without scores, and one that diverged is done.
 
     The price of a selection is for one outcome. Who stops it because of a trial's score has made
@@ -206,7 +206,7 @@ def _multirun_arguments(
     return typed
 
 
-def _show_plan(plan: Plan, folder: SweepFolder) -> None:
+def _show_plan(plan: SweepPlan, folder: SweepFolder) -> None:
     if plan.points is None:
         echo(f"{folder.path}: the sweeper chooses the points; the settings are valid")
         return
@@ -221,7 +221,7 @@ def _show_plan(plan: Plan, folder: SweepFolder) -> None:
     echo(f"{folder.path}: {len(plan.points)} points, {done} done")
 
 
-def _show_cost(rows: Sequence[Row], searched: bool) -> None:
+def _show_cost(rows: Sequence[PointState], searched: bool) -> None:
     """What the runs cost together, if several are private and done, and what others have spent."""
     from dpft.report.cost import remarks, unfinished
     from dpft.runs.record import read_record

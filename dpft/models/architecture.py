@@ -45,7 +45,7 @@ DROPOUTS = (
 LAYERDROPS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
 
 
-class Kind(NamedTuple):
+class ModelKind(NamedTuple):
     """What a kind of `Needs` is in transformers.
 
     Attributes:
@@ -61,27 +61,27 @@ class Kind(NamedTuple):
     tokens: tuple[str, ...] = ()
 
 
-KINDS: Mapping[str, Kind] = MappingProxyType(
+KINDS: Mapping[str, ModelKind] = MappingProxyType(
     {
-        "causal": Kind("causal language model", AutoModelForCausalLM, "gpt2", ("eos",)),
-        "classifier": Kind(
+        "causal": ModelKind("causal language model", AutoModelForCausalLM, "gpt2", ("eos",)),
+        "classifier": ModelKind(
             "text encoder", AutoModelForSequenceClassification, "roberta-base", ("pad",)
         ),
-        "masked": Kind(
+        "masked": ModelKind(
             "masked language model",
             AutoModelForMaskedLM,
             "roberta-base",
             ("mask", "pad", "cls", "sep"),
         ),
-        "image": Kind("model of images", AutoModelForImageClassification, "vit-base"),
+        "image": ModelKind("model of images", AutoModelForImageClassification, "vit-base"),
     }
 )
-ENCODER_DECODER = Kind(
+ENCODER_DECODER = ModelKind(
     "model with encoder and decoder", AutoModelForSeq2SeqLM, "t5-small", ("eos", "pad")
 )
 
 
-def kind_of(settings: Model, needs: Needs, config: Any) -> Kind:
+def kind_of(settings: Model, needs: Needs, config: Any) -> ModelKind:
     """What the model is, of the kinds that the task can do with.
 
     Encoders count as such even where transformers also has a decoder of them, and models with both

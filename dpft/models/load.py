@@ -17,7 +17,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from dpft.config.errors import ModelError
 from dpft.config.schema import Model
-from dpft.models.architecture import KINDS, Kind, draw, finish, kind_of, suit
+from dpft.models.architecture import KINDS, ModelKind, draw, finish, kind_of, suit
 from dpft.models.empty import without_weights
 from dpft.models.families import FAMILIES
 from dpft.models.files import Files
@@ -352,7 +352,7 @@ def _refuse_virtual_tokens(origin: Files) -> None:
 
 
 def _check_missing(
-    model: PreTrainedModel, missing: frozenset[str], settings: Model, needs: Needs, kind: Kind
+    model: PreTrainedModel, missing: frozenset[str], settings: Model, needs: Needs, kind: ModelKind
 ) -> None:
     """Refuse weights that transformers drew because the files had none, but for a new head's.
 
@@ -370,7 +370,7 @@ def _check_missing(
 
 
 def _tokenizer(
-    origin: Files | StandIn, settings: Model, kind: Kind
+    origin: Files | StandIn, settings: Model, kind: ModelKind
 ) -> tuple[PreTrainedTokenizerBase, bool]:
     """The tokenizer, and whether it was given an end token.
 

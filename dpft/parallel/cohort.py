@@ -66,7 +66,7 @@ class UnansweredError(RankError):
         )
 
 
-class Cohort(Sums, Protocol):
+class TrainingCohort(Sums, Protocol):
     """What training asks of the processes of a run, beside what the privacy core asks.
 
     Attributes:
@@ -323,7 +323,7 @@ class Replicas:
 
 
 @contextmanager
-def together(cohort: Cohort, word: str = "") -> Iterator[None]:
+def together(cohort: TrainingCohort, word: str = "") -> Iterator[None]:
     """Around what a rank does alone: all go on behind it, or none does; see `Cohort.meet`."""
     try:
         yield

@@ -9,13 +9,13 @@ import torch
 
 from dpft.config.errors import ConfigError
 from dpft.config.parallel import Parallel
-from dpft.parallel.cohort import Cohort, Replicas, SingleProcess
+from dpft.parallel.cohort import Replicas, SingleProcess, TrainingCohort
 from dpft.parallel.joining import connected
 from dpft.parallel.launch import launched
 
 
 @contextmanager
-def joined(device: torch.device, parallel: Parallel) -> Iterator[Cohort]:
+def joined(device: torch.device, parallel: Parallel) -> Iterator[TrainingCohort]:
     """The cohort of this process: all that torchrun started, in their layout, or this one.
 
     Args:
@@ -47,7 +47,7 @@ def joined(device: torch.device, parallel: Parallel) -> Iterator[Cohort]:
                 yield _pipelines(parallel)
 
 
-def _sharded(device: torch.device, size: int, shards: int) -> Cohort:
+def _sharded(device: torch.device, size: int, shards: int) -> TrainingCohort:
     from torch.distributed.device_mesh import init_device_mesh
 
     from dpft.parallel.cohort import be_patient
@@ -61,7 +61,7 @@ def _sharded(device: torch.device, size: int, shards: int) -> Cohort:
     return Shards(mesh)
 
 
-def _pipelines(parallel: Parallel) -> Cohort:
+def _pipelines(parallel: Parallel) -> TrainingCohort:
     from dpft.parallel.mesh import Pipelines
 
     return Pipelines(parallel.length, parallel.schedule or "1f1b", parallel.microbatches)

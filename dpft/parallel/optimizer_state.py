@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpft.parallel.cohort import Cohort, own_part
+from dpft.parallel.cohort import TrainingCohort, own_part
 
 
 def taken_apart(
-    optimizer: torch.optim.Optimizer, names: Sequence[str], cohort: Cohort
+    optimizer: torch.optim.Optimizer, names: Sequence[str], cohort: TrainingCohort
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The state of an optimizer; every rank must ask.
 

@@ -41,7 +41,7 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from dpft.config.errors import RankError
-from dpft.parallel.cohort import Cohort, UnansweredError
+from dpft.parallel.cohort import TrainingCohort, UnansweredError
 
 
 class Parts(NamedTuple):
@@ -57,7 +57,7 @@ class Parts(NamedTuple):
     tensors: dict[str, Any]
 
 
-def write(folder: Path, tensors: Mapping[str, Tensor], cohort: Cohort) -> Parts:
+def write(folder: Path, tensors: Mapping[str, Tensor], cohort: TrainingCohort) -> Parts:
     """Write what the ranks hold, durably; every rank must ask, and none holds more than before.
 
     Args:
@@ -84,7 +84,7 @@ def write(folder: Path, tensors: Mapping[str, Tensor], cohort: Cohort) -> Parts:
 
 
 def read(
-    folder: Path, written: Mapping[str, Any], targets: Mapping[str, Tensor], cohort: Cohort
+    folder: Path, written: Mapping[str, Any], targets: Mapping[str, Tensor], cohort: TrainingCohort
 ) -> None:
     """Fill tensors, or this rank's parts of them; every rank must ask.
 
@@ -250,7 +250,7 @@ class _Reader(StorageReader):
 
 
 @contextmanager
-def _told(cohort: Cohort) -> Iterator[None]:
+def _told(cohort: TrainingCohort) -> Iterator[None]:
     """Around what all ranks do: the error of this rank as it was, or who has failed."""
     try:
         with warnings.catch_warnings():

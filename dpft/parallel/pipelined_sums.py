@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dpft.tasks.units import UnitBatch
 
 
-class Kind(NamedTuple):
+class ScheduleKind(NamedTuple):
     """How a schedule places stages.
 
     Attributes:
@@ -46,13 +46,13 @@ class Kind(NamedTuple):
     turns: bool = False
 
 
-SCHEDULES: Mapping[str, Kind] = MappingProxyType(
+SCHEDULES: Mapping[str, ScheduleKind] = MappingProxyType(
     {
-        "gpipe": Kind(schedules.ScheduleGPipe, 1),
-        "1f1b": Kind(schedules.Schedule1F1B, 1),
-        "interleaved": Kind(schedules.ScheduleInterleaved1F1B, 2),
-        "zero_bubble": Kind(schedules.ScheduleInterleavedZeroBubble, 2),
-        "zbv": Kind(schedules.ScheduleZBVZeroBubble, 2, turns=True),
+        "gpipe": ScheduleKind(schedules.ScheduleGPipe, 1),
+        "1f1b": ScheduleKind(schedules.Schedule1F1B, 1),
+        "interleaved": ScheduleKind(schedules.ScheduleInterleaved1F1B, 2),
+        "zero_bubble": ScheduleKind(schedules.ScheduleInterleavedZeroBubble, 2),
+        "zbv": ScheduleKind(schedules.ScheduleZBVZeroBubble, 2, turns=True),
     }
 )
 """GPipe (Huang et al. 2019), 1F1B and interleaved (Narayanan et al. 2021), zero bubble (Qi et al.

@@ -20,7 +20,7 @@ _aten: Any = torch.ops.aten
 _ANSWERS: Mapping[Any, int] = {_aten.any: 0, _aten.norm: 0, _aten.linalg_vector_norm: 0}
 
 
-class Answers(TorchDispatchMode):
+class PretendedAnswers(TorchDispatchMode):
     """Answers what a step asks about its numbers, as where all goes well.
 
     ``all`` is true and ``any`` is false, a norm is zero and every other number one, and all rows

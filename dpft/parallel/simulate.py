@@ -2,9 +2,9 @@
 
 The real model, clipper, sharding, pipeline and optimizer run on fake tensors, which have shapes and
 no numbers, and in a process group of which one rank exists and which sends nothing. Three modes
-look at every operation of torch: `Answers` stands in for the numbers that a step asks for, `Meter`
-keeps count of storages and collectives, `Operations` of what is computed. They count real tensors
-and real ranks as well, which is how their figures are checked.
+look at every operation of torch: `PretendedAnswers` stands in for the numbers that a step asks for,
+`Meter` keeps count of storages and collectives, `Operations` of what is computed. They
+count real tensors and real ranks as well, which is how their figures are checked.
 
 What is not counted: an allocator's rounding and fragmentation, what kernels and NCCL take inside,
 the CUDA context, and on a GPU what waits to be freed on another stream.
@@ -26,7 +26,7 @@ from dpft.config.parallel import Parallel
 from dpft.parallel.cohort import own_part
 from dpft.parallel.metering import Gauge, Meter
 from dpft.parallel.operations import Operation, Operations
-from dpft.parallel.pretended import Answers, fake_ranks, give_storages
+from dpft.parallel.pretended import PretendedAnswers, fake_ranks, give_storages
 from dpft.parallel.simulated_layouts import BACKWARD, OPTIMIZER, REDUCTION, SCHEDULE, World, part
 from dpft.parallel.simulated_layouts import world as world_of
 from dpft.privacy.clipping.checks.schedule import Schedule
@@ -120,7 +120,7 @@ def simulated(training: Training, on_gpu: bool = True, check: bool = True) -> Co
         with torch.device("meta"):
             model = training.build()
         fake = stack.enter_context(FakeTensorMode())
-        stack.enter_context(Answers())
+        stack.enter_context(PretendedAnswers())
         meter = stack.enter_context(Meter(fake))
         give_storages(model)
         if on_gpu:

@@ -12,7 +12,7 @@ from dpft.privacy.rounding import number
 from dpft.report.evaluation import remarks
 from dpft.report.guarantee import as_markdown, audit_rows, mechanism_rows
 from dpft.report.held_out import HELD_OUT, is_held_out
-from dpft.report.hub import WHOLE, Shape, head, loader, on_hub
+from dpft.report.hub import WHOLE, ModelFacts, head, loader, on_hub
 from dpft.report.markdown import inline, table
 from dpft.runs.atomic import write_atomic
 from dpft.runs.lineage import FILE, descent
@@ -45,7 +45,7 @@ def _template() -> Template:
     return cards.get_template("card.md")
 
 
-def model_card(record: Mapping[str, Any], shape: Shape = WHOLE) -> str:
+def model_card(record: Mapping[str, Any], shape: ModelFacts = WHOLE) -> str:
     """Render a run record as a model card.
 
     Args:

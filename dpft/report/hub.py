@@ -45,7 +45,7 @@ _WITH_BASE = ("text-generation", "text2text-generation", "text-classification")
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelFacts:
     """What of a model lies in a folder.
 
     Attributes:
@@ -64,7 +64,7 @@ class Shape:
     asked: str = ""
 
 
-WHOLE = Shape()
+WHOLE = ModelFacts()
 
 
 def on_hub(model: Mapping[str, Any]) -> str | None:
@@ -85,7 +85,7 @@ def _names(name: str, base: str) -> bool:
     return base.startswith(name) if name.endswith("-") else base == name
 
 
-def head(record: Mapping[str, Any], shape: Shape) -> str:
+def head(record: Mapping[str, Any], shape: ModelFacts) -> str:
     """The metadata of a card, in YAML; what is not known is left out."""
     from huggingface_hub import ModelCardData
 
@@ -104,7 +104,7 @@ def head(record: Mapping[str, Any], shape: Shape) -> str:
     )
 
 
-def loader(record: Mapping[str, Any], shape: Shape) -> str | None:
+def loader(record: Mapping[str, Any], shape: ModelFacts) -> str | None:
     """Python that loads the folder ``FOLDER``; None where that takes more words."""
     model = record.get("model", {})
     tag = model.get("pipeline")

@@ -26,7 +26,7 @@ from dpft.runs.wellformed import parse_json
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dpft.parallel.cohort import Cohort
+    from dpft.parallel.cohort import TrainingCohort
 
 FORMAT = 2  # 1: all in one file, state.pt
 MANIFEST = "manifest.json"
@@ -53,7 +53,7 @@ class Checkpoint:
     state: dict[str, Any]
     path: Path
     written: Mapping[str, Any]
-    cohort: Cohort
+    cohort: TrainingCohort
     warnings: list[str] = field(default_factory=list)
 
     def described(self) -> dict[str, Tensor]:
@@ -85,7 +85,7 @@ def save(
     step: int,
     tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
-    cohort: Cohort | None = None,
+    cohort: TrainingCohort | None = None,
 ) -> None:
     """Write a checkpoint, then drop those that it makes superfluous; every rank must ask.
 
@@ -130,7 +130,7 @@ def save(
 
 
 def load_latest(
-    run: RunDirectory | None, ledger_steps: int | None, cohort: Cohort | None = None
+    run: RunDirectory | None, ledger_steps: int | None, cohort: TrainingCohort | None = None
 ) -> Checkpoint | None:
     """The newest checkpoint whose files are what its manifest says; every rank must ask.
 
@@ -179,7 +179,9 @@ def load_latest(
     return None
 
 
-def load_best(run: RunDirectory | None, step: int, cohort: Cohort | None = None) -> Checkpoint:
+def load_best(
+    run: RunDirectory | None, step: int, cohort: TrainingCohort | None = None
+) -> Checkpoint:
     """The checkpoint of a step, which later ones name as the best; every rank must ask.
 
     Args:
@@ -234,7 +236,7 @@ def _refused(folder: Path, step: int, first: bool) -> Iterator[None]:
         ) from error
 
 
-def _check_shared(checkpoints: Path, cohort: Cohort) -> None:
+def _check_shared(checkpoints: Path, cohort: TrainingCohort) -> None:
     if not checkpoints.is_dir():
         raise CheckpointError(
             f"rank {cohort.rank} of {cohort.size} does not see {checkpoints}, where each rank "
@@ -286,7 +288,7 @@ def _manifest(path: Path, step: int) -> dict[str, Any]:
 
 
 def _told(
-    run: RunDirectory | None, path: Path, step: int, cohort: Cohort
+    run: RunDirectory | None, path: Path, step: int, cohort: TrainingCohort
 ) -> tuple[dict[str, Any], str]:
     """What the manifest says, and what is wrong with it or with a file; all ranks must ask."""
     from dpft.parallel.cohort import together
@@ -305,7 +307,7 @@ def _superfluous(checkpoints: Path, step: int) -> list[Path]:
     return [path for number, path in found[:-KEPT] if number not in best]
 
 
-def _damage(path: Path, files: Mapping[str, Any], cohort: Cohort) -> str:
+def _damage(path: Path, files: Mapping[str, Any], cohort: TrainingCohort) -> str:
     """What is wrong with a file; nothing if all are sound. Ranks with parts share the work."""
     names, found = sorted(files), ""
     own = names[cohort.rank :: cohort.size] if cohort.divided else names * (cohort.rank == 0)

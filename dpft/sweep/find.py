@@ -75,7 +75,7 @@ def _of_sweep(path: Path) -> Found:
     # These import Hydra, which a report of one run does without.
     from dpft.sweep.folder import SweepFolder
     from dpft.sweep.points import labels
-    from dpft.sweep.state import Row, States
+    from dpft.sweep.state import PointState, States
 
     folder = SweepFolder(path)
     states = States(folder)
@@ -86,7 +86,7 @@ def _of_sweep(path: Path) -> Found:
         problems = (str(error).replace(f"{path}/", ""),)
         points = folder.points() or ()
         names = labels(point.overrides for point in points)
-        rows = [Row(label, point, "") for label, point in zip(names, points, strict=True)]
+        rows = [PointState(label, point, "") for label, point in zip(names, points, strict=True)]
     if not rows:
         raise ConfigError(
             f"the sweep {path} has no runs yet; type dpft sweep --watch "

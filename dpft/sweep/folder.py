@@ -17,7 +17,7 @@ from dpft.runs.errors import RunError, RunLockedError, disk_report
 from dpft.runs.identity import config_hash
 from dpft.runs.lock import DirectoryLock
 from dpft.sweep.arguments import ParsedOverrides
-from dpft.sweep.points import Plan, Point
+from dpft.sweep.points import SweepPlan, SweepPoint
 
 
 class Description(BaseModel, extra="forbid", strict=True):
@@ -27,7 +27,7 @@ class Description(BaseModel, extra="forbid", strict=True):
     config_dir: str | None
     lines: list[list[str]]
     metric: str | None
-    points: list[Point] | None
+    points: list[SweepPoint] | None
 
 
 class SweepFolder:
@@ -63,7 +63,7 @@ class SweepFolder:
             ) from error
 
     def describe(
-        self, arguments: ParsedOverrides, lines: Sequence[Sequence[str]], plan: Plan
+        self, arguments: ParsedOverrides, lines: Sequence[Sequence[str]], plan: SweepPlan
     ) -> None:
         """Write what the sweep is; again, if it is the same.
 
@@ -98,7 +98,7 @@ class SweepFolder:
                 "space and run the same command again"
             ) from error
 
-    def points(self) -> tuple[Point, ...] | None:
+    def points(self) -> tuple[SweepPoint, ...] | None:
         """The points that are known beforehand; None where a sweeper chooses them.
 
         Raises:

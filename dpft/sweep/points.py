@@ -22,7 +22,7 @@ _SEARCH = "hydra.searchpath="
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One run of a sweep.
 
     Attributes:
@@ -39,7 +39,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """What a sweep will run.
 
     Attributes:
@@ -52,7 +52,7 @@ class Plan:
         searched: what a sweeper's points start from, where it chooses them; else None.
     """
 
-    points: tuple[Point, ...] | None
+    points: tuple[SweepPoint, ...] | None
     merged: int
     runs_dir: Path
     metric: str | None = None
@@ -60,7 +60,7 @@ class Plan:
     searched: Run | None = None
 
 
-def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -> Plan:
+def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -> SweepPlan:
     """Expand and check.
 
     Args:
@@ -86,7 +86,7 @@ def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -
                     f"got --list beside {chosen['_target_'].rpartition('.')[2]}; a list is run by "
                     "Hydra's basic sweeper: leave out --list, or hydra/sweeper=..."
                 )
-            return Plan(None, 0, runs_dir, metric, searched=parse(base))
+            return SweepPlan(None, 0, runs_dir, metric, searched=parse(base))
         params = [f"{key}={value}" for key, value in (chosen.get("params") or {}).items()]
         with refusals_told():
             grid = _grid([*params, *task])
@@ -97,7 +97,7 @@ def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -
         ]
     unique = _unique(choices, runs)
     points, settings = tuple(point for point, _ in unique), tuple(run for _, run in unique)
-    return Plan(points, len(runs) - len(unique), runs_dir, metric, settings)
+    return SweepPlan(points, len(runs) - len(unique), runs_dir, metric, settings)
 
 
 def labels(points: Iterable[Sequence[str]]) -> list[str]:
@@ -155,12 +155,14 @@ def _checked(number: int, total: int, overrides: Sequence[str], search: Sequence
         ) from error
 
 
-def _unique(choices: Sequence[tuple[str, ...]], runs: Sequence[Run]) -> list[tuple[Point, Run]]:
+def _unique(
+    choices: Sequence[tuple[str, ...]], runs: Sequence[Run]
+) -> list[tuple[SweepPoint, Run]]:
     """Each configuration once."""
-    kept: dict[str, tuple[Point, Run]] = {}
-    folders: dict[Path, Point] = {}
+    kept: dict[str, tuple[SweepPoint, Run]] = {}
+    folders: dict[Path, SweepPoint] = {}
     for overrides, run in zip(choices, runs, strict=True):
-        point = Point(overrides, config_hash(run.identity()), run_path(run), run.clip.private)
+        point = SweepPoint(overrides, config_hash(run.identity()), run_path(run), run.clip.private)
         other = folders.setdefault(point.path, point)
         if other.digest != point.digest:
             raise ConfigError(

@@ -21,7 +21,7 @@ from dpft.runs.wellformed import parse_json
 from dpft.sweep import journal as events
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import Event, Journal, latest_attempt
-from dpft.sweep.points import Point, labels
+from dpft.sweep.points import SweepPoint, labels
 from dpft.tasks.metrics.shown import shown
 from dpft.tasks.scores import score
 
@@ -41,7 +41,7 @@ _TAIL = 1 << 16
 
 
 @dataclass(frozen=True)
-class Row:
+class PointState:
     """One point of a sweep.
 
     Attributes:
@@ -59,7 +59,7 @@ class Row:
     """
 
     label: str
-    point: Point
+    point: SweepPoint
     state: str
     step: int | None = None
     steps: int | None = None
@@ -84,9 +84,9 @@ class States:
         self._metric = metric or folder.metric()
         self._points = folder.points()
         self._journal = Journal(folder.journal)
-        self._done: dict[str, Row] = {}
+        self._done: dict[str, PointState] = {}
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[PointState]:
         """Every point that is known, in the sweep's order.
 
         Raises:
@@ -112,30 +112,30 @@ class States:
         """Failures of this attempt that belong to no run, such as impossible settings."""
         return [e for e in self._journal.attempt() if e.event == events.FAILED and not e.digest]
 
-    def _chosen(self, history: Sequence[Event]) -> list[Point]:
+    def _chosen(self, history: Sequence[Event]) -> list[SweepPoint]:
         """The points that a sweeper has chosen so far, in its order."""
-        chosen: dict[str, Point] = {}
+        chosen: dict[str, SweepPoint] = {}
         for event in history:
             if event.digest is not None and event.run is not None:
                 path = self._folder.inside(event.run)
                 private = (path / "ledger.jsonl").exists()
-                chosen[event.digest] = Point(event.overrides, event.digest, path, private)
+                chosen[event.digest] = SweepPoint(event.overrides, event.digest, path, private)
         return list(chosen.values())
 
-    def _row(self, point: Point, label: str, happened: Sequence[Event]) -> Row:
+    def _row(self, point: SweepPoint, label: str, happened: Sequence[Event]) -> PointState:
         if point.digest not in self._done and is_finished(point.path, point.digest):
-            self._done[point.digest] = self._finished(Row(label, point, DONE))
+            self._done[point.digest] = self._finished(PointState(label, point, DONE))
         if point.digest in self._done:
             row = replace(self._done[point.digest], label=label)
         else:
-            row = _with_progress(Row(label, point, _state(happened)))
+            row = _with_progress(PointState(label, point, _state(happened)))
         last = happened[-1] if happened else Event(events.FINISHED)
         if last.event in events.FAILURES or row.state == SKIPPED:
             diverged = row.state == FAILED and last.event == events.DIVERGED
             row = replace(row, error=row.error or last.error, diverged=diverged)
         return replace(row, seconds=_seconds(row.state, happened))
 
-    def _finished(self, row: Row) -> Row:
+    def _finished(self, row: PointState) -> PointState:
         try:
             record = read_record(row.point.path)
             taken, epsilon = record["training"]["steps"], record["privacy"]["stated"]
@@ -185,7 +185,7 @@ def _seconds(state: str, happened: Sequence[Event]) -> float | None:
     return max(0.0, (ends[-1] if ends else time.time()) - starts[-1])
 
 
-def _with_progress(row: Row) -> Row:
+def _with_progress(row: PointState) -> PointState:
     """With the steps so far, and the budget that they have spent."""
     ledger = row.point.path / "ledger.jsonl"
     if ledger.exists():

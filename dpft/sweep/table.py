@@ -15,7 +15,7 @@ from dpft.report.console import Console
 from dpft.report.terminal import clock, echo
 from dpft.runs.closing import Closing
 from dpft.sweep import state
-from dpft.sweep.state import Row
+from dpft.sweep.state import PointState
 from dpft.tasks.metrics.shown import HUNDRED
 
 # Which rows are shown first where not all fit, and how.
@@ -54,7 +54,7 @@ class Display(Closing):
         """Leave the terminal as it was found."""
         self._live.stop()
 
-    def show(self, rows: Sequence[Row]) -> None:
+    def show(self, rows: Sequence[PointState]) -> None:
         """Redraw the table, or print what is new."""
         if self._console.redraws:
             fitting = shortened(rows, self._console.height - _FRAME)
@@ -67,7 +67,7 @@ class Display(Closing):
                 echo(f"[{done}/{len(rows)} done] {row.label}: {row.state}", err=True)
 
 
-def as_table(rows: Sequence[Row], title: str) -> Table:
+def as_table(rows: Sequence[PointState], title: str) -> Table:
     """One row a point."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("point", overflow="fold")
@@ -79,7 +79,7 @@ def as_table(rows: Sequence[Row], title: str) -> Table:
     return table
 
 
-def cells(row: Row) -> tuple[str, str, str, str, str, str]:
+def cells(row: PointState) -> tuple[str, str, str, str, str, str]:
     """Label, state, steps, epsilon so far, score and time of one point, as text."""
     counted = [str(count) for count in (row.step, row.steps) if count is not None]
     steps = "-" if row.step is None else "/".join(counted)
@@ -90,7 +90,7 @@ def cells(row: Row) -> tuple[str, str, str, str, str, str]:
     return row.label, row.state, steps, epsilon, value, clock(row.seconds)
 
 
-def summary(rows: Sequence[Row]) -> str:
+def summary(rows: Sequence[PointState]) -> str:
     """``12 points: 3 done, 1 running, 8 waiting``."""
     counts = Counter(row.state for row in rows)
     others = [f"{counts[s]} {s}" for s in _URGENCY if counts[s] and s != state.DONE]
@@ -98,7 +98,7 @@ def summary(rows: Sequence[Row]) -> str:
     return f"{len(rows)} {noun}: {', '.join([f'{counts[state.DONE]} done', *others])}"
 
 
-def shortened(rows: Sequence[Row], lines: int) -> list[Row]:
+def shortened(rows: Sequence[PointState], lines: int) -> list[PointState]:
     """The most urgent rows, in the sweep's order; among finished ones the latest."""
 
     def urgency(place: int) -> tuple[int, int]:
@@ -109,6 +109,6 @@ def shortened(rows: Sequence[Row], lines: int) -> list[Row]:
     return [rows[place] for place in sorted(kept)]
 
 
-def _metric(rows: Sequence[Row]) -> str:
+def _metric(rows: Sequence[PointState]) -> str:
     names = {row.metric for row in rows if row.metric is not None}
     return names.pop() if len(names) == 1 else "score"

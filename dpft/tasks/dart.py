@@ -23,7 +23,7 @@ _JSON = 'a JSON list of {"tripleset": [[subject, relation, object], ...], "annot
 _XML = "<entry> elements with <mtriple>subject | relation | object</mtriple> and <lex>text</lex>"
 
 
-class Row(NamedTuple):
+class Lexicalisation(NamedTuple):
     """One lexicalisation.
 
     Attributes:
@@ -42,13 +42,13 @@ class Row(NamedTuple):
         return self.entry, self.triples
 
 
-def read_json(path: Path, asked: bool = False) -> list[Row]:
+def read_json(path: Path, asked: bool = False) -> list[Lexicalisation]:
     """Rows of a published JSON file; where they are only asked, annotations may be missing.
 
     Raises:
         DataError: naming file, line and entry.
     """
-    rows: list[Row] = []
+    rows: list[Lexicalisation] = []
     for number, (where, entry) in enumerate(entries(path, _JSON)):
         if asked and isinstance(entry, Mapping):
             entry = {"annotations": [], **entry}
@@ -60,7 +60,7 @@ def read_json(path: Path, asked: bool = False) -> list[Row]:
     return rows
 
 
-def read_xml(path: Path) -> list[Row]:
+def read_xml(path: Path) -> list[Lexicalisation]:
     """Rows of a published XML file, in the form of the WebNLG challenge.
 
     Raises:
@@ -85,7 +85,7 @@ class _Entries:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows: list[Row] = []
+        self.rows: list[Lexicalisation] = []
         self.parser = expat.ParserCreate()
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
@@ -122,7 +122,7 @@ class _Entries:
             self._number += 1
 
 
-def _rows(number: int, triples: Any, texts: Sequence[Any], where: str) -> list[Row]:
+def _rows(number: int, triples: Any, texts: Sequence[Any], where: str) -> list[Lexicalisation]:
     """Rows of one triple set, with no space around the parts of triples and the texts."""
     if not isinstance(triples, Sequence) or isinstance(triples, str) or not triples:
         raise DataError(f"{where}: got tripleset {str(triples)[:60]!r}; expected one or more")
@@ -139,7 +139,7 @@ def _rows(number: int, triples: Any, texts: Sequence[Any], where: str) -> list[R
     for part in (*texts, *(part for triple in triples for part in triple)):
         well_formed(part, where)
     whole = tuple((s.strip(), r.strip(), o.strip()) for s, r, o in triples)
-    return [Row(number, whole, text.strip()) for text in texts or [""]]
+    return [Lexicalisation(number, whole, text.strip()) for text in texts or [""]]
 
 
 def _annotated(annotations: Any, where: str) -> list[Any]:
@@ -156,12 +156,12 @@ def _annotated(annotations: Any, where: str) -> list[Any]:
     )
 
 
-def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
+def _from_hub(rows: Iterable[Mapping[str, Any]]) -> list[Lexicalisation]:
     """Rows of GEM's copy: ``references`` of an evaluation split, one ``target`` of training.
 
     Columns named as in the published JSON are read too.
     """
-    out: list[Row] = []
+    out: list[Lexicalisation] = []
     for number, row in enumerate(rows):
         where = f"the hub's copy, row {number + 1}"
         if "annotations" in row:
@@ -226,7 +226,7 @@ class DART(Generation):
     def published_train(self) -> str:
         return "dev" if self._trains_on_dev else "train"
 
-    def rows(self, split: str) -> Sequence[Row]:
+    def rows(self, split: str) -> Sequence[Lexicalisation]:
         """Rows of a split that have a reference; those of ``train`` from ``train_split``.
 
         Raises:
@@ -234,7 +234,7 @@ class DART(Generation):
         """
         return [row for row in self._published(split) if row.text]
 
-    def _published(self, split: str) -> Sequence[Row]:
+    def _published(self, split: str) -> Sequence[Lexicalisation]:
         if self._trains_on_dev and split == "dev":
             raise SplitError(
                 "task.train_split=dev makes the dev split the training data; expected another "
@@ -242,7 +242,7 @@ class DART(Generation):
             )
         return super().rows(self.published_train if split == "train" else split)
 
-    def record(self, row: Row) -> TextRecord:
+    def record(self, row: Lexicalisation) -> TextRecord:
         return TextRecord((linearise(row.triples),), row.text)
 
     def questions(self, path: Path) -> Sequence[Question]:
@@ -263,7 +263,9 @@ class DART(Generation):
             for group in groups[: self.limit_eval]
         ]
 
-    def write_records(self, rows: Sequence[Row] | None, targets: Sequence[str], path: Path) -> None:
+    def write_records(
+        self, rows: Sequence[Lexicalisation] | None, targets: Sequence[str], path: Path
+    ) -> None:
         """A file that `read_json` reads: the triples as they were read."""
         assert rows is not None
         write_json(

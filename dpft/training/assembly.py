@@ -13,7 +13,7 @@ from dpft.config.errors import ConfigError, RankError
 from dpft.config.schema import Run
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model
-from dpft.parallel.cohort import Cohort, SingleProcess
+from dpft.parallel.cohort import SingleProcess, TrainingCohort
 from dpft.parallel.mesh import Pipelines
 from dpft.privacy import Clipper, Mechanism
 from dpft.privacy.shapes import FixedShapes
@@ -61,7 +61,7 @@ class TrainingParts:
 
 
 def assemble(
-    run: Run, task: Task, size: int, device: torch.device, cohort: Cohort | None = None
+    run: Run, task: Task, size: int, device: torch.device, cohort: TrainingCohort | None = None
 ) -> TrainingParts:
     """Load and adapt the model, attach the clipper, and calibrate the noise for its groups.
 
@@ -135,7 +135,7 @@ def _agreed(of_ranks: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 @torch.no_grad()
-def whole_again(run: Run, task: Task, parts: TrainingParts, cohort: Cohort) -> LoadedModel:
+def whole_again(run: Run, task: Task, parts: TrainingParts, cohort: TrainingCohort) -> LoadedModel:
     """The model in one piece on every rank, once training is over, to be saved and asked.
 
     One parameter at a time, so that a rank holds no more than its share and the whole model.
@@ -168,7 +168,7 @@ def whole_again(run: Run, task: Task, parts: TrainingParts, cohort: Cohort) -> L
 
 
 def _load(
-    run: Run, task: Task, cohort: Cohort, absent: AbstractSet[str] = frozenset()
+    run: Run, task: Task, cohort: TrainingCohort, absent: AbstractSet[str] = frozenset()
 ) -> LoadedModel:
     """The adapted model; where it is sharded, weights are read by the first rank alone."""
     weights = cohort.rank == 0 or not cohort.sharded

@@ -19,7 +19,7 @@ from dpft.privacy import normals
 from dpft.runs import memory
 
 if TYPE_CHECKING:
-    from dpft.parallel.cohort import Cohort
+    from dpft.parallel.cohort import TrainingCohort
 
 _SHEETS = Path(__file__).parent / "devices"
 CPU = "cpu"
@@ -64,7 +64,7 @@ def rounds_like(device: torch.device) -> dict[str, Any]:
     return told
 
 
-def all_round_like(device: torch.device, cohort: Cohort) -> dict[str, Any]:
+def all_round_like(device: torch.device, cohort: TrainingCohort) -> dict[str, Any]:
     """What decides it on the first rank, and on each behind it where any differs; all must ask.
 
     Args:

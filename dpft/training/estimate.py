@@ -21,7 +21,7 @@ from dpft.privacy.accounting import steps_for
 from dpft.privacy.sampling import fitting_batch
 from dpft.training.devices import Device
 from dpft.training.mechanisms import expected_batch_size, known_size
-from dpft.training.planned_step import Shape
+from dpft.training.planned_step import StepShape
 
 NOISE_BYTES = 8
 """Of one number of noise: it is drawn and added in float64."""
@@ -94,7 +94,7 @@ def length_of(run: Run) -> Length | None:
     )
 
 
-def microbatches_of(shape: Shape, records: int) -> int:
+def microbatches_of(shape: StepShape, records: int) -> int:
     """Microbatches of each rank in a step of so many records, in whole rounds of a pipeline."""
     parallel = shape.parallel
     copies = shape.ranks
@@ -106,7 +106,9 @@ def microbatches_of(shape: Shape, records: int) -> int:
     return max(1, needed)
 
 
-def estimate(cost: Cost, shape: Shape, device: Device, microbatches: int | None = None) -> Estimate:
+def estimate(
+    cost: Cost, shape: StepShape, device: Device, microbatches: int | None = None
+) -> Estimate:
     """What a step takes on a device.
 
     Args:
@@ -158,7 +160,7 @@ def _noise(numbers: int, device: Device) -> float:
     return numbers * each
 
 
-def _idle(shape: Shape) -> float:
+def _idle(shape: StepShape) -> float:
     """Of a pipeline: how much of its work a stage waits, at the beginning and the end of a round.
 
     ``(p - 1) / (v m)`` of ``m`` microbatches on ``p`` ranks with ``v`` stages each (Narayanan et

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpft import runs
-from dpft.parallel.cohort import Cohort, together
+from dpft.parallel.cohort import TrainingCohort, together
 from dpft.privacy import Mechanism
 from dpft.runs.closing import Closing
 from dpft.runs.errors import LogError
@@ -49,7 +49,7 @@ class Evaluations(Closing):
         *,
         start: int,
         best: int | None,
-        cohort: Cohort,
+        cohort: TrainingCohort,
         progress: Progress,
         tracked: bool,
     ) -> None:

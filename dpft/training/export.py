@@ -18,7 +18,7 @@ from dpft import runs
 from dpft.config.adapt import VIRTUAL_TOKENS
 from dpft.config.errors import ConfigError, DataError
 from dpft.report.card import model_card
-from dpft.report.hub import Shape, licence_of, on_hub
+from dpft.report.hub import ModelFacts, licence_of, on_hub
 from dpft.runs.errors import disk_report
 from dpft.runs.finished import ADAPTER, CARD, MODEL
 from dpft.tasks.generation import Generation
@@ -37,7 +37,7 @@ _UNFINISHED = ".unfinished"
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExportPlan:
     """What an exported folder is to hold.
 
     Attributes:
@@ -49,7 +49,7 @@ class Plan:
 
     files: dict[str, Path]
     written: dict[str, str]
-    shape: Shape
+    shape: ModelFacts
     licence: str | None
 
     def sizes(self) -> dict[str, int]:
@@ -62,7 +62,7 @@ class Plan:
 
 def plan_export(
     trained: TrainedRun, *, merge: bool, base: str | None = None, licence: str | None = None
-) -> Plan:
+) -> ExportPlan:
     """What to copy of a run, and its card.
 
     Args:
@@ -93,7 +93,7 @@ def plan_export(
         for name in listed
         if name.startswith(MODEL) and "/" not in name.removeprefix(MODEL)
     }
-    shape, written = Shape(licence=licence, asked=_asked(trained)), {}
+    shape, written = ModelFacts(licence=licence, asked=_asked(trained)), {}
     if adapter:
         # Where a prefix or prompt is, and where earlier versions kept LoRA.
         where = next((p for p in (ADAPTER, MODEL + ADAPTER) if p + _CONFIG in listed), None)
@@ -117,10 +117,10 @@ def plan_export(
         )
     written["README.md"] = model_card(trained.record, shape)
     known = licence or licence_of(shape.hub or on_hub(trained.record.get("model", {})))
-    return Plan(files, written, shape, known)
+    return ExportPlan(files, written, shape, known)
 
 
-def export(plan: Plan, folder: Path) -> None:
+def export(plan: ExportPlan, folder: Path) -> None:
     """Write what was planned into a folder, which is made.
 
     What a process was writing when it ended is written anew, whatever it was.

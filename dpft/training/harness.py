@@ -21,7 +21,7 @@ from dpft.training.trained import TrainedRun
 
 
 @dataclass(frozen=True)
-class Settings:
+class HarnessSettings:
     """What is asked for.
 
     Attributes:
@@ -79,7 +79,7 @@ def check_harness(trained: TrainedRun) -> None:
         )
 
 
-def evaluate(trained: TrainedRun, settings: Settings) -> dict[str, dict[str, Any]]:
+def evaluate(trained: TrainedRun, settings: HarnessSettings) -> dict[str, dict[str, Any]]:
     """Ask all tasks.
 
     Returns:
@@ -131,7 +131,7 @@ def evaluate(trained: TrainedRun, settings: Settings) -> dict[str, dict[str, Any
 
 
 def _sections(
-    found: Mapping[str, Any], version: str, settings: Settings
+    found: Mapping[str, Any], version: str, settings: HarnessSettings
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     results, groups = found["results"], found.get("group_subtasks", {})
     scored = {name: _metrics(said) for name, said in results.items()}

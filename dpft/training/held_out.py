@@ -13,7 +13,7 @@ import torch
 
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.evaluate import Evaluate
-from dpft.parallel.cohort import Cohort
+from dpft.parallel.cohort import TrainingCohort
 from dpft.privacy import microbatches
 from dpft.privacy.clipping.frames import random_state_kept
 from dpft.tasks.base import Task
@@ -153,7 +153,7 @@ class HeldOut:
 
     @torch.no_grad()
     def figures(
-        self, model: Any, cohort: Cohort, abandoned: Callable[[], bool] = lambda: False
+        self, model: Any, cohort: TrainingCohort, abandoned: Callable[[], bool] = lambda: False
     ) -> Figures | None:
         """What the model loses on the records; every rank must ask, and gets the same.
 

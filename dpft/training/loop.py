@@ -17,7 +17,7 @@ from dpft.config.errors import DivergedError, TrainingError
 from dpft.config.optim import Optim
 from dpft.config.schedule import lr_factor
 from dpft.models.load import Reparametrisation
-from dpft.parallel.cohort import Cohort, SingleProcess, own_part, together
+from dpft.parallel.cohort import SingleProcess, TrainingCohort, own_part, together
 from dpft.privacy import Clipper, LostRecordError, Mechanism, keys
 from dpft.privacy.clipping.frames import random_state_kept
 from dpft.privacy.noise import Released
@@ -62,7 +62,7 @@ class StepStatistics:
         """Records of this process that added nothing, since they were not finite."""
         return self.left_out + sum(int((one == 0).any(1).sum()) for one in self.factors)
 
-    def summary(self, cohort: Cohort | None = None) -> dict[str, Any]:
+    def summary(self, cohort: TrainingCohort | None = None) -> dict[str, Any]:
         """Plain numbers for the private metrics log; None where the batch was empty.
 
         Args:
@@ -96,7 +96,7 @@ class StepStatistics:
             out["clip_thresholds"] = list(self.released.thresholds)
         return out
 
-    def norms_of_all(self, cohort: Cohort) -> list[Tensor]:
+    def norms_of_all(self, cohort: TrainingCohort) -> list[Tensor]:
         """Norms ``(b, K)`` of the records of every share that has any; all ranks must ask."""
         columns: dict[int, dict[int, list[float]]] = {}
         mine = torch.cat(self.norms).T.tolist() if self.norms else []
@@ -152,7 +152,7 @@ def train(
     reparametrisation: Reparametrisation | None = None,
     audit: Auditor | None = None,
     budget: Budget | None = None,
-    cohort: Cohort | None = None,
+    cohort: TrainingCohort | None = None,
     pipeline: PipelinedSums | None = None,
     spend: Callable[[int, Released], None] = lambda step, released: None,
     after_step: Callable[[int, StepStatistics], None] = lambda step, statistics: None,
@@ -361,7 +361,7 @@ def _observe(
         statistics.factors.append(factors)
 
 
-def _cut(data: TrainingSet, cohort: Cohort, drawn: Sequence[int], tokens: int) -> Pieces:
+def _cut(data: TrainingSet, cohort: TrainingCohort, drawn: Sequence[int], tokens: int) -> Pieces:
     return cohort.pieces(drawn, partial(data.microbatches, token_budget=tokens))
 
 

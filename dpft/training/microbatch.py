@@ -29,7 +29,7 @@ from dpft.training.out_of_memory import (
     free,
 )
 from dpft.training.plan import SHARE, largest, most_of, peak_of
-from dpft.training.planned_step import Shape, shape_of, training_of
+from dpft.training.planned_step import StepShape, shape_of, training_of
 from dpft.training.progress import Progress
 
 # docs/reference/optimisation.md has the measurements.
@@ -89,7 +89,7 @@ def _found(run: Run) -> int:
     return records * shape.length
 
 
-def _tried(run: Run, shape: Shape, device: torch.device) -> Callable[[int], float]:
+def _tried(run: Run, shape: StepShape, device: torch.device) -> Callable[[int], float]:
     """What the device's allocator takes for a step, by records; infinite where it fails."""
 
     def peak(batch: int) -> float:

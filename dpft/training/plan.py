@@ -13,7 +13,7 @@ from dpft.parallel.operations import Operation, outside_halves
 from dpft.parallel.simulate import Cost, simulated
 from dpft.training.devices import Device
 from dpft.training.estimate import Estimate, Length, estimate, length_of, microbatches_of
-from dpft.training.planned_step import Shape, training_of
+from dpft.training.planned_step import StepShape, training_of
 
 SHARE = 0.9
 """Of a device's memory: the rest is for what is not counted, such as fragmentation."""
@@ -22,7 +22,7 @@ _MOST = 1024  # records of a step where that is unknown
 
 
 @dataclass(frozen=True)
-class Side:
+class StepCost:
     """A step with privacy, or without.
 
     Attributes:
@@ -37,7 +37,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RankCost:
     """What one rank of a run takes.
 
     Attributes:
@@ -48,13 +48,13 @@ class Plan:
         plain: the same without privacy; None for a pipeline, of which there is none without.
     """
 
-    shape: Shape
+    shape: StepShape
     device: Device
     length: Length | None
-    private: Side | None
-    plain: Side | None
+    private: StepCost | None
+    plain: StepCost | None
 
-    def hours(self, side: Side) -> float | None:
+    def hours(self, side: StepCost) -> float | None:
         """Of the whole run's steps."""
         return None if self.length is None else self.length.steps * side.time.seconds / 3600
 
@@ -72,7 +72,7 @@ class Plan:
         return found
 
 
-def plan(run: Run, shape: Shape, device: Device, check: bool = True) -> Plan:
+def plan(run: Run, shape: StepShape, device: Device, check: bool = True) -> RankCost:
     """Simulate a step of a run, and the same one without privacy.
 
     Args:
@@ -87,13 +87,13 @@ def plan(run: Run, shape: Shape, device: Device, check: bool = True) -> Plan:
     length = length_of(run)
     count = None if length is None else microbatches_of(shape, length.records)
 
-    def side(private: bool) -> Side:
+    def side(private: bool) -> StepCost:
         cost = simulated(training_of(run, shape, private), not device.serial, check)
-        return Side(cost, estimate(cost, shape, device, count), share_outside(cost))
+        return StepCost(cost, estimate(cost, shape, device, count), share_outside(cost))
 
     staged = shape.parallel.name == "pipeline"
     private = side(True) if run.clip.private else None
-    return Plan(shape, device, length, private, None if staged else side(False))
+    return RankCost(shape, device, length, private, None if staged else side(False))
 
 
 def share_outside(cost: Cost) -> float:
@@ -104,7 +104,7 @@ def share_outside(cost: Cost) -> float:
     return outside_halves(every)
 
 
-def peak_of(run: Run, shape: Shape, on_gpu: bool = True) -> Callable[[int], int]:
+def peak_of(run: Run, shape: StepShape, on_gpu: bool = True) -> Callable[[int], int]:
     """Bytes that a step takes at most, checked ones too, by records of its microbatch."""
 
     def peak(batch: int) -> int:
@@ -114,7 +114,7 @@ def peak_of(run: Run, shape: Shape, on_gpu: bool = True) -> Callable[[int], int]
     return peak
 
 
-def largest_of(run: Run, shape: Shape, memory: float) -> int:
+def largest_of(run: Run, shape: StepShape, memory: float) -> int:
     """Records of the largest microbatch that fits a GPU, by simulation; see `largest`.
 
     Args:

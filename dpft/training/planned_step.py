@@ -44,7 +44,7 @@ LENGTH = 512
 
 
 @dataclass(frozen=True)
-class Shape:
+class StepShape:
     """How a step is laid out.
 
     Attributes:
@@ -73,7 +73,7 @@ def shape_of(
     length: int | None = None,
     microbatches: int | None = None,
     **options: Any,
-) -> Shape:
+) -> StepShape:
     """The shape of a run's step, with its own settings where nothing is given.
 
     Args:
@@ -91,7 +91,7 @@ def shape_of(
         batch = 1 if auto else max(1, run.optim.token_budget // length)
     if microbatches is None:
         microbatches = _round(run.parallel, ranks) if run.parallel.name == "pipeline" else 1
-    return Shape(run.parallel, ranks, batch, length, microbatches, **options)
+    return StepShape(run.parallel, ranks, batch, length, microbatches, **options)
 
 
 def _round(parallel: Parallel, ranks: int) -> int:
@@ -134,7 +134,7 @@ class _Made(NamedTuple):
     tensors: Mapping[str, Tensor]
 
 
-def _causal(run: Run, shape: Shape, config: Any) -> _Made:
+def _causal(run: Run, shape: StepShape, config: Any) -> _Made:
     # Every token is predicted, as of `dpft.tasks.objectives.causal.collate`.
     ids = _ids(shape.batch, shape.length)
     positions = torch.arange(shape.length).repeat(shape.batch, 1)
@@ -143,7 +143,7 @@ def _causal(run: Run, shape: Shape, config: Any) -> _Made:
     return _Made(objective, tensors)
 
 
-def _both(run: Run, shape: Shape, config: Any) -> _Made:
+def _both(run: Run, shape: StepShape, config: Any) -> _Made:
     # Half of the tokens are the source's.
     source, target = _ids(shape.batch, shape.length // 2), _ids(shape.batch, -(-shape.length // 2))
     tensors = {**_shown(source), "decoder_input_ids": target, "targets": target.clone()}
@@ -151,13 +151,13 @@ def _both(run: Run, shape: Shape, config: Any) -> _Made:
     return _Made(objective, tensors)
 
 
-def _classifier(run: Run, shape: Shape, config: Any) -> _Made:
+def _classifier(run: Run, shape: StepShape, config: Any) -> _Made:
     objective = Classifier(cast(Any, None), shape.length, load_task(run.task).needs.classes)
     tensors = {**_shown(_ids(shape.batch, shape.length)), "labels": _ids(shape.batch)}
     return _Made(objective, tensors)
 
 
-def _masked(run: Run, shape: Shape, config: Any) -> _Made:
+def _masked(run: Run, shape: StepShape, config: Any) -> _Made:
     ids, one = _ids(shape.batch, shape.length), _ids(shape.batch)
     tensors = {**_shown(ids), "blank": one, "labels": one.clone()}
     words = run.task["label_words"]
@@ -165,7 +165,7 @@ def _masked(run: Run, shape: Shape, config: Any) -> _Made:
     return _Made(objective, tensors)
 
 
-def _images(run: Run, shape: Shape, config: Any) -> _Made:
+def _images(run: Run, shape: StepShape, config: Any) -> _Made:
     objective = _image(run, config)
     if shape.length != objective.widest()[0]:
         raise ConfigError(
@@ -177,7 +177,7 @@ def _images(run: Run, shape: Shape, config: Any) -> _Made:
     return _Made(objective, tensors)
 
 
-_RECORDS: Mapping[str, Callable[[Run, Shape, Any], _Made]] = MappingProxyType(
+_RECORDS: Mapping[str, Callable[[Run, StepShape, Any], _Made]] = MappingProxyType(
     {"causal": _causal, "classifier": _classifier, "masked": _masked, "image": _images}
 )
 
@@ -197,7 +197,7 @@ def _config(run: Run) -> Any:
     return SIZES[path]() if path in SIZES else origin_of(run.model, needs).config()
 
 
-def training_of(run: Run, shape: Shape, private: bool = True) -> Training:
+def training_of(run: Run, shape: StepShape, private: bool = True) -> Training:
     """How a run trains, in one step of that shape.
 
     Args:

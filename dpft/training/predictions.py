@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 from dpft.config.decode import Decode
 from dpft.config.errors import DataError
 from dpft.models.load import LoadedModel
-from dpft.parallel.cohort import Cohort, SingleProcess, together
+from dpft.parallel.cohort import SingleProcess, TrainingCohort, together
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import disk_report
 from dpft.tasks.base import Task
@@ -62,7 +62,7 @@ def predict(
     progress: Progress,
     *,
     halve: bool = False,
-    cohort: Cohort | None = None,
+    cohort: TrainingCohort | None = None,
 ) -> list[Prediction]:
     """Answer every instance, of ``settings.split``, with live progress.
 

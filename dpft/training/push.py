@@ -11,7 +11,7 @@ from huggingface_hub.errors import LocalTokenNotFoundError
 
 from dpft.config.errors import ConfigError, DataError
 from dpft.models.hub import refusal
-from dpft.training.export import Plan, export
+from dpft.training.export import ExportPlan, export
 
 
 def check_push(name: str) -> None:
@@ -31,7 +31,7 @@ def check_push(name: str) -> None:
         )
 
 
-def push(plan: Plan, name: str, *, public: bool) -> str:
+def push(plan: ExportPlan, name: str, *, public: bool) -> str:
     """Upload what was planned, as one commit.
 
     Args:

@@ -19,7 +19,7 @@ from dpft.config.published import with_part_labels
 from dpft.config.schema import SHORTHANDS, Run
 from dpft.models.load import LoadedModel
 from dpft.models.save import save_model
-from dpft.parallel.cohort import Cohort, together
+from dpft.parallel.cohort import TrainingCohort, together
 from dpft.parallel.launch import check_launcher, check_processes, launched, restarted
 from dpft.parallel.layouts import joined
 from dpft.privacy import UnsupportedLayerError
@@ -46,7 +46,7 @@ _THREADS = torch.get_num_threads()
 
 
 @dataclass
-class Outcome:
+class FinishedRun:
     """What a run left behind: its record and where it lies.
 
     Attributes:
@@ -60,7 +60,7 @@ class Outcome:
     already_done: bool = False
 
 
-def run_experiment(run: Run) -> Outcome:
+def run_experiment(run: Run) -> FinishedRun:
     """Train, decode, score and record; or say that it was done before.
 
     Under torchrun all ranks train, each on its share of every batch, and decode. The first one
@@ -77,7 +77,7 @@ def run_experiment(run: Run) -> Outcome:
         return _lead(run, cohort) if cohort.rank == 0 else _follow(run, cohort)
 
 
-def check_same_settings(run: Run, cohort: Cohort) -> None:
+def check_same_settings(run: Run, cohort: TrainingCohort) -> None:
     """Refuse ranks that were started with other settings than the first one, which records its own.
 
     By another threshold or clip function a rank's records would add something else to the sum than
@@ -103,11 +103,11 @@ def check_same_settings(run: Run, cohort: Cohort) -> None:
             )
 
 
-def _follow(run: Run, cohort: Cohort) -> Outcome:
+def _follow(run: Run, cohort: TrainingCohort) -> FinishedRun:
     """Train and decode with the first rank, which has the folder."""
     done, threads = cohort.from_first((False, 0))
     if done:
-        return Outcome(run_path(run), {}, already_done=True)
+        return FinishedRun(run_path(run), {}, already_done=True)
     torch.set_num_threads(threads)
     with Progress(quiet=True) as progress:
         try:
@@ -118,10 +118,10 @@ def _follow(run: Run, cohort: Cohort) -> Outcome:
             _answers(run, prepared, loaded, progress)
         except UnsupportedLayerError as error:
             raise ConfigError(str(error)) from error
-    return Outcome(run_path(run), {})
+    return FinishedRun(run_path(run), {})
 
 
-def _lead(run: Run, cohort: Cohort) -> Outcome:
+def _lead(run: Run, cohort: TrainingCohort) -> FinishedRun:
     path = run_path(run)
     # None of these is a setting of the run: kept, `force` would start it over when resumed, and
     # `replay` would be leave to repeat steps that were not yet taken when it was given.
@@ -133,7 +133,7 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
         damaged = directory.damages()
         if directory.is_done and is_whole(run, text, directory, damaged):
             cohort.from_first((True, 0))
-            return Outcome(path, runs.read_record(path), already_done=True)
+            return FinishedRun(path, runs.read_record(path), already_done=True)
         added = others(run, damaged, path)
         # Several runs may share a process.
         torch.set_num_threads(run.threads or _THREADS)
@@ -167,7 +167,7 @@ def _lead(run: Run, cohort: Cohort) -> Outcome:
         record = runs.read_record(path)
         write_card(directory.model, record)
         directory.mark_done()
-        return Outcome(path, record)
+        return FinishedRun(path, record)
 
 
 def _moved(path: Path) -> str:

@@ -13,7 +13,7 @@ from dpft.config.errors import ModelError
 from dpft.config.schedule import warmup_steps
 from dpft.config.schema import Run
 from dpft.models.load import stored_weights
-from dpft.parallel.cohort import Cohort, SingleProcess
+from dpft.parallel.cohort import SingleProcess, TrainingCohort
 from dpft.privacy import keys
 from dpft.privacy.noise import NOISE_VERSION
 from dpft.tasks.base import Task, fingerprint
@@ -73,7 +73,7 @@ class Prepared:
     instances: Sequence[Instance]
     planted: Planted | None
     auditor: Auditor | None
-    cohort: Cohort
+    cohort: TrainingCohort
     devices: Mapping[str, Any]
     own: Mapping[str, str]
     held_out: HeldOut | None
@@ -107,7 +107,7 @@ def prepare(
     task: Task,
     directory: runs.RunDirectory | None,
     progress: Progress,
-    cohort: Cohort | None = None,
+    cohort: TrainingCohort | None = None,
 ) -> Prepared:
     """Read, load, encode and check; what cannot work is reported here and not an hour later.
 

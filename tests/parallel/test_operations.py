@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from dpft.parallel.operations import Operation, Operations, flops, outside_halves
-from dpft.parallel.pretended import Answers, give_storages
+from dpft.parallel.pretended import PretendedAnswers, give_storages
 from dpft.privacy import make_clipper, precision
 from dpft.privacy.clipping.rules import uses
 from tests.privacy.reference import clear
@@ -110,7 +110,7 @@ def share_outside_bfloat16(style, lora):
     with torch.device("meta"):
         model = GPT2LMHeadModel(config)
         model = adapted(model) if lora else model
-    with FakeTensorMode(), Answers():
+    with FakeTensorMode(), PretendedAnswers():
         give_storages(model)
         clipper = make_clipper(model, style, threshold=0.1)
         ids = torch.zeros(4, 100, dtype=torch.int64)

@@ -16,12 +16,12 @@ from dpft.config.parallel import Parallel
 from dpft.config.schema import parse
 from dpft.parallel.metering import Meter, sent
 from dpft.parallel.operations import flops
-from dpft.parallel.pretended import Answers
+from dpft.parallel.pretended import PretendedAnswers
 from dpft.parallel.sharded import Shards, shard
 from dpft.parallel.simulate import Training, simulated, steps
 from dpft.parallel.simulated_layouts import world
 from dpft.privacy import make_clipper
-from dpft.training.planned_step import Shape, shape_of, training_of
+from dpft.training.planned_step import StepShape, shape_of, training_of
 from tests.parallel.ranks import together
 
 # Beside what is counted, what Python frees a moment later.
@@ -162,7 +162,7 @@ def test_one_record_on_shards_holds_no_whole_gradients_beside_each_other(monkeyp
     monkeypatch.setattr("dpft.privacy.clipping.plans.batch._AT_ONCE", 1 << 15)
 
     def backward(style):
-        shape = Shape(Parallel("fsdp"), 16, batch=1, length=32)
+        shape = StepShape(Parallel("fsdp"), 16, batch=1, length=32)
         chosen = training_of(run_of("clip=bk"), shape, style != "none")
         return simulated(replace(chosen, build=narrow)).peaks["backward"]
 
@@ -214,7 +214,7 @@ def test_a_storage_counts_until_nobody_refers_to_it_and_as_large_as_it_is_now():
 
 
 def test_what_is_asked_of_fake_numbers_is_answered_as_where_all_goes_well():
-    with FakeTensorMode(), Answers():
+    with FakeTensorMode(), PretendedAnswers():
         x = torch.randn(4, 3)
         assert bool(torch.isfinite(x).all())
         assert not bool(torch.isnan(x).any())

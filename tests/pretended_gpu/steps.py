@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.parallel.metering import Meter
-from dpft.parallel.pretended import Answers
+from dpft.parallel.pretended import PretendedAnswers
 from dpft.parallel.simulate import steps
 from dpft.privacy.precision import as_on_gpu
 from dpft.privacy.shapes import BLANK, FixedShapes
@@ -82,7 +82,7 @@ def model_of(family):
 def train(clip, precision, family, count=2):
     """So many steps; every gradient lies where its parameter does."""
     run = parse(compose([f"clip={clip}", "model=random-gpt2"]))
-    with FakeTensorMode(), Answers(), as_on_gpu():
+    with FakeTensorMode(), PretendedAnswers(), as_on_gpu():
         with torch.device("cuda"):
             model = model_of(family).train()
         device = next(model.parameters()).device
@@ -113,7 +113,7 @@ def find_a_microbatch(*words):
     """As ``optim.microbatch_tokens=auto`` tries one: under a default device."""
     run = parse(compose(["model=random-gpt2", "optim.microbatch_tokens=auto", *words]))
     shape = shape_of(run, 1, batch=2)
-    with FakeTensorMode() as fake, Answers(), as_on_gpu(), OwnGenerators():
+    with FakeTensorMode() as fake, PretendedAnswers(), as_on_gpu(), OwnGenerators():
         training = training_of(run, shape, run.clip.private)
         with torch.device("cuda"), Meter(fake) as meter:
             steps(training, meter, training.build())

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from dpft.report.card import model_card
-from dpft.report.hub import Shape
+from dpft.report.hub import ModelFacts
 from dpft.runs import base_model
 from tests.report.test_comparison import CONSTANT
 from tests.runs.example import example_record, without_privacy
@@ -77,7 +77,7 @@ def test_the_head_is_yaml_that_a_hub_reads(record: dict[str, Any]) -> None:
 
 def test_the_card_of_an_adapter_says_how_it_is_put_on_its_base(record: dict[str, Any]) -> None:
     record["model"]["pipeline"] = "text-classification"
-    card = model_card(record, Shape("ann/base", "ann/base", ("no", "yes")))
+    card = model_card(record, ModelFacts("ann/base", "ann/base", ("no", "yes")))
     head = yaml.safe_load(card.split("---\n")[1])
     assert (head["base_model"], head["base_model_relation"]) == ("ann/base", "adapter")
     assert (head["library_name"], head["pipeline_tag"]) == ("peft", "text-classification")

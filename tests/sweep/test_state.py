@@ -17,7 +17,7 @@ from dpft.sweep import journal as events
 from dpft.sweep.arguments import ParsedOverrides
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
 from dpft.sweep.journal import Event, Journal
-from dpft.sweep.points import Plan, Point
+from dpft.sweep.points import SweepPlan, SweepPoint
 from dpft.sweep.state import States
 from dpft.sweep.table import Display, as_table, cells, shortened, summary
 from tests.report.pages.example import record as whole
@@ -34,11 +34,13 @@ def folder(tmp_path):
 
 def point(tmp_path, seed, private=True):
     path = tmp_path / "runs" / f"run-{seed}"
-    return Point(("task=e2e", f"seed={seed}"), f"hash-{seed}", path, private)
+    return SweepPoint(("task=e2e", f"seed={seed}"), f"hash-{seed}", path, private)
 
 
 def describe(folder, *points):
-    folder.describe(ParsedOverrides(("seed=1,2",)), (), Plan(points, 0, folder.path.parents[1]))
+    folder.describe(
+        ParsedOverrides(("seed=1,2",)), (), SweepPlan(points, 0, folder.path.parents[1])
+    )
 
 
 def ledger(path, steps, total=8):
@@ -265,7 +267,7 @@ def test_another_metric_may_be_shown_and_a_wrong_one_is_told(folder, tmp_path):
 
 
 def test_points_that_a_sweeper_chooses_are_met_one_by_one(folder, tmp_path):
-    folder.describe(ParsedOverrides(("hydra/sweeper=optuna",)), (), Plan(None, 0, tmp_path))
+    folder.describe(ParsedOverrides(("hydra/sweeper=optuna",)), (), SweepPlan(None, 0, tmp_path))
     assert States(folder).rows() == []
     journal = Journal(folder.journal)
     for seed in (3, 4):
@@ -293,7 +295,7 @@ def test_a_folder_holds_one_sweep(folder, tmp_path):
     describe(folder, one)
     describe(folder, one)
     with pytest.raises(ConfigError, match="holds another sweep"):
-        folder.describe(ParsedOverrides(("seed=1,3",)), (), Plan((one,), 0, tmp_path))
+        folder.describe(ParsedOverrides(("seed=1,3",)), (), SweepPlan((one,), 0, tmp_path))
     folder.description.write_text("{")
     with pytest.raises(ConfigError, match=r"sweep.json is damaged"):
         folder.points()

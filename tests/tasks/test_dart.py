@@ -10,7 +10,7 @@ from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.evaluate import Evaluate
 from dpft.tasks import load_task
-from dpft.tasks.dart import DART, Row, linearise, read_json, read_xml
+from dpft.tasks.dart import DART, Lexicalisation, linearise, read_json, read_xml
 from dpft.tasks.json_list import entries
 from dpft.tasks.sources import hub_rows
 from dpft.training.held_out import held_out_records
@@ -68,17 +68,17 @@ def sample():
 
 def test_json_is_read_one_row_a_reference(tmp_path):
     assert read_json(write(tmp_path / "a.json", [GOOD, entry("B", " Three. ")])) == [
-        Row(0, TRIPLES, "One."),
-        Row(0, TRIPLES, "Two."),
-        Row(1, (("B", "is", "x"),), "Three."),
+        Lexicalisation(0, TRIPLES, "One."),
+        Lexicalisation(0, TRIPLES, "Two."),
+        Lexicalisation(1, (("B", "is", "x"),), "Three."),
     ]
 
 
 def test_xml_is_read_with_entities_and_empty_references(tmp_path):
     assert read_xml(write(tmp_path / "a.xml", XML)) == [
-        Row(0, TRIPLES, "One."),
-        Row(0, TRIPLES, "Fish & chips."),
-        Row(1, (("B", "is", "C"),), ""),
+        Lexicalisation(0, TRIPLES, "One."),
+        Lexicalisation(0, TRIPLES, "Fish & chips."),
+        Lexicalisation(1, (("B", "is", "C"),), ""),
     ]
 
 
@@ -144,15 +144,15 @@ def test_rows_of_the_hubs_copies():
     ]
     rows = hub_rows(DART.dataset.hub, gem)
     assert rows == [
-        Row(0, TRIPLES, "One."),
-        Row(1, TRIPLES, "One."),
-        Row(1, TRIPLES, "Two."),
+        Lexicalisation(0, TRIPLES, "One."),
+        Lexicalisation(1, TRIPLES, "One."),
+        Lexicalisation(1, TRIPLES, "Two."),
     ]
     annotated = {"tripleset": triples, "annotations": {"source": ["a"], "text": ["One."]}}
     assert hub_rows(DART.dataset.hub, [annotated, GOOD]) == [
-        Row(0, TRIPLES, "One."),
-        Row(1, TRIPLES, "One."),
-        Row(1, TRIPLES, "Two."),
+        Lexicalisation(0, TRIPLES, "One."),
+        Lexicalisation(1, TRIPLES, "One."),
+        Lexicalisation(1, TRIPLES, "Two."),
     ]
     with pytest.raises(DataError, match="no column 'target'"):
         hub_rows(DART.dataset.hub, [{"tripleset": triples}])

@@ -14,7 +14,7 @@ from dpft.report.comparison import row
 from dpft.report.pages.gather import Options, gather
 from dpft.report.pages.sections import scores as scores_of
 from dpft.report.pages.target import Target
-from dpft.training.harness import Settings, _sections
+from dpft.training.harness import HarnessSettings, _sections
 from dpft.training.run import run_experiment
 from tests.small_runs import settings
 
@@ -132,7 +132,7 @@ def test_a_group_stands_for_its_tasks_only_where_it_has_a_score(aggregate, tasks
     if "all" not in tasks:
         del groups["all"], results["all"], results["colours"]
     found = {**FOUND, "results": results, "group_subtasks": groups}
-    sections = dict(_sections(found, "9", Settings(tasks)))
+    sections = dict(_sections(found, "9", HarnessSettings(tasks)))
     assert {name.removeprefix("lm-eval ") for name in sections} == {*kept}
     assert all(section["metrics"] for section in sections.values())
 

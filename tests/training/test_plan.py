@@ -18,19 +18,19 @@ from dpft.models.adapt import adapt
 from dpft.models.load import find, load_model
 from dpft.models.packaged import PACKAGES
 from dpft.parallel.operations import Operation
-from dpft.parallel.pretended import Answers
+from dpft.parallel.pretended import PretendedAnswers
 from dpft.parallel.simulate import Cost
 from dpft.tasks import load_task
 from dpft.training.devices import Device, device, names
 from dpft.training.estimate import estimate, length_of, microbatches_of
 from dpft.training.plan import largest, plan
-from dpft.training.planned_step import Shape, shape_of, training_of
+from dpft.training.planned_step import StepShape, shape_of, training_of
 
 DEVICE = Device(
     title="a device", memory=1e9, rates={"bfloat16": 100.0, "float32": 10.0}, bandwidth=50.0,
     overhead=2.0, link=4.0, network=1.0, per_node=8, normals=5.0,
 )  # fmt: skip
-SHAPE = Shape(Parallel(), 8, batch=2, length=4, microbatches=2)
+SHAPE = StepShape(Parallel(), 8, batch=2, length=4, microbatches=2)
 COST = Cost(
     parameters=1, trained=1, noise=10, held=0, peaks={}, checked=None, messages={}, calls={},
     sent={"all-gather": 16, "all-reduce": 24},
@@ -69,7 +69,7 @@ def test_shards_are_sent_for_every_microbatch():
     ("schedule", "idle"), [("1f1b", 3 / 8), ("interleaved", 3 / 16), ("zbv", 0)]
 )
 def test_a_pipeline_waits_at_both_ends(schedule, idle):
-    shape = Shape(Parallel("pipeline", schedule=schedule), 4, 2, 4, microbatches=8)
+    shape = StepShape(Parallel("pipeline", schedule=schedule), 4, 2, 4, microbatches=8)
     assert estimate(COST, shape, DEVICE).idle == idle
 
 
@@ -107,7 +107,7 @@ def test_noise_of_a_gpu_takes_its_instructions_and_its_bytes():
 
 def test_a_step_has_as_many_microbatches_as_its_records_need():
     assert microbatches_of(SHAPE, 100) == 7  # 13 records a rank, two at a time
-    staged = Shape(Parallel("pipeline", length=4), 8, batch=2, length=4, microbatches=16)
+    staged = StepShape(Parallel("pipeline", length=4), 8, batch=2, length=4, microbatches=16)
     assert microbatches_of(staged, 100) == 32  # 50 records a pipeline, in rounds of 16
 
 
@@ -133,16 +133,16 @@ def test_the_largest_microbatch_is_found_by_few_questions():
 
 def test_what_cannot_be_planned_is_refused_by_name():
     with pytest.raises(ConfigError, match="--length 1024 or less"):
-        plan(run_of(), Shape(Parallel(), 1, 1, 1025), DEVICE)
+        plan(run_of(), StepShape(Parallel(), 1, 1, 1025), DEVICE)
     with pytest.raises(ConfigError, match="each is 17; leave --length out"):
-        plan(run_of("task=cifar10", "model=random-vit"), Shape(Parallel(), 1, 1, 8), DEVICE)
+        plan(run_of("task=cifar10", "model=random-vit"), StepShape(Parallel(), 1, 1, 8), DEVICE)
     with pytest.raises(ConfigError, match="adapt is rgp"):
-        plan(run_of("adapt=rgp"), Shape(Parallel(), 1, 1, 8), DEVICE)
+        plan(run_of("adapt=rgp"), StepShape(Parallel(), 1, 1, 8), DEVICE)
     run = run_of("parallel=fsdp", "parallel.shards=2")
     with pytest.raises(ConfigError, match="a number that divides them"):
         plan(run, shape_of(run, 3, 1, 8), DEVICE)
     with pytest.raises(ConfigError, match="--ranks 2"):
-        plan(run_of("parallel=pipeline"), Shape(Parallel("pipeline"), 1, 1, 8), DEVICE)
+        plan(run_of("parallel=pipeline"), StepShape(Parallel("pipeline"), 1, 1, 8), DEVICE)
     with pytest.raises(ModelError, match="sizes and no weights"):
         find(parse(compose(["model=gpt3-175b"])).model)
 
@@ -162,7 +162,7 @@ def test_every_kind_of_task_has_a_step(words, length, parameters):
     shape = shape_of(run, 1, 1)
     assert shape.length == length
     training = training_of(run, shape)
-    with FakeTensorMode(), Answers():
+    with FakeTensorMode(), PretendedAnswers():
         model, batch = training.build(), training.batch()
         assert sum(p.numel() for p in model.parameters()) == parameters
         assert training.losses(model, batch).shape == (1,)
@@ -219,7 +219,7 @@ def checkpointed(model):
 
 def test_a_model_of_another_kind_is_refused_as_in_training():
     with pytest.raises(ModelError, match="is no text encoder, which this task needs"):
-        training_of(run_of("task=sst2"), Shape(Parallel(), 1, 1, 8))
+        training_of(run_of("task=sst2"), StepShape(Parallel(), 1, 1, 8))
 
 
 def dpft_plan(*words):

@@ -24,7 +24,7 @@ COVERED = MappingProxyType(
 
 
 def written_as(figures: Sequence[Any]) -> list[dict[str, Any]]:
-    """Figures (`dpft.training.quality.Figure`) for JSON, each with its word of `COVERED`."""
+    """Figures (`dpft.training.quality.QualityNumber`) for JSON, each with its word of `COVERED`."""
     return [
         {**dataclasses.asdict(one), **{"covered": _covered(one), "of": one.covered}}
         for one in figures

@@ -8,7 +8,7 @@ process imports no torch; `dpft.reproduce.bench.worker` is what it starts, and `
 """
 
 from dpft.reproduce.bench.catalog import MODELS, PEERS, STYLES
-from dpft.reproduce.bench.settings import Settings, Variant
-from dpft.reproduce.bench.statistics import Summary, summarise
+from dpft.reproduce.bench.settings import BenchSettings, Variant
+from dpft.reproduce.bench.statistics import VariantSummary, summarise
 
-__all__ = ["MODELS", "PEERS", "STYLES", "Settings", "Summary", "Variant", "summarise"]
+__all__ = ["MODELS", "PEERS", "STYLES", "BenchSettings", "Variant", "VariantSummary", "summarise"]

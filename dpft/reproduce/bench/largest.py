@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dpft.reproduce.bench.processes import BenchError, Result, RunJob
-from dpft.reproduce.bench.rounds import Journal, Tell
-from dpft.reproduce.bench.settings import Settings, Variant
+from dpft.reproduce.bench.rounds import ResultLog, Tell
+from dpft.reproduce.bench.settings import BenchSettings, Variant
 
 LIMIT = 1 << 16
 # The search ends when the largest batch that fits is known to within a fiftieth.
@@ -60,7 +60,7 @@ def search(fits: Callable[[int], bool], start: int) -> tuple[int, int | None]:
 
 
 def largest_batches(
-    settings: Settings, journal: Journal, run_job: RunJob, tell: Tell
+    settings: BenchSettings, journal: ResultLog, run_job: RunJob, tell: Tell
 ) -> list[Largest]:
     """Search for every variant; probes that the journal holds are not repeated."""
     known: dict[tuple[str, int], Result] = {

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpft.reproduce.bench.largest import Largest
-from dpft.reproduce.bench.statistics import Spread, Summary
+from dpft.reproduce.bench.statistics import Spread, VariantSummary
 
 # Told apart in grey print by their markers as well.
 _OURS: dict[str, Any] = {"color": "#1f4e79", "marker": "o"}
@@ -22,7 +22,7 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def plot(summaries: Sequence[Summary], title: str, path: Path) -> None:
+def plot(summaries: Sequence[VariantSummary], title: str, path: Path) -> None:
     """Time and memory side by side: medians as points, ranges as lines, non-private at 1.
 
     Variants without a ratio are left out, and memory where none was measured; ``path`` has no
@@ -61,7 +61,7 @@ def plot_largest(found: Sequence[Largest], title: str, path: Path) -> None:
 
 
 def _panel(
-    axes: Axes, label: str, shown: Sequence[Summary], spreads: Sequence[Spread | None]
+    axes: Axes, label: str, shown: Sequence[VariantSummary], spreads: Sequence[Spread | None]
 ) -> None:
     axes.axvline(1.0, color="0.6", linewidth=1, zorder=0)
     for place, (summary, spread) in enumerate(zip(shown, spreads, strict=True)):

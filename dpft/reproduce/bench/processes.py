@@ -18,7 +18,7 @@ from dpft.config.errors import DpftError
 
 Result = dict[str, Any]
 RunJob = Callable[[Mapping[str, Any]], Result]
-OpenSession = Callable[[Mapping[str, Any]], "Session"]
+OpenSession = Callable[[Mapping[str, Any]], "WorkerProcess"]
 
 # Before what a worker says, whatever else it or a peer prints.
 MARK = "dpft-bench-result "
@@ -45,10 +45,10 @@ def run_job(job: Mapping[str, Any]) -> Result:
         The worker's result; ``status`` is ``died`` where the process left none, as when the
         system killed it for its memory.
     """
-    return Session(job).finish()
+    return WorkerProcess(job).finish()
 
 
-class Session:
+class WorkerProcess:
     """A worker in a process of its own, which for a measurement takes its steps when told to.
 
     Two sessions whose steps alternate see the same moods of a shared machine.

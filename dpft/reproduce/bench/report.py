@@ -14,8 +14,8 @@ from dpft.report.console import Console
 from dpft.reproduce.bench.catalog import MODELS
 from dpft.reproduce.bench.explain import fold
 from dpft.reproduce.bench.largest import PRECISION, Largest
-from dpft.reproduce.bench.settings import Settings
-from dpft.reproduce.bench.statistics import Spread, Summary
+from dpft.reproduce.bench.settings import BenchSettings
+from dpft.reproduce.bench.statistics import Spread, VariantSummary
 
 SCHEMA_VERSION = 2
 Cells = dict[str, str]
@@ -24,10 +24,10 @@ _FOLDED = ("parameter", "group", "uses", "form")
 
 
 def document(
-    settings: Settings,
+    settings: BenchSettings,
     facts: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
-    summaries: Sequence[Summary],
+    summaries: Sequence[VariantSummary],
 ) -> dict[str, Any]:
     """Everything about a benchmark, as JSON data: settings, machine, raw measurements, summary."""
     return _head(settings, facts) | {
@@ -39,7 +39,7 @@ def document(
 
 
 def largest_document(
-    settings: Settings, facts: Mapping[str, Any], found: Sequence[Largest]
+    settings: BenchSettings, facts: Mapping[str, Any], found: Sequence[Largest]
 ) -> dict[str, Any]:
     """The same for ``--largest-batch``."""
     head = _head(settings, facts)
@@ -47,7 +47,7 @@ def largest_document(
     return head | {"largest_batch": [asdict(one) for one in found]}
 
 
-def _head(settings: Settings, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _head(settings: BenchSettings, facts: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "command": settings.command,
@@ -63,7 +63,7 @@ def _head(settings: Settings, facts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def labels(settings: Settings, facts: Mapping[str, Any]) -> list[str]:
+def labels(settings: BenchSettings, facts: Mapping[str, Any]) -> list[str]:
     """What a number of this benchmark must be read with."""
     info = MODELS[settings.model]
     environment = facts["environment"]
@@ -83,7 +83,7 @@ def labels(settings: Settings, facts: Mapping[str, Any]) -> list[str]:
     return parts
 
 
-def cells(summary: Summary) -> Cells:
+def cells(summary: VariantSummary) -> Cells:
     """One row of the table."""
     seconds, peak = summary.seconds, summary.peak_bytes
     return {
@@ -98,11 +98,15 @@ def cells(summary: Summary) -> Cells:
     }
 
 
-def remarks(found: Sequence[Summary | Largest]) -> list[str]:
+def remarks(found: Sequence[VariantSummary | Largest]) -> list[str]:
     """What failed, and why: nothing is dropped silently."""
     return [
         f"{one.label}"
-        + (f" (measured in {one.rounds} rounds)" if isinstance(one, Summary) and one.rounds else "")
+        + (
+            f" (measured in {one.rounds} rounds)"
+            if isinstance(one, VariantSummary) and one.rounds
+            else ""
+        )
         + f": {one.message}"
         for one in found
         if one.message
@@ -120,7 +124,7 @@ def largest_cells(one: Largest, baseline: int) -> Cells:
     }
 
 
-def note(settings: Settings, load: Sequence[float] | None) -> str:
+def note(settings: BenchSettings, load: Sequence[float] | None) -> str:
     """What the table's columns mean; ``load`` are the machine's averages before the first round."""
     text = (
         "One step is forward, backward and clipping, without noise and optimizer. Medians and "

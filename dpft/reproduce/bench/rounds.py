@@ -13,10 +13,10 @@ from dpft.reproduce.bench.processes import (
     BenchError,
     OpenSession,
     Result,
-    Session,
+    WorkerProcess,
     code_fingerprint,
 )
-from dpft.reproduce.bench.settings import Settings, Variant
+from dpft.reproduce.bench.settings import BenchSettings, Variant
 from dpft.reproduce.bench.statistics import rotated
 from dpft.runs.log import Log, read_log
 
@@ -29,7 +29,7 @@ _FINAL = ("refused", "oom")
 _REMEDY = "delete that line: its round is measured again"
 
 
-class Journal:
+class ResultLog:
     """Results as lines of JSON, appended as they come.
 
     Rows of other settings, other code or another machine stay in the file and are not read.
@@ -50,7 +50,9 @@ class Journal:
             log.append(row)
 
 
-def measurement_key(settings: Settings, facts: Mapping[str, Any], code: str | None = None) -> str:
+def measurement_key(
+    settings: BenchSettings, facts: Mapping[str, Any], code: str | None = None
+) -> str:
     """What must be equal for two measurements to belong together: settings, code, machine.
 
     How many rounds does not matter: more continue fewer. ``facts`` are those of
@@ -69,7 +71,7 @@ def measurement_key(settings: Settings, facts: Mapping[str, Any], code: str | No
 
 
 def measure(
-    settings: Settings, journal: Journal, open_session: OpenSession, tell: Tell
+    settings: BenchSettings, journal: ResultLog, open_session: OpenSession, tell: Tell
 ) -> list[Row]:
     """Run the rounds that are missing.
 
@@ -125,7 +127,7 @@ def measure(
 
 
 def _one_round(
-    settings: Settings, turn: int, given_up: Mapping[str, Result], open_session: OpenSession
+    settings: BenchSettings, turn: int, given_up: Mapping[str, Result], open_session: OpenSession
 ) -> Iterator[tuple[Variant, Result | None]]:
     """Each variant as it begins, with None, and when it is measured, with its result.
 
@@ -165,18 +167,18 @@ def _one_round(
         yield base, reference.finish()
 
 
-def _by_itself(session: Session, steps: int) -> Result:
+def _by_itself(session: WorkerProcess, steps: int) -> Result:
     if session.ready():
         _take(session, steps)
     return session.finish()
 
 
-def _take(session: Session, steps: int) -> None:
+def _take(session: WorkerProcess, steps: int) -> None:
     for _ in range(steps):
         session.step()
 
 
-def _alternate(reference: Session, session: Session, steps: int) -> list[float]:
+def _alternate(reference: WorkerProcess, session: WorkerProcess, steps: int) -> list[float]:
     """Steps of both in turn; seconds of the reference's, before, between and after."""
     times: list[float] = []
     if not session.ready():
@@ -212,7 +214,7 @@ def _given_up(rounds: Any) -> dict[str, Result]:
     }
 
 
-def _check_baseline(settings: Settings, variant: Variant, result: Result) -> None:
+def _check_baseline(settings: BenchSettings, variant: Variant, result: Result) -> None:
     if variant == settings.baseline(variant) and result["status"] != "ok":
         raise BenchError(
             f"non-private training of {settings.model} itself failed ({result['message']}), and "

@@ -49,7 +49,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchSettings:
     """What is measured and how. Build it with `make`; the fields are in the order of `command`.
 
     Attributes:
@@ -94,7 +94,7 @@ class Settings:
         styles: str = DEFAULT_STYLES,
         peers: str = "",
         **typed: Any,
-    ) -> Settings:
+    ) -> BenchSettings:
         """Settings as typed: lists are separated by commas, None means the model's usual value.
 
         Raises:

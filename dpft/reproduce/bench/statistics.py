@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, TypeVar
 
-from dpft.reproduce.bench.settings import Settings
+from dpft.reproduce.bench.settings import BenchSettings
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Summary:
+class VariantSummary:
     """One variant over all rounds.
 
     Attributes:
@@ -81,7 +81,7 @@ def time_ratio(result: Mapping[str, Any], baseline: Mapping[str, Any]) -> float:
     return float(median(own / other for own, other in zip(result["seconds"], around, strict=True)))
 
 
-def summarise(settings: Settings, rows: Sequence[Mapping[str, Any]]) -> list[Summary]:
+def summarise(settings: BenchSettings, rows: Sequence[Mapping[str, Any]]) -> list[VariantSummary]:
     """One summary per variant, of measurements with ``round``, ``variant`` (label), ``result``."""
     results: dict[tuple[int, str], Mapping[str, Any]] = {
         (row["round"], row["variant"]): row["result"] for row in rows
@@ -98,7 +98,7 @@ def summarise(settings: Settings, rows: Sequence[Mapping[str, Any]]) -> list[Sum
         ]
         failures = [result for result in mine.values() if result["status"] != "ok"]
         summaries.append(
-            Summary(
+            VariantSummary(
                 label=variant.label,
                 peer=variant.peer,
                 baseline=base,

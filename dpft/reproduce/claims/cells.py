@@ -27,10 +27,10 @@ from dpft.reproduce.papers import Column, PaperError, PaperTable, Row, load
 from dpft.reproduce.papers.schema import Label, Pattern, show_label
 from dpft.reproduce.tables.cells import Cell, fill
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS
-from dpft.reproduce.tables.plan import Plan, key_of, make_plan, words_at
+from dpft.reproduce.tables.plan import TablePlan, key_of, make_plan, words_at
 from dpft.reproduce.tables.record_index import Index
 from dpft.reproduce.tables.text_table import shown_path
-from dpft.reproduce.tables.verdicts import Verdict, at_least
+from dpft.reproduce.tables.verdicts import CellVerdict, at_least
 
 Group = tuple[Sequence[Row], Sequence[Row]]
 
@@ -71,7 +71,7 @@ class Evidence:
         """A cell beside the records at a scale, which the table must have."""
         key = (id(row), column.key, scale)
         if key not in self._cells:
-            plan = Plan(table, scale, (0,), True, (column,), (row,), {}, (), ())
+            plan = TablePlan(table, scale, (0,), True, (column,), (row,), {}, (), ())
             if self._may_be_recorded(table, row, column, scale):
                 alone = replace(table, rows=(row,), columns=(column,))
                 plan = make_plan(alone, scale)
@@ -267,13 +267,13 @@ def _score(row: Row, column: Column, cell: Cell, side: Side) -> Score | None:
             runs=tuple(map(shown_path, cell.paths)),
             marks="".join(mark.letter for mark in cell.marks),
         )
-    if cell.verdict is Verdict.COPIED and side is Side.PAPER:
+    if cell.verdict is CellVerdict.COPIED and side is Side.PAPER:
         # Compared with what the paper itself took over.
         return Score(row.name, cell.printed, cell.printed_spread, copied=True)
     why = ""
-    if cell.verdict is Verdict.COPIED:
+    if cell.verdict is CellVerdict.COPIED:
         why = f"{row.name} is copied from {row.taken_from}, which no run at this scale compares to"
-    if cell.verdict is Verdict.CANNOT_RUN:
+    if cell.verdict is CellVerdict.CANNOT_RUN:
         why = row.why or f"{column.label} is no score"
     return Score(row.name, None, why=why)
 

@@ -11,7 +11,7 @@ from dpft.reproduce.bench.catalog import BASELINE
 from dpft.reproduce.bench.documents import UNTIED, BenchFile, Measured
 from dpft.reproduce.bench.statistics import Spread
 from dpft.reproduce.figures.catalog import Figure
-from dpft.reproduce.figures.content import Axis, Content, Look, Origin, Panel, Point, Series
+from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Look, Origin, Panel, Series
 from dpft.reproduce.figures.inputs import Inputs
 
 SIZES = ("tiny", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
@@ -114,14 +114,14 @@ def _by_size(
     value: Callable[[Measured, Measured], float | None],
 ) -> Panel:
     """``value`` of each style and its baseline; of several files with a style the first counts."""
-    series: dict[str, dict[int, Point]] = {}
+    series: dict[str, dict[int, FigurePoint]] = {}
     for file in files:
         x = names.index(file.model)
         for style in (style for style in figure.styles if style in file.styles):
             y = value(file.styles[style], file.baseline(style))
             if y is not None:
                 points = series.setdefault(figure.styles[style], {})
-                points.setdefault(x, Point(x, y, source=file.path.name))
+                points.setdefault(x, FigurePoint(x, y, source=file.path.name))
     return Panel(
         *(title, Axis("model", names=names), Axis(f"{title} ({unit})", from_zero=True)),
         tuple(
@@ -155,7 +155,7 @@ def number_of_groups(figure: Figure, inputs: Inputs) -> Content:
     ):
         series = [_by_place("private", file, values)]
         if level:
-            point = Point(math.nan, level, source=file.path.name)
+            point = FigurePoint(math.nan, level, source=file.path.name)
             series.append(Series("non-private", (point,), Origin.OURS, "level"))
         y = Axis(f"{title} ({unit})", from_zero=True)
         panels.append(Panel(title, axis, y, tuple(series)))
@@ -166,7 +166,7 @@ def number_of_groups(figure: Figure, inputs: Inputs) -> Content:
 def _by_place(
     label: str, file: BenchFile, values: Iterable[float | None], look: Look = "line"
 ) -> Series:
-    points = (Point(i, y, source=file.path.name) for i, y in enumerate(values) if y)
+    points = (FigurePoint(i, y, source=file.path.name) for i, y in enumerate(values) if y)
     return Series(label, tuple(points), Origin.OURS, look)
 
 

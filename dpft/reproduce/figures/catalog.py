@@ -20,7 +20,7 @@ from dpft.reproduce.papers.reader import strict_yaml
 from dpft.reproduce.papers.schema import Pattern
 
 
-class Kind(StrEnum):
+class FigureKind(StrEnum):
     """What a figure is made from; ``private`` is a run's noiseless files."""
 
     COMPUTED = "computed"
@@ -34,7 +34,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Selection(_Strict):
+class PickedCells(_Strict):
     """Rows and columns of a paper's table, or of a figure's list of runs.
 
     Attributes:
@@ -113,10 +113,10 @@ class Figure(_Strict):
     name: str
     title: str
     source: str
-    kind: Kind
+    kind: FigureKind
     build: str | None = None
     why: str = ""
-    tables: tuple[Selection, ...] = ()
+    tables: tuple[PickedCells, ...] = ()
     series: tuple[ScoreSeries, ...] = ()
     styles: Mapping[str, str] = {}
     device: int = 0
@@ -132,7 +132,7 @@ class Figure(_Strict):
     @property
     def private(self) -> bool:
         """Whether it is made without noise from training records."""
-        return self.kind is Kind.PRIVATE
+        return self.kind is FigureKind.PRIVATE
 
     @model_validator(mode="before")
     @classmethod

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from dpft.privacy.accounting import calibrate_noise
 from dpft.reproduce.figures.catalog import Figure
-from dpft.reproduce.figures.content import Axis, Content, Origin, Panel, Point, Series
+from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Origin, Panel, Series
 from dpft.reproduce.figures.inputs import Inputs
 from dpft.reproduce.figures.memory import SHAPES, backward, boundaries, each, uniform, vit
 
@@ -104,7 +104,7 @@ def memory_profile(figure: Figure, inputs: Inputs) -> Content:
         )
     }
     series = [_curve(label, range(1, len(sizes) + 1), sizes) for label, sizes in styles.items()]
-    turn = Point(len(layers) + 0.5, 0.0)
+    turn = FigurePoint(len(layers) + 0.5, 0.0)
     series.append(Series("the backward begins", (turn,), Origin.COMPUTED, "verticals"))
     panel = Panel(
         f"ViT-large-patch16-224, batch {BATCH}, float32",
@@ -118,4 +118,4 @@ def memory_profile(figure: Figure, inputs: Inputs) -> Content:
 
 
 def _curve(label: str, xs: Sequence[float], ys: Sequence[float]) -> Series:
-    return Series(label, tuple(map(Point, xs, ys)), Origin.COMPUTED)
+    return Series(label, tuple(map(FigurePoint, xs, ys)), Origin.COMPUTED)

@@ -26,7 +26,7 @@ class Origin(StrEnum):
 
 
 @dataclass(frozen=True)
-class Point:
+class FigurePoint:
     """One number.
 
     Attributes:
@@ -60,7 +60,7 @@ class Series:
     """
 
     label: str
-    points: tuple[Point, ...]
+    points: tuple[FigurePoint, ...]
     origin: Origin
     look: Look = "line"
     legend_origin: bool = False
@@ -112,7 +112,7 @@ class Panel:
         ]
 
     @property
-    def points(self) -> list[Point]:
+    def points(self) -> list[FigurePoint]:
         """Of all series."""
         return [point for one in self.series for point in one.points]
 
@@ -135,7 +135,7 @@ class Heat:
     x: Axis
     y: Axis
     label: str
-    cells: tuple[tuple[Point | None, ...], ...]
+    cells: tuple[tuple[FigurePoint | None, ...], ...]
     origin: Origin = Origin.OURS
     show_numbers: bool = True
     decimals: int = 1
@@ -153,7 +153,7 @@ class Heat:
         ]
 
     @property
-    def points(self) -> list[Point]:
+    def points(self) -> list[FigurePoint]:
         """Of all cells that have a number."""
         return [point for row in self.cells for point in row if point is not None]
 
@@ -182,7 +182,12 @@ class Content:
 
 
 def _row(
-    panel: str, series: str | float, origin: Origin, x: str | float, y: str | float, point: Point
+    panel: str,
+    series: str | float,
+    origin: Origin,
+    x: str | float,
+    y: str | float,
+    point: FigurePoint,
 ) -> CsvRow:
     error = "" if point.error is None else point.error
     return (panel, series, str(origin), x, y, error, point.label, point.marks, point.source)

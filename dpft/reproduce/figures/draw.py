@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter
 
 from dpft.reproduce.figures.catalog import Figure as Entry
-from dpft.reproduce.figures.content import Axis, Content, Heat, Origin, Panel, Point, Series
+from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
 from dpft.runs.atomic import write_atomic
 
 # Okabe and Ito's palette without its yellow, which is too light on white. It, and the brightness
@@ -171,7 +171,7 @@ def _value(axes: Axes, x: float, y: float) -> None:
     axes.annotate(f"{y:,.3g}", (x, y), (0, 6), **beside)
 
 
-def _mark_level(axes: Axes, point: Point) -> None:
+def _mark_level(axes: Axes, point: FigurePoint) -> None:
     """What is written beside a point, at the right end of a line without one."""
     where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": "right", "fontsize": 7}
     axes.annotate(point.annotation, (1, point.y), (0, 3), textcoords="offset points", **where)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dpft.reproduce.figures.catalog import Figure
 from dpft.reproduce.figures.content import Axis, Content, Heat, Origin
-from dpft.reproduce.figures.inputs import Inputs, Score, Table
+from dpft.reproduce.figures.inputs import Inputs, ScorePair, Table
 from dpft.reproduce.papers.schema import Label, show_label
 
 
@@ -70,7 +70,7 @@ def _lines(figure: Figure, label: str, values: Sequence[Label]) -> tuple[float, 
 
 
 def _axis(
-    figure: Figure, label: str, values: Sequence[Label], scores: Sequence[Score], origin: Origin
+    figure: Figure, label: str, values: Sequence[Label], scores: Sequence[ScorePair], origin: Origin
 ) -> Axis:
     """The label's values; where our runs have other rates than the printed ones, both."""
     names = [show_label(value) for value in values]

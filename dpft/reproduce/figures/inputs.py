@@ -11,17 +11,17 @@ from pathlib import Path
 from dpft.config.errors import ConfigError
 from dpft.reproduce.bench.documents import BenchFile
 from dpft.reproduce.figures.catalog import Figure
-from dpft.reproduce.figures.content import Origin, Point
+from dpft.reproduce.figures.content import FigurePoint, Origin
 from dpft.reproduce.papers.schema import Column, Label, PaperTable, Row
 from dpft.reproduce.tables.cells import Cell, fill
 from dpft.reproduce.tables.marks import Mark
 from dpft.reproduce.tables.missing import Missing, missing
-from dpft.reproduce.tables.plan import Plan, PlannedRun, empty_plan, make_plan
+from dpft.reproduce.tables.plan import PlannedRun, TablePlan, empty_plan, make_plan
 from dpft.reproduce.tables.record_index import Index
 
 
 @dataclass(frozen=True)
-class Score:
+class ScorePair:
     """A printed number and ours, in their row and column; `run` is None where nothing is run."""
 
     row: Row
@@ -43,17 +43,17 @@ class Score:
         """The printed number or ours."""
         return self.printed if origin is Origin.PRINTED else self.cell.ours
 
-    def point(self, x: float, origin: Origin, label: str = "") -> Point | None:
+    def point(self, x: float, origin: Origin, label: str = "") -> FigurePoint | None:
         """The printed number or ours at ``x``; None where there is none."""
         value = self.value(origin)
         if value is None:
             return None
         if origin is Origin.PRINTED:
-            return Point(x, value, self.cell.printed_spread, label)
+            return FigurePoint(x, value, self.cell.printed_spread, label)
         # A number without a deviation is no news in a figure.
         marks = "".join(mark.letter for mark in self.cell.marks if mark is not Mark.NO_SPREAD)
         source = "; ".join(path.name for path in self.cell.paths)
-        return Point(x, value, self.cell.deviation, label, marks, source)
+        return FigurePoint(x, value, self.cell.deviation, label, marks, source)
 
 
 @dataclass(frozen=True)
@@ -66,20 +66,20 @@ class Table:
     """
 
     printed: PaperTable
-    plan: Plan | None
+    plan: TablePlan | None
     index: Index
     is_list: bool = False
 
     @cached_property
-    def scores(self) -> tuple[Score, ...]:
+    def scores(self) -> tuple[ScorePair, ...]:
         """Every printed cell, with ours and its run where the scale has them."""
         without_runs = empty_plan(self.printed, "paper")
-        scores: dict[tuple[object, ...], Score] = {}
+        scores: dict[tuple[object, ...], ScorePair] = {}
         for plan in filter(None, (without_runs, self.plan)):
             for i, row in enumerate(fill(plan, self.index).rows):
                 for j, (column, cell) in enumerate(zip(plan.columns, row.cells, strict=True)):
                     key = (*row.row.labels.values(), column.key)
-                    scores[key] = Score(row.row, column, cell, plan.runs.get((i, j)))
+                    scores[key] = ScorePair(row.row, column, cell, plan.runs.get((i, j)))
         return tuple(scores.values())
 
 
@@ -101,7 +101,7 @@ class Inputs:
     progress: Callable[[int, int], None] = lambda done, total: None
 
     @property
-    def scores(self) -> Iterator[Score]:
+    def scores(self) -> Iterator[ScorePair]:
         """Of all tables."""
         return (score for table in self.tables for score in table.scores)
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce.figures.catalog import Figure
-from dpft.reproduce.figures.content import Axis, Content, Heat, Origin, Panel, Point, Series
+from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
 from dpft.reproduce.figures.inputs import Inputs
 from dpft.reproduce.papers.schema import show_label
 from dpft.runs.errors import RunError
@@ -77,7 +77,9 @@ def norms_by_layer(figure: Figure, inputs: Inputs) -> Content:
         Heat(
             *(f"step {one.step + 1}", Axis("layer, input to output"), Axis("record")),
             label="gradient norm",
-            cells=tuple(tuple(map(Point, range(len(row)), row)) for row in one.values[:EXAMPLES]),
+            cells=tuple(
+                tuple(map(FigurePoint, range(len(row)), row)) for row in one.values[:EXAMPLES]
+            ),
             show_numbers=False,
             limits=(0.0, highest),
         )
@@ -100,14 +102,14 @@ def _course(recorded: Sequence[Norms]) -> tuple[Heat, Panel]:
         *("median over records", Axis("layer, input to output")),
         Axis("step", names=tuple(str(one.step + 1) for one, _ in shown)),
         label="gradient norm",
-        cells=tuple(tuple(map(Point, range(len(row)), row)) for _, row in shown),
+        cells=tuple(tuple(map(FigurePoint, range(len(row)), row)) for _, row in shown),
         show_numbers=False,
     )
     series = [
         Series(
             group,
             tuple(
-                Point(one.step + 1, row[groups.index(group)])
+                FigurePoint(one.step + 1, row[groups.index(group)])
                 for one, row in zip(recorded, medians, strict=True)
             ),
             Origin.OURS,
@@ -152,8 +154,8 @@ def _histogram(group: str, step: int, values: Sequence[float]) -> Panel:
     import numpy as np
 
     counts, edges = np.histogram(values, bins=_BINS)
-    outline = tuple(map(Point, edges.tolist(), [*counts.astype(float).tolist(), 0.0]))
-    marked = tuple(Point(float(np.quantile(values, q)), 0.0) for q in QUANTILES)
+    outline = tuple(map(FigurePoint, edges.tolist(), [*counts.astype(float).tolist(), 0.0]))
+    marked = tuple(FigurePoint(float(np.quantile(values, q)), 0.0) for q in QUANTILES)
     name = f"quantiles {', '.join(f'{q:.0%}' for q in QUANTILES)}"
     return Panel(
         *(f"{group}, step {step + 1}", Axis("gradient norm"), Axis("records", from_zero=True)),
@@ -178,7 +180,7 @@ def signal_to_noise(figure: Figure, inputs: Inputs) -> Content:
             if ratio is not None:
                 folders.append(folder)
                 points.append(
-                    Point(ratio, value, marks="".join(m.letter for m in score.cell.marks))
+                    FigurePoint(ratio, value, marks="".join(m.letter for m in score.cell.marks))
                 )
         if points:
             name = f"batches of {show_label(score.label('batch size'))}"
@@ -252,10 +254,12 @@ def _losses(path: Path) -> list[tuple[float, float]]:
         ) from error
 
 
-def _smoothed(losses: Sequence[tuple[float, float]]) -> tuple[Point, ...]:
+def _smoothed(losses: Sequence[tuple[float, float]]) -> tuple[FigurePoint, ...]:
     """Each loss as the mean of the last `_SMOOTHED` ones, at its time."""
     windows = (losses[max(0, i - _SMOOTHED + 1) : i + 1] for i in range(len(losses)))
-    return tuple(Point(window[-1][0], fmean(loss for _, loss in window)) for window in windows)
+    return tuple(
+        FigurePoint(window[-1][0], fmean(loss for _, loss in window)) for window in windows
+    )
 
 
 def _described(folder: Path) -> str:

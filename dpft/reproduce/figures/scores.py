@@ -8,8 +8,8 @@ from statistics import fmean
 
 from dpft.reproduce.figures.benchmarks import time_by_style
 from dpft.reproduce.figures.catalog import Figure, ScoreSeries
-from dpft.reproduce.figures.content import Axis, Content, Origin, Panel, Point, Series
-from dpft.reproduce.figures.inputs import Inputs, Score
+from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Origin, Panel, Series
+from dpft.reproduce.figures.inputs import Inputs, ScorePair
 from dpft.reproduce.figures.memory import SHAPES, relative_peak
 from dpft.reproduce.papers.schema import Label, show_label
 
@@ -38,7 +38,7 @@ def scores(figure: Figure, inputs: Inputs) -> Content:
 
 
 def _series(asked: ScoreSeries, origin: Origin, inputs: Inputs) -> list[Series]:
-    by_label: dict[str, list[Point]] = {}
+    by_label: dict[str, list[FigurePoint]] = {}
     for score in inputs.scores:
         if score.column.key != asked.column or not score.row.matches(asked.where):
             continue
@@ -57,7 +57,7 @@ def _series(asked: ScoreSeries, origin: Origin, inputs: Inputs) -> list[Series]:
     ]
 
 
-def _text(template: str, score: Score, origin: Origin = Origin.PRINTED) -> str:
+def _text(template: str, score: ScorePair, origin: Origin = Origin.PRINTED) -> str:
     """The labels of its row in a template; beside a point of ours, the model that ran."""
     labels = {name: show_label(value) for name, value in score.row.labels.items()}
     if origin is Origin.OURS and score.run is not None:
@@ -65,7 +65,7 @@ def _text(template: str, score: Score, origin: Origin = Origin.PRINTED) -> str:
     return template.format_map(labels)
 
 
-def _position(x: str, score: Score, origin: Origin, inputs: Inputs) -> float | None:
+def _position(x: str, score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
     if x in POSITIONS:
         return POSITIONS[x](score, origin, inputs)
     return _number(score.label(x))
@@ -75,7 +75,7 @@ def _number(value: Label) -> float | None:
     return float(value) if isinstance(value, int | float) and not math.isnan(value) else None
 
 
-def parameters(score: Score, origin: Origin, inputs: Inputs) -> float | None:
+def parameters(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
     """Millions outside the embeddings: of the paper's model, or of the one that ran for it."""
     if origin is Origin.PRINTED:
         # As printed: RoBERTa-base, GPT-2-medium.
@@ -98,14 +98,14 @@ def non_embedding(model: str) -> float | None:
     return blocks * (12 * d * d + 13 * d) / 1e6
 
 
-def epochs(score: Score, origin: Origin, inputs: Inputs) -> float | None:
+def epochs(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
     """Epochs of the run; of a printed point those of its row."""
     if origin is Origin.PRINTED:
         return _number(score.label("epochs"))
     return None if score.run is None else score.run.run.optim.epochs
 
 
-def minutes(score: Score, origin: Origin, inputs: Inputs) -> float | None:
+def minutes(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
     """Minutes of training, as recorded, mean over seeds; of printed points nothing is known."""
     if origin is Origin.PRINTED or not score.cell.paths:
         return None
@@ -115,24 +115,24 @@ def minutes(score: Score, origin: Origin, inputs: Inputs) -> float | None:
     return fmean(seconds) / 60
 
 
-def untrained(score: Score, origin: Origin, inputs: Inputs) -> float | None:
+def untrained(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
     """Our accuracy of the same label words before training."""
     wanted = {"words": (score.label("words"),), "training": ("zero-shot",)}
     return next((one.cell.ours for one in inputs.scores if one.row.matches(wanted)), None)
 
 
-def printed_peak(score: Score, origin: Origin, inputs: Inputs) -> float | None:
+def printed_peak(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
     """The peak memory that is printed in the same row."""
     return _number(score.row.printed.get("peak_memory_gb"))
 
 
-def counted_peak(score: Score, origin: Origin, inputs: Inputs) -> float | None:
+def counted_peak(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
     """The peak by Fact 6.1 of the paper's model, relative to training without privacy."""
     labels = (score.label(name) for name in ("model", "clipping", "groups"))
     return relative_peak(*map(show_label, labels))
 
 
-POSITIONS: Mapping[str, Callable[[Score, Origin, Inputs], float | None]] = {
+POSITIONS: Mapping[str, Callable[[ScorePair, Origin, Inputs], float | None]] = {
     position.__name__: position
     for position in (parameters, epochs, minutes, untrained, printed_peak, counted_peak)
 }
@@ -167,7 +167,7 @@ def styles_side_by_side(figure: Figure, inputs: Inputs) -> Content:
         if any(points := [score.point(i, origin) for i, score in enumerate(listed)])
     ]
     peaks = [counted_peak(score, Origin.PRINTED, inputs) for score in listed]
-    counted = tuple(Point(i, peak) for i, peak in enumerate(peaks) if peak is not None)
+    counted = tuple(FigurePoint(i, peak) for i, peak in enumerate(peaks) if peak is not None)
     panels = [
         Panel("accuracy, CIFAR-100, ε = 2", axis, Axis("accuracy (%)"), tuple(series)),
         Panel(

@@ -7,16 +7,16 @@ order, every system's reply to it beside the human one, and rate each from 1 to 
 from dpft.reproduce.study.design import REFERENCE, Item, Study, System, design
 from dpft.reproduce.study.ratings import Rating, Ratings, read_ratings
 from dpft.reproduce.study.sheet import Key, read_key, write_study
-from dpft.reproduce.study.statistics import Summary, summarise
+from dpft.reproduce.study.statistics import RatingSummary, summarise
 
 __all__ = [
     "REFERENCE",
     "Item",
     "Key",
     "Rating",
+    "RatingSummary",
     "Ratings",
     "Study",
-    "Summary",
     "System",
     "design",
     "read_key",

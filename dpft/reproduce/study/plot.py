@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from dpft.reproduce.study.design import REFERENCE
 from dpft.reproduce.study.sheet import SCALE
-from dpft.reproduce.study.statistics import Summary
+from dpft.reproduce.study.statistics import RatingSummary
 
 _STYLE: dict[Any, Any] = {
     **{"font.size": 9, "svg.hashsalt": "dpft"},
@@ -19,7 +19,7 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def plot(summaries: Sequence[Summary], title: str, path: Path) -> list[Path]:
+def plot(summaries: Sequence[RatingSummary], title: str, path: Path) -> list[Path]:
     """Points for means, thick lines for asymptotic intervals, thin ones for clustered intervals.
 
     Args:

@@ -16,7 +16,7 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Summary:
+class RatingSummary:
     """Ratings of one system.
 
     Attributes:
@@ -37,7 +37,7 @@ class Summary:
     clustered: Interval | None = None
 
 
-def summarise(ratings: Sequence[Rating], key: Key) -> list[Summary]:
+def summarise(ratings: Sequence[Rating], key: Key) -> list[RatingSummary]:
     """One summary for each system, in the key's order.
 
     A reply that several systems wrote counts for each of them.
@@ -49,19 +49,19 @@ def summarise(ratings: Sequence[Rating], key: Key) -> list[Summary]:
     return [summary(system, by_rater) for system, by_rater in by_system.items()]
 
 
-def summary(system: str, by_rater: Mapping[str, Sequence[int]]) -> Summary:
+def summary(system: str, by_rater: Mapping[str, Sequence[int]]) -> RatingSummary:
     """Mean and intervals of one system's ratings, which come by rater."""
     values = [value for ratings in by_rater.values() for value in ratings]
     n, raters = len(values), len(by_rater)
     if not n:
-        return Summary(system, 0, 0)
+        return RatingSummary(system, 0, 0)
     mean = sum(values) / n
     if n == 1:
-        return Summary(system, n, raters, mean)
+        return RatingSummary(system, n, raters, mean)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
     by_raters = clustered(mean, list(by_rater.values())) if raters > 1 else None
     interval = asymptotic(mean, deviation, n)
-    return Summary(system, n, raters, mean, deviation, interval, by_raters)
+    return RatingSummary(system, n, raters, mean, deviation, interval, by_raters)
 
 
 def asymptotic(mean: float, deviation: float, n: int) -> Interval:

@@ -14,9 +14,9 @@ from dpft.reproduce.tables.agreement import Agreement, agreement
 from dpft.reproduce.tables.epsilons import EpsilonCell
 from dpft.reproduce.tables.marks import NOT_THE_PAPERS, Mark, marks_of
 from dpft.reproduce.tables.matching import scored_with
-from dpft.reproduce.tables.plan import Plan, PlannedRun
+from dpft.reproduce.tables.plan import PlannedRun, TablePlan
 from dpft.reproduce.tables.record_index import Answers, Index, IndexedRun
-from dpft.reproduce.tables.verdicts import Verdict, bounded, compare, too_wide
+from dpft.reproduce.tables.verdicts import CellVerdict, bounded, compare, too_wide
 from dpft.runs.lineage import begun_with, names_apart
 
 
@@ -51,7 +51,7 @@ class Cell:
     deviation: float | None
     found: int
     wanted: int
-    verdict: Verdict
+    verdict: CellVerdict
     unexplained: float | None = None
     marks: tuple[Mark, ...] = ()
     paths: tuple[Path, ...] = ()
@@ -107,7 +107,7 @@ class Filled:
         unlike: cells whose seeds were not made or scored alike.
     """
 
-    plan: Plan
+    plan: TablePlan
     rows: tuple[FilledRow, ...]
     agreement: tuple[Agreement, ...]
     remarks: tuple[str, ...]
@@ -141,7 +141,7 @@ class Filled:
 
 
 def fill(
-    plan: Plan, index: Index, epsilons: Sequence[tuple[EpsilonCell, ...]] | None = None
+    plan: TablePlan, index: Index, epsilons: Sequence[tuple[EpsilonCell, ...]] | None = None
 ) -> Filled:
     """Put what was recorded into the plan's cells, and beside each row its printed epsilons."""
     records = {
@@ -166,7 +166,9 @@ def fill(
     )
 
 
-def chosen(planned: PlannedRun, plan: Plan, index: Index, column: Column) -> dict[int, IndexedRun]:
+def chosen(
+    planned: PlannedRun, plan: TablePlan, index: Index, column: Column
+) -> dict[int, IndexedRun]:
     """One record for each seed that has the column's score.
 
     Of several one of the paper's own data and the scale's own model, then the one of exactly these
@@ -197,7 +199,7 @@ def _same_weights(found: IndexedRun, planned: PlannedRun, column: Column) -> boo
     )
 
 
-def _cell(plan: Plan, i: int, j: int, records: Sequence[IndexedRun]) -> Cell:
+def _cell(plan: TablePlan, i: int, j: int, records: Sequence[IndexedRun]) -> Cell:
     row, column = plan.rows[i], plan.columns[j]
     printed = row.printed.get(column.key)
     planned = plan.runs.get((i, j))
@@ -237,7 +239,7 @@ def _cell(plan: Plan, i: int, j: int, records: Sequence[IndexedRun]) -> Cell:
         cell.deviation, number, cell.printed_spread, column.decimals
     ):
         marks.add(Mark.WIDE)
-    verdict = Verdict.TREND
+    verdict = CellVerdict.TREND
     if not marks & {*NOT_THE_PAPERS, Mark.BASELINE}:
         verdict = compare(printed, cell.ours, cell.spread, column.decimals)
         if cell.spread is None:
@@ -249,12 +251,12 @@ def _begun(records: Iterable[IndexedRun]) -> frozenset[tuple[str, str]]:
     return frozenset[tuple[str, str]]().union(*(begun_with(one.record) for one in records))
 
 
-def _without_run(row: Row, column: Column) -> Verdict:
+def _without_run(row: Row, column: Column) -> CellVerdict:
     if row.printed.get(column.key) is None:
-        return Verdict.NOT_PRINTED
+        return CellVerdict.NOT_PRINTED
     if row.run is None:
-        return Verdict.CANNOT_RUN if row.taken_from is None else Verdict.COPIED
-    return Verdict.NOT_RUN if column.metrics else Verdict.CANNOT_RUN
+        return CellVerdict.CANNOT_RUN if row.taken_from is None else CellVerdict.COPIED
+    return CellVerdict.NOT_RUN if column.metrics else CellVerdict.CANNOT_RUN
 
 
 def _unlike(row: Row, column: Column, found: Sequence[IndexedRun]) -> str:
@@ -276,7 +278,7 @@ def _data(record: Mapping[str, Any]) -> tuple[object, ...]:
     return dataset.get("source"), *sorted(dataset.get("counts", {}).items())
 
 
-def _without_metric(plan: Plan, index: Index) -> list[str]:
+def _without_metric(plan: TablePlan, index: Index) -> list[str]:
     """Finished runs that lack a column's metric: training them again would not help."""
     remarks: dict[str, None] = {}
     for (_, j), planned in plan.runs.items():

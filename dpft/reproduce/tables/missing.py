@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpft.reproduce.tables.cells import chosen
-from dpft.reproduce.tables.plan import Plan, PlannedRun
+from dpft.reproduce.tables.plan import PlannedRun, TablePlan
 from dpft.reproduce.tables.record_index import Index
 
 
@@ -29,7 +29,7 @@ class Missing:
         return f"dpft train {self.line}"
 
 
-def missing(plan: Plan, index: Index) -> list[Missing]:
+def missing(plan: TablePlan, index: Index) -> list[Missing]:
     """What lacks, each run and seed once, in the order of the rows.
 
     Where any seed counts, as many are named as are still wanted. A run that is finished and lacks a

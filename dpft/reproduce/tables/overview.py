@@ -12,20 +12,20 @@ from dpft.reproduce.tables.record_index import Index
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """A table, and by scale how many cells have a number of how many that could."""
 
     table: PaperTable
     numbers: dict[str, tuple[int, int]]
 
 
-def overview(tables: Sequence[PaperTable], index: Index) -> list[Entry]:
+def overview(tables: Sequence[PaperTable], index: Index) -> list[TableEntry]:
     """Count cells; a table none of whose tasks has a record is not composed."""
     entries = []
     for table in tables:
         scales = [scale for scale in SCALES if scale == "paper" or table.laptop is not None]
         counted = {scale: _numbers(table, scale, index) for scale in scales}
-        entries.append(Entry(table, counted))
+        entries.append(TableEntry(table, counted))
     return entries
 
 

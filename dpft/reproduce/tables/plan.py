@@ -60,7 +60,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TablePlan:
     """What a table asks for at a scale, whose columns and rows it has.
 
     Attributes:
@@ -131,13 +131,13 @@ def _own_words(table: PaperTable, column: Column, row: Row, scale: str) -> tuple
     return tuple(w for word in own for w in swap.get(word, (word,)))
 
 
-def empty_plan(table: PaperTable, scale: str) -> Plan:
+def empty_plan(table: PaperTable, scale: str) -> TablePlan:
     """Columns and rows of a scale, with seed 0 and without runs."""
     laptop = table.laptop if scale == "laptop" else None
     columns = tuple(c for c in table.columns if laptop is None or c.at_laptop)
     skipped = tuple(row for row in table.rows if laptop is not None and laptop.skips(row))
     rows = tuple(row for row in table.rows if row not in skipped)
-    return Plan(table, scale, (0,), True, columns, rows, {}, skipped, ())
+    return TablePlan(table, scale, (0,), True, columns, rows, {}, skipped, ())
 
 
 def make_plan(
@@ -145,7 +145,7 @@ def make_plan(
     scale: str = "paper",
     seeds: Sequence[int] | None = None,
     extra: Sequence[str] = (),
-) -> Plan:
+) -> TablePlan:
     """Compose and check what a table needs.
 
     Args:

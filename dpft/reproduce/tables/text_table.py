@@ -14,7 +14,7 @@ from dpft.reproduce.tables.cells import Cell, Filled, FilledRow
 from dpft.reproduce.tables.epsilons import NAMES, WITHIN, EpsilonCell
 from dpft.reproduce.tables.marks import Mark
 from dpft.reproduce.tables.plan import key_of
-from dpft.reproduce.tables.verdicts import Verdict
+from dpft.reproduce.tables.verdicts import CellVerdict
 
 # Of no experiment, by the schema; and where a machine keeps the data.
 _BESIDE = names_with(Run, Effect.PLACE, Effect.EXECUTION)
@@ -22,7 +22,7 @@ _DATA = "task.data_dir"
 
 
 @dataclass(frozen=True)
-class Line:
+class CellLine:
     """A line of a cell.
 
     Attributes:
@@ -40,7 +40,7 @@ class Line:
 class TextCell:
     """A cell's lines; ``short``: they are written as one."""
 
-    parts: tuple[Line, ...]
+    parts: tuple[CellLine, ...]
     short: bool = False
 
     @property
@@ -90,24 +90,24 @@ def as_text_table(filled: Filled) -> TextTable:
 
 def _cell(cell: Cell, column: Column) -> TextCell:
     """What is printed; ours, as mean, deviation and seeds; difference, verdict and marks."""
-    parts = [Line(_printed(cell, column), "printed")]
+    parts = [CellLine(_printed(cell, column), "printed")]
     if cell.ours is not None:
         paths = ", ".join(map(shown_path, cell.paths))
-        parts.append(Line(_ours(cell, cell.ours, column), "ours", paths))
-    if cell.verdict is not Verdict.NOT_PRINTED:
+        parts.append(CellLine(_ours(cell, cell.ours, column), "ours", paths))
+    if cell.verdict is not CellVerdict.NOT_PRINTED:
         difference = "" if cell.difference is None else f"{cell.difference:+.{column.decimals}f}"
         letters = "".join(mark.letter for mark in cell.marks)
         text = " ".join(filter(None, (difference, cell.verdict.sign, letters)))
         said = "; ".join([str(cell.verdict), *(mark.meaning for mark in cell.marks)])
-        parts.append(Line(text, _kind(cell, column), said))
+        parts.append(CellLine(text, _kind(cell, column), said))
     return TextCell(tuple(parts), short=cell.ours is None)
 
 
 def _kind(cell: Cell, column: Column) -> str:
-    if cell.verdict in (Verdict.MATCHES, Verdict.TREND):
+    if cell.verdict in (CellVerdict.MATCHES, CellVerdict.TREND):
         return str(cell.verdict)
-    if cell.verdict in (Verdict.ABOVE, Verdict.BELOW):
-        better = (cell.verdict is Verdict.ABOVE) == column.higher_is_better
+    if cell.verdict in (CellVerdict.ABOVE, CellVerdict.BELOW):
+        better = (cell.verdict is CellVerdict.ABOVE) == column.higher_is_better
         return "better" if better else "worse"
     return "quiet"
 
@@ -160,12 +160,12 @@ def _epsilon_cell(row: FilledRow, accountant: str) -> TextCell:
     return TextCell(tuple(map(_epsilon_line, cells)))
 
 
-def _epsilon_line(cell: EpsilonCell) -> Line:
+def _epsilon_line(cell: EpsilonCell) -> CellLine:
     """``2.68 / 2.66 =``: printed, ours, and whether it is reproduced; columns where they differ."""
     value = "none" if cell.ours is None else f"{cell.ours:.3f}"
     text = f"{cell.printed:g} / {value} {'=' if cell.within else '≠'}"
     columns = ", ".join(cell.columns)
-    return Line(f"{columns}: {text}" if columns else text, "quiet" if cell.within else "worse")
+    return CellLine(f"{columns}: {text}" if columns else text, "quiet" if cell.within else "worse")
 
 
 def shown_path(path: Path) -> str:
@@ -184,7 +184,7 @@ def footnotes(filled: Filled) -> list[tuple[str, str]]:
     if extra := shown_extra(filled):
         notes.append(("Overrides beside the table's", extra))
     notes += [("Cells", "printed; ours, mean ± deviation (seeds); difference and verdict")]
-    verdicts = [v for v in Verdict if any(c.verdict is v for c in filled.cells)]
+    verdicts = [v for v in CellVerdict if any(c.verdict is v for c in filled.cells)]
     notes.append(("Verdicts", "; ".join(f"{v.sign} {v}: {v.meaning}" for v in verdicts)))
     marks = [m for m in Mark if any(m in c.marks for c in filled.cells)]
     if marks:

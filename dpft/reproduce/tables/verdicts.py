@@ -35,7 +35,7 @@ RELATIVE = 0.01
 CAP = 0.05
 
 
-class Verdict(StrEnum):
+class CellVerdict(StrEnum):
     """See the module's text. Its sign tells it without colour; its meaning is for a legend."""
 
     sign: str
@@ -108,10 +108,10 @@ def tolerance(printed: float, spread: float | None, decimals: int) -> float:
     return float(allowed + 0.5 * 10.0**-decimals)
 
 
-def compare(printed: float, ours: float, spread: float | None, decimals: int) -> Verdict:
+def compare(printed: float, ours: float, spread: float | None, decimals: int) -> CellVerdict:
     """The verdict on a number of the paper's own setting."""
     difference = ours - printed
     # Of two numbers at the edge, binary rounding must not decide.
     if abs(difference) <= tolerance(printed, spread, decimals) * (1 + 1e-9):
-        return Verdict.MATCHES
-    return Verdict.ABOVE if difference > 0 else Verdict.BELOW
+        return CellVerdict.MATCHES
+    return CellVerdict.ABOVE if difference > 0 else CellVerdict.BELOW

@@ -101,7 +101,7 @@ def meteor(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> f
 
     def score(patience: float) -> float:
         timeout_s = patience * (300 + 0.5 * len(predictions))
-        with java.Conversation(args, max_heap_mb=2048, timeout_s=timeout_s) as program:
+        with java.JavaProcess(args, max_heap_mb=2048, timeout_s=timeout_s) as program:
             statistics = []
             for prediction, refs in zip(predictions, references, strict=True):
                 hypothesis = prediction.replace("|||", "").replace("  ", " ")

@@ -112,7 +112,7 @@ def run(args: Sequence[str], text: str, *, max_heap_mb: int, timeout_s: float) -
     return done.stdout.decode("utf-8")
 
 
-class Conversation(Closing):
+class JavaProcess(Closing):
     """A Java program that answers lines with lines. A context manager: leaving it ends the program.
 
     Args:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # tasks import this module, and their settings are checked be
     import torch
     from torch import Tensor, nn
 
-    from dpft.parallel.cohort import Cohort
+    from dpft.parallel.cohort import TrainingCohort
 
 
 class Example(Protocol):
@@ -153,7 +153,7 @@ class Objective(Losses, Protocol):
         settings: Decode,
         seed: int,
         advance: Callable[[int], None],
-        cohort: Cohort | None = None,
+        cohort: TrainingCohort | None = None,
     ) -> list[Prediction]:
         """Answer every instance, in order.
 

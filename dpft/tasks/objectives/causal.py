@@ -24,7 +24,7 @@ from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.objectives.tokens import around, ids_behind, joins, token_ids
 
 if TYPE_CHECKING:
-    from dpft.parallel.cohort import Cohort
+    from dpft.parallel.cohort import TrainingCohort
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class Causal:
         settings: Decode,
         seed: int,
         advance: Callable[[int], None],
-        cohort: Cohort | None = None,
+        cohort: TrainingCohort | None = None,
     ) -> list[Prediction]:
         prompts = self.prompts([instance.record for instance in instances], settings)
         ids = [prompt for prompt, _ in prompts]
@@ -227,7 +227,7 @@ class Causal:
         model: nn.Module,
         instances: Sequence[Instance],
         batch_size: int,
-        cohort: Cohort | None = None,
+        cohort: TrainingCohort | None = None,
     ) -> list[tuple[float, int]]:
         """Negative log-likelihood of each first reference, and its number of tokens."""
         device = next(model.parameters()).device

@@ -17,7 +17,7 @@ from dpft.tasks.objectives.dealing import answered
 from dpft.tasks.objectives.evaluation import evaluating, longest_first
 
 if TYPE_CHECKING:
-    from dpft.parallel.cohort import Cohort
+    from dpft.parallel.cohort import TrainingCohort
 
 
 class Choice(Objective):
@@ -45,7 +45,7 @@ class Choice(Objective):
         settings: Decode,
         seed: int,
         advance: Callable[[int], None],
-        cohort: Cohort | None = None,
+        cohort: TrainingCohort | None = None,
     ) -> list[Prediction]:
         """The most likely class of each instance, in order; of equal ones the first.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dpft.parallel.cohort import together
 
 if TYPE_CHECKING:
-    from dpft.parallel.cohort import Cohort
+    from dpft.parallel.cohort import TrainingCohort
 
 B = TypeVar("B")
 A = TypeVar("A")
@@ -19,7 +19,7 @@ _ROUND = 4
 
 
 def answered(
-    batches: Sequence[B], answer: Callable[[B], list[A]], cohort: Cohort | None
+    batches: Sequence[B], answer: Callable[[B], list[A]], cohort: TrainingCohort | None
 ) -> Iterator[tuple[B, list[A]]]:
     """Each batch with its answers, in order and on every rank; a batch is computed by one of them.
 

@@ -22,7 +22,7 @@ from dpft.tasks.objectives.evaluation import evaluating
 if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer
 
-    from dpft.parallel.cohort import Cohort
+    from dpft.parallel.cohort import TrainingCohort
 
 # Prompts end in the end token, which is the padding token too; where a batch needs no padding,
 # transformers takes that for a forgotten attention mask. The mask is always passed.
@@ -56,7 +56,7 @@ def decode(
     settings: Decode,
     seed: int,
     advance: Callable[[int], None] = lambda count: None,
-    cohort: Cohort | None = None,
+    cohort: TrainingCohort | None = None,
     streamer: BaseStreamer | None = None,
 ) -> list[Written]:
     """One generated text for each prompt, in the prompts' order.

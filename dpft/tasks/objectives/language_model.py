@@ -14,7 +14,7 @@ from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.objectives.tokens import token_ids
 
 if TYPE_CHECKING:
-    from dpft.parallel.cohort import Cohort
+    from dpft.parallel.cohort import TrainingCohort
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class LanguageModel(Causal):
         settings: Decode,
         seed: int,
         advance: Callable[[int], None],
-        cohort: Cohort | None = None,
+        cohort: TrainingCohort | None = None,
     ) -> list[Prediction]:
         likelihoods = self.likelihoods(model, instances, settings.batch_size, cohort)
         advance(len(instances))

@@ -22,7 +22,7 @@ OVERLAP = 8
 
 
 @dataclass(frozen=True)
-class Figure:
+class QualityNumber:
     """A number of the synthetic records, and the same of something real to read it beside.
 
     Attributes:
@@ -42,7 +42,9 @@ class Figure:
     real_covered: Coverage | None = None
 
 
-def shapes(synthetic: Sequence[str], real: Sequence[str], real_covered: Coverage) -> list[Figure]:
+def shapes(
+    synthetic: Sequence[str], real: Sequence[str], real_covered: Coverage
+) -> list[QualityNumber]:
     """Lengths and variety; of the real texts as many are taken, since variety falls with them.
 
     How many records repeat another is told of all synthetic ones too, whatever real ones there are.
@@ -53,14 +55,16 @@ def shapes(synthetic: Sequence[str], real: Sequence[str], real_covered: Coverage
     few = [words(text) for text in chosen(synthetic, size)]
     said = f"{len(theirs):,} held-out records"
 
-    def both(name: str, number: Callable[[list[list[str]]], float | None], equal: bool) -> Figure:
+    def both(
+        name: str, number: Callable[[list[list[str]]], float | None], equal: bool
+    ) -> QualityNumber:
         own = number(few if equal else ours)
         if not theirs:
-            return Figure(name, own, "covered")
-        return Figure(name, own, "covered", number(theirs), said, real_covered)
+            return QualityNumber(name, own, "covered")
+        return QualityNumber(name, own, "covered", number(theirs), said, real_covered)
 
     repeat = "records that repeat another"
-    whole = [Figure(repeat, _repeated(ours), "covered")] if size < len(ours) else []
+    whole = [QualityNumber(repeat, _repeated(ours), "covered")] if size < len(ours) else []
     return [
         both("words in a record, mean", lambda t: fmean(map(len, t)), False),
         both("words in a record, median", lambda t: float(median(map(len, t))), False),
@@ -76,7 +80,7 @@ def nearness(
     real: Sequence[str],
     encode: Callable[[Sequence[str]], Vectors],
     covered: Coverage,
-) -> Figure:
+) -> QualityNumber:
     """Distance of the texts' vectors; beside it that of two halves of the real ones.
 
     Args:
@@ -88,7 +92,7 @@ def nearness(
     # Shuffled, since a file that is sorted would make its own halves look far apart.
     theirs = encode(chosen(random.Random("dpft halves").sample(list(real), len(real)), MOST))
     half = len(theirs) // 2
-    return Figure(
+    return QualityNumber(
         "distance of meaning (MMD, 0: none)",
         mmd(encode(chosen(synthetic, MOST)), theirs),
         covered,
@@ -100,7 +104,7 @@ def nearness(
 
 def overlaps(
     synthetic: Sequence[str], held_out: Sequence[str], training: Iterable[str], n: int = OVERLAP
-) -> list[Figure]:
+) -> list[QualityNumber]:
     """What of the texts stands in training records; beside it what of held-out records does.
 
     Texts of one kind share phrases: only what exceeds the second number hints at copies.
@@ -116,7 +120,7 @@ def overlaps(
     )
     said, of = ("held-out records", "training") if held_out else ("", None)
     return [
-        Figure(name, own, "training", other, said, of)  # type: ignore[arg-type]
+        QualityNumber(name, own, "training", other, said, of)  # type: ignore[arg-type]
         for name, own, other in zip(names, ours, theirs, strict=True)
     ]
 
@@ -128,7 +132,7 @@ def downstream(
     split: str,
     covered: Coverage,
     real_covered: Coverage,
-) -> list[Figure]:
+) -> list[QualityNumber]:
     """Scores on real records of a model that was trained on synthetic ones, beside another's.
 
     Args:
@@ -140,7 +144,7 @@ def downstream(
         real_covered: by what the second model's scores are.
     """
     return [
-        Figure(
+        QualityNumber(
             f"{name} on {split}, trained on them",
             value,
             covered,

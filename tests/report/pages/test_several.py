@@ -16,7 +16,7 @@ from dpft.sweep.arguments import ParsedOverrides
 from dpft.sweep.find import find
 from dpft.sweep.folder import folder_of
 from dpft.sweep.journal import Event, Journal
-from dpft.sweep.points import Plan, Point
+from dpft.sweep.points import SweepPlan, SweepPoint
 from tests.report.pages.example import (
     LOSSES,
     Page,
@@ -157,10 +157,14 @@ def test_a_sweep_shows_every_point(tmp_path):
     folder = folder_of(tmp_path / "runs", "mine")
     folder.path.mkdir(parents=True)
     points = [
-        Point(("task=e2e", f"optim.lr={lr}"), f"hash-{lr}", tmp_path / "runs" / f"lr-{lr}", True)
+        SweepPoint(
+            ("task=e2e", f"optim.lr={lr}"), f"hash-{lr}", tmp_path / "runs" / f"lr-{lr}", True
+        )
         for lr in (1, 2, 3, 4)
     ]
-    folder.describe(ParsedOverrides(("optim.lr=1,2,3,4",)), (), Plan(tuple(points), 0, tmp_path))
+    folder.describe(
+        ParsedOverrides(("optim.lr=1,2,3,4",)), (), SweepPlan(tuple(points), 0, tmp_path)
+    )
     a_run(points[0].path, record(0.4, config_hash="hash-1"))
     (points[0].path / "DONE").write_text(marked(points[0].path, "hash-1").spelled())
     ledger(points[1].path, steps=2)

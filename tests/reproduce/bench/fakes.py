@@ -1,6 +1,6 @@
 """A benchmark without processes: results as a worker would give them."""
 
-from dpft.reproduce.bench import Settings
+from dpft.reproduce.bench import BenchSettings
 
 FACTS = {
     "status": "ok",
@@ -17,7 +17,7 @@ REFUSED = {"status": "refused", "message": "ValueError: not this one"}
 
 
 def settings(**typed):
-    return Settings.make(**{"threads": 1, "device": "cpu", "styles": "none,bk", **typed})
+    return BenchSettings.make(**{"threads": 1, "device": "cpu", "styles": "none,bk", **typed})
 
 
 def result(seconds=1.0, peak=100):

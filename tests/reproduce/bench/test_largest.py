@@ -4,7 +4,7 @@ import pytest
 
 from dpft.reproduce.bench.largest import LIMIT, PRECISION, largest_batches, require_cuda, search
 from dpft.reproduce.bench.processes import BenchError
-from dpft.reproduce.bench.rounds import Journal
+from dpft.reproduce.bench.rounds import ResultLog
 
 from .fakes import REFUSED, Worker, result, settings, silent
 
@@ -39,18 +39,18 @@ def test_each_variant_is_searched_and_probes_are_kept(tmp_path):
     made = settings(batch=4)
     path = tmp_path / "x.jsonl"
     worker = Worker({"none": probe, "bk": probe})
-    none, bk = largest_batches(made, Journal(path, "k"), worker.run, silent)
+    none, bk = largest_batches(made, ResultLog(path, "k"), worker.run, silent)
     assert {job["kind"] for job in worker.jobs} == {"fits"}
     assert (none.batch, none.too_large, none.examples_per_second) == (20, 21, 10.0)
     assert (bk.batch, bk.too_large) == (10, 11)
     again = Worker()
-    assert largest_batches(made, Journal(path, "k"), again.run, silent) == [none, bk]
+    assert largest_batches(made, ResultLog(path, "k"), again.run, silent) == [none, bk]
     assert again.jobs == []
 
 
 def test_a_refusal_is_no_lack_of_memory(tmp_path):
     worker = Worker({"bk": REFUSED, "none": lambda job: result() if job["batch"] < 9 else REFUSED})
-    found = largest_batches(settings(), Journal(tmp_path / "x.jsonl", "k"), worker.run, silent)
+    found = largest_batches(settings(), ResultLog(tmp_path / "x.jsonl", "k"), worker.run, silent)
     assert found[1].batch == 0
     assert found[1].message == REFUSED["message"]
 

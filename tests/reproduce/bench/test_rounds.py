@@ -6,7 +6,7 @@ import pytest
 
 from dpft.reproduce.bench import rounds as module
 from dpft.reproduce.bench.processes import _MEASURED, _PACKAGE, BenchError, code_fingerprint
-from dpft.reproduce.bench.rounds import Journal, measure, measurement_key
+from dpft.reproduce.bench.rounds import ResultLog, measure, measurement_key
 
 from .fakes import FACTS, REFUSED, Worker, result, settings, silent
 
@@ -14,7 +14,7 @@ from .fakes import FACTS, REFUSED, Worker, result, settings, silent
 def test_rounds_are_interleaved(tmp_path):
     worker = Worker()
     made = settings(styles="bk,ghost", rounds=3)
-    rows = measure(made, Journal(tmp_path / "x.jsonl", "k"), worker, silent)
+    rows = measure(made, ResultLog(tmp_path / "x.jsonl", "k"), worker, silent)
     assert worker.names == [
         *("none", "bk", "ghost"),
         *("none", "ghost", "bk"),
@@ -27,7 +27,7 @@ def test_rounds_are_interleaved(tmp_path):
 def test_steps_alternate_with_those_of_non_private_training(tmp_path):
     worker = Worker()
     rows = measure(
-        settings(steps=2, rounds=1, peers="opacus"), Journal(tmp_path / "x", "k"), worker, silent
+        settings(steps=2, rounds=1, peers="opacus"), ResultLog(tmp_path / "x", "k"), worker, silent
     )
     assert worker.names == ["none", "bk", "none", "opacus"]
     assert worker.steps == ["none", "bk"] * 2 + ["none"] + ["none", "opacus"] * 2 + ["none"]
@@ -39,10 +39,10 @@ def test_steps_alternate_with_those_of_non_private_training(tmp_path):
 
 def test_more_rounds_continue_fewer_and_a_finished_benchmark_is_not_measured_again(tmp_path):
     path = tmp_path / "deep" / "x.jsonl"
-    first = measure(settings(rounds=1), Journal(path, "k"), Worker(), silent)
+    first = measure(settings(rounds=1), ResultLog(path, "k"), Worker(), silent)
     for jobs in (4, 0):
         worker = Worker()
-        rows = measure(settings(rounds=3), Journal(path, "k"), worker, silent)
+        rows = measure(settings(rounds=3), ResultLog(path, "k"), worker, silent)
         assert len(worker.jobs) == jobs
         assert [row["round"] for row in rows] == [0, 0, 1, 1, 2, 2]
         assert rows[:2] == first
@@ -57,10 +57,10 @@ def test_an_interrupted_round_is_measured_again_as_a_whole(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure(made, Journal(path, "k"), Worker({"none": stop}), silent)
+        measure(made, ResultLog(path, "k"), Worker({"none": stop}), silent)
     assert len(path.read_text().splitlines()) == 1
     worker = Worker({"bk": result(7.0)})
-    rows = measure(made, Journal(path, "k"), worker, silent)
+    rows = measure(made, ResultLog(path, "k"), worker, silent)
     assert len(worker.jobs) == 4
     assert rows[0]["result"]["seconds"] == [7.0] * 2
 
@@ -68,10 +68,10 @@ def test_an_interrupted_round_is_measured_again_as_a_whole(tmp_path):
 def test_a_line_cut_off_by_a_kill_costs_one_measurement(tmp_path):
     path = tmp_path / "x.jsonl"
     made = settings(rounds=2)
-    measure(made, Journal(path, "k"), Worker(), silent)
+    measure(made, ResultLog(path, "k"), Worker(), silent)
     path.write_text(path.read_text()[:-20])
     worker = Worker()
-    measure(made, Journal(path, "k"), worker, silent)
+    measure(made, ResultLog(path, "k"), worker, silent)
     assert len(worker.jobs) == 2
     rows = map(json.loads, path.read_text().splitlines())
     assert [row["session"] for row in rows] == [1, 1, 1, 2, 2]
@@ -92,9 +92,9 @@ def test_other_settings_code_and_machines_do_not_mix(tmp_path):
     assert len(keys) == 7
     assert measurement_key(settings(rounds=9, out=tmp_path), FACTS, "code") in keys
     path = tmp_path / "x.jsonl"
-    measure(settings(rounds=1), Journal(path, "a"), Worker(), silent)
+    measure(settings(rounds=1), ResultLog(path, "a"), Worker(), silent)
     worker = Worker()
-    measure(settings(rounds=1), Journal(path, "b"), worker, silent)
+    measure(settings(rounds=1), ResultLog(path, "b"), worker, silent)
     assert len(worker.jobs) == 2
     assert len(path.read_text().splitlines()) == 4
 
@@ -104,7 +104,7 @@ def test_other_settings_code_and_machines_do_not_mix(tmp_path):
 )
 def test_what_refuses_is_not_tried_again_and_what_died_is(tmp_path, answer, tries):
     worker = Worker({"bk": answer})
-    rows = measure(settings(rounds=3), Journal(tmp_path / "x.jsonl", "k"), worker, silent)
+    rows = measure(settings(rounds=3), ResultLog(tmp_path / "x.jsonl", "k"), worker, silent)
     assert worker.names.count("bk") == tries
     assert [row["result"] for row in rows if row["variant"] == "bk"] == [answer] * 3
 
@@ -122,7 +122,7 @@ def test_on_a_gpu_and_where_there_is_nothing_else_training_is_measured_by_itself
 ):
     worker = Worker(answers)
     made = settings(steps=2, rounds=1, **typed)
-    rows = measure(made, Journal(tmp_path / "x", "k"), worker, silent)
+    rows = measure(made, ResultLog(tmp_path / "x", "k"), worker, silent)
     assert worker.steps == steps
     assert all("beside" not in row["result"] for row in rows)
 
@@ -130,7 +130,7 @@ def test_on_a_gpu_and_where_there_is_nothing_else_training_is_measured_by_itself
 def test_without_non_private_training_there_is_nothing_to_compare_with(tmp_path):
     worker = Worker({"none": REFUSED})
     with pytest.raises(BenchError, match=r"not this one.*smaller --batch"):
-        measure(settings(), Journal(tmp_path / "x.jsonl", "k"), worker, silent)
+        measure(settings(), ResultLog(tmp_path / "x.jsonl", "k"), worker, silent)
 
 
 class Mortal(Worker):
@@ -149,10 +149,10 @@ def test_non_private_training_that_dies_ends_the_round_and_leaves_nothing_of_it(
     path = tmp_path / "x.jsonl"
     made = settings(styles="bk,ghost", rounds=1, steps=5)
     with pytest.raises(BenchError, match=r"signal 9.*smaller --batch"):
-        measure(made, Journal(path, "k"), Mortal(), silent)
+        measure(made, ResultLog(path, "k"), Mortal(), silent)
     assert not path.exists()
     worker = Worker()
-    assert len(measure(made, Journal(path, "k"), worker, silent)) == 3
+    assert len(measure(made, ResultLog(path, "k"), worker, silent)) == 3
     assert len(worker.jobs) == 3
 
 
@@ -160,7 +160,7 @@ def test_code_that_changes_meanwhile_stops_the_benchmark(tmp_path, monkeypatch):
     prints = iter(["a", "a", "b"])
     monkeypatch.setattr(module, "code_fingerprint", lambda: next(prints))
     with pytest.raises(BenchError, match="code changed"):
-        measure(settings(), Journal(tmp_path / "x.jsonl", "k"), Worker(), silent)
+        measure(settings(), ResultLog(tmp_path / "x.jsonl", "k"), Worker(), silent)
 
 
 def test_the_fingerprint_is_of_what_is_measured(tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.bench import MODELS, STYLES, Settings, Variant
+from dpft.reproduce.bench import MODELS, STYLES, BenchSettings, Variant
 
 from .fakes import settings
 
@@ -88,7 +88,7 @@ def test_the_command_measures_the_same_again(tmp_path):
         name.removeprefix("--"): int(value) if value.isdecimal() else value
         for name, value in zip(words[::2], words[1::2], strict=True)
     }
-    assert Settings.make(**again | {"out": Path(again["out"])}) == made
+    assert BenchSettings.make(**again | {"out": Path(again["out"])}) == made
     assert settings(untied=True).command.endswith("--untied")
     assert settings(time_only=True).command.endswith("--time-only")
     assert str(tmp_path) not in settings(out=tmp_path).command  # no folder of this machine

@@ -14,7 +14,7 @@ from dpft.reproduce.bench import STYLES, worker
 from dpft.reproduce.bench.memory import CpuMeter
 from dpft.reproduce.bench.models import build
 from dpft.reproduce.bench.peers import swap_conv1d
-from dpft.reproduce.bench.processes import Session
+from dpft.reproduce.bench.processes import WorkerProcess
 from dpft.reproduce.bench.settings import Variant
 from dpft.reproduce.bench.steps import style_options
 
@@ -186,7 +186,7 @@ def test_a_meter_that_cannot_be_reset_says_so(monkeypatch, tmp_path):
 def test_two_sessions_take_steps_in_turn():
     """Real processes: each is asked for its steps, and reports those and no others."""
     made = settings(**SMALL)
-    sessions = [Session(made.job("measure", Variant(name))) for name in ("none", "bk")]
+    sessions = [WorkerProcess(made.job("measure", Variant(name))) for name in ("none", "bk")]
     assert all(session.ready() for session in sessions)
     times = [[session.step() for session in sessions] for _ in range(3)]
     for session, seconds in zip(sessions, zip(*times, strict=True), strict=True):
@@ -196,7 +196,7 @@ def test_two_sessions_take_steps_in_turn():
 
 
 def test_a_worker_that_leaves_no_result_died():
-    session = Session({"threads": "two"})
+    session = WorkerProcess({"threads": "two"})
     assert not session.ready()
     assert session.step() is None
     result = session.finish()

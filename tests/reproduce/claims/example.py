@@ -3,7 +3,7 @@
 from dpft.reproduce.claims.schema import CellsCheck, Expected
 from dpft.reproduce.papers.schema import Column, Laptop, PaperTable, Row
 from dpft.reproduce.tables.cells import Cell
-from dpft.reproduce.tables.verdicts import Verdict
+from dpft.reproduce.tables.verdicts import CellVerdict
 
 
 def row(labels, printed, *, std=None, ours=None, deviation=None, source=None, why=None, **cell):
@@ -15,9 +15,11 @@ def row(labels, printed, *, std=None, ours=None, deviation=None, source=None, wh
         taken_from=source,
         why=why,
     )
-    verdict = Verdict.COPIED if source else Verdict.CANNOT_RUN if why else Verdict.NOT_RUN
+    verdict = (
+        CellVerdict.COPIED if source else CellVerdict.CANNOT_RUN if why else CellVerdict.NOT_RUN
+    )
     if ours is not None:
-        verdict = Verdict.TREND
+        verdict = CellVerdict.TREND
     return made, Cell(printed, std, None, ours, deviation, 0, 1, verdict, **cell)
 
 

@@ -9,7 +9,7 @@ from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.reproduce.bench import catalog
-from dpft.reproduce.bench.settings import Settings
+from dpft.reproduce.bench.settings import BenchSettings
 from dpft.reproduce.claims import cells, load
 from dpft.reproduce.claims.cells import Evidence
 from dpft.reproduce.claims.comparison import Outcome, Side
@@ -65,7 +65,7 @@ def test_every_command_is_one_that_dpft_takes(results):
         options = command_of.make_context(verb, words).params
         if verb == "bench":
             away = ("explain", "largest_batch")
-            Settings.make(**{k: v for k, v in options.items() if k not in away})
+            BenchSettings.make(**{k: v for k, v in options.items() if k not in away})
         else:
             assert options["run"]
             known = names() if verb == "table" else lists.names()

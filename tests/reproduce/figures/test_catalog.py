@@ -5,7 +5,7 @@ import pytest
 from dpft.config.errors import ConfigError
 from dpft.reproduce.figures import lists
 from dpft.reproduce.figures.build import BUILDERS
-from dpft.reproduce.figures.catalog import Kind, Selection, figures
+from dpft.reproduce.figures.catalog import FigureKind, PickedCells, figures
 from dpft.reproduce.figures.scores import POSITIONS
 from dpft.reproduce.papers import PaperError, load, read
 from dpft.reproduce.tables.plan import SCALES, make_plan
@@ -51,12 +51,12 @@ def test_what_is_malformed_is_named(tmp_path):
 
 def test_a_selection_has_only_what_it_names():
     rows = {"epsilon": (2,), "model": ("ViT-large",)}
-    table = Selection(name="bu2023/4", columns=("cifar100_acc",), rows=rows).load()
+    table = PickedCells(name="bu2023/4", columns=("cifar100_acc",), rows=rows).load()
     assert [column.key for column in table.columns] == ["cifar100_acc"]
     assert {row.labels["epsilon"] for row in table.rows} == {2}
     assert len(table.rows) == 8
     with pytest.raises(ConfigError, match="has nothing of"):
-        Selection(name="bu2023/4", rows={"epsilon": (5,)}).load()
+        PickedCells(name="bu2023/4", rows={"epsilon": (5,)}).load()
 
 
 def test_every_list_belongs_to_a_figure_and_composes_with_batches_that_fit():
@@ -66,7 +66,7 @@ def test_every_list_belongs_to_a_figure_and_composes_with_batches_that_fit():
     assert used == set(lists.names())
     wrong = []
     for name in lists.names():
-        table = Selection(name=name, is_list=True).load()
+        table = PickedCells(name=name, is_list=True).load()
         for scale in SCALES:
             if scale == "laptop" and table.laptop is None:
                 continue
@@ -110,7 +110,7 @@ def test_a_point_of_a_table_is_the_table_s_run():
 
 @pytest.mark.parametrize("name", ["li2022/1", "li2022/5"])
 def test_that_bert_fills_in_words_is_said_to_be_inferred(name):
-    table = Selection(name=name, is_list=True).load()
+    table = PickedCells(name=name, is_list=True).load()
     rows = [row for row in table.rows if str(row.labels["model"]).startswith("BERT")]
     assert rows
     for row in rows:
@@ -131,7 +131,7 @@ def test_every_figure_with_data_is_there():
     builders = {figure.build for figure in figures().values()}
     assert builders == {*BUILDERS, None}
     for figure in figures().values():
-        assert (figure.build is None) == (figure.kind is Kind.NONE) == bool(figure.why)
+        assert (figure.build is None) == (figure.kind is FigureKind.NONE) == bool(figure.why)
 
 
 def test_series_ask_for_columns_and_labels_that_their_tables_have():

@@ -11,7 +11,7 @@ from dpft.cli import sweep
 from dpft.cli.app import app
 from dpft.config.errors import ConfigError
 from dpft.reproduce.figures.catalog import Figure, figures
-from dpft.reproduce.figures.content import Axis, Content, Heat, Origin, Panel, Point, Series
+from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
 from dpft.reproduce.figures.draw import RC, draw, save
 from dpft.reproduce.figures.inputs import plan_tables
 from dpft.reproduce.tables.record_index import Index
@@ -113,15 +113,15 @@ def about(kind="runs"):
 
 def example():
     series = [
-        Series(f"a series {i}", (Point(1, i, 0.2, "a", "L"), Point(2, 1)), origin)
+        Series(f"a series {i}", (FigurePoint(1, i, 0.2, "a", "L"), FigurePoint(2, 1)), origin)
         for i in range(3)
         for origin in Origin
     ]
-    series.append(Series("level", (Point(float("nan"), 2),), Origin.OURS, "level"))
-    series.append(Series("steps", (Point(1, 2), Point(2, 0)), Origin.OURS, "steps"))
-    series.append(Series("lines", (Point(1.5, 0),), Origin.OURS, "verticals"))
+    series.append(Series("level", (FigurePoint(float("nan"), 2),), Origin.OURS, "level"))
+    series.append(Series("steps", (FigurePoint(1, 2), FigurePoint(2, 0)), Origin.OURS, "steps"))
+    series.append(Series("lines", (FigurePoint(1.5, 0),), Origin.OURS, "verticals"))
     panel = Panel("p", Axis("x", "log"), Axis("y", from_zero=True), tuple(series))
-    cells = ((Point(0, 1.0), None),)
+    cells = ((FigurePoint(0, 1.0), None),)
     heat = Heat("h", Axis("x", names=("a", "b")), Axis("y", names=("c",)), "z", cells)
     return Content((panel, heat), ("Said. " * 60,))
 
@@ -139,7 +139,7 @@ def test_equal_content_gives_equal_files(tmp_path):
 
 def test_a_cell_of_a_map_shows_its_deviation_over_seeds():
     axes = Axis("x", names=("a", "b")), Axis("y", names=("c",))
-    heat = Heat("h", *axes, "z", ((Point(0, 57.41, 1.23, marks="L"), Point(1, 20.0)),))
+    heat = Heat("h", *axes, "z", ((FigurePoint(0, 57.41, 1.23, marks="L"), FigurePoint(1, 20.0)),))
     with rc_context(RC):
         figure = draw(about(), Content((heat,), ("Said.",)))
     assert [text.get_text() for text in figure.axes[0].texts] == ["57.4\n±1.2\nL", "20.0"]
@@ -149,7 +149,7 @@ def test_one_series_alone_says_whose_numbers_it_has():
     """Below the paper's name, ours would else be taken for the paper's."""
 
     def legend(**about_series):
-        series = Series("epsilon 3", (Point(1, 2.0),), Origin.OURS, **about_series)
+        series = Series("epsilon 3", (FigurePoint(1, 2.0),), Origin.OURS, **about_series)
         panel = Panel("p", Axis("x"), Axis("y"), (series,))
         with rc_context(RC):
             figure = draw(about(), Content((panel,), ("Said.",)))
@@ -160,7 +160,7 @@ def test_one_series_alone_says_whose_numbers_it_has():
 
 
 def test_a_level_has_its_marks_at_its_end():
-    point = Point(float("nan"), 50.9, marks="LC")
+    point = FigurePoint(float("nan"), 50.9, marks="LC")
     series = (Series("first token", (point,), Origin.OURS, "level"),)
     panel = Panel("p", Axis("x"), Axis("y"), series)
     with rc_context(RC):
@@ -172,7 +172,7 @@ def test_a_level_has_its_marks_at_its_end():
 def test_numbers_of_a_map_are_read_on_its_own_colours():
     """Where two maps share their colours, one may be all dark: black would not be seen on it."""
     axes = Axis("x", names=("a", "b")), Axis("y", names=("c",))
-    cells = ((Point(0, 1.0), Point(1, 2.0)),)
+    cells = ((FigurePoint(0, 1.0), FigurePoint(1, 2.0)),)
     for limits, colours in ((None, ["white", "black"]), ((0.0, 60.0), ["white", "white"])):
         heat = Heat("h", *axes, "z", cells, limits=limits)
         with rc_context(RC):

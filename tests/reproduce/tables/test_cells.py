@@ -13,7 +13,7 @@ from dpft.reproduce.tables.plan import make_plan
 from dpft.reproduce.tables.record_index import make_index
 from dpft.reproduce.tables.text_table import footnotes
 from dpft.reproduce.tables.verdicts import (
-    Verdict,
+    CellVerdict,
     bounded,
     compare,
     share_error,
@@ -38,14 +38,14 @@ def cell(tmp_path, method, epsilon=3, column="bleu", the_plan=None):
 @pytest.mark.parametrize(
     ("ours", "spread", "decimals", "verdict"),
     [
-        (60.0, None, 2, Verdict.MATCHES),
-        (60.605, None, 2, Verdict.MATCHES),  # 1% and half a unit of the second decimal
-        (60.606, None, 2, Verdict.ABOVE),
-        (59.394, None, 2, Verdict.BELOW),
-        (61.1, None, 0, Verdict.MATCHES),
-        (61.0, 0.5, 2, Verdict.MATCHES),
-        (61.01, 0.5, 2, Verdict.ABOVE),
-        (60.2, 0.0, 2, Verdict.ABOVE),  # a deviation of zero is known
+        (60.0, None, 2, CellVerdict.MATCHES),
+        (60.605, None, 2, CellVerdict.MATCHES),  # 1% and half a unit of the second decimal
+        (60.606, None, 2, CellVerdict.ABOVE),
+        (59.394, None, 2, CellVerdict.BELOW),
+        (61.1, None, 0, CellVerdict.MATCHES),
+        (61.0, 0.5, 2, CellVerdict.MATCHES),
+        (61.01, 0.5, 2, CellVerdict.ABOVE),
+        (60.2, 0.0, 2, CellVerdict.ABOVE),  # a deviation of zero is known
     ],
 )
 def test_a_match_is_within_two_deviations_or_one_per_cent(ours, spread, decimals, verdict):
@@ -53,11 +53,11 @@ def test_a_match_is_within_two_deviations_or_one_per_cent(ours, spread, decimals
 
 
 def test_without_records_each_cell_says_why_it_is_empty(tmp_path):
-    assert cell(tmp_path, "full").verdict is Verdict.NOT_RUN
-    assert cell(tmp_path, "theirs").verdict is Verdict.COPIED
-    assert cell(tmp_path, "GPT-3").verdict is Verdict.CANNOT_RUN
-    assert cell(tmp_path, "full", column="human").verdict is Verdict.CANNOT_RUN
-    assert cell(tmp_path, "full", "none", "rouge_l").verdict is Verdict.NOT_PRINTED
+    assert cell(tmp_path, "full").verdict is CellVerdict.NOT_RUN
+    assert cell(tmp_path, "theirs").verdict is CellVerdict.COPIED
+    assert cell(tmp_path, "GPT-3").verdict is CellVerdict.CANNOT_RUN
+    assert cell(tmp_path, "full", column="human").verdict is CellVerdict.CANNOT_RUN
+    assert cell(tmp_path, "full", "none", "rouge_l").verdict is CellVerdict.NOT_PRINTED
     assert filled(tmp_path).numbers == (0, 6)
 
 
@@ -70,10 +70,10 @@ def test_mean_deviation_and_verdict_over_seeds(tmp_path):
     assert bleu.deviation == pytest.approx(1.2 / 2**0.5)
     assert bleu.spread == 0.5  # the printed one, though ours is larger
     assert bleu.difference == pytest.approx(0.6)
-    assert (bleu.verdict, bleu.marks) == (Verdict.MATCHES, ())
+    assert (bleu.verdict, bleu.marks) == (CellVerdict.MATCHES, ())
     assert [path.name for path in bleu.paths] == ["a", "b"]
     rouge = cell(tmp_path, "full", column="rouge_l")
-    assert (rouge.verdict, rouge.deviation) == (Verdict.ABOVE, 0)
+    assert (rouge.verdict, rouge.deviation) == (CellVerdict.ABOVE, 0)
 
 
 def test_a_collapsed_seed_makes_no_match(tmp_path):
@@ -82,7 +82,7 @@ def test_a_collapsed_seed_makes_no_match(tmp_path):
         write_record(tmp_path / f"l{seed}", run_of(plan(), "LoRA"), seed, {"BLEU": value})
     for method in ("full", "LoRA"):  # with a printed deviation, and without
         one = cell(tmp_path, method)
-        assert (one.verdict, one.marks) == (Verdict.BELOW, (Mark.WIDE,))
+        assert (one.verdict, one.marks) == (CellVerdict.BELOW, (Mark.WIDE,))
     assert cell(tmp_path, "LoRA").spread == pytest.approx(0.05 * 58 / 2)
 
 
@@ -90,7 +90,7 @@ def test_seeds_that_agree_do_not_take_one_per_cent_away(tmp_path):
     for seed in (0, 1):
         write_record(tmp_path / str(seed), run_of(plan(), "LoRA"), seed, {"BLEU": 0.5795})
     one = cell(tmp_path, "LoRA")
-    assert (one.deviation, one.verdict, one.marks) == (0, Verdict.MATCHES, ())
+    assert (one.deviation, one.verdict, one.marks) == (0, CellVerdict.MATCHES, ())
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_what_counts_of_our_deviation_is_bounded(deviation, counts):
 def test_few_seeds_and_unknown_deviations_are_marked(tmp_path):
     write_record(tmp_path / "a", run_of(plan(), "LoRA"), 5, {"BLEU": 0.50})
     one = cell(tmp_path, "LoRA")  # a record of any seed counts
-    assert (one.found, one.wanted, one.verdict) == (1, 2, Verdict.BELOW)
+    assert (one.found, one.wanted, one.verdict) == (1, 2, CellVerdict.BELOW)
     assert one.marks == (Mark.FEWER, Mark.NO_SPREAD)
-    assert cell(tmp_path, "LoRA", the_plan=plan(seeds=(0, 1))).verdict is Verdict.NOT_RUN
+    assert cell(tmp_path, "LoRA", the_plan=plan(seeds=(0, 1))).verdict is CellVerdict.NOT_RUN
 
 
 def test_what_a_constant_would_score_too_is_marked(tmp_path):
@@ -129,7 +129,7 @@ def test_a_printed_interval_is_a_deviation(tmp_path):
     write_record(tmp_path / "a", run_of(plan(), "full", "none"), 0, {"BLEU": 0.70})
     one = cell(tmp_path, "full", "none")
     assert one.spread == pytest.approx(0.5)
-    assert (one.verdict, one.marks) == (Verdict.MATCHES, (Mark.FEWER,))
+    assert (one.verdict, one.marks) == (CellVerdict.MATCHES, (Mark.FEWER,))
 
 
 def scores(examples):
@@ -159,7 +159,7 @@ def test_what_is_not_the_papers_setting_is_never_a_match(tmp_path, extra, sectio
     the_plan = plan(extra=extra)
     write_record(tmp_path / "a", run_of(the_plan, "full"), 0, {"BLEU": 0.60}, **sections)
     one = cell(tmp_path, "full", the_plan=the_plan)
-    assert one.verdict is Verdict.TREND
+    assert one.verdict is CellVerdict.TREND
     assert mark in one.marks
 
 
@@ -183,7 +183,7 @@ def test_of_two_runs_with_one_seed_the_one_on_all_data_counts(tmp_path):
     write_record(tmp_path / "c", one, 0, {"BLEU": 0.8}, **part)
     bleu = cell(tmp_path, "full")
 
-    assert (bleu.ours, bleu.verdict) == (pytest.approx(60.0), Verdict.MATCHES)
+    assert (bleu.ours, bleu.verdict) == (pytest.approx(60.0), CellVerdict.MATCHES)
 
 
 IN_A_FOLDER = {"settings": {"model.path": "/somewhere/gpt2"}, "model": {"base_model": "gpt2"}}
@@ -205,7 +205,7 @@ def test_what_leaves_the_papers_setting_may_match(tmp_path, extra, sections, mar
     the_plan = plan(extra=extra)
     write_record(tmp_path / "a", run_of(the_plan, "full"), 0, {"BLEU": 0.60}, **sections)
     one = cell(tmp_path, "full", the_plan=the_plan)
-    assert (one.verdict, one.marks) == (Verdict.MATCHES, (*marks, Mark.FEWER))
+    assert (one.verdict, one.marks) == (CellVerdict.MATCHES, (*marks, Mark.FEWER))
 
 
 def test_at_laptop_scale_nothing_matches_and_a_stand_in_is_marked(tmp_path):
@@ -216,7 +216,7 @@ def test_at_laptop_scale_nothing_matches_and_a_stand_in_is_marked(tmp_path):
     for model, marks in (("bundled:tiny", (Mark.MODEL,)), ("openai-community/gpt2", ())):
         write_record(tmp_path / "a", planned, 0, {"BLEU": 0.60}, model={"base_model": model})
         one = cell(tmp_path, "full", the_plan=the_plan)
-        assert (one.verdict, one.marks) == (Verdict.TREND, (Mark.LAPTOP, Mark.SUBSET, *marks))
+        assert (one.verdict, one.marks) == (CellVerdict.TREND, (Mark.LAPTOP, Mark.SUBSET, *marks))
 
 
 def test_at_laptop_scale_the_record_of_its_own_model_counts(tmp_path):

@@ -15,7 +15,7 @@ from dpft.reproduce.tables.missing import missing
 from dpft.reproduce.tables.plan import SCALES, key_of, make_plan, merged, planned
 from dpft.reproduce.tables.record_index import Index, make_index
 from dpft.reproduce.tables.text_table import footnotes
-from dpft.reproduce.tables.verdicts import Verdict
+from dpft.reproduce.tables.verdicts import CellVerdict
 from dpft.runs.identity import config_hash
 from tests.reproduce.tables.example import plan, run_of, table, write_record
 
@@ -80,7 +80,7 @@ def test_all_layers_as_one_group_are_run_for_the_finer_groups_to_be_compared_wit
     style = run.clip.groups, run.clip.clip_function, run.clip.threshold
     assert (run.model.name, *style) == (model, "flat", "automatic", 1)
     empty = fill(the_plan, Index())
-    assert (empty.numbers, empty.rows[i].cells[0].verdict) == ((0, cells), Verdict.NOT_RUN)
+    assert (empty.numbers, empty.rows[i].cells[0].verdict) == ((0, cells), CellVerdict.NOT_RUN)
     assert dict(footnotes(empty))["Copied, and run here"].startswith(f"{name}; ")
 
 
@@ -90,7 +90,7 @@ def test_a_copied_number_is_never_matched_by_the_run_beside_it(tmp_path):
     for number, one in enumerate((plan(), the_plan)):
         write_record(tmp_path / str(number), one.runs[0, 0], 0, {"BLEU": 0.60})
         cell = fill(one, make_index([tmp_path / str(number)])).rows[0].cells[0]
-        assert cell.verdict is (Verdict.TREND if number else Verdict.MATCHES)
+        assert cell.verdict is (CellVerdict.TREND if number else CellVerdict.MATCHES)
         assert (Mark.BASELINE in cell.marks) == bool(number)
 
 

@@ -17,7 +17,7 @@ from dpft.reproduce.tables.record_index import Index, make_index
 from dpft.reproduce.tables.render import FORMATS, show
 from dpft.reproduce.tables.render.latex import escaped
 from dpft.reproduce.tables.text_table import as_text_table, shown_extra
-from dpft.reproduce.tables.verdicts import Verdict
+from dpft.reproduce.tables.verdicts import CellVerdict
 from tests.reproduce.tables.example import plan, run_of, write_record
 
 EPSILONS = [
@@ -193,4 +193,4 @@ def test_what_the_paper_does_not_explain_is_shown_and_not_reckoned_with(tmp_path
     cell = one.rows[0].cells[0]
 
     assert "60.00 ± 5.00?" in FORMATS["markdown"](one)
-    assert (cell.verdict, cell.spread) == (Verdict.ABOVE, None)
+    assert (cell.verdict, cell.spread) == (CellVerdict.ABOVE, None)

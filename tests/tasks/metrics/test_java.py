@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dpft.tasks.metrics import java
-from dpft.tasks.metrics.java import Conversation, JavaError
+from dpft.tasks.metrics.java import JavaError, JavaProcess
 
 posix = pytest.mark.skipif(os.name == "nt", reason="stands in for java by a shell script")
 
@@ -72,7 +72,7 @@ def test_a_failing_program_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyP
         java.run(["-jar", "x.jar"], "text", max_heap_mb=64, timeout_s=20)
     with (
         pytest.raises(JavaError, match=r"status 3.*\n.*out of luck"),
-        Conversation(["-jar", "x.jar"], max_heap_mb=64, timeout_s=20) as talk,
+        JavaProcess(["-jar", "x.jar"], max_heap_mb=64, timeout_s=20) as talk,
     ):
         talk.receive()
 
@@ -85,7 +85,7 @@ def test_a_hanging_program_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         java.run(["-jar", "x.jar"], "text", max_heap_mb=64, timeout_s=0.2)
     with (
         pytest.raises(JavaError, match="within 0 s"),
-        Conversation(["-jar", "x.jar"], max_heap_mb=64, timeout_s=0.2) as talk,
+        JavaProcess(["-jar", "x.jar"], max_heap_mb=64, timeout_s=0.2) as talk,
     ):
         talk.receive()
 
@@ -101,7 +101,7 @@ def test_a_program_that_fails_once_is_run_again(tmp_path, monkeypatch):
 
     def attempt(patience: float) -> str:
         given.append(patience)
-        with Conversation(["-jar", "x.jar"], max_heap_mb=64, timeout_s=20 * patience) as talk:
+        with JavaProcess(["-jar", "x.jar"], max_heap_mb=64, timeout_s=20 * patience) as talk:
             return talk.receive()
 
     assert java.twice(attempt) == "ready"
@@ -133,7 +133,7 @@ def test_an_error_inside_a_conversation_ends_the_program(
     threads = threading.active_count()
 
     def interrupted() -> None:
-        with Conversation(["-jar", "x.jar"], max_heap_mb=64, timeout_s=60) as talk:
+        with JavaProcess(["-jar", "x.jar"], max_heap_mb=64, timeout_s=60) as talk:
             assert talk.receive() == "ready"
             raise KeyboardInterrupt
 
@@ -148,7 +148,7 @@ def test_an_error_inside_a_conversation_ends_the_program(
 def test_a_line_with_a_break_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(tmp_path, program("cat"))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with Conversation(["-jar", "x.jar"], max_heap_mb=64, timeout_s=20) as talk:
+    with JavaProcess(["-jar", "x.jar"], max_heap_mb=64, timeout_s=20) as talk:
         with pytest.raises(ValueError, match="line break"):
             talk.send("a\nb")
         talk.send("é £")
