@@ -124,7 +124,6 @@ STUDIES = (
         "b", "methods-3m", "do full fine-tuning and the larger model win where each has its rate?",
         f"{E2E} task.limit_train=24000 optim.batch_size=512 optim.epochs=2", {
             "full": rung("3m"),
-            "larger rung": rung("12m"),
             "smaller rung": rung("0.8m"),
             "lora16": f"{rung('3m')} adapt=lora adapt.rank=16",
             "prefix": f"{rung('3m')} adapt=prefix",
