@@ -22,7 +22,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.modules.module import _global_forward_hooks
 
 from dpft.privacy.clipping.calls import Call, Captured, save_inputs
-from dpft.privacy.clipping.frames import Frame, Frames, random_state_kept
+from dpft.privacy.clipping.frames import Frame, Frames, close, random_state_kept
 from dpft.privacy.clipping.rules import UnsupportedLayerError
 from dpft.privacy.clipping.rules.automatic import Arguments
 from dpft.privacy.clipping.rules.broadcast import BroadcastRule
@@ -487,19 +487,34 @@ class Capture:
     def _takes_rows(
         self, site: Site, rows: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> bool:
-        """Whether a module computes the same of rows; one that repeats the one row does not.
+        """Whether a module gives each record what its own row makes of it, and nothing else.
 
-        Tried where something has rows for the first time, unless parameters are sharded.
+        One that repeats the one row does not, nor one that counts the parameter's numbers, or adds
+        its rows to positions. Tried where something has rows for the first time, unless parameters
+        are sharded: the first record is given another row, and of the others nothing may change.
         """
         if site.name in self._tried or self._sharded or len(rows) == 1:
             return True
         (local,) = site.names
         module, own = site.module, site.module._parameters[local]
-        with torch.no_grad(), self.paused(), random_state_kept(rows):
-            expected = _shapes(module.forward(*args, **kwargs))
-            module._parameters[local] = rows  # type: ignore[assignment]
+        assert own is not None
+        given, tensors = Arguments.of((args, kwargs))
+
+        def outputs(value: Tensor) -> list[Tensor]:
+            module._parameters[local] = value  # type: ignore[assignment]
+            copies, named = given.filled([x.clone() for x in tensors])  # it may write to them
+            with random_state_kept(rows):
+                return Arguments.of(module.forward(*copies, **named))[1]
+
+        with torch.no_grad(), self.paused():
+            expected = outputs(own)
             try:
-                same = _shapes(module.forward(*args, **kwargs)) == expected
+                found = outputs(torch.cat([own + 1, rows[1:]]))
+                same = [y.shape for y in found] == [y.shape for y in expected] and all(
+                    close(y[1:], whole[1:])
+                    for y, whole in zip(found, expected, strict=True)
+                    if y.dim() and len(y) == len(rows)
+                )
             except torch.OutOfMemoryError:
                 raise
             except Exception:
@@ -596,7 +611,3 @@ class Capture:
             vars(module).pop("get_prompt", None)
         self._prompted.clear()
         self.calls.clear()
-
-
-def _shapes(tree: Any) -> list[torch.Size]:
-    return [x.shape for x in Arguments.of(tree)[1]]

@@ -363,7 +363,7 @@ class Frames:
                 ) from error
             for y, whole in zip(alone, outputs, strict=True):
                 mine = whole.detach().unflatten(0, (records, -1))[record]
-                if y.shape != mine.shape or not _close(y, mine):
+                if y.shape != mine.shape or not close(y, mine):
                     raise _ImpossibleError(
                         "gives another output for a record alone: it has dropout, or its records "
                         "depend on each other"
@@ -447,7 +447,8 @@ def _sizes(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     return tuple(len(x) if x.dim() else 0 for x in tensors)
 
 
-def _close(y: Tensor, expected: Tensor) -> bool:
+def close(y: Tensor, expected: Tensor) -> bool:
+    """Whether rounding explains the difference."""
     if not y.is_floating_point() or not bool(expected.isfinite().all()):
         return True
     allowed = _HALF_ROUNDING if y.dtype.itemsize < 4 else _ROUNDING

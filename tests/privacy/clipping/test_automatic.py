@@ -356,6 +356,37 @@ def test_what_cannot_be_computed_again_is_refused_by_name(how, reason, style):
         clipper.backward(loss(model, *batches((4, 3))))
 
 
+class OneRow(nn.Module):
+    """A parameter of shape (1, ...), which is used in some other way than to be broadcast."""
+
+    def __init__(self, use, *shape):
+        super().__init__()
+        self.use, self.row = use, nn.Parameter(torch.randn(*shape, D))
+
+    def forward(self, x):
+        return self.use(x, self.row)
+
+
+ONE_ROW = {
+    "its numbers are counted": (lambda x, row: x * row / row.numel(), (1, 1)),
+    "its rows are counted": (lambda x, row: x * row / len(row), (1, 1)),
+    "its first row": (lambda x, row: x * row[0], (1, 1)),
+    "its length": (lambda x, row: x * row / row.norm(), (1, 1)),
+    "as many records as positions": (lambda x, row: x * row, (1,)),
+    "added to the input in place": (lambda x, row: x.add_(row).tanh(), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "per_layer"])
+@pytest.mark.parametrize("name", ONE_ROW)
+def test_a_row_that_all_records_share_computes_what_it_does_without_a_clipper(name, style):
+    torch.manual_seed(0)
+    use, shape = ONE_ROW[name]
+    model = nn.Sequential(nn.Linear(D, D), OneRow(use, *shape), nn.Linear(D, D)).double()
+    shapes = [(3, 3), (5, 3), (1, 2), (4, 4)]
+    compare(model, batches(*([(1, 2), *shapes] if style == "ghost" else shapes)), style)
+
+
 def test_an_input_that_is_changed_in_place_is_that_of_the_module_around():
     torch.manual_seed(0)
     model = nn.Sequential(
