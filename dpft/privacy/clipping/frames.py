@@ -49,6 +49,7 @@ class Frame:
     key: Key
     watched: bool
     versions: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
+    random: list[Tensor] = field(default_factory=list)
 
 
 class Taken(NamedTuple):
@@ -141,6 +142,7 @@ class Frames:
         if watched:
             _, tensors = Arguments.of((args, kwargs))
             frame.versions = {id(x): (x, x._version) for x in (*tensors, *module.buffers())}
+            frame.random = _random_states(tensors)
         self._stack.append(frame)
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> Frame | None:
@@ -347,9 +349,14 @@ class Frames:
         inputs: Sequence[Tensor],
         outputs: list[Tensor],
     ) -> None:
-        """Compute two records alone, the first time, and compare."""
+        """Compute two records alone, the first time, and compare.
+
+        Each time where random numbers were drawn: dropout may be on in one batch and off before.
+        """
         records = automatic.records
-        if (frame.key, records > 1) in self._trusted:
+        states = _random_states(inputs)
+        drawn = len(states) != len(frame.random) or not all(map(torch.equal, states, frame.random))
+        if (frame.key, records > 1) in self._trusted and not drawn:
             return
         for record in {0, records - 1}:
             try:
@@ -445,6 +452,12 @@ def _edge(x: Tensor) -> tuple[Node, int]:
 
 def _sizes(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     return tuple(len(x) if x.dim() else 0 for x in tensors)
+
+
+def _random_states(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Of the generators that a module which is given these tensors draws from."""
+    devices = sorted({x.get_device() for x in tensors if x.is_cuda})
+    return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)]
 
 
 def close(y: Tensor, expected: Tensor) -> bool:

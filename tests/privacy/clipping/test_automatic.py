@@ -329,7 +329,7 @@ class Coupled(nn.Module):
 
     def forward(self, x):
         if self.how == "dropout":
-            x = F.dropout(x, 0.5)
+            x = F.dropout(x, 0.5, self.training)
         elif self.how == "mean":
             x = x - x.mean(0, keepdim=True)
         elif self.how == "state":
@@ -354,6 +354,18 @@ def test_what_cannot_be_computed_again_is_refused_by_name(how, reason, style):
     clipper = make_clipper(model, style, threshold=1.0)
     with pytest.raises(UnsupportedLayerError, match=rf"1\.scale.*Coupled\) .*{reason}"):
         clipper.backward(loss(model, *batches((4, 3))))
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost"])
+def test_dropout_that_was_off_in_the_first_batch_is_refused_once_it_is_on(style):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(D, D), Coupled("dropout")).double().eval()
+    clipper = make_clipper(model, style, threshold=1.0)
+    first, second = batches((4, 3), (4, 3))
+    clipper.backward(loss(model, first))
+    model.train()
+    with pytest.raises(UnsupportedLayerError, match=r"1\.scale.*Coupled\) .*it has dropout"):
+        clipper.backward(loss(model, second))
 
 
 class OneRow(nn.Module):
