@@ -111,6 +111,7 @@ class Frames:
         self._rules: dict[str, AutomaticRule] = {}
         self._locals: dict[str, dict[str, str]] = {}
         self._batched: dict[Key, tuple[bool, ...]] = {}
+        self._others: set[Key] = set()
         self._trusted: set[tuple[Key, bool]] = set()
         self._probed: dict[Key, tuple[int, ...]] | None = None
         self._recording: dict[Key, tuple[int, ...]] | None = None
@@ -179,13 +180,18 @@ class Frames:
             return 1
         several = site.rule.sums_over_positions
         lookup = isinstance(site.module, nn.Embedding) and x.dim() < 2
-        if lookup or x.dim() == 0 or len(x) == 0 or len(x) % records:
+        if lookup or x.dim() == 0:
+            return 0
+        if len(x) == 0 or len(x) % records:
+            self._others.add(frame.key)  # as many rows as records in another batch mean nothing
             return 0
         k = len(x) // records
         if k > 1 and not several:
             return 0
         if records == 1:
             return k
+        if frame.key in self._others:
+            return 0
         square = x.dim() > 1 and x.shape[0] == x.shape[1]
         if x.stride(0) == 0 and k == 1:  # one row for all, of which each record has its own
             return 1

@@ -399,6 +399,25 @@ def test_a_row_that_all_records_share_computes_what_it_does_without_a_clipper(na
     compare(model, batches(*([(1, 2), *shapes] if style == "ghost" else shapes)), style)
 
 
+class Scores(nn.Module):
+    """Of eight places, whose rows go through a layer of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.places = nn.Linear(D, D)
+        self.register_buffer("table", torch.randn(8, D))
+
+    def forward(self, x):
+        return x @ self.places(self.table).t()
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost"])
+def test_a_table_with_as_many_rows_as_there_are_records_later_is_shared(style):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(D, D), Scores()).double()
+    compare(model, batches((5, 3), (8, 3), (4, 2), (1, 2), (8, 1)), style)
+
+
 def test_an_input_that_is_changed_in_place_is_that_of_the_module_around():
     torch.manual_seed(0)
     model = nn.Sequential(
