@@ -191,6 +191,22 @@ class Checkpointed(nn.Module):
         return checkpoint(self.outer, x, use_reentrant=False)
 
 
+class CheckpointedInside(nn.Module):
+    """A layer, a lookup that the records share and two parameters in what is run again."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.positions = nn.Linear(D, D), nn.Embedding(9, D)
+        self.scale, self.shift = nn.Parameter(torch.randn(D)), nn.Parameter(torch.randn(1, 1, D))
+
+    def forward(self, x):
+        return checkpoint(self.inner, x, use_reentrant=False)
+
+    def inner(self, x):
+        positions = self.positions(torch.arange(x.shape[1])[None])
+        return torch.tanh((self.layer(x) + positions) * self.scale + self.shift)
+
+
 def doubled():
     class Doubled(nn.Linear):
         def forward(self, x):
@@ -217,6 +233,7 @@ MODULES = {
         Turned(), nn.ConvTranspose1d(D, 3, 2, stride=2), Turned()
     ),
     "checkpointed": Checkpointed,
+    "checkpointed inside": CheckpointedInside,
 }
 
 

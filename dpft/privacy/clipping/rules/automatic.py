@@ -266,9 +266,13 @@ class Recomputation:
             values = {name: p.detach().requires_grad_() for name, p in parameters.items()}
             outputs = self._run(values, rows)
         pairs = [(y, g) for y, g in zip(outputs, gs, strict=True) if y.requires_grad]
-        found = torch.autograd.grad(
-            [y for y, _ in pairs], list(values.values()), [g for _, g in pairs], allow_unused=True
-        )
+        with self.unheard():  # what is checkpointed inside runs once more here
+            found = torch.autograd.grad(
+                [y for y, _ in pairs],
+                list(values.values()),
+                [g for _, g in pairs],
+                allow_unused=True,
+            )
         return [
             torch.zeros_like(p) if h is None else h
             for h, p in zip(found, values.values(), strict=True)
