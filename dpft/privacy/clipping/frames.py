@@ -190,15 +190,13 @@ class Frames:
             return 0
         if records == 1:
             return k
-        if frame.key in self._others:
+        if frame.key in self._others or isinstance(x, nn.Parameter):
             return 0
         square = x.dim() > 1 and x.shape[0] == x.shape[1]
         if x.stride(0) == 0 and k == 1:  # one row for all, of which each record has its own
             return 1
         if k == 1 and not square and frame.key not in self._batched:
             return 1
-        if isinstance(x, nn.Parameter):
-            return 0
         try:
             _, tensors = Arguments.of((args, kwargs))  # of which x is the first
             return k if self._roles(frame, tensors, records)[0] else 0

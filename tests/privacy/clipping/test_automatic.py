@@ -419,10 +419,10 @@ def test_a_row_that_all_records_share_computes_what_it_does_without_a_clipper(na
 class Scores(nn.Module):
     """Of eight places, whose rows go through a layer of their own."""
 
-    def __init__(self):
+    def __init__(self, trained=False):
         super().__init__()
         self.places = nn.Linear(D, D)
-        self.register_buffer("table", torch.randn(8, D))
+        self.table = nn.Parameter(torch.randn(8, D)) if trained else nn.Buffer(torch.randn(8, D))
 
     def forward(self, x):
         return x @ self.places(self.table).t()
@@ -433,6 +433,13 @@ def test_a_table_with_as_many_rows_as_there_are_records_later_is_shared(style):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(D, D), Scores()).double()
     compare(model, batches((5, 3), (8, 3), (4, 2), (1, 2), (8, 1)), style)
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost"])
+def test_a_trained_table_is_shared_also_where_the_first_batch_has_as_many_records(style):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(D, D), Scores(trained=True)).double()
+    compare(model, batches((8, 3), (5, 3), (4, 2)), style)
 
 
 def test_an_input_that_is_changed_in_place_is_that_of_the_module_around():
