@@ -353,7 +353,8 @@ class Capture:
                 ids = args[0]
                 if isinstance(ids, Tensor) and ids.dim() > 1 and len(ids) == 1 < batch:
                     self._spread[site.name] = None
-                    return (ids.expand(batch, *ids.shape[1:]), *args[1:])
+                    rows = self._frames.rows_beside(ids, batch)
+                    return (ids.expand(rows, *ids.shape[1:]), *args[1:])
             return None
 
         return hook

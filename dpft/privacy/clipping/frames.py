@@ -157,6 +157,19 @@ class Frames:
                 return frame
         return None
 
+    def rows_beside(self, ids: Tensor, records: int) -> int:
+        """How many rows a lookup ``(1, T)`` stands beside: ``records``, or several for each.
+
+        As many as the innermost module around it is given of as many positions: a model may flatten
+        texts of one record, such as choices, before it looks up their positions.
+        """
+        for frame in reversed(self._stack[:-1]):
+            for x in Arguments.of((frame.args, frame.kwargs))[1]:
+                several = x.dim() > 1 and len(x) > 0 and len(x) % records == 0
+                if several and x.shape[1] == ids.shape[1]:
+                    return len(x)
+        return records
+
     @property
     def recording(self) -> bool:
         """Whether the model runs for comparison only."""

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import BertConfig, BertForMultipleChoice, GPT2Config, GPT2LMHeadModel
 from transformers.pytorch_utils import Conv1D
 
 from dpft.privacy import UnsupportedLayerError, make_clipper
@@ -214,6 +214,32 @@ def test_position_lookups_shared_by_the_batch_are_per_record(style):
     clipper = make_clipper(model, style, threshold=1.0)
     clipper.backward(losses(data))
     assert_same(model, clipper, norms, total)
+
+
+@pytest.mark.parametrize("style", PRIVATE_STYLES)
+def test_positions_of_several_texts_of_a_record_are_the_records(style):
+    """BERT flattens the choices of a record, and looks up their positions as (1, T)."""
+
+    def losses(ids):
+        return F.cross_entropy(model(input_ids=ids).logits, ids[:, 0, 0] % 3, reduction="none")
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=23, hidden_size=12, num_hidden_layers=1, num_attention_heads=3,
+        intermediate_size=20, max_position_embeddings=8, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    model = BertForMultipleChoice(config).double()
+    clipper = make_clipper(model, style, threshold=0.5)
+    for batch, length in ((4, 4), (2, 6), (1, 3)):
+        ids = torch.randint(1, 23, (batch, 3, length))
+        with clipper.paused():
+            norms, total = reference_clip(
+                model, lambda i, ids=ids: losses(ids[i : i + 1])[0], batch, abadi_factor(0.5)
+            )
+        clear(model)
+        clipper.backward(losses(ids))
+        assert_same(model, clipper, norms, total)
 
 
 class Mixed(nn.Module):
