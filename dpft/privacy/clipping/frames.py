@@ -192,8 +192,8 @@ class Frames:
         if records is None or not isinstance(x, Tensor):
             return 1
         several = site.rule.sums_over_positions
-        lookup = isinstance(site.module, nn.Embedding) and x.dim() < 2
-        if lookup or x.dim() == 0:
+        vector = isinstance(site.module, nn.Embedding | nn.Linear) and x.dim() < 2
+        if vector or x.dim() == 0:  # a lookup (T,), or one input (d,), that all records share
             return 0
         if len(x) == 0 or len(x) % records:
             self._others.add(frame.key)  # as many rows as records in another batch mean nothing

@@ -435,6 +435,24 @@ def test_a_table_with_as_many_rows_as_there_are_records_later_is_shared(style):
     compare(model, batches((5, 3), (8, 3), (4, 2), (1, 2), (8, 1)), style)
 
 
+class OfAVector(nn.Module):
+    """A layer whose input is one vector for all records."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.vector = nn.Linear(D, 2 * D), nn.Buffer(torch.randn(D))
+
+    def forward(self, x):
+        return torch.cat([x, x.sin()], -1) * self.layer(self.vector)
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost"])
+def test_a_vector_with_as_many_numbers_as_there_are_records_is_shared(style):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(D, D), OfAVector()).double()
+    compare(model, batches((D, 3), (1, 2), (3, 3)), style)
+
+
 @pytest.mark.parametrize("style", ["bk", "ghost"])
 def test_a_trained_table_is_shared_also_where_the_first_batch_has_as_many_records(style):
     torch.manual_seed(0)
