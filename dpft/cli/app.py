@@ -131,6 +131,20 @@ class Verbs(typer.core.TyperGroup):
                 )
 
 
+class _Command(typer.core.TyperCommand):
+    """Tells what a missing argument is, with the example that ends its help's first line."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            if not error.message:  # one that is there and wrong has a message
+                example = (self.help or "").splitlines()[0].rpartition(": ")[2]
+                about = getattr(error.param, "help", None) or ""
+                error.message = f"{about} Type for instance {example}".strip()
+            raise
+
+
 def _command(name: str) -> Any:
     """The verb with its options, or the group of a module that has several ``VERBS``."""
     verb, module = VERBS[name], import_module(f"dpft.cli.{name}")
@@ -141,7 +155,9 @@ def _command(name: str) -> Any:
     functions = getattr(module, "VERBS", None) or {name: module.main}
     for each, function in functions.items():
         run = guarded(function, hub=verb.hub, resumes=verb.resumes)
-        own.command(each, context_settings=settings, add_help_option=not verb.own_help)(run)
+        own.command(
+            each, cls=_Command, context_settings=settings, add_help_option=not verb.own_help
+        )(run)
     return typer.main.get_command(own)
 
 

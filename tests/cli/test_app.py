@@ -56,6 +56,20 @@ def test_help_lists_every_verb_by_the_first_words_of_its_own_help(verb):
         assert VERBS[verb].summary in " ".join(invoke(verb, "--help").output.split())
 
 
+@pytest.mark.parametrize(
+    "typed",
+    [
+        *("eval", "eval x", "push", "push x", "select", "study make", "study read x", "predict"),
+        *("score", "compare", "report", "chat", "generate", "quality", "export", "decode"),
+    ],
+)
+def test_an_argument_that_is_missing_is_told_with_an_example(typed):
+    result = invoke(*typed.split())
+    assert result.exit_code == 2
+    verb = typed.removesuffix(" x")
+    assert re.search(rf"Missing .+\. \S.* Type for instance dpft {verb} \S", result.output)
+
+
 def test_ls_shows_every_shipped_choice():
     output = invoke("ls").output
     for choice in shipped()[1:]:
