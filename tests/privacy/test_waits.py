@@ -134,3 +134,19 @@ def test_a_norm_that_cancels_is_never_understated_without_a_look(noise, length):
     true = torch.bmm(g.double().mT, a.double()).square().sum((1, 2))
     assert (norm.value >= true * (1 - 1e-5)).all()
     assert (norm.value <= 1.01 * true + 1e-5 * scale).all()
+
+
+def test_what_rounding_may_have_taken_is_added_once(monkeypatch):
+    """Of a gradient whose positions cancel, nothing else is left."""
+    monkeypatch.setattr(clippers, "waits", lambda device: True)
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(4, 30, 400, generator=generator).repeat_interleave(2, 1)
+    g = torch.randn(4, 30, 300, generator=generator).repeat_interleave(2, 1)
+    model = nn.Linear(400, 300, bias=False)
+    clipper = make_clipper(model, "ghost", threshold=1e-9)
+    for sign in (1.0, -1.0):  # the first batch is looked at, and nothing in it cancels
+        clear(model)
+        g[:, ::2] = sign * g[:, 1::2]
+        clipper.backward((model(a) * g).sum((1, 2)))
+    lost = 8 * torch.finfo(torch.float32).eps * uncancelled(batched_gram(a), batched_gram(g))
+    torch.testing.assert_close(1e-9 / clipper.factors[:, 0], lost.sqrt(), rtol=0.1, atol=0)

@@ -20,11 +20,9 @@ def ghost(batch: Batch) -> None:
     def complete(name: str, uses: list[Use]) -> None:
         passes.saw(uses)
         norm = batch.squared_norm(name, uses)  # equation 2: `rules.uses.MatrixUse`
-        if not norm.exact:
-            if not batch.careful:
-                norm = norm.certain()
-            elif not bool(norm.sound().all()):
-                norm = recomputed(norm, uses)
+        # Without a look, `clip_factors` allows for the rounding of all layers at once.
+        if batch.careful and not norm.exact and not bool(norm.sound().all()):
+            norm = recomputed(norm, uses)
         book[name] = Entry(norm, [])
 
     passes = TwoBackwards(batch)
