@@ -21,7 +21,7 @@ from dpft.parallel.optimizer_state import put_together, room_for, taken_apart
 from dpft.privacy.noise import Released
 from dpft.privacy.untouched import written
 from dpft.runs.closing import Closing
-from dpft.tasks.objectives.evaluation import finite_on_a_blank
+from dpft.tasks.objectives.evaluation import not_finite_on_a_blank
 from dpft.training.assembly import whole_again
 from dpft.training.epochs import go_on, in_epoch
 from dpft.training.evaluation import Evaluations
@@ -235,8 +235,8 @@ class Session(Closing):
             return
         # A divided model is put together in another one, which the clipper does not listen to.
         with nullcontext() if self._cohort.divided else self._clipper.paused():
-            finite = finite_on_a_blank(self._prepared.objective, model)
-        if not finite:
+            what = not_finite_on_a_blank(self._prepared.objective, model)
+        if what is not None:
             raise DivergedError(
                 f"after step {step} the model has no finite loss for an empty record, so it "
                 "answers nothing and learns nothing; expected finite numbers. Type a smaller "

@@ -106,31 +106,29 @@ def longest_first(examples: Sequence[Any], size: int) -> Iterator[list[int]]:
         yield order[start : start + size]
 
 
-@torch.no_grad()
-def finite_on_a_blank(objective: Losses, model: nn.Module) -> bool:
-    """Whether the model has a finite loss for an example that is nobody's, beside padding.
+def not_finite_on_a_blank(
+    objective: Losses, model: nn.Module, parameters: Sequence[Tensor] = ()
+) -> str | None:
+    """What is not finite of an example that is nobody's, beside padding: its loss or a gradient.
 
     Guarantee: it follows from the weights alone, so that of released ones it may be told.
-    """
-    blank = objective.blank()
-    batch = objective.collate([blank], objective.widths(blank)).to(next(model.parameters()).device)
-    with evaluating(model):
-        return bool(objective.losses(model, batch).isfinite().all())
-
-
-def slopes_are_finite_on_a_blank(
-    objective: Losses, model: nn.Module, parameters: Sequence[Tensor]
-) -> bool:
-    """Whether that loss has finite gradients, which a finite loss does not say.
 
     Args:
         objective: whose blank and losses they are.
         model: on its device.
-        parameters: that are trained.
+        parameters: whose gradients are looked at too.
+
+    Returns:
+        ``loss``, ``gradient``, or None where all is finite.
     """
     blank = objective.blank()
-    batch = objective.collate([blank], objective.widths(blank)).to(parameters[0].device)
-    with evaluating(model), torch.enable_grad():
-        loss = objective.losses(model, batch).sum()
-        slopes = torch.autograd.grad(loss, parameters, allow_unused=True)
-    return all(bool(slope.isfinite().all()) for slope in slopes if slope is not None)
+    batch = objective.collate([blank], objective.widths(blank)).to(next(model.parameters()).device)
+    with evaluating(model), torch.set_grad_enabled(bool(parameters)):
+        losses = objective.losses(model, batch)
+        if not losses.isfinite().all():
+            return "loss"
+        if not parameters:
+            return None
+        slopes = torch.autograd.grad(losses.sum(), parameters, allow_unused=True)
+    finite = all(bool(slope.isfinite().all()) for slope in slopes if slope is not None)
+    return None if finite else "gradient"

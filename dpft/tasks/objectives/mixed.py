@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dpft.config.errors import ConfigError, ModelError
 from dpft.tasks.objectives.base import Batch, Losses
-from dpft.tasks.objectives.evaluation import finite_on_a_blank, slopes_are_finite_on_a_blank
+from dpft.tasks.objectives.evaluation import not_finite_on_a_blank
 
 if TYPE_CHECKING:
     from dpft.privacy import Clipper
@@ -92,13 +92,10 @@ def check_blank(
     Raises:
         ModelError: if the loss of a blank, or a gradient of it, is not finite.
     """
-    what, parameters = "loss", [*clipper.parameters.values()]
+    parameters: Sequence[Tensor] = () if sharded else [*clipper.parameters.values()]
     with clipper.paused():
-        finite = finite_on_a_blank(trained, model)
-        if finite and parameters and not sharded:
-            what = "gradient"
-            finite = slopes_are_finite_on_a_blank(trained, model, parameters)
-    if finite:
+        what = not_finite_on_a_blank(trained, model, parameters)
+    if what is None:
         return
     said = f"{type(model).__name__} has no finite {what} for an empty record"
     if precision == "float16":

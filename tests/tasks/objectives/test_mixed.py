@@ -43,6 +43,17 @@ class Squares:
         return out.square().sum(1)
 
 
+class Blanks(Squares):
+    def blank(self):
+        return torch.ones(64)
+
+    def widths(self, example):
+        return (64,)
+
+    def collate(self, examples, widths=None):
+        return Batch({"x": torch.stack(list(examples))})
+
+
 def test_products_are_rounded_and_nothing_else():
     torch.manual_seed(0)
     model, batch = nn.Linear(64, 3), Batch({"x": torch.randn(5, 64)})
@@ -129,17 +140,6 @@ def test_float16_learns_what_float32_does():
 
 def test_a_model_beyond_float16_is_refused():
     """By a blank, which is nobody's; bfloat16 has the range."""
-
-    class Blanks(Squares):
-        def blank(self):
-            return torch.ones(64)
-
-        def widths(self, example):
-            return (64,)
-
-        def collate(self, examples, widths=None):
-            return Batch({"x": torch.stack(list(examples))})
-
     model = nn.Linear(64, 3)
     clipper = make_clipper(model, threshold=0.1)
     check_blank(Mixed(Blanks(), "float16"), model, clipper, "float16")
@@ -148,6 +148,18 @@ def test_a_model_beyond_float16_is_refused():
     check_blank(Mixed(Blanks(), "bfloat16"), model, clipper, "bfloat16")
     with pytest.raises(ModelError, match=r"Linear has no finite loss.*precision=bfloat16"):
         check_blank(Mixed(Blanks(), "float16"), model, clipper, "float16")
+
+
+def test_one_loss_of_a_blank_tells_of_gradients_too():
+    model, asked = nn.Linear(64, 3), []
+
+    class Asked(Blanks):
+        def losses(self, model, batch):
+            asked.append(batch)
+            return super().losses(model, batch)
+
+    check_blank(Asked(), model, make_clipper(model, threshold=0.1), "float32")
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("backward", [False, True])
