@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
             raise DataError(f"evaluate.file={path} has no rows; expected at least one record")
     else:
         typed = f"evaluate.split={settings.split}"
-        _check_hub_split(task, settings.split, typed, "evaluate.file=FILE")
+        _check_split(task, settings.split, typed, "evaluate.file=FILE")
         try:
             records = task.records(settings.split)[: task.limit_eval]
         except SplitError as error:
@@ -70,14 +71,22 @@ def check_scored(task: Task, split: str) -> None:
     """
     name = f"{split}_split"
     typed = f"task.{name}={getattr(task, name, None)}"
-    _check_hub_split(task, split, typed, f"task.{split}_share=0.1")
-    file = getattr(task, f"{split}_file", None)
-    if file is not None and is_trained_on(Path(file), task):
-        raise ConfigError(
-            f"task.{split}_file={file} is trained on, and no noise covers scores and texts that "
-            f"are made of it; expected other records: a file of them, or task.{split}_share=0.1 to "
-            "hold some back"
-        )
+    _check_split(task, split, typed, f"task.{split}_share=0.1 to hold some back")
+
+
+def _check_split(task: Task, split: str, typed: str, instead: str) -> None:
+    """Refuse records of a split that is trained on, if they are files' or the hub's."""
+    # Of a published data set, both may be parts of one file.
+    for file in _files_of(task, split) if hasattr(task, "train_file") else ():
+        if is_trained_on(file, task):
+            given = getattr(task, f"{split}_file") is not None
+            raise ConfigError(
+                f"{f'task.{split}_file=' if given else ''}{file} is trained on, and no noise "
+                "covers scores and texts that are made of it; expected other records, in a file "
+                "that is no link to the training file and no copy of it: give one, or type "
+                f"{instead}"
+            )
+    _check_hub_split(task, split, typed, instead)
 
 
 def _check_hub_split(task: Task, split: str, typed: str, instead: str) -> None:
@@ -96,19 +105,21 @@ def _check_hub_split(task: Task, split: str, typed: str, instead: str) -> None:
 
 
 def is_trained_on(file: Path, task: Task) -> bool:
-    """Whether a file, by whatever name, is one of the training records'."""
-    return file.is_file() and any(one.is_file() and file.samefile(one) for one in _trained_on(task))
+    """Whether a file, by whatever name or as a copy, is one of the training records'."""
+    return file.is_file() and any(
+        one.is_file() and (file.samefile(one) or filecmp.cmp(file, one, shallow=False))
+        for one in _files_of(task, task.published_train)
+    )
 
 
-def _trained_on(task: Task) -> list[Path]:
-    """The files of the training records."""
-    if (own := getattr(task, "train_file", None)) is not None:
+def _files_of(task: Task, split: str) -> list[Path]:
+    """The files of a split, none where the data lie elsewhere."""
+    if (own := getattr(task, f"{split}_file", None)) is not None:
         return [Path(own)]
     kind, folder = task.location
-    if kind != "files" or folder is None:
+    if kind != "files" or folder is None or not folder.is_dir():
         return []
-    forms, split = task.dataset.all_forms(), task.published_train
-    return [file for form in forms for file in form.found(folder, split)]
+    return [file for form in task.dataset.all_forms() for file in form.found(folder, split)]
 
 
 @dataclass(frozen=True)

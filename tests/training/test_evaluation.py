@@ -285,8 +285,8 @@ def test_a_dev_file_that_is_trained_on_is_no_file_of_held_out_records(tmp_path, 
 
 def test_records_that_cannot_be_evaluated_on_are_refused(tmp_path):
     file, other = (tmp_path / name for name in ("mine.jsonl", "theirs.jsonl"))
-    for path in (file, other):
-        path.write_text('{"source": "a", "target": "b"}\n' * 5)
+    for path, target in ((file, "b"), (other, "c")):
+        path.write_text(f'{{"source": "a", "target": "{target}"}}\n' * 5)
     words = ["task=text2text", f"task.train_file={file}", "evaluate.every=1"]
 
     def records(*more):
@@ -297,6 +297,10 @@ def test_records_that_cannot_be_evaluated_on_are_refused(tmp_path):
     assert len(records(f"task.dev_file={other}", "task.limit_eval=2")) == 2
     with pytest.raises(ConfigError, match=r"mine\.jsonl is trained on"):
         records(f"evaluate.file={tmp_path / '.' / 'mine.jsonl'}")
+    (tmp_path / "copy.jsonl").write_bytes(file.read_bytes())
+    for copy in (f"evaluate.file={tmp_path / 'copy.jsonl'}", f"task.dev_file={file}"):
+        with pytest.raises(ConfigError, match=r"(copy|dev_file=.*mine)\.jsonl is trained on"):
+            records(copy)
     with pytest.raises(SplitError, match=r"or type evaluate\.file=FILE"):
         records()
     (tmp_path / "empty.jsonl").write_text("")

@@ -113,7 +113,8 @@ def test_the_records_of_a_user_are_drawn_by_the_secret_key(tmp_path):
     lines = [{"user": user, "text": f"{user} is {n}"} for user in ("ann", "bob") for n in range(5)]
     (tmp_path / "posts.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     words = [*USERS, f"task.train_file={tmp_path / 'posts.jsonl'}"]
-    words.append(f"task.test_file={shutil.copy(tmp_path / 'posts.jsonl', tmp_path / 'test.jsonl')}")
+    (tmp_path / "test.jsonl").write_text('{"user": "eve", "text": "words"}\n')
+    words.append(f"task.test_file={tmp_path / 'test.jsonl'}")
     one = drawn(settings(tmp_path, *words))
     again = drawn(settings(tmp_path, *words))  # the same folder, hence the same key
     other = drawn(settings(tmp_path, *words, "name=other"))
@@ -125,12 +126,37 @@ def test_records_that_are_trained_on_are_not_scored_without_noise(tmp_path):
     file = tmp_path / "posts.jsonl"
     file.write_text("".join(f'{{"user": "{n}", "text": "text {n}"}}\n' for n in range(10)))
     (tmp_path / "link.jsonl").symlink_to(file)
+    shutil.copy(file, tmp_path / "copy.jsonl")
     words = [*USERS, f"task.train_file={file}"]
-    for same in (file, tmp_path / "link.jsonl"):
+    for same in (file, tmp_path / "link.jsonl", tmp_path / "copy.jsonl"):
         run = settings(tmp_path, *words, f"task.test_file={same}", f"name={same.stem}")
         with pytest.raises(ConfigError, match="is trained on, and no noise covers"), ready(run):
             pass
     with ready(settings(tmp_path, *words, f"task.test_file={file}", "clip=none", "name=plain")):
+        pass
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_nor_are_they_under_the_name_of_another_split_in_a_folder(tmp_path, split, linked):
+    """Be it of the scores or of the evaluations on the way."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("train", "dev", "test"):
+        lines = [f'{{"user": "{n}", "text": "{name} {n}"}}\n' for n in range(10)]
+        (data / f"{name}.jsonl").write_text("".join(lines))
+    same = data / f"{split}.jsonl"
+    words = [*USERS, f"task.data_dir={data}", "decode.split=test", "evaluate.every=1"]
+    with ready(settings(tmp_path, *words, "name=other")):
+        pass
+    same.unlink()
+    if linked:
+        same.symlink_to("train.jsonl")
+    else:
+        shutil.copy(data / "train.jsonl", same)
+    instead = {"dev": r"evaluate\.file=FILE", "test": r"task\.test_share=0\.1"}[split]
+    refused = pytest.raises(ConfigError, match=rf"{split}\.jsonl is trained on.* type {instead}")
+    with refused, ready(settings(tmp_path, *words)):
         pass
 
 
