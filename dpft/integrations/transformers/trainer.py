@@ -331,7 +331,8 @@ class PrivacyMixin:
         if callable(getattr(trainer.optimizer, "train", None)):
             trainer.optimizer.train()
         # What callbacks draw follows from the public seed; what a step draws, from the key alone.
-        with random_state_kept(*clipper.parameters.values()):
+        # Frozen parts may lie on other devices, and draw there too.
+        with random_state_kept(*model.parameters()):
             statistics = self._summed(model, step, inputs.records)
         statistics.released = noise.privatise_(step)
         self.privacy.spend(step, statistics.released)
