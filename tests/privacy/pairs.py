@@ -24,6 +24,7 @@ MODELS = {
     # As version 1.1 and Flan: gated layers, a head of its own.
     "t5 untied": ("t5", {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     "mt5": ("mt5", T5),
+    "umt5": ("umt5", T5),
     "bart": ("bart", BART),
     "mbart": ("mbart", BART),
     "pegasus": ("pegasus", BART),

@@ -241,5 +241,6 @@ def check_rows(call: Call, batch: int, g: Tensor) -> None:
             f"layer {site.name!r} ({type(site.module).__name__}) was called with an input of shape "
             f"{tuple(shape)} for {batch} losses; expected one row per record, shape "
             f"({batch}, ...). A lookup shared by the batch, such as positions, must be given as "
-            "(B, T)"
+            "(B, T), or lie in a module without dropout, which can be computed again for each "
+            "record: type model.dropout=0"
         )

@@ -10,7 +10,7 @@ import pytest
 import torch
 from peft import LoraConfig, TaskType, get_peft_model
 
-from dpft.privacy import make_clipper
+from dpft.privacy import UnsupportedLayerError, make_clipper
 from dpft.privacy.token_losses import token_losses
 from tests.privacy.architectures import in_double, shake
 from tests.privacy.pairs import TARGETS, VOCAB, build, losses, padded
@@ -91,6 +91,16 @@ def test_dropout_is_clipped_too(name):
     clipper = make_clipper(case.model, "bk", threshold=0.5)
     clipper.backward(case.all_losses())
     clipper.close()
+
+
+def test_a_lookup_for_the_batch_beside_dropout_says_what_to_type():
+    """UMT5 makes one in each attention, which has dropout: it can only be computed again."""
+    compare(build("umt5"), "bk")
+    case = build("umt5", dropout=0.1)
+    clipper = make_clipper(case.model, "bk", threshold=0.5)
+    said = r"relative_attention_bias.*without dropout.*type model\.dropout=0"
+    with pytest.raises(UnsupportedLayerError, match=said):
+        clipper.backward(case.all_losses())
 
 
 @pytest.mark.parametrize("name", ["t5", "mt5", "bart"])
