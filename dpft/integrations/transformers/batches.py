@@ -254,8 +254,9 @@ def check_records(
         raise ModelError(
             f"with {type(model).__name__} and this data collator the loss of a record depends on "
             "what else is in its batch, so that no clipping bounds what one record adds; expected "
-            "a model that heeds the attention mask and draws no random numbers but dropout (set "
-            "layerdrop in its config to 0), and a loss that averages over a record's own tokens"
+            "a model that heeds the attention mask and draws no random numbers but dropout of each "
+            "row (set layerdrop in its config to 0, and dropout where rows share what is dropped), "
+            "and a loss that averages over a record's own tokens"
         ) from error
 
 

@@ -33,22 +33,35 @@ _DROPOUTS = frozenset(
 # Where scaled_dot_product_attention takes its share of dropout.
 _DROPOUT_PLACE = 4
 
-# Layers that drop whole residual branches of some rows; they do nothing in evaluation.
+# Layers that drop whole residual branches of some rows; they do nothing in evaluation. One of
+# torchvision may drop a branch of all rows instead (``mode="batch"``), which is no dropout.
 _PATHS = ("DropPath", "StochasticDepth")
 
 # How transformers marks a block whose activations are not kept.
 _CHECKPOINTED = "gradient_checkpointing"
 
 
-class _NoDropout(TorchFunctionMode):
-    """Within this mode nothing is dropped, whatever share a model asks for."""
+class Undropped(TorchFunctionMode):
+    """Within this mode nothing is dropped, whatever share a model asks for.
+
+    Attributes:
+        sizes: of how many numbers some would have been dropped, call by call.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = dict(kwargs or {})
         if func in _DROPOUTS:
-            return args[0] if args else kwargs["input"]
+            names = ("input", "p", "train" if "train" in kwargs else "training")
+            given = {"p": 0.5, names[2]: True} | dict(zip(names, args, strict=False)) | kwargs
+            if given["p"] and given[names[2]]:
+                self.sizes.append(given["input"].numel())
+            return given["input"]
         if func is F.scaled_dot_product_attention:
             kwargs["dropout_p"] = 0.0
             if len(args) > _DROPOUT_PLACE:
@@ -61,8 +74,8 @@ class _NoDropout(TorchFunctionMode):
 
 
 @contextmanager
-def training_without_dropout(model: nn.Module) -> Iterator[None]:
-    """Within this context the model is in training mode, but drops nothing.
+def training_without_dropout(model: nn.Module) -> Iterator[Undropped]:
+    """Within this context, which tells what would be dropped, a model in training drops nothing.
 
     After it the model is in the mode it was in, and the random numbers are where they were.
     """
@@ -71,13 +84,14 @@ def training_without_dropout(model: nn.Module) -> Iterator[None]:
     again = [module for module in modes if getattr(module, _CHECKPOINTED, False) is True]
     model.train()
     for module in modes:
-        if any(name in type(module).__name__ for name in _PATHS):
+        of_rows = getattr(module, "mode", None) != "batch"
+        if of_rows and any(name in type(module).__name__ for name in _PATHS):
             module.eval()
     for module in again:
         setattr(module, _CHECKPOINTED, False)
     try:
-        with random_state_kept(*model.parameters()), _NoDropout():
-            yield
+        with random_state_kept(*model.parameters()), Undropped() as undropped:
+            yield undropped
     finally:
         for module, training in modes.items():
             module.training = training

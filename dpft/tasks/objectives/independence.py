@@ -21,7 +21,7 @@ from dpft.privacy.precision import full_precision
 from dpft.privacy.shapes import BLANK
 from dpft.privacy.untouched import Untouched, written
 from dpft.runs.memory import is_out_of_memory
-from dpft.tasks.objectives.evaluation import training_without_dropout
+from dpft.tasks.objectives.evaluation import Undropped, training_without_dropout
 
 if TYPE_CHECKING:
     from dpft.parallel.pipelined_sums import PipelinedSums
@@ -61,7 +61,8 @@ def check_independence(
     with a clipper's hooks, and in training mode: a model may do other things in it. Dropout alone
     is off, whose masks are other random numbers for other batches. Whatever else is random shows:
     what is drawn for a whole microbatch, as layers that are dropped, moves every record whose
-    microbatch is another one when a record joins.
+    microbatch is another one when a record joins. So would a mask of dropout that all rows share:
+    one that is as large for a unit once as for the same unit twice.
 
     At last the losses are computed among as many copies of the longest as a microbatch has room
     for: some models hold places for a number of tokens, however many there are.
@@ -95,7 +96,8 @@ def check_independence(
 
     what = ""
     share = _SHARE if data.shapes is None else _FIXED
-    with training_without_dropout(model), full_precision():  # else kernels round by thousandths
+    # Else kernels round by thousandths.
+    with training_without_dropout(model) as undropped, full_precision():
         saved = Untouched(model)
         buffers = {name: b.clone() for name, b in model.named_buffers()}
         for (together, apart), (indices, _) in zip(comparisons, chosen, strict=True):
@@ -120,6 +122,8 @@ def check_independence(
                 what = f"its buffer {name} changes with the batch"
         if pipeline is not None and pipeline.any(bool(what)):
             what = what or "its buffers change with the batch on another rank"
+        if not what and pipeline is None and _shares_a_mask(passes, undropped, comparisons[0][0]):
+            what = "dropout of what all rows share"
         if not what and clipper is not None:
             sums = (_sums_differ(passes, pair, clipper, share) for pair in comparisons)
             what = "gradients differ" if any(sums) else ""
@@ -129,9 +133,9 @@ def check_independence(
             f"with {type(named).__name__} the loss of a record depends on what else is in its "
             f"batch ({what}), so that no clipping bounds what one record adds; expected a model "
             "that heeds the attention mask and the positions it is given, and that draws no random "
-            "numbers but dropout: type model.dropout=0 where it drops whole layers (layerdrop). "
-            "Use another model, or a shorter task.max_length where it changes with the length; "
-            "clip=none trains without privacy"
+            "numbers but dropout of each row: type model.dropout=0 where it drops whole layers "
+            "(layerdrop) or what all rows share. Use another model, or a shorter task.max_length "
+            "where it changes with the length; clip=none trains without privacy"
         )
 
 
@@ -259,6 +263,16 @@ class _Passes:
     def _seed(self) -> None:
         self._turn += 1
         torch.manual_seed(self._turn)
+
+
+def _shares_a_mask(passes: _Passes, undropped: Undropped, batch: UnitBatch) -> bool:
+    """Whether dropout has a mask that does not grow with the batch, and so is no row's own."""
+    sizes = []
+    for index in ([0], [0, 0]):
+        undropped.sizes.clear()
+        passes.in_crowd(batch.units(torch.tensor(index)))
+        sizes.append([*undropped.sizes])
+    return any(once == twice for once, twice in zip(*sizes, strict=False) if once)
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:

@@ -339,6 +339,53 @@ def test_layers_that_are_dropped_for_a_whole_microbatch_are_refused():
         check_independence(Records(Rows(), EXAMPLES), model)
 
 
+class StochasticDepth(nn.Module):
+    """As torchvision's, which drops a branch of each row, or of all rows together."""
+
+    def __init__(self, mode):
+        super().__init__()
+        self.mode = mode
+
+    def forward(self, h):
+        drawn = torch.rand(len(h) if self.mode == "row" else 1, 1)
+        return h * (drawn < 0.5) if self.training else h
+
+
+def test_a_branch_that_is_dropped_for_a_whole_microbatch_is_refused():
+    data = Records(Rows(), EXAMPLES)
+    model = Trained(nn.Identity())
+    model.drop_path = StochasticDepth("row")
+    check_independence(data, model)
+    model.drop_path = StochasticDepth("batch")
+    with pytest.raises(ModelError, match=r"model\.dropout=0 where it drops whole layers"):
+        check_independence(data, model)
+
+
+@pytest.mark.parametrize("shapes", [None, FixedShapes(64)], ids=["loose", "fixed"])
+@pytest.mark.parametrize("p", [0.0, 0.1])
+def test_dropout_of_what_all_rows_share_is_refused(p, shapes):
+    """Frozen, as DeBERTa's relative positions beside LoRA: no check of gradients sees it."""
+
+    class Filled(Rows):
+        def collate(self, examples, widths=None):
+            return super().collate(examples)
+
+        def widths(self, example):
+            return (8,)
+
+        def blank(self):
+            return EXAMPLES[0]
+
+    table, drop = torch.randn(3, 4), nn.Dropout(p)
+    model = Trained(lambda h: nn.functional.dropout(h, 0.1) + drop(table).sum(0))
+    data = Records(Filled(), EXAMPLES, shapes)
+    if not p:
+        check_independence(data, model, token_budget=64)
+        return
+    with pytest.raises(ModelError, match="dropout of what all rows share"):
+        check_independence(data, model, token_budget=64)
+
+
 class Places(nn.Module):
     """Experts with places for a number of tokens, which the first of a batch take."""
 
