@@ -162,7 +162,9 @@ def _time(plan: RankCost, price: float | None) -> Iterator[list[str]]:
     yield _row(plan, "ms of sending", lambda side: side.time.sending, 1e-3)
     side = plan.private or plan.plain
     assert side is not None
-    yield _row(plan, f"s of a step of {side.time.microbatches}", lambda side: side.time.seconds)
+    many = side.time.microbatches
+    step = f"s of a step of {many:,} microbatch{'es' if many > 1 else ''}"
+    yield _row(plan, step, lambda side: side.time.seconds)
     if plan.length is not None:
         yield _row(plan, f"hours of {plan.length.steps:,} steps", plan.hours)
         if price is not None:

@@ -1,6 +1,7 @@
 """What a run would take is what its shapes and a data sheet say."""
 
 import json
+import re
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -233,6 +234,7 @@ def test_the_command_prints_both_sides_and_whether_they_fit():
     assert ["fits", "in", "0.001", "GiB", "no", "no"] in lines
     assert any(line[:4] == ["MiB", "sent", "by", "all-gather"] for line in lines)
     assert any(line[:2] == ["hours", "of"] for line in lines)
+    assert re.search(r"^  s of a step of [\d,]+ microbatch(es)? ", result.output, re.MULTILINE)
     words = ("--checkpointing", "--batch", "2", "--price", "2", "--largest", "--json")
     answer = json.loads(dpft_plan("precision=bfloat16", "optim.batch_size=4", *words).output)
     assert answer["shape"]["batch"] == 2
