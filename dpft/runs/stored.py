@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from dpft.config.errors import ConfigError, suggestion
-from dpft.runs.hidden import PRIVATE
+from dpft.runs.hidden import PRIVATE, check_no_trial
 
 _VALUES = 100_000
 _NAMED = 3  # runs, where one is not found
@@ -54,7 +54,7 @@ def runs_beside(path: Path) -> str:
         runs = [
             child
             for folder in folders
-            if folder.is_dir()
+            if folder.is_dir() and not _of_trials(folder)
             for child in folder.iterdir()
             if child.name != PRIVATE and (child / "config.yaml").is_file()
         ]
@@ -68,6 +68,15 @@ def runs_beside(path: Path) -> str:
     more = f" and {len(latest) - _NAMED} more" if len(latest) > _NAMED else ""
     named = ", ".join(map(str, latest[:_NAMED]))
     return f"give the folder itself{close}; the latest here: {named}{more}"
+
+
+def _of_trials(folder: Path) -> bool:
+    """Whether what lies in a folder is secret trials, which are not even to be counted."""
+    try:
+        check_no_trial(folder)
+    except ConfigError:
+        return True
+    return False
 
 
 def _is_large(content: Any) -> bool:

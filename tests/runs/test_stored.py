@@ -46,3 +46,15 @@ def test_without_runs_the_advice_is_general(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"give the folder itself$"):
         stored_config(Path("nowhere"))
+
+
+def test_trials_of_a_selection_are_neither_named_nor_counted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    private = Path("runs/selections/mine/private")
+    for name in ("a", "b"):
+        (private / "trials" / name).mkdir(parents=True)
+        (private / "trials" / name / "config.yaml").write_text("{}")
+    (private / "selection_key").write_bytes(b"key")
+    for typed in ("c", "."):
+        with pytest.raises(ConfigError, match=r"give the folder itself$"):
+            stored_config(private / "trials" / typed)
