@@ -73,8 +73,7 @@ def main(
         warn(warning, err=True)
     folder = plan.runs_dir / "selections" / checked_name(name or default_name(parsed, ()))
     selection = Selection(folder)
-    lock = selection.lock()
-    try:
+    with selection.lock():
         selection.describe(candidates, trials, metric, lowest)
         lines = draw(selection.key(), candidates, trials)
         if selection.chosen.exists():
@@ -100,8 +99,6 @@ def main(
             trials=trials,
             mechanisms=mechanisms,
         )
-    finally:
-        lock.release()
     _show(selection, chosen, metric)
     each, total, _ = price(mechanisms, trials)
     warn(f"  each trial spent at most epsilon {up(each)}; the choice makes it {up(total)}")

@@ -114,12 +114,9 @@ def run_sweep(
     if dry_run:
         _show_plan(plan, folder)
         return
-    lock = folder.lock()
-    try:
+    with folder.lock():
         folder.describe(parsed, lines, plan)
         _run(_multirun_arguments(parsed, lines, folder, keep_going), folder, secret)
-    finally:
-        lock.release()
 
 
 def _run(arguments: Sequence[str], folder: SweepFolder, secret: bool) -> None:

@@ -13,7 +13,7 @@ LOCK_NAME = ".lock"
 
 
 class DirectoryLock:
-    """An exclusive ``flock`` on ``<folder>/.lock``; made by `acquire`.
+    """An exclusive ``flock`` on ``<folder>/.lock``; made by `acquire`, released by ``with``.
 
     Nothing has to be cleaned up after a kill: the lock belongs to the open file, not to the file's
     existence. Child processes made by ``fork`` share it until they exit.
@@ -57,6 +57,12 @@ class DirectoryLock:
                 return cls(descriptor)
             # The folder was moved aside between open and flock: this lock guards the old run.
             os.close(descriptor)
+
+    def __enter__(self) -> DirectoryLock:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Give the lock up; harmless if it was already given up."""

@@ -302,11 +302,11 @@ def test_a_folder_holds_one_sweep(folder, tmp_path):
 
 
 def test_a_sweep_is_run_by_one_process(folder):
-    lock = folder.lock()
-    with pytest.raises(RunLockedError, match="dpft sweep --watch"):
+    with folder.lock(), pytest.raises(RunLockedError, match="dpft sweep --watch"):
         folder.lock()
-    lock.release()
-    folder.lock().release()
+    with pytest.raises(KeyError), folder.lock():
+        raise KeyError
+    folder.lock().release()  # whatever the last one ended by, the next may begin
 
 
 def test_the_same_words_are_the_same_sweep():
