@@ -16,7 +16,7 @@ from dpft.privacy.rounding import number
 from dpft.report.evaluation import remarks
 from dpft.report.pages.charts import Chart, Line, chart
 from dpft.report.pages.gather import Gathered, Options
-from dpft.report.pages.generations import finite, section
+from dpft.report.pages.values import finite, section
 
 # Of so many groups each has a curve; of more, as many that are spread over all of them.
 _MOST_GROUPS = 16

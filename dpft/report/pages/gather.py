@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 from dpft.config.errors import DpftError
 from dpft.privacy.guarantee import Guarantee
-from dpft.report.pages.generations import Generations, parsed, read_generations, section
+from dpft.report.pages.generations import Generations, read_generations
 from dpft.report.pages.target import Target
+from dpft.report.pages.values import parsed, section
 from dpft.runs.atomic import sha256_file
 from dpft.runs.finished import damages
 from dpft.runs.ledger import LedgerContents, read_ledger

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpft.report.held_out import is_held_out
+from dpft.report.pages.values import parsed, section
 from dpft.runs.errors import RecordError
 from dpft.runs.generations import generations_file
 
@@ -131,27 +130,6 @@ def _lines_of(prompts: Collection[str], lines: Sequence[str]) -> list[int]:
             if source in prompts:
                 found.setdefault(source, number)
     return [found[prompt] for prompt in prompts if prompt in found]
-
-
-def section(mapping: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A part of a mapping; empty if it is not there or is no mapping."""
-    value = mapping.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
-def finite(value: Any) -> float | None:
-    """A number of a record; None if it is none, or not a finite one."""
-    whole = isinstance(value, float | int) and not isinstance(value, bool)
-    return float(value) if whole and math.isfinite(value) else None
-
-
-def parsed(line: str | bytes) -> dict[str, Any] | None:
-    """A line of JSON; None if it is no mapping."""
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _sample(line: str) -> Sample | None:

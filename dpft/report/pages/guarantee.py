@@ -8,7 +8,7 @@ from dpft.privacy.guarantee import BY, NONE, Guarantee, warnings
 from dpft.privacy.rounding import delta, up
 from dpft.report.guarantee import Rows, audit_rows, mechanism_rows
 from dpft.report.pages.gather import Gathered
-from dpft.report.pages.generations import section
+from dpft.report.pages.values import section
 
 UNKNOWN = (
     "Whether this run has a privacy guarantee is not known: there is neither a record nor a ledger "

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from dpft.config.errors import DpftError
 from dpft.report.pages.gather import Gathered
-from dpft.report.pages.generations import finite
 from dpft.report.pages.settings import compared
+from dpft.report.pages.values import finite
 from dpft.tasks.metrics.shown import shown
 from dpft.tasks.scores import lower_is_better, score
 
