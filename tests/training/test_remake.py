@@ -128,6 +128,26 @@ def test_scores_are_made_again_where_the_model_writes_another_text(path: Path) -
     assert runs.read_record(path)["scores"]["test"]["examples"] == 2
 
 
+def test_scores_of_another_text_are_not_forgotten_by_a_kill(path: Path, monkeypatch) -> None:
+    """What the model writes again, otherwise than it was, is scored even by the next command."""
+    with runs.RunDirectory.open(path, parse(compose(WORDS)).identity(), "") as run:
+        (path / "generations/test.jsonl").write_text("another\n")
+        runs.update_record(run, scores={"test": {"metrics": {}, "examples": 9, "signature": ""}})
+        run.mark_done()
+    (path / "generations/test.jsonl").unlink()
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpft.training.remake.score_file", killed)
+        with pytest.raises(KeyboardInterrupt):
+            again(path)
+    assert again(path)
+    assert runs.read_record(path)["scores"]["test"]["examples"] == 2
+    assert runs.damages(path) == []
+
+
 def test_weights_that_are_damaged_are_not_used(path: Path) -> None:
     flip(path / WEIGHTS)
     with pytest.raises(runs.RunError, match=r"model\.safetensors is not what it was.*resume="):
