@@ -15,7 +15,7 @@ from dpft.runs.atomic import fsync_directory, owners_folder, temporary_of, write
 from dpft.runs.closing import Closing
 from dpft.runs.errors import START_OVER, RunError, RunMismatchError, disk_report
 from dpft.runs.evidence import steps_evident
-from dpft.runs.finished import DONE, Damage, damages, is_finished, marked
+from dpft.runs.finished import ADAPTER, DONE, MODEL, RECORD, Damage, damages, is_finished, marked
 from dpft.runs.generations import FOLDER, generations_file
 from dpft.runs.identity import canonical, config_hash, differences
 from dpft.runs.ledger import read_ledger
@@ -129,7 +129,12 @@ class RunDirectory(Closing):
         return is_finished(self.path, self.config_hash)
 
     def reopen(self) -> None:
-        """Take the done-marker away before anything is done again; a kill may come at any time."""
+        """Take the done-marker away before anything is done again; a kill may come at any time.
+
+        With it goes what it proves to be damaged and is made again: nothing could tell later.
+        """
+        for damage in damages(self.path, (RECORD, MODEL, ADAPTER)):
+            (self.path / damage.name).unlink(missing_ok=True)
         self.done_marker.unlink(missing_ok=True)
         fsync_directory(self.path)
 

@@ -148,6 +148,27 @@ def test_scores_of_another_text_are_not_forgotten_by_a_kill(path: Path, monkeypa
     assert runs.damages(path) == []
 
 
+def test_what_was_damaged_is_not_believed_after_a_kill(path: Path, monkeypatch) -> None:
+    """The marker, which told that it is damaged, is gone while it is made again."""
+    score_run(path)
+    record = (path / "record.json").read_text()
+    (path / "record.json").write_text(record.replace('"examples": 2', '"examples": 7'))
+    flip(path / WEIGHTS)
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpft.training.session.Session.train", killed)
+        with pytest.raises(KeyboardInterrupt):
+            again(path)
+    with pytest.raises(runs.RecordError):
+        loaded_run(path)
+    assert not (path / WEIGHTS).exists()
+    assert not again(path)
+    assert {split["examples"] for split in runs.read_record(path)["scores"].values()} == {2}
+
+
 def test_weights_that_are_damaged_are_not_used(path: Path) -> None:
     flip(path / WEIGHTS)
     with pytest.raises(runs.RunError, match=r"model\.safetensors is not what it was.*resume="):
