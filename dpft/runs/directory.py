@@ -201,10 +201,12 @@ class RunDirectory(Closing):
         kept = (self.ledger, self.record, self.metrics, self.done_marker, self.model)
         if not self._new or any(path.exists() for path in kept) or any(self.checkpoints.iterdir()):
             return
-        for file in (self.identity, self.config_file, self.path / LOCK_NAME):
+        for file in (self.identity, self.config_file):
             file.unlink(missing_ok=True)
         for folder in (self.checkpoints, self.private):
             shutil.rmtree(folder, ignore_errors=True)
+        # Last: from then on the same command may begin here, and draw its key.
+        (self.path / LOCK_NAME).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # somebody's own files are in it
             self.path.rmdir()
 

@@ -1,4 +1,5 @@
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -183,6 +184,21 @@ def test_a_run_that_was_refused_leaves_no_folder(tmp_path):
         run.noise_key()
         run.discard_unused()
     assert not folder.exists()
+
+
+def test_nobody_begins_in_a_folder_that_is_being_taken_away(tmp_path, monkeypatch):
+    """Else what is taken away could be the key of whoever began there."""
+    gone = shutil.rmtree
+
+    def at_the_same_time(folder, **options):
+        with pytest.raises(RunLockedError):
+            RunDirectory.open(tmp_path / "run", CONFIG, "task: e2e\n")
+        gone(folder, **options)
+
+    with RunDirectory.open(tmp_path / "run", CONFIG, "task: e2e\n") as run:
+        monkeypatch.setattr("dpft.runs.directory.shutil.rmtree", at_the_same_time)
+        run.discard_unused()
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_was_there_before_or_was_spent_stays(tmp_path):
