@@ -12,6 +12,7 @@ from dpft.config.errors import ConfigError, DpftError
 from dpft.reproduce.papers.schema import Column
 from dpft.reproduce.tables.matching import match_key
 from dpft.reproduce.tables.verdicts import share_error
+from dpft.runs.finished import RECORD, check_whole
 from dpft.runs.hidden import check_no_trial
 from dpft.runs.record import read_record
 from dpft.runs.run_index import runs_below
@@ -155,6 +156,7 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
             seen.add(file.resolve())
             try:
                 record = read_record(file)
+                check_whole(path, (RECORD,))
                 config = record["config"]
                 if record.get("selection"):
                     damaged.append(f"{path}: {_SELECTED}")

@@ -7,6 +7,7 @@ import pytest
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce.tables.record_index import Index, make_index
+from dpft.runs.finished import marked
 from dpft.tasks.metrics.correct import packed
 from tests.reproduce.tables.example import plan, run_of, table, write_record
 from tests.runs.example import example_guarantee
@@ -43,6 +44,22 @@ def test_damaged_records_are_named_and_the_others_count(tmp_path):
     index = make_index([tmp_path])
     assert len(index.of(one.key)) == 1
     assert [Path(line.partition(":")[0]).name for line in index.damaged] == ["empty", "old", "torn"]
+
+
+def test_a_finished_run_whose_record_was_changed_stands_in_no_table(tmp_path):
+    """Another digit of an epsilon or a score is a record like any other: only the marker tells."""
+    one = run_of(plan(), "full")
+    write_record(tmp_path / "good", one)
+    write_record(tmp_path / "flipped", one, seed=1)
+    for name in ("good", "flipped"):
+        (tmp_path / name / "DONE").write_text(marked(tmp_path / name, "").spelled())
+    file = tmp_path / "flipped/record.json"
+    file.write_bytes(file.read_bytes().replace(b'"seed": 1', b'"seed": 3', 1))
+    index = make_index([tmp_path])
+    assert [found.path.name for found in index.of(one.key)] == ["good"]
+    (said,) = index.damaged
+    assert "record.json is not what it was" in said
+    assert "resume=" in said
 
 
 @pytest.mark.parametrize("value", [1.5, -0.25])
