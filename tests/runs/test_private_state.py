@@ -28,6 +28,18 @@ def test_what_is_saved_is_loaded_to_the_last_digit(run: RunDirectory) -> None:
     assert load_private_state(run, "audit", 4) == STATE
 
 
+def test_another_digit_is_no_other_score(run: RunDirectory) -> None:
+    """What an audit proves follows from these scores."""
+    file = save_private_state(run, "audit", 4, STATE)
+    text = file.read_text()
+    file.write_text(text.replace("0.1", "0.7"))
+    with pytest.raises(CheckpointError, match="does not match its own checksum"):
+        load_private_state(run, "audit", 4)
+    # Earlier versions wrote none.
+    file.write_text(text.partition(', "sha256"')[0] + "}")
+    assert load_private_state(run, "audit", 4) == STATE
+
+
 def test_it_lies_under_private_for_its_owner_alone(run: RunDirectory) -> None:
     file = save_private_state(run, "audit", 4, STATE)
     assert file == run.private / "audit" / "step-00000004.json"
