@@ -135,6 +135,8 @@ def main(
         **{"seed": settings.seed, "unique": settings.unique},
         **({} if settings.system is None else {"system": settings.system}),
     }
+    # Sampling takes long enough for another command to have written it meanwhile.
+    _check_place(out, task.written_as)
     content = _write(trained, path, synthetic, sources, sampling, out)
     _say(content, out)
     # What a task writes by itself it also reads.

@@ -287,6 +287,21 @@ def test_neither_records_nor_their_guarantee_are_overwritten(private, tmp_path, 
     assert (tmp_path / there).read_text() == "precious"
 
 
+def test_what_another_command_wrote_meanwhile_is_not_overwritten(private, tmp_path, monkeypatch):
+    """Two seeds at once, and neither with a file of its own."""
+    out = tmp_path / "a.csv"
+
+    def meanwhile(*arguments, **named):
+        out.write_text("precious")
+        return sample(*arguments, **named)
+
+    monkeypatch.setattr("dpft.training.synthesis.sample", meanwhile)
+    result = invoke(private, "n=2", "sources=sample", f"out={out}", *QUICK)
+    assert result.exit_code == 2
+    assert "a.csv exists" in result.output.replace("\n", "")
+    assert out.read_text() == "precious"
+
+
 def test_a_command_that_was_killed_before_the_records_had_their_name_is_typed_again(
     private, tmp_path, monkeypatch
 ):
