@@ -20,13 +20,14 @@ class MetricsLog(Closing):
         path: the file, ``private/metrics.jsonl`` of a run.
         resume_step: steps that the weights in hand have behind them. Entries of that step and later
             ones are dropped, for those steps will be replayed.
+        remedy: what to do about a damaged line, as a clause.
 
     Raises:
         LogError: see `Log`.
     """
 
-    def __init__(self, path: Path, resume_step: int = 0) -> None:
-        self._log = Log(path, REMEDY, keep=lambda entry: entry.get("step") in range(resume_step))
+    def __init__(self, path: Path, resume_step: int = 0, remedy: str = REMEDY) -> None:
+        self._log = Log(path, remedy, keep=lambda entry: entry.get("step") in range(resume_step))
 
     def append(self, step: int, **values: Any) -> None:
         """Write one step's metrics.

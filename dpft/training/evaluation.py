@@ -17,11 +17,15 @@ from dpft.privacy import Mechanism
 from dpft.runs.closing import Closing
 from dpft.runs.errors import LogError
 from dpft.runs.log import read_log
-from dpft.runs.metrics import REMEDY
 from dpft.training.held_out import Figures, HeldOut
 from dpft.training.progress import Progress
 
 FILE = "evaluations.jsonl"  # in private/
+# No line can be spared: what was the best, and so the weights that are kept, follows from them.
+_REMEDY = (
+    "put the file back from a copy, or remove it and the folder checkpoints/, and all steps are "
+    "repeated exactly: they count once"
+)
 
 
 class Evaluations(Closing):
@@ -66,8 +70,8 @@ class Evaluations(Closing):
             if directory is not None:
                 file = directory.private / FILE
                 # Unlike a step's line, one of N steps is of the weights in hand at step N.
-                self._log = runs.MetricsLog(file, start + 1)
-                entries = read_log(file, REMEDY)
+                self._log = runs.MetricsLog(file, start + 1, _REMEDY)
+                entries = read_log(file, _REMEDY)
         # JSON lacks NaN, which the log spells as text.
         self._history: dict[int, Figures] = {
             entry["step"]: {k: float(v) for k, v in entry.items() if k != "step"}
@@ -76,7 +80,7 @@ class Evaluations(Closing):
         if best is not None and best not in self._history:
             raise LogError(
                 f"private/{FILE} tells nothing of step {best}, which was the best until step "
-                f"{start}; expected its line: put the file back, or type force=true to start over"
+                f"{start}; expected its line: {_REMEDY}"
             )
         if not self._told:
             progress.say(

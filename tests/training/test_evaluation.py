@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import shutil
 import signal
 
 import pytest
@@ -183,6 +184,24 @@ def test_the_best_weights_are_kept_however_often_the_run_is_stopped(tmp_path, sc
     (run_path(whole) / "private/evaluations.jsonl").write_bytes(log.splitlines(True)[0])
     with pytest.raises(runs.RunError, match="tells nothing of step 1, which was the best"):
         weights_of(whole)
+
+
+def test_what_is_advised_for_a_damaged_line_ends_in_the_same_run(tmp_path):
+    """Its line may be the best one's: to delete it would be of effect."""
+    run = settings(
+        tmp_path, *SEEDED, "evaluate.every=1", "evaluate.best=loss", "checkpoint_every=1"
+    )
+    before, path = weights_of(run), run_path(run)
+    log, ledger = path / "private/evaluations.jsonl", (path / "ledger.jsonl").read_bytes()
+    content = log.read_bytes()
+    log.write_bytes(content.replace(b'{"', b"{", 2))
+    with pytest.raises(runs.RunError, match=r"remove it and the folder checkpoints/"):
+        weights_of(run)
+    log.unlink()
+    shutil.rmtree(path / "checkpoints")
+    assert same(weights_of(run), before)
+    assert log.read_bytes() == content
+    assert (path / "ledger.jsonl").read_bytes() == ledger
 
 
 @pytest.fixture(scope="module")
