@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from dpft.privacy import accounting
-from dpft.privacy.accounting import epsilon_pld, epsilon_prv, epsilon_rdp, rdp_curve
+from dpft.privacy.accounting import epsilon_pld, epsilon_prv, epsilon_rdp, pld, rdp_curve
 from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
 
 
@@ -194,3 +194,22 @@ def test_less_noise_is_needed_than_by_renyi_dp(target: float) -> None:
     spent = epsilon_pld(noise_multiplier=by["pld"], **event)
     assert 0.999 * target < spent <= target
     assert 0.85 * by["rdp"] < by["pld"] < 0.97 * by["rdp"]
+
+
+def test_an_epsilon_far_below_what_delta_allows_takes_no_finer_grid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The grid followed epsilon alone: 20 million points at 1e-6, and minutes for one noise."""
+    event = {"sampling_rate": 0.1, "steps": 1000}
+    noise, delta = 3831.6, 5e-4  # where the search of 1e-6 begins
+    grids = []
+
+    def seen(rate: float, noise: float, grid: float) -> object:
+        grids.append(grid)
+        return whole(rate, noise, 1e-6)
+
+    whole = pld._of_a_step
+    monkeypatch.setattr(pld, "_of_a_step", seen)
+    epsilon_pld(**event, noise_multiplier=noise, delta=delta)
+    deviation = 0.1 * math.sqrt(1000) / noise
+    assert grids == [pytest.approx(2e-5 * deviation)]

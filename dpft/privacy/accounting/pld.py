@@ -27,6 +27,9 @@ _ROUNDING = 1000 * float(np.finfo(np.float64).eps)  # of delta, a step
 # root, and for a small epsilon. It keeps epsilon within 1% (or 0.002) of that of a finer one
 # (tests/privacy/test_pld.py).
 _COARSEST, _OVER_ROOT_OF_STEPS, _OVER_EPSILON = 1e-3, 0.06, 1 / 1000
+# No finer than this share of the deviation of all steps' losses, which is a million points. Only an
+# epsilon far below that deviation, as with a delta above 1e-3 or so, asks for more: in minutes.
+_FINEST = 2e-5
 
 
 @dataclass(frozen=True)
@@ -156,13 +159,14 @@ def epsilon_pld(
         return None
     if sampling_rate == 1 and not overflow:
         return gaussian_epsilon(math.sqrt(steps) / float(noise_multiplier), delta)
+    deviation = sampling_rate * math.sqrt(steps) / noise_multiplier
     epsilon = _composed(
         sampling_rate=float(sampling_rate),
         noise_multiplier=float(noise_multiplier),
         steps=int(steps),
         delta=float(delta),
         overflow=float(overflow),
-        grid=min(_COARSEST, bound * _OVER_EPSILON),
+        grid=min(_COARSEST, max(bound * _OVER_EPSILON, deviation * _FINEST)),
     )
     return epsilon if math.isfinite(epsilon) else None
 
