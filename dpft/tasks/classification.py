@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpft.tasks.objectives.infill import Infilling
 
 
-class LabelledRow(NamedTuple):
+class Row(NamedTuple):
     """A labelled row of a file.
 
     Attributes:
@@ -106,7 +106,7 @@ class Classification(Classes):
             return Classifier(tokenizer, self.max_length, self.classes)
         return Infilling(tokenizer, self.max_length, self.template, self.label_words, self.classes)
 
-    def record(self, row: LabelledRow) -> LabelledText:
+    def record(self, row: Row) -> LabelledText:
         return LabelledText(row.texts, row.label)
 
     def instances(self, split: str) -> list[Instance]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from dpft.config.errors import DataError, SplitError
-from dpft.tasks.classification import Classification, LabelledRow, answers
+from dpft.tasks.classification import Classification, Row, answers
 from dpft.tasks.metrics import classification
 from dpft.tasks.objectives.base import Instance, Prediction, Question
 from dpft.tasks.objectives.records import LabelledText
@@ -41,7 +41,7 @@ class Columns:
     lenient: bool = False
 
 
-def read_tsv(path: Path, columns: Columns, subset: str = "") -> list[LabelledRow]:
+def read_tsv(path: Path, columns: Columns, subset: str = "") -> list[Row]:
     """Labelled rows of one of GLUE's files: tab-separated, quotes without meaning.
 
     Raises:
@@ -52,7 +52,7 @@ def read_tsv(path: Path, columns: Columns, subset: str = "") -> list[LabelledRow
     return list(_rows(path, text_lines(path, wanted), columns, subset))
 
 
-def _rows(path: Path, lines: Iterable[str], columns: Columns, subset: str) -> Iterator[LabelledRow]:
+def _rows(path: Path, lines: Iterable[str], columns: Columns, subset: str) -> Iterator[Row]:
     names = (*columns.texts, columns.label)
     for number, line, cells in _cells(path, lines, names, columns.lenient):
         *texts, label = (cells[name].strip() for name in names)
@@ -66,7 +66,7 @@ def _rows(path: Path, lines: Iterable[str], columns: Columns, subset: str) -> It
                 f"{path}, line {number}: got {columns.label} {label!r}; expected one of "
                 f"{', '.join(columns.values)}"
             )
-        yield LabelledRow(tuple(texts), columns.values.index(label), subset)
+        yield Row(tuple(texts), columns.values.index(label), subset)
 
 
 def _cells(
@@ -105,7 +105,7 @@ def _cells(
 
 def read_hub(
     rows: Iterable[Mapping[str, Any]], texts: tuple[str, ...], classes: int, subset: str = ""
-) -> list[LabelledRow]:
+) -> list[Row]:
     """Rows of the hub's copy, whose labels are the indices of the classes already.
 
     Raises:
@@ -128,11 +128,11 @@ def read_hub(
                 raise DataError(
                     f"row {number} of the hub's copy has the {name} {row[name]!r}; expected text"
                 )
-        found.append(LabelledRow(tuple(row[name].strip() for name in texts), row["label"], subset))
+        found.append(Row(tuple(row[name].strip() for name in texts), row["label"], subset))
     return found
 
 
-def _read_hub_mnli(rows: Iterable[Mapping[str, Any]], subset: str = "matched") -> list[LabelledRow]:
+def _read_hub_mnli(rows: Iterable[Mapping[str, Any]], subset: str = "matched") -> list[Row]:
     """MNLI's validation rows: the mismatched ones follow, and number themselves from 0 again.
 
     Args:
@@ -202,7 +202,7 @@ class Glue(Classification):
             for _, _, cells in _cells(path, lines, names)
         ]
 
-    def rows(self, split: str) -> Sequence[LabelledRow]:
+    def rows(self, split: str) -> Sequence[Row]:
         if split == "test":
             raise SplitError(
                 f"GLUE publishes no labels of {self.name}'s test split; expected train or dev, "

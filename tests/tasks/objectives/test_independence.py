@@ -194,15 +194,16 @@ def test_it_works_with_the_tasks_objective():
 
 
 class Detached(nn.Module):
-    """Divides a broadcast parameter by its norm, which a clipper's row for each record changes."""
+    """Divides a lookup for all rows by its norm, which a clipper's row for each record changes."""
 
     def __init__(self):
         super().__init__()
-        self.scale = nn.Parameter(torch.full((1, 4), 0.5))
+        self.scale = nn.Embedding(1, 4)
         self.layer = nn.Linear(4, 1)
 
     def forward(self, x):
-        return self.layer(x * self.scale / self.scale.detach().norm())[:, 0]
+        scale = self.scale(torch.zeros(1, 1, dtype=torch.long))[:, 0]
+        return self.layer(x * scale / scale.detach().norm())[:, 0]
 
 
 class Rows:
