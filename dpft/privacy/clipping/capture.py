@@ -319,7 +319,7 @@ class Capture:
         first = next(tensors, None)
         self._batch = None if first is None else len(first)
         if not self._depth:
-            self._frames.begin()
+            self._frames.begin(fresh=not self.calls)
             if self._parts is not None:
                 self._parts.variables = self._batch is None or self._check_next(self._batch)
         self._depth += 1
@@ -426,8 +426,8 @@ class Capture:
                     positions=positions or 1,
                     doubtful=not positions,
                 )
-            if self._in_backward and self._frames.takes(name):
-                save_inputs(self._token, *Arguments.of((args, kwargs))[1])
+            if self._in_backward:
+                save_inputs(self._token, *self._frames.taken_inputs(name, args, kwargs))
             taken = None if frame is None else self._take(frame, args, kwargs, output)
             return spread if taken is None else taken
 

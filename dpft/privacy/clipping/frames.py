@@ -36,6 +36,9 @@ _HALF_ROUNDING = 5e-2
 Key = tuple[str, int]
 """A module's name, and which of its calls in a forward."""
 
+Shapes = tuple[torch.Size, ...]
+"""Of the tensors that a call is given."""
+
 
 @dataclass
 class Frame:
@@ -107,7 +110,7 @@ class Frames:
         self._stack: list[Frame] = []
         self._turns: Counter[str] = Counter()
         self._taken: dict[str, dict[str, None]] = {}
-        self._last: set[str] = set()
+        self._last: dict[str, set[Shapes]] = {}
         self._rules: dict[str, AutomaticRule] = {}
         self._locals: dict[str, dict[str, str]] = {}
         self._batched: dict[Key, tuple[bool, ...]] = {}
@@ -116,11 +119,12 @@ class Frames:
         self._probed: dict[Key, tuple[int, ...]] | None = None
         self._recording: dict[Key, tuple[int, ...]] | None = None
 
-    def begin(self) -> None:
-        """A forward of the whole model begins."""
+    def begin(self, fresh: bool) -> None:
+        """A forward of the whole model begins; ``fresh`` unless one before it has no backward."""
         self._stack.clear()
         self._turns.clear()
-        self._last.clear()
+        if fresh:
+            self._last.clear()
         self._probed = None
 
     def done(self) -> None:
@@ -175,9 +179,16 @@ class Frames:
         """Whether the model runs for comparison only."""
         return self._recording is not None
 
-    def takes(self, name: str) -> bool:
-        """Whether a module's calls were taken in the last forward: so a recomputation saves."""
-        return name in self._last
+    def taken_inputs(self, name: str, args: Any, kwargs: Any) -> Sequence[Tensor]:
+        """What a recomputed call must save beside what autograd does; none if it was not taken.
+
+        A checkpoint compares what is saved with the forward's, where another call of the module may
+        not have been taken: one on a table that the records share.
+        """
+        if name not in self._last:
+            return ()
+        _, inputs = Arguments.of((args, kwargs))
+        return inputs if _shapes(inputs) in self._last[name] else ()
 
     def positions(
         self,
@@ -269,7 +280,7 @@ class Frames:
             self.learning = True
             return None
         self._taken.setdefault(frame.name, {}).update(wanted)
-        self._last.add(frame.name)
+        self._last.setdefault(frame.name, set()).add(_shapes(inputs))
         for name in wanted:
             self.reasons.pop(name, None)
         # What lies outside is not to be told apart from what an output is used for inside.
@@ -469,6 +480,10 @@ def _edge(x: Tensor) -> tuple[Node, int]:
 
 def _sizes(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     return tuple(len(x) if x.dim() else 0 for x in tensors)
+
+
+def _shapes(tensors: Sequence[Tensor]) -> Shapes:
+    return tuple(x.shape for x in tensors)
 
 
 def _random_states(tensors: Sequence[Tensor]) -> list[Tensor]:

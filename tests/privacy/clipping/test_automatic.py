@@ -207,6 +207,30 @@ class CheckpointedInside(nn.Module):
         return torch.tanh((self.layer(x) + positions) * self.scale + self.shift)
 
 
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(D))
+
+    def forward(self, x):
+        return x * self.scale
+
+
+class CheckpointedTable(nn.Module):
+    """A module that is called on the records' rows, and on a table that they share."""
+
+    def __init__(self):
+        super().__init__()
+        self.scaled = Scaled()
+        self.register_buffer("table", torch.randn(1, 3, D))
+
+    def forward(self, x):
+        return checkpoint(self.inner, x, use_reentrant=False)
+
+    def inner(self, x):
+        return x + (self.scaled(x) @ self.scaled(self.table).mT).softmax(-1) @ self.table
+
+
 def doubled():
     class Doubled(nn.Linear):
         def forward(self, x):
@@ -234,6 +258,7 @@ MODULES = {
     ),
     "checkpointed": Checkpointed,
     "checkpointed inside": CheckpointedInside,
+    "checkpointed, on a table": CheckpointedTable,
 }
 
 
@@ -298,6 +323,28 @@ def test_gradients_too_large_to_be_held_are_formed_in_portions(name, monkeypatch
     monkeypatch.setattr(automatic, "held_numbers", lambda *tensors: 0)
     forms = compare(model_of(name), batches((4, 4), (3, 5)), "bk")
     assert any("twice, in portions" in form for form in forms)
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost"])
+@pytest.mark.parametrize("name", ["checkpointed", "checkpointed, on a table"])
+def test_two_forwards_of_other_lengths_before_one_backward(name, style):
+    model = model_of(name)
+    clipper = make_clipper(model, style, threshold=0.5)
+    for size in (4, 3):
+        texts, replies = batches((size, 4), (size, 6))
+        with clipper.paused():
+            records = record_gradients(
+                model,
+                lambda i, x=texts, y=replies: (loss(model, x) + loss(model, y))[i],
+                size,
+            )
+        norms, total = clip_records(
+            records, [clipper.groups[0].parameters], lambda k, n: min(1.0, 0.5 / n)
+        )
+        clear(model)
+        clipper.backward(loss(model, texts) + loss(model, replies))
+        torch.testing.assert_close(clipper.norms, norms, rtol=1e-10, atol=1e-10)
+        same_grads(model, total, 1e-10)
 
 
 @pytest.mark.parametrize("name", ["several outputs", "shared by the records", "control flow"])
