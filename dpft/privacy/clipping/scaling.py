@@ -56,4 +56,6 @@ def unscaled(gradient: Tensor, scale: float) -> Tensor:
     if scale == 1:
         return gradient
     kind = torch.promote_types(gradient.dtype, torch.float32)
-    return gradient * torch.full((1,), 1 / scale, dtype=kind, device=gradient.device)
+    # A factor without dimensions would leave a tensor that has some in float16.
+    shape = (1,) if gradient.dim() else ()
+    return gradient * torch.full(shape, 1 / scale, dtype=kind, device=gradient.device)

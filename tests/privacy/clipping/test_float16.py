@@ -24,14 +24,15 @@ def flat(model):
 
 
 class Gain(nn.Module):
-    """No rule knows it: its gradients come from computing it again."""
+    """No rule knows it: its gradients come from computing it again; one is a number."""
 
     def __init__(self, width):
         super().__init__()
         self.gain = nn.Parameter(torch.randn(width))
+        self.level = nn.Parameter(torch.randn(()))
 
     def forward(self, x):
-        return self.gain * x.sin()
+        return self.gain * x.sin() * self.level
 
 
 class Mixture(nn.Module):
