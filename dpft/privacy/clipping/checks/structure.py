@@ -192,7 +192,8 @@ def _walk(
                 raise UnsupportedLayerError(
                     f"a parameter of shape {tuple(leaf.shape)} that requires gradients takes part "
                     "in the losses but is not the clipper's; expected all of them in the model "
-                    "given to make_clipper, and frozen or not before that call"
+                    "given to make_clipper, frozen or not before that call, and none made in a "
+                    "forward, as DoRA of peft makes one of a Conv1D: lora_dropout=0 there"
                 )
             elif isinstance(leaf, Tensor):
                 other_leaves[node] = leaf
