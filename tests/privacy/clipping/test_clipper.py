@@ -384,6 +384,25 @@ def test_non_private_style_is_an_ordinary_backward():
         assert torch.equal(grad, got[name])
 
 
+@pytest.mark.parametrize("frozen", ["0.weight", "0", "2.bias"])
+@pytest.mark.parametrize("after", [0, 1])
+def test_what_is_frozen_after_the_clipper_was_made_is_refused_by_name(frozen, after):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2))
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    for _ in range(after):
+        clipper.backward(model(torch.randn(4, 3)).sum(1))
+    named = {n: p for n, p in model.named_parameters() if n.startswith(frozen)}
+    for parameter in named.values():
+        parameter.requires_grad_(False)
+    with pytest.raises(
+        UnsupportedLayerError, match=f"frozen after make_clipper: {', '.join(named)}"
+    ):
+        clipper.backward(model(torch.randn(4, 3)).sum(1))
+    clipper.close()
+    clear(model)
+    make_clipper(model, "bk", threshold=1.0).backward(model(torch.randn(4, 3)).sum(1))
+
+
 def test_batch_normalisation_is_refused_even_frozen():
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3).requires_grad_(False))
     with pytest.raises(UnsupportedLayerError, match=r"1 \(BatchNorm1d\) mixes or keeps"):

@@ -127,6 +127,12 @@ class Checker:
     ) -> tuple[Structure, Mapping[str, Tensor]]:
         """The structure of the losses' graph, and what stood for the parameters in it."""
         self._guard.check_hooks()
+        if frozen := [n for n, p in self._parameters.items() if not p.requires_grad]:
+            raise UnsupportedLayerError(
+                f"parameters were frozen after make_clipper: {', '.join(frozen[:4])}; expected "
+                "what is trained to stay so, for all of it gets noise: clipper.close(), and a new "
+                "clipper and mechanism for the model as it is now"
+            )
         leaves: dict[str, Tensor] = dict(self._parameters)
         for call in captured.calls:
             leaves |= call.leaves
