@@ -37,7 +37,7 @@ Key = tuple[str, int]
 """A module's name, and which of its calls in a forward."""
 
 Shapes = tuple[torch.Size, ...]
-"""Of the tensors that a call is given."""
+"""Of the tensors that a call is given, or of one row of each."""
 
 
 @dataclass
@@ -113,9 +113,9 @@ class Frames:
         self._last: dict[str, set[Shapes]] = {}
         self._rules: dict[str, AutomaticRule] = {}
         self._locals: dict[str, dict[str, str]] = {}
-        self._batched: dict[Key, tuple[bool, ...]] = {}
+        self._batched: dict[Key, dict[Shapes, tuple[bool, ...]]] = {}
         self._others: set[Key] = set()
-        self._trusted: set[tuple[Key, bool]] = set()
+        self._trusted: set[tuple[Key, Shapes, bool]] = set()
         self._probed: dict[Key, tuple[int, ...]] | None = None
         self._recording: dict[Key, tuple[int, ...]] | None = None
 
@@ -377,14 +377,15 @@ class Frames:
         inputs: Sequence[Tensor],
         outputs: list[Tensor],
     ) -> None:
-        """Compute two records alone, the first time, and compare.
+        """Compute two records alone, the first time for rows of these shapes, and compare.
 
         Each time where random numbers were drawn: dropout may be on in one batch and off before.
         """
         records = automatic.records
         states = _random_states(inputs)
         drawn = len(states) != len(frame.random) or not all(map(torch.equal, states, frame.random))
-        if (frame.key, records > 1) in self._trusted and not drawn:
+        trusted = frame.key, _row_shapes(inputs), records > 1
+        if trusted in self._trusted and not drawn:
             return
         for record in {0, records - 1}:
             try:
@@ -403,17 +404,20 @@ class Frames:
                         "gives another output for a record alone: it has dropout, or its records "
                         "depend on each other"
                     )
-        self._trusted.add((frame.key, records > 1))
+        self._trusted.add(trusted)
 
     def _roles(self, frame: Frame, inputs: Sequence[Tensor], records: int) -> tuple[bool, ...]:
         """Of each input, whether its rows are of records.
 
+        Known from the first rows of these shapes: in another batch a call may be given a table
+        of the model's where it was given something of the records.
+
         Raises:
             _ImpossibleError: if neither that nor the contrary.
         """
-        sizes = _sizes(inputs)
-        known = self._batched.get(frame.key)
-        if known is None or len(known) != len(sizes):
+        sizes, shapes = _sizes(inputs), _row_shapes(inputs)
+        known = self._batched.get(frame.key, {}).get(shapes)
+        if known is None:
             few = 2 if records > 2 else 1
             compared = self._probe(records, few).get(frame.key)
             if compared is None or len(compared) != len(sizes):
@@ -425,7 +429,7 @@ class Frames:
                         "is given rows whose number does not follow the records'"
                     )
                 known = tuple(n > 0 and s for n, s in zip(sizes, scaled, strict=True))
-            self._batched[frame.key] = known
+            self._batched.setdefault(frame.key, {})[shapes] = known
         if any(size % records for size, b in zip(sizes, known, strict=True) if b):
             raise _ImpossibleError("is given rows whose number does not follow the records'")
         return known
@@ -484,6 +488,10 @@ def _sizes(tensors: Sequence[Tensor]) -> tuple[int, ...]:
 
 def _shapes(tensors: Sequence[Tensor]) -> Shapes:
     return tuple(x.shape for x in tensors)
+
+
+def _row_shapes(tensors: Sequence[Tensor]) -> Shapes:
+    return tuple(x.shape[1:] for x in tensors)
 
 
 def _random_states(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -347,6 +347,44 @@ def test_two_forwards_of_other_lengths_before_one_backward(name, style):
         same_grads(model, total, 1e-10)
 
 
+class Recalling(nn.Module):
+    """Attends to what each record brings, or to a table of three rows that all share."""
+
+    def __init__(self):
+        super().__init__()
+        self.attend, self.brings = Recall(), True
+        self.register_buffer("table", torch.randn(3, D))
+
+    def forward(self, x):
+        return self.attend(x, x.detach().sin() if self.brings else self.table)
+
+
+class Recall(Scaled):
+    def forward(self, x, memory):
+        return x + ((x * self.scale) @ memory.mT).softmax(-1) @ memory
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "per_param"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_table_where_the_records_rows_were_before_is_not_shared_out(size, style):
+    model = nn.Sequential(nn.Linear(D, D), Recalling()).double()
+    clipper = make_clipper(model, style, threshold=0.5)
+    for brings in (True, True, False, False, True):
+        model[1].brings = brings
+        (x,) = batches((size, 4))
+        with clipper.paused():
+            records = record_gradients(model, lambda i, x=x: loss(model, x[i : i + 1])[0], size)
+        norms, total = clip_records(
+            records,
+            [g.parameters for g in clipper.groups],
+            lambda k, n: min(1.0, clipper.thresholds[k] / n),
+        )
+        clear(model)
+        clipper.backward(loss(model, x))
+        torch.testing.assert_close(clipper.norms, norms, rtol=1e-10, atol=1e-10)
+        same_grads(model, total, 1e-10)
+
+
 @pytest.mark.parametrize("name", ["several outputs", "shared by the records", "control flow"])
 def test_several_rows_of_a_user_are_one_record(name):
     compare(model_of(name), batches((6, 4), (4, 4)), "bk", rows=2)
