@@ -6,10 +6,11 @@ captured calls: parameters of its own, weights that are read from a child, looku
 share. The innermost frame whose records can be told apart takes them over (`rules.automatic`); a
 frame that hands on something shared, such as a table of relative positions, leaves them to the one
 around it. What was found in the first forward is remembered, and later forwards look at nothing
-else, unless a layer meets rows that are not the records'.
+else, unless a layer meets rows that are not the records', or a module runs that none called before.
 
 Whether rows are of records is not to be seen in a shape: a table of 512 rows may be met by 8
-records. Where it could be either, the model is run on fewer records for comparison, once.
+records. Where it could be either, the model is run on fewer records for comparison, once for rows
+of a shape.
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ class Frames:
         self._originals = originals
         self._stack: list[Frame] = []
         self._turns: Counter[str] = Counter()
+        self._seen: set[str] = set()
         self._taken: dict[str, dict[str, None]] = {}
         self._last: dict[str, set[Shapes]] = {}
         self._rules: dict[str, AutomaticRule] = {}
@@ -142,7 +144,11 @@ class Frames:
         """A module begins to run, after ``start`` captured calls."""
         key = (name, self._turns[name])
         self._turns[name] += 1
-        watched = self._recording is None and (self.learning or name in self._taken)
+        watched = False
+        if self._recording is None:
+            # One that no forward called before is looked at, whenever it comes.
+            watched = self.learning or name in self._taken or name not in self._seen
+            self._seen.add(name)
         frame = Frame(name, module, args, kwargs, start, key, watched)
         if watched:
             _, tensors = Arguments.of((args, kwargs))
@@ -252,8 +258,7 @@ class Frames:
             calls: captured inside it.
             records: rows of the model's batch; None: unknown.
         """
-        taken = self._taken.get(frame.name)
-        if not self.learning and taken is None:
+        if not (self.learning or frame.watched):
             return None
         returned, tensors = Arguments.of(result)
         _, inputs = Arguments.of((args, kwargs))

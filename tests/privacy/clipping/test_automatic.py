@@ -347,6 +347,35 @@ def test_two_forwards_of_other_lengths_before_one_backward(name, style):
         same_grads(model, total, 1e-10)
 
 
+class Skipping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scaled, self.skips = Scaled(), True
+
+    def forward(self, x):
+        return x if self.skips else self.scaled(x)
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "per_param"])
+def test_a_module_that_a_later_batch_is_the_first_to_call(style):
+    model = nn.Sequential(nn.Linear(D, D), Skipping(), nn.Linear(D, D), Outputs()).double()
+    clipper = make_clipper(model, style, threshold=0.5)
+    for skips in (True, True, False, True, False):
+        model[1].skips = skips
+        (x,) = batches((3, 4))
+        with clipper.paused():
+            records = record_gradients(model, lambda i, x=x: loss(model, x[i : i + 1])[0], 3)
+        norms, total = clip_records(
+            records,
+            [g.parameters for g in clipper.groups],
+            lambda k, n: min(1.0, clipper.thresholds[k] / n) if n else 1.0,
+        )
+        clear(model)
+        clipper.backward(loss(model, x))
+        torch.testing.assert_close(clipper.norms, norms, rtol=1e-10, atol=1e-10)
+        same_grads(model, total, 1e-10)
+
+
 class Recalling(nn.Module):
     """Attends to what each record brings, or to a table of three rows that all share."""
 
