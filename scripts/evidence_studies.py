@@ -143,7 +143,7 @@ STUDIES = (
             "12m": rung("12m"),
             "3m": rung("3m"),
             "0.8m": rung("0.8m"),
-        }, rates=("optim.lr=2.5e-4", "optim.lr=1e-3", "optim.lr=4e-3"), further={},
+        }, rates=("optim.lr=2.5e-4", "optim.lr=1e-3", "optim.lr=4e-3"),
         pilot="optim.epochs=0.5 task.limit_eval=100",
     ),
     Study(

@@ -45,6 +45,18 @@ def again(path: Path) -> bool:
     return run_experiment(parse(compose([*WORDS, f"runs_dir={path.parent}"]))).already_done
 
 
+def kill(path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same command, which ends where a function is called."""
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(where, killed)
+        with pytest.raises(KeyboardInterrupt):
+            again(path)
+
+
 def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-7])
 
@@ -135,14 +147,7 @@ def test_scores_of_another_text_are_not_forgotten_by_a_kill(path: Path, monkeypa
         runs.update_record(run, scores={"test": {"metrics": {}, "examples": 9, "signature": ""}})
         run.mark_done()
     (path / "generations/test.jsonl").unlink()
-
-    def killed(*arguments):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("dpft.training.remake.score_file", killed)
-        with pytest.raises(KeyboardInterrupt):
-            again(path)
+    kill(path, "dpft.training.remake.score_file", monkeypatch)
     assert again(path)
     assert runs.read_record(path)["scores"]["test"]["examples"] == 2
     assert runs.damages(path) == []
@@ -154,14 +159,7 @@ def test_what_was_damaged_is_not_believed_after_a_kill(path: Path, monkeypatch) 
     record = (path / "record.json").read_text()
     (path / "record.json").write_text(record.replace('"examples": 2', '"examples": 7'))
     flip(path / WEIGHTS)
-
-    def killed(*arguments):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("dpft.training.session.Session.train", killed)
-        with pytest.raises(KeyboardInterrupt):
-            again(path)
+    kill(path, "dpft.training.session.Session.train", monkeypatch)
     with pytest.raises(runs.RecordError):
         loaded_run(path)
     assert not (path / WEIGHTS).exists()

@@ -28,7 +28,7 @@ _ROUNDING = 1000 * float(np.finfo(np.float64).eps)  # of delta, a step
 # (tests/privacy/test_pld.py).
 _COARSEST, _OVER_ROOT_OF_STEPS, _OVER_EPSILON = 1e-3, 0.06, 1 / 1000
 # No finer than this share of the deviation of all steps' losses, which is a million points. Only an
-# epsilon far below that deviation, as with a delta above 1e-3 or so, asks for more: in minutes.
+# epsilon far below that deviation, where delta alone nearly allows the run, asks for more: minutes.
 _FINEST = 2e-5
 
 
