@@ -22,7 +22,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.modules.module import _global_forward_hooks
 
 from dpft.privacy.clipping.calls import Call, Captured, save_inputs
-from dpft.privacy.clipping.frames import Frame, Frames, close, random_state_kept
+from dpft.privacy.clipping.frames import Frame, Frames
+from dpft.privacy.clipping.rows import RecordRows, takes_rows
 from dpft.privacy.clipping.rules import UnsupportedLayerError
 from dpft.privacy.clipping.rules.automatic import Arguments
 from dpft.privacy.clipping.rules.broadcast import BroadcastRule
@@ -88,12 +89,12 @@ class Capture:
         self._prompted: list[nn.Module] = []
         self._sharded = sharded
         self._leaves: dict[str, dict[str, Tensor]] = {}
-        self._tried: set[str] = set()
+        self._rows = RecordRows()
+        self._fitting: set[tuple[str, tuple[torch.Size, ...]]] = set()
         self._repeated: set[str] = set()
-        self._replaced: list[tuple[nn.Module, str, nn.Parameter]] = []
         self._parts: Parts | None = None
         self._check_next: Callable[[int], bool] = lambda records: True
-        self._frames = Frames(model, parameters, self.paused, self._originals)
+        self._frames = Frames(model, parameters, self.paused, self._one_row_for_all)
         if parameters:
             self._install(model)
 
@@ -109,7 +110,7 @@ class Capture:
         output is a constant (a teacher's, a cache), or some `torch.autograd.Function` will run it
         again in a backward of its own, which no graph shows.
         """
-        self._restore_all()
+        self._rows.restore()
         self._depth = 0
         self._leaves.clear()
         calls, self.calls = self.calls, []
@@ -314,7 +315,7 @@ class Capture:
     def _enter(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._in_backward or not self._active():
             return
-        self._restore_all()  # an interrupt in the last forward may have left rows in place
+        self._rows.restore()  # an interrupt in the last forward may have left rows in place
         tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() > 0)
         first = next(tensors, None)
         self._batch = None if first is None else len(first)
@@ -472,86 +473,50 @@ class Capture:
                 )
             if batch > 1:
                 self._spread[site.name] = None
-            for local in site.names:
+            for local, name in site.names.items():
                 parameter = module._parameters[local]
                 assert parameter is not None
                 rows = parameter.expand(batch, *parameter.shape[1:])
-                if not self._takes_rows(site, rows, args, kwargs):
+                if not self._fits(site, local, rows, args, kwargs):
                     continue
-                self._replaced.append((module, local, parameter))
-                module._parameters[local] = rows  # type: ignore[assignment]
-                leaves = {site.names[local]: parameter} if self._sharded else {}
+                self._rows.put(module, local, rows)
+                leaves = {name: parameter} if self._sharded else {}
                 self._add([rows], site, None, root=True, leaves=leaves)
 
         return hook
 
-    def _takes_rows(
-        self, site: Site, rows: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    def _fits(
+        self, site: Site, local: str, rows: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> bool:
-        """Whether a module gives each record what its own row makes of it, and nothing else.
+        """Whether a module takes rows, tried for inputs of every new shape.
 
-        One that repeats the one row does not, nor one that counts the parameter's numbers, or adds
-        its rows to positions. Tried where something has rows for the first time, unless parameters
-        are sharded: the first record is given another row, and of the others nothing may change.
+        Not where parameters are sharded: there its forward cannot run by itself.
         """
-        if site.name in self._tried or self._sharded or len(rows) == 1:
+        if len(rows) == 1 or self._sharded:
             return True
-        (local,) = site.names
-        module, own = site.module, site.module._parameters[local]
-        assert own is not None
-        given, tensors = Arguments.of((args, kwargs))
-
-        def outputs(value: Tensor) -> list[Tensor]:
-            module._parameters[local] = value  # type: ignore[assignment]
-            copies, named = given.filled([x.clone() for x in tensors])  # it may write to them
-            with random_state_kept(rows):
-                return Arguments.of(module.forward(*copies, **named))[1]
-
-        with torch.no_grad(), self.paused():
-            expected = outputs(own)
-            try:
-                found = outputs(torch.cat([own + 1, rows[1:]]))
-                same = [y.shape for y in found] == [y.shape for y in expected] and all(
-                    close(y[1:], whole[1:])
-                    for y, whole in zip(found, expected, strict=True)
-                    if y.dim() and len(y) == len(rows)
-                )
-            except torch.OutOfMemoryError:
-                raise
-            except Exception:
-                same = False
-            finally:
-                module._parameters[local] = own
-        (self._tried if same else self._repeated).add(site.name)
-        self._frames.learning |= not same
-        return same
+        _, tensors = Arguments.of((args, kwargs))
+        call = site.name, tuple(x.shape[1:] for x in tensors)
+        if call in self._fitting:
+            return True
+        with self.paused():
+            fits = takes_rows(site.module, local, rows, args, kwargs)
+        if fits:
+            self._fitting.add(call)
+        else:
+            self._repeated.add(site.name)
+            self._frames.learning = True
+        return fits
 
     def _restore(self, module: nn.Module, args: Any, output: Any) -> None:
-        """After the forward, also one that failed."""
-        if not self._enabled:  # a trial
-            return
-        for owner, local, parameter in self._replaced:
-            if owner is module:
-                module._parameters[local] = parameter
-        self._replaced = [entry for entry in self._replaced if entry[0] is not module]
-
-    def _restore_all(self) -> None:
-        for module, local, parameter in self._replaced:
-            module._parameters[local] = parameter
-        self._replaced.clear()
+        """After the forward, also one that failed; not after a trial's."""
+        if self._enabled:
+            self._rows.restore(module)
 
     @contextmanager
-    def _originals(self) -> Iterator[None]:
+    def _one_row_for_all(self) -> Iterator[None]:
         """Within this context no module has rows in place of a parameter; nothing is captured."""
-        rows = [(module, local, module._parameters[local]) for module, local, _ in self._replaced]
-        for module, local, parameter in self._replaced:
-            module._parameters[local] = parameter
-        try:
-            with self.paused():
-                yield
-        finally:
-            for module, local, row in rows:
-                module._parameters[local] = row
+        with self._rows.aside(), self.paused():
+            yield
 
     def _add(
         self,
@@ -601,7 +566,7 @@ class Capture:
 
     def close(self) -> None:
         """Remove all hooks from the model."""
-        self._restore_all()
+        self._rows.restore()
         if self._parts is not None:
             self._parts.close()
             self._parts = None

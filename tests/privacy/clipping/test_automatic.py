@@ -517,6 +517,10 @@ ONE_ROW = {
     "its length": (lambda x, row: x * row / row.norm(), (1, 1)),
     "as many records as positions": (lambda x, row: x * row, (1,)),
     "added to the input in place": (lambda x, row: x.add_(row).tanh(), (1, 1)),
+    "its numbers are counted for some lengths": (
+        lambda x, row: x * row / (row.numel() if x.shape[1] == 2 else D),
+        (1, 1),
+    ),
 }
 
 
@@ -526,7 +530,7 @@ def test_a_row_that_all_records_share_computes_what_it_does_without_a_clipper(na
     torch.manual_seed(0)
     use, shape = ONE_ROW[name]
     model = nn.Sequential(nn.Linear(D, D), OneRow(use, *shape), nn.Linear(D, D)).double()
-    shapes = [(3, 3), (5, 3), (1, 2), (4, 4)]
+    shapes = [(3, 3), (5, 3), (1, 2), (4, 4), (4, 2), (4, 3)]
     compare(model, batches(*([(1, 2), *shapes] if style == "ghost" else shapes)), style)
 
 
