@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -97,6 +97,12 @@ class Capture:
         self._frames = Frames(model, parameters, self.paused, self._one_row_for_all)
         if parameters:
             self._install(model)
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise TypeError(
+            "a model cannot be copied while a clipper is attached to it: copy it before "
+            "make_clipper, or after clipper.close()"
+        )
 
     @property
     def reasons(self) -> Mapping[str, Sequence[str]]:

@@ -1,5 +1,6 @@
 """Clipped sums and norms equal one autograd backward per record, in float64."""
 
+import copy
 import math
 
 import pytest
@@ -452,6 +453,16 @@ def test_evaluation_is_not_captured_and_closing_removes_all_hooks():
     lm_losses(model, data)
     assert not clipper._capture.calls
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+
+
+def test_a_model_is_not_copied_with_its_clipper():
+    """The copy's hooks would report to the clipper of the original."""
+    model = gpt2()
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    with pytest.raises(TypeError, match=r"copy it before make_clipper, or after clipper\.close"):
+        copy.deepcopy(model)
+    clipper.close()
+    copy.deepcopy(model)
 
 
 @pytest.mark.parametrize("style", ["bk", "ghost", "flat"])
