@@ -47,7 +47,7 @@ from dpft.integrations.transformers.batches import (
 from dpft.integrations.transformers.losses import Loss, loss_of
 from dpft.integrations.transformers.spending import Spending
 from dpft.privacy import Clipper, LostRecordError, accounting, keys, make_clipper
-from dpft.privacy.clipping.frames import random_state_kept
+from dpft.privacy.clipping.trials import random_state_kept
 from dpft.privacy.noise import GaussianNoise
 from dpft.privacy.untouched import Untouched, written
 from dpft.runs import lineage

@@ -34,12 +34,12 @@ from torch.autograd.graph import get_gradient_edge
 from dpft.privacy.clipping.calls import Call
 from dpft.privacy.clipping.checks.layout import declare_rows_kept, follows_from_shapes
 from dpft.privacy.clipping.checks.structure import verify_uses
-from dpft.privacy.clipping.frames import random_state_kept
 from dpft.privacy.clipping.graph import output_metadata, uses_between
 from dpft.privacy.clipping.rules import UnsupportedLayerError
 from dpft.privacy.clipping.rules.automatic import Arguments
 from dpft.privacy.clipping.rules.broadcast import BroadcastRule
 from dpft.privacy.clipping.taps import OPEN
+from dpft.privacy.clipping.trials import random_state_kept
 
 if TYPE_CHECKING:
     from dpft.privacy.clipping.capture import Capture

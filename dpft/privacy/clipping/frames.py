@@ -16,8 +16,8 @@ of a shape.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -29,10 +29,7 @@ from dpft.privacy.clipping.calls import Call
 from dpft.privacy.clipping.graph import uses_between
 from dpft.privacy.clipping.rules.automatic import Arguments, AutomaticRule, Recomputation
 from dpft.privacy.clipping.sites import Site
-
-# By how much of its norm a record's output may differ when it is computed alone.
-_ROUNDING = 1e-3
-_HALF_ROUNDING = 5e-2
+from dpft.privacy.clipping.trials import close, random_state_kept, random_states
 
 Key = tuple[str, int]
 """A module's name, and which of its calls in a forward."""
@@ -153,7 +150,7 @@ class Frames:
         if watched:
             _, tensors = Arguments.of((args, kwargs))
             frame.versions = {id(x): (x, x._version) for x in (*tensors, *module.buffers())}
-            frame.random = _random_states(tensors)
+            frame.random = random_states(tensors)
         self._stack.append(frame)
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> Frame | None:
@@ -387,7 +384,7 @@ class Frames:
         Each time where random numbers were drawn: dropout may be on in one batch and off before.
         """
         records = automatic.records
-        states = _random_states(inputs)
+        states = random_states(inputs)
         drawn = len(states) != len(frame.random) or not all(map(torch.equal, states, frame.random))
         trusted = frame.key, _row_shapes(inputs), records > 1
         if trusted in self._trusted and not drawn:
@@ -497,26 +494,3 @@ def _shapes(tensors: Sequence[Tensor]) -> Shapes:
 
 def _row_shapes(tensors: Sequence[Tensor]) -> Shapes:
     return tuple(x.shape[1:] for x in tensors)
-
-
-def _random_states(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Of the generators that a module which is given these tensors draws from."""
-    devices = sorted({x.get_device() for x in tensors if x.is_cuda})
-    return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)]
-
-
-def close(y: Tensor, expected: Tensor) -> bool:
-    """Whether rounding explains the difference."""
-    if not y.is_floating_point() or not bool(expected.isfinite().all()):
-        return True
-    allowed = _HALF_ROUNDING if y.dtype.itemsize < 4 else _ROUNDING
-    difference = (y.double() - expected.double()).norm()
-    return bool(difference <= allowed * expected.double().norm())
-
-
-@contextmanager
-def random_state_kept(*tensors: Tensor) -> Iterator[None]:
-    """Within this context what is drawn is drawn again afterwards."""
-    devices = sorted({x.get_device() for x in tensors if x.is_cuda})
-    with torch.random.fork_rng(devices):
-        yield

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpft.privacy.clipping.frames import close, random_state_kept
 from dpft.privacy.clipping.rules.automatic import Arguments
+from dpft.privacy.clipping.trials import close, random_state_kept
 
 
 class RecordRows:
