@@ -110,18 +110,19 @@ def score_run(path: Path) -> dict[str, Any]:
 
     check_no_trial(path)
     files = generations_files(path, runs.read_record(path))
-    text, content = stored_config(path)
-    runs.check_whole(path, ("record.json", "ledger.jsonl", "config.yaml", "generations/"))
-    run = parse_stored(path, content)
-    task = load_task(run.task)
-    from dpft.training.predictions import score_file  # and torch, which takes seconds
-
-    results = {split: score_file(task, file) for split, file in files.items()}
-    if not results:
+    if not files:
         raise ConfigError(
             f"{path} has no generations yet; type dpft decode {shlex.quote(str(path))}"
         )
+    text, content = stored_config(path)
+    run = parse_stored(path, content)
     with runs.RunDirectory.open(path, run.identity(), text) as d:
+        # Read under the lock: another command may decode, or train, again.
+        runs.check_whole(path, ("record.json", "ledger.jsonl", "config.yaml", "generations/"))
+        task = load_task(run.task)
+        from dpft.training.predictions import score_file  # and torch, which takes seconds
+
+        results = {split: score_file(task, file) for split, file in files.items()}
         runs.update_record(d, scores=results)
         write_card(d.model, runs.read_record(path))
     return results

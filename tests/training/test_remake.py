@@ -140,6 +140,16 @@ def test_scores_are_made_again_where_the_model_writes_another_text(path: Path) -
     assert runs.read_record(path)["scores"]["test"]["examples"] == 2
 
 
+def test_texts_that_are_scored_again_are_not_written_meanwhile(path: Path, monkeypatch) -> None:
+    def meanwhile(task, file):
+        with pytest.raises(runs.RunLockedError):
+            decode(path, ["decode.max_new_tokens=1"])
+        return {"metrics": {}, "examples": 2, "signature": ""}
+
+    monkeypatch.setattr("dpft.training.predictions.score_file", meanwhile)
+    assert len(score_run(path)) == 2
+
+
 def test_scores_of_another_text_are_not_forgotten_by_a_kill(path: Path, monkeypatch) -> None:
     """What the model writes again, otherwise than it was, is scored even by the next command."""
     with runs.RunDirectory.open(path, parse(compose(WORDS)).identity(), "") as run:
