@@ -44,7 +44,7 @@ from dpft.config.errors import RankError
 from dpft.parallel.cohort import TrainingCohort, UnansweredError
 
 
-class Parts(NamedTuple):
+class Written(NamedTuple):
     """What was written, as plain data.
 
     Attributes:
@@ -57,7 +57,7 @@ class Parts(NamedTuple):
     tensors: dict[str, Any]
 
 
-def write(folder: Path, tensors: Mapping[str, Tensor], cohort: TrainingCohort) -> Parts:
+def write(folder: Path, tensors: Mapping[str, Tensor], cohort: TrainingCohort) -> Written:
     """Write what the ranks hold, durably; every rank must ask, and none holds more than before.
 
     Args:
@@ -74,13 +74,13 @@ def write(folder: Path, tensors: Mapping[str, Tensor], cohort: TrainingCohort) -
     """
     alone = not cohort.divided
     if alone and cohort.rank:
-        return Parts({}, {})
+        return Written({}, {})
     writer = _Writer(folder / f"part-{cohort.rank:05d}")
     planner = DefaultSavePlanner(flatten_state_dict=False)
     with _told(cohort):
         save(dict(sorted(tensors.items())), storage_writer=writer, planner=planner, no_dist=alone)
     files = [writer.facts] if alone else cohort.gather(writer.facts)
-    return Parts({name: facts for each in files for name, facts in each.items()}, writer.tensors)
+    return Written({name: facts for each in files for name, facts in each.items()}, writer.tensors)
 
 
 def read(
@@ -90,7 +90,7 @@ def read(
 
     Args:
         folder: where the files lie.
-        written: see `Parts.tensors`.
+        written: see `Written.tensors`.
         targets: by name. Where ranks hold copies of everything, the same on each.
         cohort: the ranks, which may be others than those that wrote.
 
@@ -113,7 +113,7 @@ def described(written: Mapping[str, Any]) -> dict[str, Tensor]:
     """Tensors without numbers, of the types and whole shapes of those that were written.
 
     Args:
-        written: see `Parts.tensors`.
+        written: see `Written.tensors`.
     """
     return {
         name: torch.empty(told["size"], dtype=_dtype(told), device="meta")
@@ -126,7 +126,7 @@ class _Writer(StorageWriter):
 
     Attributes:
         facts: of the file, by its name.
-        tensors: see `Parts`; on the first rank.
+        tensors: see `Written`; on the first rank.
     """
 
     def __init__(self, file: Path) -> None:

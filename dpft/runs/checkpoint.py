@@ -44,7 +44,7 @@ class Checkpoint:
         step: steps that these weights have behind them; the next step's number.
         state: as saved; tuples are lists.
         path: its folder.
-        written: what tensors there are, by name: see `dpft.parallel.parts.Parts`.
+        written: what tensors there are, by name: see `dpft.parallel.parts.Written`.
         cohort: the ranks that read it.
         warnings: newer checkpoints that were passed over, and why.
     """

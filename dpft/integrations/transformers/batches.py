@@ -46,14 +46,14 @@ class Logical:
 
 
 @dataclass(frozen=True)
-class Example:
+class SizedRecord:
     """A record as the data set gives it, and its length."""
 
     record: Any
     length: int
 
     @classmethod
-    def of(cls, record: Any) -> Example:
+    def of(cls, record: Any) -> SizedRecord:
         """Its length is that of its tokens, where it has any."""
         tokens = record.get("input_ids") if isinstance(record, Mapping) else None
         return cls(record, 1 if tokens is None else len(tokens))
@@ -104,7 +104,9 @@ class Collated:
         self._collator = collator
         self._loss = loss
 
-    def collate(self, examples: Sequence[Example], widths: Sequence[int] | None = None) -> Batch:
+    def collate(
+        self, examples: Sequence[SizedRecord], widths: Sequence[int] | None = None
+    ) -> Batch:
         """Examples as a batch.
 
         Raises:
@@ -145,9 +147,9 @@ def records_of(dataset: Any, indices: Sequence[int]) -> list[Any]:
     return list(several(list(indices))) if several else [dataset[i] for i in indices]
 
 
-def examples_of(records: Sequence[Any]) -> list[Example]:
+def examples_of(records: Sequence[Any]) -> list[SizedRecord]:
     """The records of a logical batch, short ones first: what is alike is padded little."""
-    return sorted(map(Example.of, records), key=lambda example: example.length)
+    return sorted(map(SizedRecord.of, records), key=lambda example: example.length)
 
 
 def loader(dataset: LogicalBatches, steps: Steps, args: Any) -> DataLoader[Logical]:
@@ -288,7 +290,7 @@ class Survey:
     Attributes:
         fingerprint: SHA-256 over the records in order, as hex. A replayed step is one release only
             if it saw the same records.
-        lengths: of the records, as of `Example`.
+        lengths: of the records, as of `SizedRecord`.
         trained_on: whether some records, which were to be looked for, are all among these.
     """
 
@@ -330,12 +332,12 @@ def _rows(dataset: Any, places: Sequence[int]) -> Iterator[tuple[int, bytes]]:
         for table in chosen.iter(1000):
             for record in table.to_pylist():
                 spelled = json.dumps(record, default=repr).encode()
-                yield Example.of(record).length, hashlib.sha256(spelled).digest()
+                yield SizedRecord.of(record).length, hashlib.sha256(spelled).digest()
         return
     for i in places:
         record, digest = dataset[i], hashlib.sha256()
         _add(digest, record)
-        yield Example.of(record).length, digest.digest()
+        yield SizedRecord.of(record).length, digest.digest()
 
 
 def _add(digest: Any, value: Any) -> None:

@@ -34,9 +34,9 @@ from dpft.integrations.transformers.arguments import (
 )
 from dpft.integrations.transformers.batches import (
     Collated,
-    Example,
     Logical,
     LogicalBatches,
+    SizedRecord,
     Steps,
     check_dataset,
     check_records,
@@ -424,7 +424,7 @@ class PrivacyMixin:
         statistics = StepStatistics()
         trainer: Any = self
         size = trainer.args.per_device_train_batch_size
-        examples: list[Example] = examples_of(records)
+        examples: list[SizedRecord] = examples_of(records)
         for first in range(0, len(examples), size):
             units = Records(objective, examples[first : first + size])
             batch = units.batch(range(len(units)), step).to(trainer.args.device)

@@ -37,7 +37,7 @@ from dpft.privacy.clipping.sites import Site
 from dpft.privacy.clipping.taps import Token, tap
 
 if TYPE_CHECKING:
-    from dpft.privacy.clipping.compiled import Parts
+    from dpft.privacy.clipping.compiled import CompiledBlocks
 
 Listener = Callable[[Call, Tensor], None]
 
@@ -92,7 +92,7 @@ class Capture:
         self._rows = RecordRows()
         self._fitting: set[tuple[str, tuple[torch.Size, ...]]] = set()
         self._repeated: set[str] = set()
-        self._parts: Parts | None = None
+        self._parts: CompiledBlocks | None = None
         self._check_next: Callable[[int], bool] = lambda records: True
         self._frames = Frames(model, parameters, self.paused, self._one_row_for_all)
         if parameters:
@@ -224,7 +224,7 @@ class Capture:
         """Whether compiled blocks take the place of the model's own."""
         return self._parts is not None
 
-    def compile(self, parts: Parts, check_next: Callable[[int], bool]) -> None:
+    def compile(self, parts: CompiledBlocks, check_next: Callable[[int], bool]) -> None:
         """From the next forward on compiled blocks take the place of the model's own.
 
         Args:

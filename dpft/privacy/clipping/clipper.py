@@ -177,7 +177,7 @@ class Clipper:
             UnsupportedLayerError: naming a block that cannot be compiled; where parameters are
                 sharded.
         """
-        from dpft.privacy.clipping.compiled import Parts  # torch._dynamo takes seconds
+        from dpft.privacy.clipping.compiled import CompiledBlocks  # torch._dynamo takes seconds
 
         if self.plan in TWO_BACKWARDS:
             raise ValueError(
@@ -191,7 +191,7 @@ class Clipper:
                 "of the model on each rank (parallel=data), or no compile"
             )
         blocks = find_blocks(self._model)
-        parts = Parts(self._capture, blocks, self.parameters, backend, self.private)
+        parts = CompiledBlocks(self._capture, blocks, self.parameters, backend, self.private)
         self._capture.compile(parts, self.checker.may_be_due)
 
     def for_part(self, part: nn.Module, groups: Sequence[Group]) -> Clipper:

@@ -84,7 +84,7 @@ class _Trial(NamedTuple):
     heard: str
 
 
-class Parts:
+class CompiledBlocks:
     """Compiled blocks of a model whose layers' calls are captured.
 
     Args:
