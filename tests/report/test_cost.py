@@ -3,6 +3,7 @@
 import pytest
 
 from dpft.privacy.accounting import Trials, epsilon_rdp, run_curve
+from dpft.privacy.rounding import up
 from dpft.report.cost import composed, remarks, unfinished
 from tests.runs.example import example_guarantee, without_privacy
 
@@ -69,6 +70,20 @@ def test_steps_that_were_released_twice_count_twice():
     again = record()
     again["mechanism"]["repeated"] = 7
     assert composed([again]) == composed([record(steps=57)])
+
+
+def test_batches_that_may_be_cut_cost_more():
+    """Where each is, a record takes another one's place: the noise is half as much beside that."""
+    cut = record()
+    cut["mechanism"]["overflow"] = 1.0
+    assert composed([cut])[0] == pytest.approx(composed([record(sigma=1.0)])[0])
+
+
+def test_the_largest_of_their_epsilons_is_that_of_each():
+    small, large = record(), record(sigma=1.0)
+    assert small["privacy"]["stated"] < large["privacy"]["stated"]
+    for runs in ([small, large], [large, small]):
+        assert f"epsilon (at most {up(large['privacy']['stated'])})" in remarks(runs)[0]
 
 
 def test_the_least_delta_is_told():

@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -59,6 +60,14 @@ def test_a_line_counts_three_seeds_and_what_is_not_predicted(script):
     one._hours = lambda run: None
     del one.hours
     assert one.row == ("`li2022/c10`", 3, 3, "-", "-")
+
+
+def test_the_total_is_of_three_seeds_of_all_claims(script):
+    (claim,) = script.claims.load("li2022/c10")
+    one, other = (script.Priced(claim, lambda run, hours=h: hours) for h in (2.0, 5.0))
+    hours = SimpleNamespace(device=device("h100-sxm"), precision="float32")
+    (total,) = (x for x in script.table([one, other], hours).splitlines() if x.startswith("| all"))
+    assert total.split("|")[-2].strip() == f"{3 * (2 * 2 + 2 * 5)}"
 
 
 def test_the_page_has_the_assumptions_with_the_table(script):

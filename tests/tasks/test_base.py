@@ -21,6 +21,7 @@ from dpft.tasks.sources import hub_rows
 from dpft.tasks.svhn import SVHN
 from tests.tasks.files import write_parquet
 
+IMAGES = ("cifar10", "cifar100", "svhn", "gtsrb", "food101")
 HUB_ROW = {"meaning_representation": "name[A]", "human_reference": "A."}
 
 
@@ -135,3 +136,52 @@ def test_data_check_fails_on_a_split_that_is_there_and_broken(tmp_path):
 def test_rows_of_the_hub_are_checked_as_those_of_files(column, value):
     with pytest.raises(DataError, match="row 1: got"):
         hub_rows(E2E.dataset.hub, [HUB_ROW | {column: value}])
+
+
+VALIDATION, TEST = {"dev": "validation"}, {"test": "test"}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "splits"),
+    [
+        *((name, None, VALIDATION | TEST) for name in ("e2e", "dart", "samsum")),
+        ("personachat", None, VALIDATION),
+        *((name, name, VALIDATION) for name in ("sst2", "qnli", "qqp")),
+        ("mnli", "mnli", {"dev": "validation_matched+validation_mismatched"}),
+        *((name, None, TEST) for name in ("cifar10", "cifar100", "gtsrb")),
+        ("svhn", "cropped_digits", TEST),
+        ("food101", None, {"test": "validation"}),  # what its authors list as test
+    ],
+)
+def test_splits_are_what_the_hubs_copy_calls_so(name, config, splits):
+    """Scores would else be of other records, even of those that were trained on."""
+    hub = load_task({"name": name}).dataset.hub
+    assert (hub.config, hub.splits) == (config, {"train": "train", **splits})
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if name not in IMAGES])
+def test_only_training_is_on_the_first_records_and_only_scores_are_of_the_first_instances(name):
+    task, whole = (
+        load_task({"name": name, "source": "sample", **limits})
+        for limits in ({"limit_train": 3, "limit_eval": 9}, {})
+    )
+    assert list(task.records("train")) == list(whole.records("train")[:3])
+    assert list(task.records("dev")) == list(whole.records("dev"))
+    assert list(task.instances("dev")) == list(whole.instances("dev")[:9])
+
+
+# Sizes as the authors publish them; replies of Persona-Chat as ParlAI counts them.
+SIZES = {"e2e": 42061, "dart": 62659, "samsum": 14732, "personachat": 131438}
+SIZES |= {"sst2": 67349, "qnli": 104743, "qqp": 363846, "mnli": 392702}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_shipped_size_and_decoding_are_those_that_were_published(name):
+    """Epsilon is computed of the size without the data; of samples p is Li et al.'s."""
+    config = compose([f"task={name}"])
+    assert config["task"]["train_size"] == SIZES[name]
+    usual = {"sample": False, "top_p": 1.0, "length_penalty": 1.0, "max_new_tokens": 100}
+    assert usual.items() <= config["decode"].items()
+    assert config["decode"]["beams"] == (4 if name == "samsum" else 5)
+    sampled = {"sample": True, "top_p": 0.9, "beams": 1}
+    assert sampled.items() <= compose([f"task={name}", "decode=nucleus"])["decode"].items()

@@ -1,6 +1,7 @@
 """Persona-Chat: both published forms, prompts that keep the persona, losses, scores."""
 
 import dataclasses
+import itertools
 import json
 import math
 from pathlib import Path
@@ -214,6 +215,20 @@ def test_one_dialogue_more_moves_no_other(validation):
     assert kept == texts
 
 
+def test_a_persona_whose_facts_come_in_another_order_is_on_the_same_side(tmp_path):
+    facts = ["i like tea .", "i sing .", "i have a dog ."]
+    dialogues = []
+    for number, order in itertools.product(range(4), itertools.permutations(facts)):
+        persona = [f"i am number {number} .", *order]
+        dialogues += [f"{line} your persona: {fact}\n" for line, fact in enumerate(persona, 1)]
+        dialogues.append(f"5 hi\tit is {number}\n")
+    write(tmp_path / "valid_self_original.txt", "".join(dialogues))
+    task = PersonaChat(data_dir=str(tmp_path), split_by_persona=0.5)
+    train, dev = ({row.text for row in task.rows(split)} for split in ("train", "dev"))
+    assert not train & dev
+    assert len(train | dev) == 4
+
+
 def test_a_share_that_leaves_nothing_is_refused(validation):
     with pytest.raises(DataError, match="leaves no dialogue for dev"):
         PersonaChat(data_dir=validation, split_by_persona=0.9999).records("dev")
@@ -255,6 +270,13 @@ def test_an_endless_persona_leaves_half_to_the_reply():
     assert (spelled(example.prompt), spelled(example.target)) == ("p" * 10 + "llo|", " fine|")
     prompt = prompt_of(letters(max_length=20), record, room=10)
     assert spelled(prompt) == "p" * 10
+
+
+def test_a_prompt_to_answer_has_half_of_few_tokens():
+    """A reply has room for more than that, and a question without the last turn asks nothing."""
+    record = PersonaChat().record(Reply(0, ("p",), ("h" * 50,), "fine"))
+    assert LONGEST_REPLY > 40 / 2
+    assert spelled(prompt_of(letters(max_length=40), record)) == "p|" + "h" * 17 + "|"
 
 
 def test_a_prompt_to_answer_leaves_room_for_a_reply_not_for_all_that_decoding_may_write(

@@ -6,7 +6,7 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.tasks import load_task
-from dpft.tasks.scores import check_metric
+from dpft.tasks.scores import check_metric, lower_is_better
 
 
 @pytest.fixture(autouse=True)
@@ -37,3 +37,8 @@ def test_a_score_that_can_have_no_number_here_is_told():
     run = parse(compose(["task=dart", "task.source=sample"]))
     with pytest.raises(ConfigError, match="BLEURT cannot be computed here"):
         check_metric("BLEURT", load_task(run.task), run.decode.split)
+
+
+def test_which_scores_are_better_the_lower_they_are():
+    names = ("perplexity", "token_perplexity", "exposure", "accuracy", "f1", "BLEU", "ROUGE_L")
+    assert [name for name in names if lower_is_better(name)] == [*names[:3]]

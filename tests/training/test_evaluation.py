@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from dpft.report.pages.one import one_page
 from dpft.report.pages.target import Target
 from dpft.runs.paths import run_path
 from dpft.tasks import load_task
+from dpft.training.evaluation import Evaluations
 from dpft.training.held_out import HeldOut, held_out_records
 from dpft.training.run import run_experiment
 from dpft.training.session import Session
@@ -103,6 +105,38 @@ def test_perplexity_is_that_of_the_task(tmp_path, loss):
     assert found["perplexity"] == pytest.approx(math.exp(sum(nlls) / sum(tokens)), rel=1e-5)
     scale = sum(n / (1 if loss == "sum" else t) for n, t in zip(nlls, tokens, strict=True))
     assert found["loss"] == pytest.approx(scale / 5, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("metric", "before", "figures", "chosen"),
+    [
+        ("loss", 0.1, (0.5, 0.3, 0.3), 2),
+        ("accuracy", 0.9, (0.5, 0.7, 0.7), 2),
+        ("loss", 0.1, (math.nan, math.inf, 0.5), 3),
+        ("accuracy", 0.9, (math.nan, math.nan, math.nan), None),
+        (None, 0.9, (0.5, 0.3, 0.3), None),
+    ],
+)
+def test_the_best_is_the_first_of_the_best_figures_behind_a_step(metric, before, figures, chosen):
+    """The lowest loss or the highest accuracy, and not what the model had before it was trained."""
+    held_out = SimpleNamespace(
+        public=True,
+        settings=SimpleNamespace(best=metric, where="dev", steps_between=lambda epoch: 1),
+        figures=lambda *_: {"loss": 1.0, metric: asked.pop(0)},
+    )
+    mechanism = SimpleNamespace(steps=3, noise_multiplier=1.0, dataset_size=9, batch_size=3)
+    evaluations = Evaluations(
+        *(held_out, mechanism, None),
+        start=0,
+        best=None,
+        cohort=SingleProcess(),
+        progress=SimpleNamespace(evaluated=lambda *_: None),
+        tracked=False,
+    )
+    asked = [before, *figures]
+    for step in range(4):
+        evaluations.ask(step, None, lambda: False)
+    assert evaluations.best == chosen
 
 
 class KilledError(Exception):
@@ -300,6 +334,18 @@ def test_a_dev_file_that_is_trained_on_is_no_file_of_held_out_records(tmp_path, 
         held_out_records(Evaluate(every=1, file=str(tmp_path / file)), task)
     usual = load_task(parse(compose([words[0], f"task.data_dir={tmp_path}"])).task)
     assert held_out_records(Evaluate(every=1, file=str(tmp_path / file)), usual)
+
+
+def test_few_records_of_a_file_are_spread_over_all_of_it(tmp_path):
+    """The first ones of a file that is sorted by class would be of one class."""
+    for name in ("train", "dev"):
+        rows = [json.dumps({"source": name, "target": f"{n}"}) for n in range(10)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+    words = ["task=text2text", f"task.train_file={tmp_path / 'train.jsonl'}"]
+    task = load_task(parse(compose(words)).task)
+    for most, targets in ((4, "0257"), (3, "036"), (10, "0123456789"), (99, "0123456789")):
+        evaluate = Evaluate(every=1, file=str(tmp_path / "dev.jsonl"), max_records=most)
+        assert [record.target for record in held_out_records(evaluate, task)] == [*targets]
 
 
 def test_records_that_cannot_be_evaluated_on_are_refused(tmp_path):

@@ -6,6 +6,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from dpft import runs
@@ -14,7 +15,7 @@ from dpft.report.comparison import row
 from dpft.report.pages.gather import Options, gather
 from dpft.report.pages.sections import scores as scores_of
 from dpft.report.pages.target import Target
-from dpft.training.harness import HarnessSettings, _sections
+from dpft.training.harness import HarnessSettings, _sections, evaluate
 from dpft.training.run import run_experiment
 from tests.small_runs import settings
 
@@ -113,6 +114,14 @@ def test_scores_are_part_of_the_record_and_the_run_stays_whole(made, asked):
     assert ("lm-eval colours", "acc", "0.2500", "0.1250") in [line[:4] for line in shown["rows"]]
     assert {line[3] for line in shown["rows"] if line[0] == "test"} == {"-"}
     runs.check_whole(made)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_the_signature_says_whether_a_chat_template_was_applied(asked, chat):
+    loaded = SimpleNamespace(model=torch.nn.Identity(), text_tokenizer=None)
+    found = evaluate(SimpleNamespace(loaded=loaded), HarnessSettings("colours", chat=chat))
+    assert asked["apply_chat_template"] is chat
+    assert ("chat template" in found["lm-eval colours"]["signature"]) is chat
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.tasks import load_task
 from dpft.tasks.e2e import E2E
-from dpft.tasks.glue import SST2
+from dpft.tasks.glue import QNLI, SST2
 from dpft.tasks.metrics.correct import unpacked
 from dpft.tasks.objectives.base import Instance, Prediction
 from dpft.tasks.objectives.records import TextRecord
@@ -229,3 +229,13 @@ def test_an_accuracy_stands_beside_what_one_class_scores(tmp_path):
     # Which of one's own records a model gets right is told to nobody.
     own = ["task=classification", "task.classes=[negative,positive]", "task.train_file=none.csv"]
     assert "correct" not in score_file(load_task(parse(compose(own)).task), file)
+
+
+def test_an_answer_is_right_if_it_is_the_whole_name(tmp_path):
+    """The name of one class may be a part of another's."""
+    file, classes = tmp_path / "dev.jsonl", ("entailment", "not_entailment")
+    answers = [{"prediction": p, "references": [r]} for p in classes for r in classes]
+    file.write_text("".join(json.dumps(one) + "\n" for one in answers))
+    section = score_file(QNLI(), file)
+    assert unpacked(section["correct"], 4) == (True, False, False, True)
+    assert section["metrics"] == {"accuracy": 0.5}

@@ -86,6 +86,32 @@ def test_the_headline_states_what_holds_for_every_seed(tmp_path):
     assert "with an epsilon of 3.000 that is not proven" in page_of(tmp_path / "two").text
 
 
+def ranked_below(folder):
+    return ranked([gather(target, Options(), 0) for target in find([folder]).targets], None)
+
+
+def test_of_seeds_the_largest_epsilon_is_stated_and_none_where_one_has_none(tmp_path):
+    for seed, stated in enumerate((2.0, 5.0, 3.0, None)):
+        one = record(0.6, settings=config(seed=seed))
+        one["privacy"] |= {"stated": stated}
+        a_run(tmp_path / f"s{seed}", one)
+        (group,) = ranked_below(tmp_path)
+        assert len(group.runs) == seed + 1
+        assert group.epsilon == (2.0, 5.0, 5.0, None)[seed]
+        if seed == 2:
+            assert "0.6000 ± 0.0000 with epsilon 5.000" in page_of(tmp_path).text
+    assert "with no finite epsilon" in page_of(tmp_path).text
+
+
+def test_a_run_that_was_chosen_by_its_score_is_no_further_seed(tmp_path):
+    a_selection(tmp_path / "one")
+    a_run(tmp_path / "plain", record(0.5, settings=config(seed=1)))
+    assert [[run.name for run in group.runs] for group in ranked_below(tmp_path)] == [
+        ["chosen"],
+        ["plain"],
+    ]
+
+
 def test_curves_are_laid_over_each_other_and_costs_composed(runs):
     public, private = page_of(runs), page_of(runs, private=True)
     assert "2 runs were trained with privacy on e2e" in public.text
@@ -276,8 +302,7 @@ def test_scores_are_drawn_against_epsilon_from_zero(tmp_path):
         whole["privacy"] |= {"stated": epsilon}
         a_run(tmp_path / name, whole)
     a_run(tmp_path / "plain", record(0.3, private=False, settings=config(clip={"style": "none"})))
-    runs = [gather(target, Options(), 0) for target in find([tmp_path]).targets]
-    (drawn,) = tradeoffs(ranked(runs, None))
+    (drawn,) = tradeoffs(ranked_below(tmp_path))
     b, plain, a = (re.match(r"M([\d.]+) ([\d.]+)", dot.path) for dot in drawn.dots)
     left, (x_a, y_a), (x_b, y_b) = drawn.LEFT - 5, *((float(m[1]), float(m[2])) for m in (a, b))
     assert (x_b - left) == pytest.approx(4 * (x_a - left), abs=0.5)
@@ -289,3 +314,18 @@ def test_scores_are_drawn_against_epsilon_from_zero(tmp_path):
     assert len(drawn.curves) == 1  # what has no privacy is joined with nothing
     sentence = "BLEU 0.2000 with epsilon 2.000, 0.4000 with epsilon 8.000, 0.3000 with no privacy"
     assert sentence in page_of(tmp_path).text
+
+
+def test_bars_are_one_standard_error_up_and_down(tmp_path):
+    """Of 0.2 and 0.4 the error is 0.1: the bar is from the one to the other, where 0.4 is drawn."""
+    for name, epsilon, seed, bleu in (("a", 2.0, 0, 0.2), ("b", 2.0, 1, 0.4), ("c", 8.0, 0, 0.4)):
+        whole = record(bleu, settings=config(privacy__epsilon=epsilon, seed=seed))
+        whole["privacy"] |= {"stated": epsilon}
+        a_run(tmp_path / name, whole)
+    (drawn,) = tradeoffs(ranked_below(tmp_path))
+    alone, averaged = drawn.dots
+    assert alone.bar == ""
+    high = float(re.match(r"M[\d.]+ ([\d.]+)", alone.path)[1])
+    top, bottom = map(float, re.match(r"M[\d.]+ ([\d.]+)V([\d.]+)", averaged.bar).groups())
+    assert top == pytest.approx(high, abs=0.2)
+    assert drawn.BASE - bottom == pytest.approx((drawn.BASE - high) / 2, abs=0.2)

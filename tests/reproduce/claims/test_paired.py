@@ -148,6 +148,13 @@ def test_the_interval_takes_the_place_of_the_margin(expected, scores, outcome):
     assert "over 3 seeds" in one.text
 
 
+@pytest.mark.parametrize("kind", ["not_below", "on_par"])
+def test_what_is_as_good_is_a_share_of_what_it_is_compared_with(kind):
+    for scores, second in ((TIGHT, 60.0), (TIGHT[::-1], 62.0)):
+        one = ours(Expected(kind, equivalence=2), *scores)
+        assert one.numbers["margin"] == pytest.approx(0.02 * second)
+
+
 def test_one_seed_keeps_the_margin_and_says_so():
     one = ours(Expected("above"), [62.0], [60.0])
     assert (one.outcome, one.paired) == (HOLDS, None)
@@ -172,11 +179,16 @@ def test_verdicts_of_claims_that_seeds_decide():
     # One interval of many may fail by chance; one check that fails is enough.
     text = "fails in part (0 of 3 hold, 2 not told apart with 3 seeds)"
     assert counted(judge([fails, open_, open_])) == text
+    # As many that fail as are open are enough.
+    assert judge([fails, open_]).verdict is Verdict.CONTRADICTED
     other = [replace(open_, check=2)] * 3
     assert judge([fails, *other]).verdict is Verdict.CONTRADICTED
     assert counted(judge([open_])) == "not told apart with 3 seeds (0 of 1 hold)"
     text = "holds in part (1 of 2 hold, 1 not told apart with 3 seeds)"
     assert counted(judge([holds, open_])) == text
+    # The number of seeds is what all comparisons have at least.
+    more = ours(Expected("above"), [*TIGHT[0], 62.0], [60.0] * 4)
+    assert (judge([holds, more]).seeds, judge([more]).seeds) == (3, 4)
     # What one of two settings did not learn at all says little of the other.
     idle = [replace(one, idle=True) for one in (holds, fails)]
     assert [judge([one]).verdict for one in idle] == [Verdict.HOLDS, Verdict.FAILS]
@@ -190,15 +202,18 @@ def right(*wrong, count=400, references="d"):
     return Answers(references, tuple(number not in wrong for number in range(count)))
 
 
-def accuracies(first, second):
-    """Two settings of two seeds, by the records that each run answered rightly."""
+def accuracies(first, second, silent=()):
+    """Two settings of two seeds, by the records that each run answered rightly.
+
+    Of the silent seeds the second setting does not say which they are.
+    """
     sides = []
-    for answers in (first, second):
+    for answers, untold in ((first, ()), (second, silent)):
         values = {seed: 100 * np.mean(one.right) for seed, one in enumerate(answers)}
         sampling = 100 * math.sqrt(0.9 * 0.1 / 400)
         sides.append(
             Score("x", np.mean([*values.values()]), sampling=sampling, by_seed=values,
-                  answers=dict(enumerate(answers)))
+                  answers={s: one for s, one in enumerate(answers) if s not in untold})
         )  # fmt: skip
     column = replace(Evidence(row(FULL, 0.0)).only.columns[0], factor=100.0)
     blank = Comparison(Side.LAPTOP, "x", "", Outcome.LACKING)
@@ -227,4 +242,6 @@ def test_answers_to_the_same_records_count_instead_of_shares_of_them():
     # Of other records, or where one run does not say, two shares of so many.
     other = (right(*range(40), references="e"), few[1])
     assert accuracies(other, many).outcome is NOT_APART
+    for silent in ((0,), (1,), (0, 1)):
+        assert accuracies(few, many, silent).outcome is NOT_APART
     assert accuracies(few, many).numbers["low"] > 0 > accuracies(other, many).numbers["low"]

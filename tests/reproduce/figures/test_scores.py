@@ -47,10 +47,11 @@ def test_epochs_are_those_that_ran(tmp_path):
     assert panel.series[0].points[0].x == 9
 
 
-def test_wall_time_is_recorded_time(tmp_path):
+def test_wall_time_is_recorded_time_and_its_mean_over_seeds(tmp_path):
     one = planned("he2022/8", clipping="ghost", epochs=2)
     metrics = {"BLEU": 0.5, "ROUGE_L": 0.6}
-    write_record(tmp_path / "x", one, 0, metrics, training={"seconds": 90.0})
+    for seed, seconds in ((0, 60.0), (1, 120.0)):
+        write_record(tmp_path / f"s{seed}", one, seed, metrics, training={"seconds": seconds})
     bleu, rouge = content("he2022/8", tmp_path).panels
     assert (bleu.series[0].points[0].x, bleu.series[0].points[0].y) == (1.5, 50)
     assert rouge.series[0].points[0].y == 60

@@ -336,6 +336,17 @@ def test_shares_of_few_records_are_not_told_apart(tmp_path, metric, examples, co
     assert (order.same, order.close, len(order.reversed)) == counts
 
 
+def test_the_error_of_a_cell_is_that_of_its_least_certain_seed(tmp_path):
+    columns = tuple(replace(column, metrics=("accuracy",)) for column in plan().columns)
+    the_plan = replace(plan(), columns=columns)
+    for seed, examples in enumerate((872, 96, 872)):
+        part = {"metrics": {"accuracy": 0.5}, "examples": examples, "signature": "x"}
+        folder = tmp_path / str(seed)
+        write_record(folder, run_of(the_plan, "full"), seed, scores={"test": part})
+    # Of 96 records, with two hits and two misses more, as it is printed: 100 sqrt(0.25 / 100).
+    assert cell(tmp_path, "full", the_plan=the_plan).sampling == pytest.approx(5.0)
+
+
 def test_the_error_of_a_mean_over_canaries(tmp_path):
     column = replace(plan().columns[0], metrics=("exposure",), split="canaries", factor=1.0)
     metrics = {"exposure": 3.2, "exposure deviation": 1.3, "exposures without a fit": 0}

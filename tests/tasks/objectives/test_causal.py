@@ -7,6 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from dpft.config.decode import Decode
+from dpft.config.schema import Model
+from dpft.models.load import load_model
+from dpft.models.needs import Needs
 from dpft.tasks.dart import DART
 from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.base import Instance
@@ -180,3 +183,18 @@ def test_perplexity_counts_every_target_token_once(tiny):
         plain = F.cross_entropy(logits, torch.tensor(example.target), reduction="sum").item()
         assert math.isclose(prediction.nll, plain, rel_tol=1e-4)
         assert prediction.tokens == len(example.target)
+
+
+def test_nothing_is_dropped_while_a_model_is_asked_that_is_being_trained():
+    needs = Needs("causal")
+    loaded = load_model(Model("tiny", "bundled:tiny", dropout=0.5), needs, seed=0)
+    task = E2E(source="sample", limit_eval=4)
+    objective = task.objective(loaded)
+    instances = task.instances("test")
+    whole = objective.likelihoods(loaded.model.eval(), instances, 2)
+    assert objective.likelihoods(loaded.model.train(), instances, 2) == whole
+    # Half of all numbers dropped would be another likelihood.
+    batch = objective.collate([objective.encode(instances[0].record)])
+    with torch.no_grad():
+        first, second = (objective.losses(loaded.model, batch) for _ in range(2))
+    assert first != second

@@ -63,6 +63,22 @@ def records():
 # What the model sees.
 
 
+@pytest.mark.parametrize(
+    ("columns", "resized"),
+    [
+        ((0, 255), (0, 64, 191, 255)),  # a quarter of the way from one centre to the other
+        # Of two columns that one is made of 3/7 each, of the next one 1/7.
+        ((0, 0, 175, 175), (25, 150)),
+    ],
+)
+def test_resizing_is_bilinear_by_hand(columns, resized):
+    square = np.tile(np.array(columns, np.uint8)[None, :, None], (len(columns), 1, 3))
+    for pixels in (square, square.transpose(1, 0, 2)):
+        found = LabelledImage(pixels, 0, "").pixels(len(resized))
+        line = found[0, :, 1] if pixels is square else found[:, 0, 1]
+        assert line.tolist() == [*resized]
+
+
 def test_pixels_are_scaled_channel_by_channel():
     pixels = np.zeros((8, 8, 3), np.uint8)
     pixels[2, 3] = (255, 51, 0)
