@@ -65,7 +65,7 @@ def of_several(groups: Sequence[Repeated]) -> list[tuple[str, str]]:
 
 
 def means(groups: Sequence[Repeated]) -> dict[str, Any] | None:
-    """What epsilon means, with the numbers of the best private run.
+    """What epsilon means, with the numbers of the best private setting.
 
     Args:
         groups: the best first.
@@ -73,17 +73,26 @@ def means(groups: Sequence[Repeated]) -> dict[str, Any] | None:
     Returns:
         None where no finished run has an epsilon that means something.
     """
-    given = [run.guarantee for group in groups for run in group.runs]
-    known = [one for one in given if one is not None and one.kind == "private" and one.meaning]
+    by_group = [
+        [
+            one
+            for run in group.runs
+            if (one := run.guarantee) and one.kind == "private" and one.meaning
+        ]
+        for group in groups
+    ]
+    known = [one for those in by_group for one in those]
     if not known:
         return None
+    # Of seeds the largest, as in the headline.
+    shown = max(next(filter(None, by_group)), key=lambda one: _or_infinite(one.stated))
     stated = {one.stated for one in known if one.stated is not None and one.stated <= 30}
-    others = sorted(stated, key=lambda value: (value != known[0].stated, value))[1:]
+    others = sorted(stated - {shown.stated})
     return {
-        "epsilon": up(known[0].stated),
-        "paragraphs": in_words(known[0]),
-        "others": [(up(value), *odds(value)) for value in sorted(others)][:_MOST_EPSILONS],
-        "noun": known[0].noun,
+        "epsilon": up(shown.stated),
+        "paragraphs": in_words(shown),
+        "others": [(up(value), *odds(value)) for value in others][:_MOST_EPSILONS],
+        "noun": shown.noun,
         "minded": any(one.caveats for one in known),
     }
 
@@ -104,7 +113,11 @@ def _budget(group: Repeated) -> str:
 
 
 def _least(group: Repeated) -> float:
-    return group.epsilon if group.private and group.epsilon is not None else math.inf
+    return _or_infinite(group.epsilon) if group.private else math.inf
+
+
+def _or_infinite(epsilon: float | None) -> float:
+    return math.inf if epsilon is None else epsilon
 
 
 def _which(found: Sequence[Repeated], names: Mapping[int, str]) -> str:

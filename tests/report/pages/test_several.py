@@ -99,7 +99,9 @@ def test_of_seeds_the_largest_epsilon_is_stated_and_none_where_one_has_none(tmp_
         assert len(group.runs) == seed + 1
         assert group.epsilon == (2.0, 5.0, 5.0, None)[seed]
         if seed == 2:
-            assert "0.6000 ± 0.0000 with epsilon 5.000" in page_of(tmp_path).text
+            text = page_of(tmp_path).text
+            assert "0.6000 ± 0.0000 with epsilon 5.000" in text
+            assert "What the epsilon means Epsilon 5.000." in text
     assert "with no finite epsilon" in page_of(tmp_path).text
 
 
