@@ -429,6 +429,7 @@ def test_training_a_trained_model_again_is_another_run(unbroken, tmp_path):
         ("delta", {"privacy": replace(PRIVACY, delta=1e-2)}),
         ("batch_size", {"per_device_train_batch_size": 4}),
         ("dataset_size", {"data": [Texts()[i] for i in range(23)]}),
+        ("steps", {"max_steps": 2}),  # epsilon is that of all planned steps
     ],
 )
 def test_an_epsilon_is_not_computed_by_another_mechanism_than_was_spent(unbroken, named, more):

@@ -289,13 +289,13 @@ class Spending(Closing):
     # --- inside -----------------------------------------------------------------------------------
 
     def _check_cost(self, spent: Mapping[str, Any]) -> None:
-        """That steps on file cost what steps of this mechanism do, whatever its groups are."""
+        """That what is on file costs what this mechanism does, whatever its groups are."""
         own = self.mechanism.to_dict()
 
         def noise(of: Mapping[str, Any]) -> float:
             return float(of.get("total_noise_multiplier", of["noise_multiplier"]))
 
-        names = ("dataset_size", "batch_size", "delta", "sampling")
+        names = ("dataset_size", "batch_size", "steps", "delta", "sampling")
         alike = all(spent[name] == own[name] for name in names)
         if not alike or not math.isclose(noise(spent), noise(own), rel_tol=1e-9):
             changed = "\n  ".join(differences(dict(spent), own))
