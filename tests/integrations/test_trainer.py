@@ -407,6 +407,25 @@ def test_what_would_be_another_release_is_refused(broken, tmp_path, what):
     assert "force=true" not in str(error.value)
 
 
+@pytest.mark.parametrize("left", ["checkpoints alone", "checkpoints and the key"])
+def test_steps_that_only_a_checkpoint_tells_of_are_not_taken_anew(broken, tmp_path, left):
+    """With the key the noise of the lost steps would be drawn again, for other records."""
+
+    def change(folder):
+        (folder / "ledger.jsonl").unlink()
+        for file in (folder / "private").iterdir():
+            file.unlink()
+        if left == "checkpoints and the key":
+            (folder / "private" / "noise_key").write_text("00" * 32)
+
+    privacy = replace(PRIVACY, noise_seed=None)
+    trainer = again(broken, tmp_path, change, data=Texts(changed=[3]), privacy=privacy)
+    for resume in (None, True):
+        with pytest.raises(runs.LedgerMismatchError, match=r"checkpoint-4/dpft\.json tells of 4"):
+            trainer.train(resume_from_checkpoint=resume)
+    assert not trainer.privacy.ledger.exists()
+
+
 def test_a_checkpoint_without_its_manifest_is_passed_over(broken, tmp_path):
     trainer = again(broken, tmp_path, _torn)
     assert trainer.privacy.newest_checkpoint() is None
