@@ -207,12 +207,12 @@ def _show_plan(plan: SweepPlan, folder: SweepFolder) -> None:
     if plan.points is None:
         echo(f"{folder.path}: the sweeper chooses the points; the settings are valid")
         return
-    from dpft.runs.finished import is_finished
+    from dpft.runs.finished import is_intact
 
     done = 0
     names = labels(point.overrides for point in plan.points)
     for point, label in zip(plan.points, names, strict=True):
-        finished = is_finished(point.path, point.digest)
+        finished = is_intact(point.path, point.digest)
         done += finished
         echo(f"{label}  {point.path}{'  done' if finished else ''}")
     echo(f"{folder.path}: {len(plan.points)} points, {done} done")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.errors import DpftError
-from dpft.runs.finished import is_finished
+from dpft.runs.finished import is_intact
 from dpft.runs.record import read_record
 from dpft.runs.wellformed import parse_json
 from dpft.sweep import journal as events
@@ -30,7 +30,7 @@ FAILED, SKIPPED, STOPPED = "failed", "skipped", "stopped"
 # The state of a run that nobody works on and that is not finished, by its last event.
 _STATES = {
     events.STARTED: STOPPED,
-    events.FINISHED: WAITING,  # it was taken away
+    events.FINISHED: WAITING,  # it was taken away, or is damaged: it is run again
     events.FAILED: FAILED,
     events.DIVERGED: FAILED,
     events.SKIPPED: SKIPPED,
@@ -123,7 +123,7 @@ class States:
         return list(chosen.values())
 
     def _row(self, point: SweepPoint, label: str, happened: Sequence[Event]) -> PointState:
-        if point.digest not in self._done and is_finished(point.path, point.digest):
+        if point.digest not in self._done and is_intact(point.path, point.digest):
             self._done[point.digest] = self._finished(PointState(label, point, DONE))
         if point.digest in self._done:
             row = replace(self._done[point.digest], label=label)
