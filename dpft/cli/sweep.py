@@ -157,7 +157,13 @@ def _run(arguments: Sequence[str], folder: SweepFolder, secret: bool) -> None:
             f"or killed. What they printed: {folder.submitted}"
         )
     if not secret:
-        _show_cost(rows, states.searched)
+        former = [row for row in states.former() if row.point.private]
+        _show_cost([*rows, *former], states.searched)
+        if former:
+            warn(
+                "\nRuns that this sweep has begun before, with other settings by the same words, "
+                f"are counted too: {'; '.join(row.label for row in former)}"
+            )
     done = all(row.state == DONE for row in rows)
     if not done:
         echo("not every run is done; the same command goes on with the others", err=True)

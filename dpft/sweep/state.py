@@ -103,6 +103,21 @@ class States:
             for point, name in zip(points, names, strict=True)
         ]
 
+    def former(self) -> list[PointState]:
+        """Runs that earlier starts have begun and that are no points any more, by their folders.
+
+        The same words give other points where a config of one's own or a default has changed. What
+        those runs have spent counts all the same.
+
+        Raises:
+            LogError: the journal is damaged.
+        """
+        if self._points is None:
+            return []
+        known = {point.digest for point in self._points}
+        begun = self._chosen(self._journal.read())
+        return [self._row(one, str(one.path), []) for one in begun if one.digest not in known]
+
     @property
     def searched(self) -> bool:
         """Whether a sweeper chooses the points as it goes."""
@@ -113,7 +128,7 @@ class States:
         return [e for e in self._journal.attempt() if e.event == events.FAILED and not e.digest]
 
     def _chosen(self, history: Sequence[Event]) -> list[SweepPoint]:
-        """The points that a sweeper has chosen so far, in its order."""
+        """The points that were begun, in the order of their first events."""
         chosen: dict[str, SweepPoint] = {}
         for event in history:
             if event.digest is not None and event.run is not None:

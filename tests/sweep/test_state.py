@@ -121,6 +121,29 @@ def test_what_unfinished_runs_have_spent_is_told_beside_the_cost(folder, tmp_pat
     assert told.endswith("on the same records: seed=0: epsilon 1.500; seed=2: epsilon 1.000")
 
 
+def test_what_earlier_points_of_the_same_words_have_spent_counts_too(
+    folder, tmp_path, monkeypatch, capsys
+):
+    """A config of one's own was edited between two starts: the runs are others, the records not."""
+    before, now = [point(tmp_path, seed) for seed in (1, 2, 3)], point(tmp_path, 4)
+    describe(folder, *before)
+    for one in before:
+        Journal(folder.journal).add(started(folder, one, pid=NOBODY))
+    finished(before[0].path, before[0].digest)
+    ledger(before[1].path, 3)
+    (before[0].path / "ledger.jsonl").write_text("")
+    describe(folder, now)
+    finished(now.path, now.digest)
+    monkeypatch.setattr(Ended, "wait", lambda self, seconds: 0)
+    monkeypatch.setattr(sweep, "Multirun", Ended)
+    sweep._run((), folder, secret=False)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "1 point: 1 done" in told
+    assert "2 runs were trained with privacy on e2e" in told
+    assert f"on the same records: {before[1].path}: epsilon 1.500 " in told
+    assert told.endswith(f"are counted too: {before[0].path}; {before[1].path}")
+
+
 class Ended:
     """In place of Hydra's process: it has ended with an error."""
 
