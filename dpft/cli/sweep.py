@@ -236,7 +236,9 @@ def _show_cost(rows: Sequence[PointState], searched: bool) -> None:
             records.append(read_record(path))
         except DpftError as error:
             echo(f"left out of the total: {error}", err=True)
-    begun = {row.label: row.epsilon for row in private if row.state != DONE and row.step}
+    begun = {
+        row.label: row.epsilon for row in private if row.state != DONE and (row.step or row.epsilon)
+    }
     for remark in (*remarks(records, searched), *unfinished(begun)):
         warn(f"\n{remark}")
 

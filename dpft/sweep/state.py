@@ -6,6 +6,7 @@ its record. Of a run without privacy only the number of the last step is read fr
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -50,7 +51,8 @@ class PointState:
         state: waiting, running, done, failed, skipped or stopped (killed, to be continued).
         step: steps taken, or spent where the run is private.
         steps: steps in all, where they are known.
-        epsilon: spent so far, by RDP; None for runs without privacy.
+        epsilon: spent so far, by RDP; None for runs without privacy, infinite if the ledger is
+            damaged at its end.
         metric: the name of ``score``.
         score: of a finished run.
         seconds: since its job began, or from there to its end.
@@ -205,6 +207,8 @@ def _with_progress(row: PointState) -> PointState:
     ledger = row.point.path / "ledger.jsonl"
     if ledger.exists():
         first, last = _ends(ledger)
+        if not last and ledger.stat().st_size:  # damaged: what was spent has no bound that is known
+            return replace(row, epsilon=math.inf)
         total = first.get("header", {}).get("mechanism", {}).get("steps")
         # A noise epoch that has just begun says what was spent before; the header spends nothing.
         spent = last.get("epsilon_rdp", 0.0 if "header" in last else None)

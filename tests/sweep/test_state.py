@@ -119,6 +119,11 @@ def test_what_unfinished_runs_have_spent_is_told_beside_the_cost(folder, tmp_pat
     sweep._show_cost(States(folder).rows(), searched=False)
     told = " ".join(capsys.readouterr().out.split())
     assert told.endswith("on the same records: seed=0: epsilon 1.500; seed=2: epsilon 1.000")
+    with (points[2].path / "ledger.jsonl").open("a") as file:
+        file.write('{"step": 2, "epsilon_rdp":::::}\n')
+    sweep._show_cost(States(folder).rows(), searched=False)
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.endswith("seed=0: epsilon 1.500; seed=2: epsilon no finite number")
 
 
 def test_what_earlier_points_of_the_same_words_have_spent_counts_too(
