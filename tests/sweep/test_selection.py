@@ -107,6 +107,18 @@ def test_a_lost_key_is_not_drawn_anew(tmp_path, left):
     assert (selection.path / left).is_dir()
 
 
+@pytest.mark.parametrize("left", ["private/trials", "chosen"])
+def test_a_lost_description_is_not_replaced_by_another(tmp_path, candidates, left):
+    selection = Selection(tmp_path / "one")
+    selection.key()  # a kill before the description leaves the key alone
+    selection.describe(candidates, Trials(4.0), "BLEU", lowest=False)
+    (selection.path / left).mkdir()
+    selection.description.unlink()
+    with pytest.raises(ConfigError, match="is gone, and with it what was drawn from"):
+        selection.describe(candidates, Trials(9.0), "BLEU", lowest=False)
+    assert not selection.description.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
