@@ -371,6 +371,7 @@ def _torn(folder):
 def _weights_alone(folder):
     manifest = folder / "checkpoint-4" / "dpft.json"
     held = json.loads(manifest.read_text())
+    del held["sha256"]  # as an earlier version wrote it
     for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
         (folder / "checkpoint-4" / name).unlink()
         del held["files"][name]
@@ -431,6 +432,25 @@ def test_a_checkpoint_without_its_manifest_is_passed_over(broken, tmp_path):
     assert trainer.privacy.newest_checkpoint() is None
     with pytest.raises(runs.CheckpointError, match=r"dpft\.json"):
         trainer.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
+
+
+def test_a_threshold_with_another_digit_is_refused_where_no_step_has_a_digest(
+    tmp_path, monkeypatch
+):
+    """As on a GPU: the noise of the steps that are repeated would be drawn for other sums."""
+    monkeypatch.setattr("dpft.integrations.transformers.spending.release_digest", lambda *_: "same")
+    privacy = replace(PRIVACY, style="per_layer_adaptive", threshold=0.05)
+    killed, resumed = (
+        trainer_of(tmp_path, gpt2(), **SAVED, privacy=privacy, callbacks=callbacks)
+        for callbacks in ([StopAt(5)], [])
+    )
+    with pytest.raises(KilledError):
+        killed.train()
+    manifest = tmp_path / "checkpoint-4" / "dpft.json"
+    estimate = json.loads(manifest.read_text())["estimates"][0]
+    manifest.write_text(manifest.read_text().replace(f"{estimate}", f"{estimate + 1}"))
+    with pytest.raises(runs.CheckpointError, match="does not match its own checksum"):
+        resumed.train(resume_from_checkpoint=True)
 
 
 def test_training_a_trained_model_again_is_another_run(unbroken, tmp_path):
