@@ -287,6 +287,18 @@ def test_a_trainer_that_was_interrupted_goes_on_in_the_same_process(tmp_path, he
     assert trainer.privacy.steps_spent == 4
 
 
+def test_what_is_repeated_from_the_first_step_has_no_moments_of_the_steps_before(tmp_path):
+    """On a GPU nothing would tell: the same noise would be drawn for sums at other weights."""
+    trainer = trainer_of(tmp_path, max_steps=4, callbacks=[StopAt(3)])
+    begun_with = copy.deepcopy(trainer.model.state_dict())
+    with pytest.raises(KilledError):
+        trainer.train()
+    trainer.pop_callback(StopAt)
+    trainer.model.load_state_dict(begun_with)
+    trainer.train()
+    assert trainer.privacy.steps_spent == 4
+
+
 SAVED = {"save_strategy": "steps", "save_steps": 2, "activation_checkpointing": True}
 
 
