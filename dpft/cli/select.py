@@ -45,7 +45,6 @@ def main(
     """
     from dpft.privacy.accounting import Trials
     from dpft.privacy.rounding import up
-    from dpft.runs.record import read_record
     from dpft.sweep.release import release
     from dpft.sweep.selection import Candidate, Selection, check, draw, price
     from dpft.sweep.splits import remark
@@ -78,7 +77,7 @@ def main(
         lines = draw(selection.key(), candidates, trials)
         if selection.chosen.exists():
             echo("this selection has released its run before; nothing is run again", err=True)
-            _show(selection, read_record(selection.chosen), metric)
+            _show(selection, _released(selection), metric)
             return
         if not lines:
             echo(
@@ -102,6 +101,23 @@ def main(
     _show(selection, chosen, metric)
     each, total, _ = price(mechanisms, trials)
     warn(f"  each trial spent at most epsilon {up(each)}; the choice makes it {up(total)}")
+
+
+def _released(selection: Selection) -> dict[str, Any]:
+    """The record of the run that was released before.
+
+    Raises:
+        ConfigError: it is not what was released.
+    """
+    from dpft.runs.finished import RECORD, damages
+    from dpft.runs.record import read_record
+
+    if damaged := damages(selection.chosen, (RECORD,)):
+        raise ConfigError(
+            f"{selection.chosen}: {damaged[0]}; expected it as it was released, which is not done "
+            "again: put the file back from a copy"
+        )
+    return read_record(selection.chosen)
 
 
 def _check_direction(metric: str, lowest: bool) -> None:

@@ -157,7 +157,13 @@ def _run(arguments: Sequence[str], folder: SweepFolder, secret: bool) -> None:
             f"or killed. What they printed: {folder.submitted}"
         )
     if not secret:
-        _show_cost(rows, states.searched)
+        former = [row for row in states.former() if row.point.private]
+        _show_cost([*rows, *former], states.searched)
+        if former:
+            warn(
+                "\nRuns that this sweep has begun before, with other settings by the same words, "
+                f"are counted too: {'; '.join(row.label for row in former)}"
+            )
     done = all(row.state == DONE for row in rows)
     if not done:
         echo("not every run is done; the same command goes on with the others", err=True)
@@ -207,12 +213,12 @@ def _show_plan(plan: SweepPlan, folder: SweepFolder) -> None:
     if plan.points is None:
         echo(f"{folder.path}: the sweeper chooses the points; the settings are valid")
         return
-    from dpft.runs.finished import is_finished
+    from dpft.runs.finished import is_intact
 
     done = 0
     names = labels(point.overrides for point in plan.points)
     for point, label in zip(plan.points, names, strict=True):
-        finished = is_finished(point.path, point.digest)
+        finished = is_intact(point.path, point.digest)
         done += finished
         echo(f"{label}  {point.path}{'  done' if finished else ''}")
     echo(f"{folder.path}: {len(plan.points)} points, {done} done")
@@ -230,7 +236,9 @@ def _show_cost(rows: Sequence[PointState], searched: bool) -> None:
             records.append(read_record(path))
         except DpftError as error:
             echo(f"left out of the total: {error}", err=True)
-    begun = {row.label: row.epsilon for row in private if row.state != DONE and row.step}
+    begun = {
+        row.label: row.epsilon for row in private if row.state != DONE and (row.step or row.epsilon)
+    }
     for remark in (*remarks(records, searched), *unfinished(begun)):
         warn(f"\n{remark}")
 

@@ -8,12 +8,15 @@ from pathlib import Path
 from dpft.runs.errors import START_OVER, LedgerMismatchError, LogError
 from dpft.runs.finished import DONE, RECORD
 from dpft.runs.ledger import read_ledger
+from dpft.runs.lineage import FILE
 from dpft.runs.log import read_log
 from dpft.runs.metrics import REMEDY, MetricsLog
 
 # What a run writes when all of its steps were taken.
 _AT_THE_END = (RECORD, DONE, "model", "generations")
 _LOGS = ("metrics.jsonl", "norms.jsonl")
+# A checkpoint of Hugging Face's Trainer that a `PrivateTrainer` has finished.
+_OF_TRAINER = f"checkpoint-*/{FILE}"
 
 
 def steps_evident(folder: Path, planned: int = 0) -> tuple[int, str]:
@@ -29,10 +32,11 @@ def steps_evident(folder: Path, planned: int = 0) -> tuple[int, str]:
         The number, and the name of what tells it; 0 and nothing if nothing does.
     """
     found = [(_logged(folder / "private" / name), f"private/{name}") for name in _LOGS]
-    for pattern in ("checkpoints/step-*", "private/audit/step-*"):
+    for pattern in ("checkpoints/step-*", "private/audit/step-*", _OF_TRAINER):
         for path in folder.glob(pattern):
-            match = re.fullmatch(r"step-(\d+)(\.json)?", path.name)
-            found.append((int(match[1]) if match else 0, path.relative_to(folder).as_posix()))
+            name = path.relative_to(folder).as_posix()
+            match = re.search(r"(?:/step|^checkpoint)-(\d+)(\.json|/dpft\.json)?$", name)
+            found.append((int(match[1]) if match else 0, name))
     found += [(planned, name) for name in _AT_THE_END if _is_there(folder / name)]
     return max(found, key=lambda one: one[0], default=(0, ""))
 

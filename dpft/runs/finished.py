@@ -90,6 +90,14 @@ def is_finished(path: Path, digest: str) -> bool:
     return marker is not None and marker.config_hash == digest
 
 
+def is_intact(path: Path, digest: str) -> bool:
+    """Whether it ran to its end and left what tables are made of as it is: a sweep asks no more.
+
+    The arguments are those of `is_finished`.
+    """
+    return is_finished(path, digest) and not damages(path, (RECORD, LEDGER), thorough=False)
+
+
 def marked(folder: Path, config_hash: str) -> Marker:
     """The marker of a run whose files are all as they should be."""
     files = {name: [state_of(folder / name)] for name in sorted(_listed(folder))}

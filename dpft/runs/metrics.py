@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from dpft.runs.closing import Closing
-from dpft.runs.log import Log
+from dpft.runs.identity import digest_of
+from dpft.runs.log import Entry, Log, damaged, read_log
 
 REMEDY = "delete that line: it is of no effect on the run"
+_CHECKSUM = "sha256"
 
 
 class MetricsLog(Closing):
@@ -21,12 +23,16 @@ class MetricsLog(Closing):
         resume_step: steps that the weights in hand have behind them. Entries of that step and later
             ones are dropped, for those steps will be replayed.
         remedy: what to do about a damaged line, as a clause.
+        checksums: whether each entry gets a SHA-256 of its own, for `read_checked`.
 
     Raises:
         LogError: see `Log`.
     """
 
-    def __init__(self, path: Path, resume_step: int = 0, remedy: str = REMEDY) -> None:
+    def __init__(
+        self, path: Path, resume_step: int = 0, remedy: str = REMEDY, checksums: bool = False
+    ) -> None:
+        self._checksums = checksums
         self._log = Log(path, remedy, keep=lambda entry: entry.get("step") in range(resume_step))
 
     def append(self, step: int, **values: Any) -> None:
@@ -37,11 +43,26 @@ class MetricsLog(Closing):
         Raises:
             LogError: the disk is full.
         """
-        self._log.append({"step": step} | _spell(values))
+        entry = {"step": step} | _spell(values)
+        self._log.append(entry | ({_CHECKSUM: digest_of(entry)} if self._checksums else {}))
 
     def close(self) -> None:
         """Close the file."""
         self._log.close()
+
+
+def read_checked(path: Path, remedy: str) -> list[Entry]:
+    """The entries of a `MetricsLog` with checksums, which are left out; none if there is no file.
+
+    Raises:
+        LogError: as `read_log`; an entry is not what was written.
+    """
+    entries = read_log(path, remedy) if path.exists() else []
+    for number, entry in enumerate(entries, start=1):
+        # Earlier versions wrote none.
+        if entry.pop(_CHECKSUM, None) not in (None, digest_of(entry)):
+            raise damaged(path, number, "it does not match its own checksum", remedy)
+    return entries
 
 
 def _spell(value: Any) -> Any:

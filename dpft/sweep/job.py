@@ -21,7 +21,7 @@ from dpft.config.overrides import setting_of
 from dpft.config.schema import Sweep, parse
 from dpft.report.terminal import echo
 from dpft.runs.errors import RunLockedError
-from dpft.runs.finished import LEDGER, RECORD, damages, is_finished
+from dpft.runs.finished import is_finished, is_intact
 from dpft.runs.identity import config_hash
 from dpft.runs.paths import run_path
 from dpft.runs.record import read_record
@@ -83,7 +83,7 @@ def run_point(
             journal.add(event(SKIPPED))
             return None
         # A sweep asks for scores, so that models may be gone by now; what is damaged, a run mends.
-        if not is_finished(path, digest) or damages(path, (RECORD, LEDGER), thorough=False):
+        if not is_intact(path, digest):
             journal.add(event(STARTED))
             _patiently(lambda: execute(dict(run.raw)), lambda: is_finished(path, digest))
         journal.add(event(FINISHED))

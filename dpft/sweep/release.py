@@ -16,7 +16,8 @@ from dpft.privacy.accounting import Trials
 from dpft.privacy.guarantee import Guarantee, of_selection
 from dpft.report.card import write_card, write_lineage
 from dpft.runs.atomic import fsync_directory, fsync_tree
-from dpft.runs.finished import DONE, marked, read_marker
+from dpft.runs.errors import RunError
+from dpft.runs.finished import CARD, DONE, damages, marked, read_marker
 from dpft.runs.stored import stored_config
 from dpft.sweep.selection import Selection, price, rule, spending
 
@@ -48,7 +49,16 @@ def release(
     Returns:
         The record of the chosen run. Its guarantee is the selection's; the trial's own epsilons,
         by whichever accountant, hold no longer and are left out.
+
+    Raises:
+        RunError: the trial is damaged, which nothing could tell of its copy.
     """
+    if damaged := [damage for damage in damages(trial) if damage.name != CARD]:
+        (trial / DONE).unlink()  # so that it is made again
+        raise RunError(
+            f"{selection.path}: of the trial that scored best {damaged[0]}; expected what it "
+            "wrote. Nothing is released: run the same command again, which makes the trial again"
+        )
     chosen = _priced(record, metric, lowest, trials, mechanisms)
     fresh = selection.private / "chosen.new"  # nobody finds it there if this process is killed
     shutil.rmtree(fresh, ignore_errors=True)

@@ -69,7 +69,7 @@ class Selection:
         """Write what is chosen from, and make the key, before anything runs.
 
         Raises:
-            ConfigError: the folder holds another selection.
+            ConfigError: the folder holds another selection, or one whose description is gone.
         """
         content = {
             "candidates": [list(candidate.overrides) for candidate in candidates],
@@ -89,6 +89,12 @@ class Selection:
                     "distribution must not change once the number of trials is drawn"
                 )
             return
+        if self.trials.exists() or self.chosen.exists():  # others could be described in its place
+            raise ConfigError(
+                f"{self.description} is gone, and with it what was drawn from; expected it beside "
+                "the trials: put it back, or give another --name, whose price adds to what was "
+                f"spent here. What {self.path} holds is left as it is"
+            )
         # Before the description: where that is and the key is not, a key was lost.
         self.key()
         write_atomic(self.description, json.dumps(content, indent=1, ensure_ascii=False) + "\n")

@@ -6,6 +6,7 @@ its record. Of a run without privacy only the number of the last step is read fr
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.errors import DpftError
-from dpft.runs.finished import is_finished
+from dpft.runs.finished import is_intact
 from dpft.runs.record import read_record
 from dpft.runs.wellformed import parse_json
 from dpft.sweep import journal as events
@@ -30,7 +31,7 @@ FAILED, SKIPPED, STOPPED = "failed", "skipped", "stopped"
 # The state of a run that nobody works on and that is not finished, by its last event.
 _STATES = {
     events.STARTED: STOPPED,
-    events.FINISHED: WAITING,  # it was taken away
+    events.FINISHED: WAITING,  # it was taken away, or is damaged: it is run again
     events.FAILED: FAILED,
     events.DIVERGED: FAILED,
     events.SKIPPED: SKIPPED,
@@ -50,7 +51,8 @@ class PointState:
         state: waiting, running, done, failed, skipped or stopped (killed, to be continued).
         step: steps taken, or spent where the run is private.
         steps: steps in all, where they are known.
-        epsilon: spent so far, by RDP; None for runs without privacy.
+        epsilon: spent so far, by RDP; None for runs without privacy, infinite if the ledger is
+            damaged at its end.
         metric: the name of ``score``.
         score: of a finished run.
         seconds: since its job began, or from there to its end.
@@ -103,6 +105,21 @@ class States:
             for point, name in zip(points, names, strict=True)
         ]
 
+    def former(self) -> list[PointState]:
+        """Runs that earlier starts have begun and that are no points any more, by their folders.
+
+        The same words give other points where a config of one's own or a default has changed. What
+        those runs have spent counts all the same.
+
+        Raises:
+            LogError: the journal is damaged.
+        """
+        if self._points is None:
+            return []
+        known = {point.digest for point in self._points}
+        begun = self._chosen(self._journal.read())
+        return [self._row(one, str(one.path), []) for one in begun if one.digest not in known]
+
     @property
     def searched(self) -> bool:
         """Whether a sweeper chooses the points as it goes."""
@@ -113,7 +130,7 @@ class States:
         return [e for e in self._journal.attempt() if e.event == events.FAILED and not e.digest]
 
     def _chosen(self, history: Sequence[Event]) -> list[SweepPoint]:
-        """The points that a sweeper has chosen so far, in its order."""
+        """The points that were begun, in the order of their first events."""
         chosen: dict[str, SweepPoint] = {}
         for event in history:
             if event.digest is not None and event.run is not None:
@@ -123,7 +140,7 @@ class States:
         return list(chosen.values())
 
     def _row(self, point: SweepPoint, label: str, happened: Sequence[Event]) -> PointState:
-        if point.digest not in self._done and is_finished(point.path, point.digest):
+        if point.digest not in self._done and is_intact(point.path, point.digest):
             self._done[point.digest] = self._finished(PointState(label, point, DONE))
         if point.digest in self._done:
             row = replace(self._done[point.digest], label=label)
@@ -190,6 +207,8 @@ def _with_progress(row: PointState) -> PointState:
     ledger = row.point.path / "ledger.jsonl"
     if ledger.exists():
         first, last = _ends(ledger)
+        if not last and ledger.stat().st_size:  # damaged: what was spent has no bound that is known
+            return replace(row, epsilon=math.inf)
         total = first.get("header", {}).get("mechanism", {}).get("steps")
         # A noise epoch that has just begun says what was spent before; the header spends nothing.
         spent = last.get("epsilon_rdp", 0.0 if "header" in last else None)

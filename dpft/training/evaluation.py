@@ -16,7 +16,7 @@ from dpft.parallel.cohort import TrainingCohort, together
 from dpft.privacy import Mechanism
 from dpft.runs.closing import Closing
 from dpft.runs.errors import LogError
-from dpft.runs.log import read_log
+from dpft.runs.metrics import read_checked
 from dpft.training.held_out import Figures, HeldOut
 from dpft.training.progress import Progress
 
@@ -69,9 +69,11 @@ class Evaluations(Closing):
         with together(cohort):
             if directory is not None:
                 file = directory.private / FILE
+                # First: by a step with another digit the lines from there on would be cut off.
+                read_checked(file, _REMEDY)
                 # Unlike a step's line, one of N steps is of the weights in hand at step N.
-                self._log = runs.MetricsLog(file, start + 1, _REMEDY)
-                entries = read_log(file, _REMEDY)
+                self._log = runs.MetricsLog(file, start + 1, _REMEDY, checksums=True)
+                entries = read_checked(file, _REMEDY)
         # JSON lacks NaN, which the log spells as text.
         self._history: dict[int, Figures] = {
             entry["step"]: {k: float(v) for k, v in entry.items() if k != "step"}

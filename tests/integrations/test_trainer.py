@@ -287,6 +287,18 @@ def test_a_trainer_that_was_interrupted_goes_on_in_the_same_process(tmp_path, he
     assert trainer.privacy.steps_spent == 4
 
 
+def test_what_is_repeated_from_the_first_step_has_no_moments_of_the_steps_before(tmp_path):
+    """On a GPU nothing would tell: the same noise would be drawn for sums at other weights."""
+    trainer = trainer_of(tmp_path, max_steps=4, callbacks=[StopAt(3)])
+    begun_with = copy.deepcopy(trainer.model.state_dict())
+    with pytest.raises(KilledError):
+        trainer.train()
+    trainer.pop_callback(StopAt)
+    trainer.model.load_state_dict(begun_with)
+    trainer.train()
+    assert trainer.privacy.steps_spent == 4
+
+
 SAVED = {"save_strategy": "steps", "save_steps": 2, "activation_checkpointing": True}
 
 
@@ -371,6 +383,7 @@ def _torn(folder):
 def _weights_alone(folder):
     manifest = folder / "checkpoint-4" / "dpft.json"
     held = json.loads(manifest.read_text())
+    del held["sha256"]  # as an earlier version wrote it
     for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
         (folder / "checkpoint-4" / name).unlink()
         del held["files"][name]
@@ -407,11 +420,49 @@ def test_what_would_be_another_release_is_refused(broken, tmp_path, what):
     assert "force=true" not in str(error.value)
 
 
+@pytest.mark.parametrize("left", ["checkpoints alone", "checkpoints and the key"])
+def test_steps_that_only_a_checkpoint_tells_of_are_not_taken_anew(broken, tmp_path, left):
+    """With the key the noise of the lost steps would be drawn again, for other records."""
+
+    def change(folder):
+        (folder / "ledger.jsonl").unlink()
+        for file in (folder / "private").iterdir():
+            file.unlink()
+        if left == "checkpoints and the key":
+            (folder / "private" / "noise_key").write_text("00" * 32)
+
+    privacy = replace(PRIVACY, noise_seed=None)
+    trainer = again(broken, tmp_path, change, data=Texts(changed=[3]), privacy=privacy)
+    for resume in (None, True):
+        with pytest.raises(runs.LedgerMismatchError, match=r"checkpoint-4/dpft\.json tells of 4"):
+            trainer.train(resume_from_checkpoint=resume)
+    assert not trainer.privacy.ledger.exists()
+
+
 def test_a_checkpoint_without_its_manifest_is_passed_over(broken, tmp_path):
     trainer = again(broken, tmp_path, _torn)
     assert trainer.privacy.newest_checkpoint() is None
     with pytest.raises(runs.CheckpointError, match=r"dpft\.json"):
         trainer.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
+
+
+def test_a_threshold_with_another_digit_is_refused_where_no_step_has_a_digest(
+    tmp_path, monkeypatch
+):
+    """As on a GPU: the noise of the steps that are repeated would be drawn for other sums."""
+    monkeypatch.setattr("dpft.integrations.transformers.spending.release_digest", lambda *_: "same")
+    privacy = replace(PRIVACY, style="per_layer_adaptive", threshold=0.05)
+    killed, resumed = (
+        trainer_of(tmp_path, gpt2(), **SAVED, privacy=privacy, callbacks=callbacks)
+        for callbacks in ([StopAt(5)], [])
+    )
+    with pytest.raises(KilledError):
+        killed.train()
+    manifest = tmp_path / "checkpoint-4" / "dpft.json"
+    estimate = json.loads(manifest.read_text())["estimates"][0]
+    manifest.write_text(manifest.read_text().replace(f"{estimate}", f"{estimate + 1}"))
+    with pytest.raises(runs.CheckpointError, match="does not match its own checksum"):
+        resumed.train(resume_from_checkpoint=True)
 
 
 def test_training_a_trained_model_again_is_another_run(unbroken, tmp_path):
@@ -429,6 +480,7 @@ def test_training_a_trained_model_again_is_another_run(unbroken, tmp_path):
         ("delta", {"privacy": replace(PRIVACY, delta=1e-2)}),
         ("batch_size", {"per_device_train_batch_size": 4}),
         ("dataset_size", {"data": [Texts()[i] for i in range(23)]}),
+        ("steps", {"max_steps": 2}),  # epsilon is that of all planned steps
     ],
 )
 def test_an_epsilon_is_not_computed_by_another_mechanism_than_was_spent(unbroken, named, more):

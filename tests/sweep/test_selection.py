@@ -22,7 +22,8 @@ from dpft.config.track import SERVICES
 from dpft.privacy import Mechanism, accounting
 from dpft.privacy.accounting import Trials
 from dpft.report.cost import composed
-from dpft.runs import RunLockedError, config_hash
+from dpft.runs import RunError, RunLockedError, config_hash
+from dpft.runs.finished import marked
 from dpft.sweep.arguments import parse_arguments, read_list
 from dpft.sweep.find import find
 from dpft.sweep.points import make_plan
@@ -105,6 +106,18 @@ def test_a_lost_key_is_not_drawn_anew(tmp_path, left):
     with pytest.raises(ConfigError, match="draw again"):
         selection.key()
     assert (selection.path / left).is_dir()
+
+
+@pytest.mark.parametrize("left", ["private/trials", "chosen"])
+def test_a_lost_description_is_not_replaced_by_another(tmp_path, candidates, left):
+    selection = Selection(tmp_path / "one")
+    selection.key()  # a kill before the description leaves the key alone
+    selection.describe(candidates, Trials(4.0), "BLEU", lowest=False)
+    (selection.path / left).mkdir()
+    selection.description.unlink()
+    with pytest.raises(ConfigError, match="is gone, and with it what was drawn from"):
+        selection.describe(candidates, Trials(9.0), "BLEU", lowest=False)
+    assert not selection.description.exists()
 
 
 @pytest.mark.parametrize(
@@ -316,6 +329,46 @@ def test_a_selection_is_released_once(by_hand, tmp_path, capsys):
         by_hand([0.9, 0.1])
     assert len(by_hand.swept) == 1
     assert kept.is_dir()
+
+
+@pytest.fixture
+def finished_by_hand(by_hand, monkeypatch):
+    """The same, with a best trial that knows what its files were."""
+    best = select._best
+
+    def marked_best(*arguments):
+        path, record, size = best(*arguments)
+        (path / "DONE").write_text(marked(path, "a hash").spelled())
+        return path, record, size
+
+    monkeypatch.setattr(select, "_best", marked_best)
+    return by_hand
+
+
+def test_a_damaged_trial_is_not_released(finished_by_hand, tmp_path, monkeypatch):
+    """Its copy would have a marker of its own, of what it was copied as."""
+    best = select._best
+
+    def damaged(*arguments):
+        path, record, size = best(*arguments)
+        (path / "model/weights").write_text("0.76")
+        return path, record, size
+
+    monkeypatch.setattr(select, "_best", damaged)
+    with pytest.raises(RunError, match="best model/weights is not what it was"):
+        finished_by_hand([0.25, 0.75])
+    assert not (tmp_path / "selections/one/chosen").exists()
+    assert not [*tmp_path.rglob("DONE")]  # the same command makes it again
+
+
+def test_a_price_with_another_digit_is_not_repeated(finished_by_hand, tmp_path):
+    chosen = finished_by_hand([0.25, 0.75])
+    assert finished_by_hand([0.25, 0.75]) == chosen
+    file = tmp_path / "selections/one/chosen/record.json"
+    epsilon = f"{chosen['privacy']['stated']}"
+    file.write_text(file.read_text().replace(epsilon, f"{9 - int(epsilon[0])}{epsilon[1:]}"))
+    with pytest.raises(ConfigError, match=r"record\.json is not what it was"):
+        finished_by_hand([0.25, 0.75])
 
 
 def test_trials_on_other_records_are_not_released(by_hand, tmp_path):

@@ -50,9 +50,9 @@ def ledger(path, steps, total=8):
     (path / "ledger.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
-def finished(path, digest, bleu=0.25):
+def finished(path, digest, bleu=0.25, **sections):
     path.mkdir(parents=True, exist_ok=True)
-    record = whole()
+    record = {**whole(), **sections}
     record["training"]["steps"] = 8
     record["privacy"]["stated"] = 2.9
     record["scores"]["test"]["metrics"] = {"BLEU": bleu, "NIST": 2.0}
@@ -99,10 +99,8 @@ def test_a_guarantee_that_an_audit_refuted_stays_an_error(folder, tmp_path):
     """The command failed when the run ended; who types it again must not take the run for good."""
     one = point(tmp_path, 1)
     describe(folder, one)
-    finished(one.path, one.digest)
-    record = json.loads((one.path / "record.json").read_text())
     audit = {"refuted": True, "epsilon_lower": 9.0, "confidence": 0.95}
-    (one.path / "record.json").write_text(json.dumps({**record, "audit": audit}))
+    finished(one.path, one.digest, audit=audit)
     Journal(folder.journal).add(Event(events.FINISHED, one.digest))
     (row,) = States(folder).rows()
 
@@ -121,6 +119,34 @@ def test_what_unfinished_runs_have_spent_is_told_beside_the_cost(folder, tmp_pat
     sweep._show_cost(States(folder).rows(), searched=False)
     told = " ".join(capsys.readouterr().out.split())
     assert told.endswith("on the same records: seed=0: epsilon 1.500; seed=2: epsilon 1.000")
+    with (points[2].path / "ledger.jsonl").open("a") as file:
+        file.write('{"step": 2, "epsilon_rdp":::::}\n')
+    sweep._show_cost(States(folder).rows(), searched=False)
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.endswith("seed=0: epsilon 1.500; seed=2: epsilon no finite number")
+
+
+def test_what_earlier_points_of_the_same_words_have_spent_counts_too(
+    folder, tmp_path, monkeypatch, capsys
+):
+    """A config of one's own was edited between two starts: the runs are others, the records not."""
+    before, now = [point(tmp_path, seed) for seed in (1, 2, 3)], point(tmp_path, 4)
+    describe(folder, *before)
+    for one in before:
+        Journal(folder.journal).add(started(folder, one, pid=NOBODY))
+    finished(before[0].path, before[0].digest)
+    ledger(before[1].path, 3)
+    (before[0].path / "ledger.jsonl").write_text("")
+    describe(folder, now)
+    finished(now.path, now.digest)
+    monkeypatch.setattr(Ended, "wait", lambda self, seconds: 0)
+    monkeypatch.setattr(sweep, "Multirun", Ended)
+    sweep._run((), folder, secret=False)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "1 point: 1 done" in told
+    assert "2 runs were trained with privacy on e2e" in told
+    assert f"on the same records: {before[1].path}: epsilon 1.500 " in told
+    assert told.endswith(f"are counted too: {before[0].path}; {before[1].path}")
 
 
 class Ended:
@@ -195,6 +221,23 @@ def test_a_marker_of_another_configuration_is_not_done(folder, tmp_path):
     describe(folder, one)
     finished(one.path, "another")
     assert States(folder).rows()[0].state == "waiting"
+
+
+def test_a_score_with_another_digit_is_not_shown_and_the_run_is_to_be_made_again(folder, tmp_path):
+    """Its job makes the record again; what was looked at before must not stay in the table."""
+    one = point(tmp_path, 1)
+    describe(folder, one)
+    finished(one.path, one.digest)
+    Journal(folder.journal).add(Event(events.FINISHED, one.digest))
+    record = one.path / "record.json"
+    sound = record.read_text()
+    record.write_text(sound.replace('"BLEU": 0.25', '"BLEU": 0.95'))
+    states = States(folder)
+    (row,) = states.rows()
+    assert (row.state, row.score) == ("waiting", None)
+    record.write_text(sound)
+    (row,) = states.rows()
+    assert (row.state, row.score) == ("done", 0.25)
 
 
 def test_a_torn_ledger_line_is_not_spent_and_an_empty_ledger_is_nothing(folder, tmp_path):

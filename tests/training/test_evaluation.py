@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import re
 import shutil
 import signal
 from types import SimpleNamespace
@@ -238,6 +239,21 @@ def test_what_is_advised_for_a_damaged_line_ends_in_the_same_run(tmp_path):
     assert (path / "ledger.jsonl").read_bytes() == ledger
 
 
+def test_a_figure_or_a_step_with_another_digit_is_refused(tmp_path):
+    """It would be published, or decide which weights are kept; lines behind the step were lost."""
+    run = settings(tmp_path, *SEEDED, "evaluate.every=1", "evaluate.public=true")
+    before, log = weights_of(run), run_path(run) / "private/evaluations.jsonl"
+    content = log.read_bytes()
+    for written, other in ((b'"loss":0', b'"loss":9'), (b'"step":1', b'"step":7')):
+        log.write_bytes(content.replace(written, other))
+        with pytest.raises(runs.RunError, match="does not match its own checksum"):
+            weights_of(run)
+    earlier = re.sub(rb',"sha256":"\w+"', b"", content)  # of a version that wrote none
+    log.write_bytes(earlier)
+    assert same(weights_of(run), before)
+    assert log.read_bytes() == earlier
+
+
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
     """A whole run on a file of one's own, of which a share is held out."""
@@ -261,7 +277,7 @@ def test_figures_of_records_that_were_not_declared_public_stay_private(own, caps
     assert "baseline" not in section
     assert (section["of"], section["public"], section["evaluations"]) == ("dev", False, 3)
     lines = (outcome.path / "private/evaluations.jsonl").read_text().splitlines()
-    assert {"loss", "accuracy", "step"} == json.loads(lines[0]).keys()
+    assert {"loss", "accuracy", "step", "sha256"} == json.loads(lines[0]).keys()
     assert "eval" not in (outcome.path / "track.csv").read_text()
     public = parse(compose([*words, "name=public", "evaluate.public=true"]))
     assert public.identity() == parse(compose([*words, "name=own"])).identity()

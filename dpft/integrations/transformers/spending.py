@@ -28,7 +28,7 @@ from dpft.report.guarantee import as_markdown, mechanism_rows
 from dpft.runs.atomic import owners_folder, sha256_file, write_atomic
 from dpft.runs.closing import Closing
 from dpft.runs.directory import PRIVATE_README
-from dpft.runs.identity import differences
+from dpft.runs.identity import differences, digest_of
 from dpft.runs.lineage import ancestral_caveats, labelled, trained_on
 from dpft.runs.lock import DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
@@ -275,6 +275,7 @@ class Spending(Closing):
         if self._clipper.adaptive is not None:
             held["estimates"] = list(self._clipper.estimates)
         runs.fsync_tree(checkpoint)
+        held["sha256"] = digest_of(held)
         write_atomic(checkpoint / MANIFEST, json.dumps(held, indent=1, sort_keys=True) + "\n")
 
     def close(self) -> None:
@@ -289,13 +290,13 @@ class Spending(Closing):
     # --- inside -----------------------------------------------------------------------------------
 
     def _check_cost(self, spent: Mapping[str, Any]) -> None:
-        """That steps on file cost what steps of this mechanism do, whatever its groups are."""
+        """That what is on file costs what this mechanism does, whatever its groups are."""
         own = self.mechanism.to_dict()
 
         def noise(of: Mapping[str, Any]) -> float:
             return float(of.get("total_noise_multiplier", of["noise_multiplier"]))
 
-        names = ("dataset_size", "batch_size", "delta", "sampling")
+        names = ("dataset_size", "batch_size", "steps", "delta", "sampling")
         alike = all(spent[name] == own[name] for name in names)
         if not alike or not math.isclose(noise(spent), noise(own), rel_tol=1e-9):
             changed = "\n  ".join(differences(dict(spent), own))
@@ -314,10 +315,12 @@ class Spending(Closing):
         folder = Path(checkpoint)
         try:
             held = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            if held.pop("sha256", None) not in (None, digest_of(held)):  # earlier versions had none
+                raise ValueError("it does not match its own checksum")
             step, files = int(held["step"]), dict(held["files"])
             damaged = [name for name, sha in files.items() if sha256_file(folder / name) != sha]
             self._manifest = {name: held[name] for name in ("model", "frozen")}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise runs.CheckpointError(
                 f"{folder} has no sound {MANIFEST} ({error!r}); expected a checkpoint that "
                 "PrivateTrainer has finished: resume from an earlier one, or leave out "

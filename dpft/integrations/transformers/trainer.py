@@ -155,6 +155,7 @@ class PrivacyMixin:
         self._training = False
         # An optimizer of one's own; Trainer makes another one later.
         self._given = _spelled(trainer.optimizer, trainer.optimizer_cls_and_kwargs)
+        self._made: Any = None  # the one that Trainer made
         trainer.add_callback(_Beside(self.privacy))
 
     # --- what Trainer calls -------------------------------------------------------------------
@@ -185,12 +186,17 @@ class PrivacyMixin:
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self.privacy.newest_checkpoint()
         self._checkpoint = resume_from_checkpoint or None
+        if self._checkpoint is None and trainer.optimizer is self._made:
+            trainer.optimizer = None  # its state is of the steps that are repeated
+        makes_one = trainer.optimizer is None
         self._training = True
         base: Any = super()
         try:
             output = base.train(self._checkpoint, ignore_keys_for_eval=ignore_keys_for_eval)
         finally:
             self._training = False
+            if makes_one:
+                self._made = trainer.optimizer
             if self._clipper is not None:
                 self._clipper.close()
             if self._noise is not None:  # the run had begun: the folder's steps are this model's
