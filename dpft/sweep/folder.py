@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -28,6 +29,11 @@ class Description(BaseModel, extra="forbid", strict=True):
     lines: list[list[str]]
     metric: str | None
     points: list[SweepPoint] | None
+
+    def asked(self) -> dict[str, Any]:
+        """What makes it this sweep and no other: what it runs, wherever it runs that."""
+        words = settings_of(self.words)
+        return {"words": words, "config_dir": self.config_dir, "lines": self.lines}
 
 
 class SweepFolder:
@@ -82,13 +88,12 @@ class SweepFolder:
             points=points,
         )
         if self.description.exists():
-            before = self._read()
-            for key in ("words", "config_dir", "lines"):
-                if getattr(before, key) != getattr(content, key):
+            before, now = self._read().asked(), content.asked()
+            for key, was in before.items():
+                if was != now[key]:
                     raise ConfigError(
-                        f"{self.path} holds another sweep ({key}: {getattr(before, key)}); give "
-                        "another --name, or none. What is finished of it is not run again either "
-                        "way"
+                        f"{self.path} holds another sweep ({key}: {was}); give another --name, or "
+                        "none. What is finished of it is not run again either way"
                     )
         try:
             write_atomic(self.description, content.model_dump_json(indent=1) + "\n")
@@ -138,9 +143,16 @@ class SweepFolder:
 
 
 def default_name(arguments: ParsedOverrides, lines: Sequence[Sequence[str]]) -> str:
-    """The same arguments and list, the same name."""
-    given = [list(arguments.overrides), str(arguments.config_dir), [list(line) for line in lines]]
+    """The same arguments and list, the same name, on whatever launcher."""
+    words = settings_of(arguments.overrides)
+    given = [words, str(arguments.config_dir), [list(line) for line in lines]]
     return config_hash({"sweep": given})
+
+
+def settings_of(words: Iterable[str]) -> list[str]:
+    """Words for Hydra without those of its launcher, which say where something runs, not what."""
+    where = ("hydra/launcher", "hydra.launcher")
+    return [word for word in words if not word.lstrip("+~").startswith(where)]
 
 
 def folder_of(runs_dir: Path, name: str) -> SweepFolder:

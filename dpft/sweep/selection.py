@@ -81,7 +81,8 @@ class Selection:
                 before = parse_json(self.description.read_bytes())
             except ValueError as error:
                 raise ConfigError(
-                    f"{self.description} is damaged ({error}); give --name"
+                    f"{self.description} is damaged ({error}); put it back, or give another "
+                    "--name, whose price adds to what was spent here"
                 ) from error
             if before != content:
                 raise ConfigError(

@@ -360,6 +360,18 @@ def test_the_same_words_are_the_same_sweep():
         folder_of(Path("runs"), "../x")
 
 
+def test_a_sweep_goes_on_with_another_launcher(folder, tmp_path):
+    """Also `dpft select`, whose second selection under another name would spend again."""
+    plan = SweepPlan((point(tmp_path, 1),), 0, tmp_path)
+    alone = ParsedOverrides(("seed=1,2",))
+    launched = ParsedOverrides(("seed=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"))
+    assert default_name(alone, ()) == default_name(launched, ())
+    for words in (alone, launched, alone):
+        folder.describe(words, (), plan)
+    with pytest.raises(ConfigError, match="holds another sweep"):
+        folder.describe(ParsedOverrides(("seed=1,2", "hydra/sweeper=optuna")), (), plan)
+
+
 def test_a_table_fits_and_shows_what_is_urgent(folder, tmp_path):
     points = [point(tmp_path, seed) for seed in range(6)]
     describe(folder, *points)
