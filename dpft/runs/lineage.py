@@ -76,11 +76,15 @@ def ancestry(file: Path | None) -> tuple[str, ...]:
     Args:
         file: `FILE` of the model; None: it has none.
     """
-    try:
-        labels = json.loads(file.read_text(encoding="utf-8"))["labels"] if file else ()
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    if file is None:
         return ()
-    return tuple(str(label) for label in labels)
+    try:
+        labels = json.loads(file.read_text(encoding="utf-8"))["labels"]
+        return tuple(str(label) for label in labels)
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return (f"{_MARK} on data that its {FILE}, which is damaged, no longer tells",)
 
 
 def _of_weights(record: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from dpft.config.errors import ConfigError, ModelError
 from dpft.config.schema import Model, parse
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
-from dpft.runs.lineage import descent
+from dpft.runs.lineage import ancestral_caveats, ancestry, descent
 from dpft.training import run as experiment
 from dpft.training.run import run_experiment
 from dpft.training.trained import loaded_run
@@ -200,6 +200,15 @@ def test_what_voids_a_guarantee_goes_with_the_weights(voided_by, said):
     assert first == "bundled tiny model"
     assert second.startswith("base trained before on e2e (first 8 training records only): (3")
     assert second.endswith(said)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"labels": null}', '{"label": []}', "\xff"])
+def test_a_lineage_that_cannot_be_read_is_not_an_empty_one(tmp_path, content):
+    file = tmp_path / "dpft.json"
+    file.write_text(content, encoding="latin-1")
+    assert ancestral_caveats(ancestry(file))
+    file.write_text('{"labels": []}')
+    assert ancestry(file) == ancestry(tmp_path / "none.json") == ancestry(None) == ()
 
 
 def test_ancestry_and_a_prefix_are_found_on_the_hub_too(tmp_path, monkeypatch):
