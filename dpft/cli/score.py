@@ -110,12 +110,12 @@ def score_run(path: Path) -> dict[str, Any]:
 
     check_no_trial(path)
     files = generations_files(path, runs.read_record(path))
+    text, content = stored_config(path)
+    run = parse_stored(path, content)
     if not files:
         raise ConfigError(
             f"{path} has no generations yet; type dpft decode {shlex.quote(str(path))}"
         )
-    text, content = stored_config(path)
-    run = parse_stored(path, content)
     with runs.RunDirectory.open(path, run.identity(), text) as d:
         # Read under the lock: another command may decode, or train, again.
         runs.check_whole(path, ("record.json", "ledger.jsonl", "config.yaml", "generations/"))
