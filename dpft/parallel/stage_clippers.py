@@ -19,7 +19,6 @@ from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.clipping.groups import Group
 from dpft.privacy.cohort import Cohort
 from dpft.privacy.spec import TWO_BACKWARDS
-from dpft.privacy.thresholds import sensitivity
 
 
 class StageClippers:
@@ -41,7 +40,7 @@ class StageClippers:
         groups, adaptive, estimates, thresholds, below: of the whole model, as of `Clipper`.
 
     Guarantee: every trained parameter of the model is in one stage and in one group, and one record
-    changes the sums of all stages together by at most `sensitivity`.
+    changes the sums of all stages together by at most `dpft.privacy.thresholds.sensitivity`.
 
     Raises:
         ConfigError: for what cannot be clipped stage by stage.
@@ -96,11 +95,6 @@ class StageClippers:
     @property
     def private(self) -> bool:
         return True
-
-    @property
-    def sensitivity(self) -> float:
-        """As of `Clipper`: of the sums of all stages together."""
-        return sensitivity(self.thresholds)
 
     @property
     def unfinished(self) -> bool:
