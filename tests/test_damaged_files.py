@@ -21,7 +21,7 @@ from dpft.sweep.arguments import read_list
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import BEGUN, Event, Journal
 from dpft.tasks import load_task
-from dpft.training.out_of_memory import Budget
+from dpft.training.out_of_memory import Budget, begin_with
 from dpft.training.predictions import read_predictions
 from tests.processes import dpft
 from tests.report.pages.example import record
@@ -43,7 +43,7 @@ def whole(tmp_path_factory):
             norms.append(0, [torch.ones(3, 1)])
         run.mark_done()
     (base / "record.json").write_text(json.dumps(record()))
-    (base / "private/microbatches.json").write_text("[[1, 256]]\n")
+    begin_with(base / "private/microbatches.json", 256)
     lines = [{"source": "a", "prediction": "b", "references": ["c"]}] * 3
     (base / "texts.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     rows = [{"source": "one", "target": "eins"}] * 3

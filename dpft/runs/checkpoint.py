@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dpft.runs.atomic import fsync_directory, fsync_file, sha256_file
 from dpft.runs.directory import RunDirectory
 from dpft.runs.errors import START_OVER, CheckpointError, LedgerMismatchError, disk_report
-from dpft.runs.identity import canonical_json, digest_of
+from dpft.runs.identity import canonical_json, opened, sealed
 from dpft.runs.wellformed import parse_json
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ def _write_manifest(folder: Path, step: int, state: Mapping[str, Any], written: 
     files, tensors = written
     body = {"format": FORMAT, "step": step, "state": state, "files": files, "tensors": tensors}
     manifest = folder / MANIFEST
-    manifest.write_text(json.dumps({**body, "sha256": digest_of(body)}, sort_keys=True))
+    manifest.write_text(json.dumps(sealed(body), sort_keys=True))
     fsync_file(manifest)
     fsync_directory(folder)
 
@@ -270,17 +270,13 @@ def _manifest(path: Path, step: int) -> dict[str, Any]:
         CheckpointError: it is sound, and of another version's form.
     """
     try:
-        told = parse_json((path / MANIFEST).read_bytes(), infinities=True)
-        if not isinstance(told, dict):
-            raise ValueError(f"{MANIFEST} holds no mapping")
-        if told.pop("sha256") != digest_of(told):
-            raise ValueError(f"{MANIFEST} does not match its own checksum")
+        told = opened(parse_json((path / MANIFEST).read_bytes(), infinities=True))
         if told["step"] != step:
-            raise ValueError(f"{MANIFEST} says step {told['step']}; expected {step}")
+            raise ValueError(f"it says step {told['step']}; expected {step}")
         if told["format"] == FORMAT:
             return {name: told[name] for name in ("state", "files", "tensors")}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return {"problem": str(error)}
+        return {"problem": f"{MANIFEST}: {error}"}
     raise CheckpointError(
         f"{path} is of format {told['format']}, which another version of dpft wrote; expected "
         f"format {FORMAT}: continue with the version that began the run, or {START_OVER}"

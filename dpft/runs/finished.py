@@ -18,7 +18,7 @@ from typing import Any
 
 from dpft.runs.atomic import sha256_file, write_atomic
 from dpft.runs.errors import RunError
-from dpft.runs.identity import digest_of
+from dpft.runs.identity import opened, sealed
 from dpft.runs.wellformed import parse_json
 
 DONE = "DONE"
@@ -49,7 +49,7 @@ class Marker:
     def spelled(self) -> str:
         """The content of ``DONE``."""
         body = {"config_hash": self.config_hash, "files": dict(self.files)}
-        return json.dumps({**body, "sha256": digest_of(body)}, indent=1, sort_keys=True) + "\n"
+        return json.dumps(sealed(body), indent=1, sort_keys=True) + "\n"
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,7 @@ class Damage:
 def read_marker(folder: Path) -> Marker | None:
     """What ``DONE`` says; None where there is none, or a damaged one, which proves nothing."""
     try:
-        body = parse_json((folder / DONE).read_bytes())
-        if body.pop("sha256") != digest_of(body):
-            return None
+        body = opened(parse_json((folder / DONE).read_bytes()))
         return Marker(str(body["config_hash"]), body["files"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

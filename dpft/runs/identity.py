@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 HASH_LENGTH = 12
+_SEAL = "sha256"
 _ABSENT = object()
 
 
@@ -52,6 +53,31 @@ def canonical_json(value: Any) -> str:
 def digest_of(value: Any) -> str:
     """SHA-256 of the canonical JSON of a value, as hex."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def sealed(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A body and, as ``sha256``, the digest of it: what `opened` reads."""
+    return {**body, _SEAL: digest_of(body)}
+
+
+def opened(held: Any, *, required: bool = True) -> dict[str, Any]:
+    """The body of what was `sealed`.
+
+    Args:
+        held: as read from a file.
+        required: whether a digest must be there. Where earlier versions wrote none, it need not.
+
+    Raises:
+        ValueError: it is no mapping, or not what was sealed; as a clause.
+    """
+    if not isinstance(held, Mapping):
+        raise ValueError(f"it is a {type(held).__name__}; expected a mapping")
+    body = {name: value for name, value in held.items() if name != _SEAL}
+    if required and _SEAL not in held:
+        raise ValueError("it has no checksum of its own")
+    if _SEAL in held and held[_SEAL] != digest_of(body):
+        raise ValueError("it does not match its own checksum")
+    return body
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

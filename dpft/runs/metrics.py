@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dpft.runs.closing import Closing
-from dpft.runs.identity import digest_of
+from dpft.runs.identity import opened, sealed
 from dpft.runs.log import Entry, Log, damaged, read_log
 
 REMEDY = "delete that line: it is of no effect on the run"
-_CHECKSUM = "sha256"
 
 
 class MetricsLog(Closing):
@@ -44,7 +43,7 @@ class MetricsLog(Closing):
             LogError: the disk is full.
         """
         entry = {"step": step} | _spell(values)
-        self._log.append(entry | ({_CHECKSUM: digest_of(entry)} if self._checksums else {}))
+        self._log.append(sealed(entry) if self._checksums else entry)
 
     def close(self) -> None:
         """Close the file."""
@@ -57,11 +56,12 @@ def read_checked(path: Path, remedy: str) -> list[Entry]:
     Raises:
         LogError: as `read_log`; an entry is not what was written.
     """
-    entries = read_log(path, remedy) if path.exists() else []
-    for number, entry in enumerate(entries, start=1):
-        # Earlier versions wrote none.
-        if entry.pop(_CHECKSUM, None) not in (None, digest_of(entry)):
-            raise damaged(path, number, "it does not match its own checksum", remedy)
+    entries = []
+    for number, entry in enumerate(read_log(path, remedy) if path.exists() else (), start=1):
+        try:
+            entries.append(opened(entry, required=False))  # earlier versions wrote none
+        except ValueError as error:
+            raise damaged(path, number, str(error), remedy) from None
     return entries
 
 

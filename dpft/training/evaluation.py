@@ -69,11 +69,11 @@ class Evaluations(Closing):
         with together(cohort):
             if directory is not None:
                 file = directory.private / FILE
-                # First: by a step with another digit the lines from there on would be cut off.
-                read_checked(file, _REMEDY)
+                # Before the log, which cuts lines off: a damaged step must not choose them.
+                known = read_checked(file, _REMEDY)
                 # Unlike a step's line, one of N steps is of the weights in hand at step N.
+                entries = [entry for entry in known if entry["step"] <= start]
                 self._log = runs.MetricsLog(file, start + 1, _REMEDY, checksums=True)
-                entries = read_checked(file, _REMEDY)
         # JSON lacks NaN, which the log spells as text.
         self._history: dict[int, Figures] = {
             entry["step"]: {k: float(v) for k, v in entry.items() if k != "step"}

@@ -20,6 +20,7 @@ from typing import TypeVar
 from dpft.config.errors import TrainingError
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import START_OVER, RunError, disk_report
+from dpft.runs.identity import opened, sealed
 from dpft.runs.memory import is_out_of_memory
 
 MICROBATCHES = "microbatches.json"
@@ -210,7 +211,8 @@ class Budget:
         if self._file is None:
             return
         try:
-            write_atomic(self._file, json.dumps(entries) + "\n", mode=0o600)
+            body = json.dumps(sealed({"tokens": entries}))
+            write_atomic(self._file, f"{body}\n", mode=0o600)
         except OSError as error:
             raise RunError(
                 f"could not write {self._file}: {disk_report(self._file.parent, error)}. Nothing "
@@ -238,10 +240,13 @@ def begin_with(file: Path, tokens: int) -> None:
 
 def _read(file: Path) -> list[tuple[int, int]]:
     try:
-        held = [(step, tokens) for step, tokens in json.loads(file.read_text(encoding="utf-8"))]
+        told = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(told, list):  # which earlier versions wrote, without a checksum
+            told = opened(told)["tokens"]
+        held = [(step, tokens) for step, tokens in told]
         if any(type(n) is not int or n < 0 for entry in held for n in entry):
             raise ValueError("numbers of steps and tokens expected")
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunError(
             f"{file} cannot be read ({error}); expected from which step on microbatches had how "
             f"many tokens, without which no step can be repeated. Put it back, or {START_OVER}"

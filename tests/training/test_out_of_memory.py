@@ -173,13 +173,12 @@ def test_a_run_that_halved_is_continued_to_the_same_ledger(scarce):
     before = (path / "ledger.jsonl").read_bytes()
     assert runs.read_ledger(path / "ledger.jsonl").steps_spent == 3
     kept = path / "private/microbatches.json"
-    assert json.loads(kept.read_text()) == [[1, 256]]
+    assert json.loads(kept.read_text())["tokens"] == [[1, 256]]
     # Without the note steps would be released again, as something else.
-    note = kept.read_text()
     kept.unlink()
     with pytest.raises(LedgerMismatchError, match="step 1 was spent before"):
         go()
-    kept.write_text(note)
+    kept.write_text("[[1, 256]]")  # as earlier versions wrote it
     assert go().record["training"]["steps"] == 4
     assert (path / "ledger.jsonl").read_bytes().startswith(before)
 

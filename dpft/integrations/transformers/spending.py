@@ -28,7 +28,7 @@ from dpft.report.guarantee import as_markdown, mechanism_rows
 from dpft.runs.atomic import owners_folder, sha256_file, write_atomic
 from dpft.runs.closing import Closing
 from dpft.runs.directory import PRIVATE_README
-from dpft.runs.identity import differences, digest_of
+from dpft.runs.identity import differences, opened, sealed
 from dpft.runs.lineage import ancestral_caveats, labelled, trained_on
 from dpft.runs.lock import DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
@@ -275,8 +275,9 @@ class Spending(Closing):
         if self._clipper.adaptive is not None:
             held["estimates"] = list(self._clipper.estimates)
         runs.fsync_tree(checkpoint)
-        held["sha256"] = digest_of(held)
-        write_atomic(checkpoint / MANIFEST, json.dumps(held, indent=1, sort_keys=True) + "\n")
+        write_atomic(
+            checkpoint / MANIFEST, json.dumps(sealed(held), indent=1, sort_keys=True) + "\n"
+        )
 
     def close(self) -> None:
         """Let go of the folder; what was spent can still be asked for."""
@@ -314,9 +315,8 @@ class Spending(Closing):
             return 0
         folder = Path(checkpoint)
         try:
-            held = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-            if held.pop("sha256", None) not in (None, digest_of(held)):  # earlier versions had none
-                raise ValueError("it does not match its own checksum")
+            text = (folder / MANIFEST).read_text(encoding="utf-8")
+            held = opened(json.loads(text), required=False)
             step, files = int(held["step"]), dict(held["files"])
             damaged = [name for name, sha in files.items() if sha256_file(folder / name) != sha]
             self._manifest = {name: held[name] for name in ("model", "frozen")}
