@@ -58,6 +58,12 @@ _PLACES = (
     *("train_split", "dev_split", "test_split", "dev_share", "test_share", "split_seed"),
     *("user_column", "sample_seed", "limit_eval"),
 )
+_FIXED = {*_PLACES, "synthetic"} - {"limit_eval"}
+# Settings that leave a record's digest as it is.
+_OF_NO_RECORD = (
+    *("max_length", "loss", "before", "after", "ends", "cut", "template", "train_on"),
+    *("limit_eval", "limit_train"),
+)
 
 
 def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> list[str]:
@@ -67,23 +73,38 @@ def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> li
     ``task=`` among those is of the same data: a classifier of texts that were written for labels.
 
     Raises:
-        ConfigError: if it would be tested on records that the run was trained on: which record is
-            held out follows from its digest, which is another in another task.
+        ConfigError: if it might be tested on records that the run was trained on: the others say
+            where data are or what is held out; or which record is, where that follows from its
+            digest, which other columns and another task change.
     """
     words = shlex.split(training_command(run, True, file, records))[2:]
-    name = next((word[5:] for word in overrides if word.startswith("task=")), None)
-    if name is not None:
-        shares = run.task.get("dev_share"), run.task.get("test_share")
-        if name != run.task["name"] and any(shares) and run.task.get("user_column") is None:
+    name = next((word[5:] for word in overrides if word.startswith("task=")), run.task["name"])
+    shares = run.task.get("dev_share"), run.task.get("test_share")
+    by_record = any(shares) and run.task.get("user_column") is None
+    if by_record and name != run.task["name"]:
+        raise ConfigError(
+            f"task={name} would hold out other records than the run did, which was trained on "
+            "some of them; expected a run with task.test_file=FILE, or with task.user_column, "
+            "which holds out the same users"
+        )
+    for word in overrides:
+        key = word.partition("=")[0].lstrip("+~")
+        setting = key.removeprefix("task.")
+        fixed = setting in _FIXED or (by_record and setting not in _OF_NO_RECORD)
+        if key.startswith("task.") and fixed:
             raise ConfigError(
-                f"task={name} would hold out other records than the run did, which was trained on "
-                "some of them; expected a run with task.test_file=FILE, or with task.user_column, "
-                "which holds out the same users"
+                f"{word} behind --train may have the new model tested on records that the run was "
+                "trained on: where the data are and what is held out are the run's. Leave it out; "
+                "or type dpft train with task.synthetic=FILE, and judge yourself what it is "
+                "tested on"
             )
+    if name != run.task["name"]:
         places = {key: run.task[key] for key in _PLACES if key in run.task}
         words = [word for word in words if not word.startswith("task")]
         words += _changed("task", places, name, ())
         words.append(override("task.synthetic", str(file)))
+    else:
+        overrides = [word for word in overrides if not word.startswith("task=")]
     # A choice that was typed decides all but the split: single settings would change it again.
     decodes = any(word.startswith("decode=") for word in overrides)
     settings = {"split": run.decode.split} if decodes else asdict(run.decode)

@@ -62,6 +62,17 @@ def main(
     if not questions:
         raise DataError(f"{file} has no rows; expected at least one")
     columns = {name for question in questions for name in question.cells}  # JSON lines differ
+    for number, question in enumerate(questions, 1):  # before hours of work that could not be kept
+        try:
+            _spelled([question.cells], out.suffix).encode()
+        except UnicodeEncodeError as error:
+            from dpft.tasks.tables import brief
+
+            raise DataError(
+                f"{file}, record {number}: got {brief(error.object[error.start :])}, no valid "
+                "Unicode, which could not be written behind the answers; expected text: correct or "
+                "remove it"
+            ) from error
     if column in columns:
         raise ConfigError(f"{file} has a column {column!r}; type --column NAME for the answers'")
     from dpft.config.offline import stay_offline_if_unreachable

@@ -57,7 +57,8 @@ def remarks(record: Mapping[str, Any]) -> list[str]:
         f"{said[:1].upper()}{said[1:]}, of {times}.",
         f"No guarantee covers these records, of which the choice tells something; they {status}.",
     ]
-    if section["of"] == record["config"]["decode"]["split"]:
+    scored = {record["config"]["decode"]["split"], *(record.get("scores") or {})}
+    if section["of"] in {name.partition("-")[0] for name in scored}:
         lines.append(
             f"Scores of the {section['of']} split flatter the model a little, since its records "
             "decided which weights are kept."

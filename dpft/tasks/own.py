@@ -400,6 +400,10 @@ class OwnData(Task):
         if kind == "files":
             assert place is not None
             files = [file for form in dataset.forms for file in form.found(place, split)]
+            if not files:
+                raise SplitError(
+                    f"task {self.name} was given no {split} split. Type task.{split}_file=FILE"
+                )
             if len(files) > 1:
                 raise DataError(
                     f"{place} holds {' and '.join(file.name for file in files)}; expected one file "

@@ -12,6 +12,7 @@ import json
 import os
 import shlex
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -298,9 +299,11 @@ class Parquet(TableFile):
 
         try:
             with self._open("a parquet file"):
-                return pyarrow.parquet.ParquetFile(self.path, pre_buffer=False)
+                file = pyarrow.parquet.ParquetFile(self.path, pre_buffer=False)
+            _check_each_once(str(self.path), file.schema_arrow.names)
         except (OSError, ArrowException) as error:
             raise self._unreadable(error) from error
+        return file
 
     def _batches(self, file: Any, **chosen: Any) -> Iterator[Any]:
         from pyarrow import ArrowException
@@ -438,11 +441,13 @@ def _refuse_rows_in_cells(place: str, cells: Sequence[str]) -> None:
 def _check_header(path: Path, header: Sequence[str]) -> None:
     if not header:
         raise DataError(f"{path} is empty; expected column names on its first line")
-    twice = [name for name in header if header.count(name) > 1]
+    _check_each_once(f"{path}, line 1", header)
+
+
+def _check_each_once(place: str, columns: Sequence[str]) -> None:
+    twice = [name for name, count in Counter(columns).items() if count > 1]
     if twice:
-        raise DataError(
-            f"{path}, line 1: column {twice[0]!r} is there twice; expected each column once"
-        )
+        raise DataError(f"{place}: column {twice[0]!r} is there twice; expected each column once")
 
 
 _FORMS: Mapping[str, Callable[[Path], TableFile]] = MappingProxyType(

@@ -21,6 +21,8 @@ from dpft.report.card import model_card
 from dpft.report.hub import ModelFacts, licence_of, on_hub
 from dpft.runs.errors import disk_report
 from dpft.runs.finished import ADAPTER, CARD, MODEL
+from dpft.tasks.base import Task
+from dpft.tasks.classification import Classification
 from dpft.tasks.generation import Generation
 from dpft.training.trained import TrainedRun
 
@@ -93,7 +95,7 @@ def plan_export(
         for name in listed
         if name.startswith(MODEL) and "/" not in name.removeprefix(MODEL)
     }
-    shape, written = ModelFacts(licence=licence, asked=_asked(trained)), {}
+    shape, written = ModelFacts(licence=licence, asked=asked(trained)), {}
     if adapter:
         # Where a prefix or prompt is, and where earlier versions kept LoRA.
         where = next((p for p in (ADAPTER, MODEL + ADAPTER) if p + _CONFIG in listed), None)
@@ -201,17 +203,19 @@ def _listed(path: Path) -> list[str]:
     return names
 
 
-def _asked(trained: TrainedRun) -> str:
+def asked(trained: TrainedRun) -> str:
     """Python that asks the model as it was trained; see `dpft.report.hub.Shape`."""
     task = trained.task
     pipeline = trained.record.get("model", {}).get("pipeline")
     if pipeline == "text-classification" and (longest := trained.run.task.get("max_length")):
-        return f"tokenizer(text, truncation=True, max_length={longest}, return_tensors='pt')"
+        texts = "text, pair" if _asks_of_pairs(task) else "text"
+        return f"tokenizer({texts}, truncation=True, max_length={longest}, return_tensors='pt')"
     if not isinstance(task, Generation) or task.name in _UNFRAMED:
         return ""
     frame = {"before": "", "after": "", "ends": True, **task.prompt_settings}
     end = ""
-    if frame["ends"] and pipeline == "text-generation":  # an encoder's tokenizer ends the source
+    # An encoder's tokenizer ends what is last, be it the source or what stands behind it.
+    if frame["ends"] and (pipeline == "text-generation" or frame["after"]):
         config = trained.path / MODEL / "tokenizer_config.json"
         token = json.loads(config.read_text(encoding="utf-8"))["eos_token"]
         end = token if isinstance(token, str) else token["content"]
@@ -221,6 +225,12 @@ def _asked(trained: TrainedRun) -> str:
     if frame["before"].endswith(" "):  # which other tokenizers may join to the word behind it
         apart = f"  # the training tokenized {frame['before']!r} by itself"
     return f"tokenizer({text}, return_tensors='pt'){apart}"
+
+
+def _asks_of_pairs(task: Task) -> bool:
+    if isinstance(task, Classification):
+        return task.texts == 2
+    return getattr(task, "pair_column", None) is not None
 
 
 def _weights(name: str) -> bool:

@@ -105,10 +105,16 @@ def _check_hub_split(task: Task, split: str, typed: str, instead: str) -> None:
 
 
 def is_trained_on(file: Path, task: Task) -> bool:
-    """Whether a file, by whatever name or as a copy, is one of the training records'."""
+    """Whether a file, by whatever name or as a copy, is one of the training records'.
+
+    Beside synthetic records, also one of the real records that these stand for.
+    """
+    trained = _files_of(task, task.published_train)
+    if task.synthetic is not None:
+        trained.append(Path(task.synthetic))
     return file.is_file() and any(
         one.is_file() and (file.samefile(one) or filecmp.cmp(file, one, shallow=False))
-        for one in _files_of(task, task.published_train)
+        for one in trained
     )
 
 

@@ -160,8 +160,8 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
 
     With a digest of the references only if they are published: what is held out of private data, or
     is the user's own, leaves no hash of itself in a record; nor which of them were answered rightly
-    (``correct``). ``distinct`` counts different answers,
-    where answers were asked for, and not likelihoods alone. Where the file says so of all,
+    (``correct``). ``distinct`` counts different answers, where answers were asked for, and not
+    likelihoods alone, of more than one prompt. Where the file says so of all,
     ``unfinished`` counts the texts that were stopped before they ended, and ``cut_prompts``, of
     published data, the questions that lost a part.
     """
@@ -169,7 +169,10 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
     ends = [prediction.finished for prediction in predictions]
     cuts = [prediction.cut for prediction in predictions]
     counts = {} if None in ends else {"unfinished": ends.count(False)}
-    if any(one.prediction or one.nll is None for one in predictions):  # else none was asked for
+    asked = any(one.prediction or one.nll is None for one in predictions)
+    prompts = {one.source for one in predictions}  # "" where the file does not say
+    # One prompt is answered alike by whatever model.
+    if asked and (len(prompts) > 1 or prompts == {""}):
         counts["distinct"] = len({prediction.prediction for prediction in predictions})
     if task.published and None not in cuts:
         counts["cut_prompts"] = cuts.count(True)

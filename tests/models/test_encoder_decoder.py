@@ -1,6 +1,7 @@
 """Encoder-decoder models load from files in the form of the published ones, and save for others."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,10 +25,12 @@ from dpft.models.adapt import adapt
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.models.save import save_model
+from dpft.runs.finished import MODEL
 from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.objectives.tokens import around
 from dpft.tasks.own_texts import LanguageModeling, TextToText
+from dpft.training.export import asked
 
 TEXT = Needs("causal", source=True)
 RECORDS = [TextRecord(("a b",), "b a a"), TextRecord(("b b a a b",), "a")]
@@ -86,6 +89,20 @@ def plainly(model, tokenizer, record):
     """The loss as transformers computes it of one record, padded by nobody."""
     given = tokenizer(record.source, text_target=record.target, return_tensors="pt")
     return model.eval()(**given).loss
+
+
+@pytest.mark.parametrize(("after", "ends"), [("", True), (" b a", True), (" b a", False)])
+def test_an_exported_card_asks_it_as_the_training_did(tmp_path, hub, after, ends):
+    t5(tmp_path)
+    hub("google-t5/t5-small", tmp_path)
+    loaded = load_model(Model("t5-small", "google-t5/t5-small"), TEXT, seed=0)
+    task = TextToText(max_length=20, after=after, ends=ends)
+    (example,) = task.objective(loaded).encode_all([TextRecord(("a b",), "b")])
+    save_model(loaded, tmp_path / MODEL)
+    record = {"model": {"pipeline": "text2text-generation"}}
+    told = asked(SimpleNamespace(task=task, record=record, path=tmp_path))
+    given = eval(told, {"tokenizer": loaded.tokenizer, "source": "a b"})
+    assert given["input_ids"].tolist() == [list(example.prompt)]
 
 
 @pytest.mark.parametrize("settings", [{}, {"tie_word_embeddings": False}], ids=["t5", "flan"])

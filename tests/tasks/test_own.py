@@ -7,6 +7,7 @@ import shlex
 from itertools import chain
 
 import datasets
+import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
@@ -14,7 +15,7 @@ from dpft import runs
 from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.decode import Decode
-from dpft.config.errors import ConfigError, DataError
+from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.schema import parse
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
@@ -91,6 +92,14 @@ def test_quoted_line_breaks_do_not_shift_the_lines_that_are_named(tmp_path):
     file.write_text('text,user\n"one\ntwo",ann\nthree,\n')
     with pytest.raises(DataError, match=r"a\.csv, line 4: column 'user' is empty"):
         LanguageModeling(train_file=str(file), unit="user", user_column="user").owners()
+
+
+def test_a_parquet_file_with_a_column_twice_is_refused(tmp_path):
+    """Of which the last would win."""
+    both = pyarrow.Table.from_arrays([["x"], ["a"], ["b"]], names=["label", "text", "text"])
+    pyarrow.parquet.write_table(both, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: column 'text' is there twice"):
+        read_table(tmp_path / "a.parquet")
 
 
 @pytest.mark.parametrize(
@@ -473,6 +482,8 @@ def test_classes_are_given_or_asked_for(tmp_path):
         _ = TextClassification(train_file=file).needs
     with pytest.raises(ConfigError, match=r"task\.classes is not set"):
         _ = TextClassification().needs  # data are not asked for: dpft plan reads none
+    with pytest.raises(SplitError, match=r"no train split. Type task\.train_file=FILE"):
+        _ = TextClassification(test_file=file, synthetic=file, classes="from_data").needs
     collected = TextClassification(train_file=file, classes="from_data")
     assert collected.class_names == ("0", "yes")
     assert collected.labels() == ["class names taken from the training data, outside the guarantee"]

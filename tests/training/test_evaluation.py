@@ -303,7 +303,14 @@ def test_card_page_and_terminal_say_what_was_chosen_and_what_it_costs(own, capsy
     assert kept in card
     assert "No guarantee covers these records, of which the choice tells something" in card
     assert "they were not declared public" in card
-    assert "Scores of the dev split flatter the model a little" in card
+    flatters = "Scores of the dev split flatter the model a little"
+    assert flatters in card
+    later = {**record, "config": {**record["config"], "decode": {"split": "test"}}}
+    assert flatters in " ".join(model_card(later).split())  # dev is among the scores
+    later["scores"] = {"dev-beams=2": record["scores"]["dev"], "test": record["scores"]["dev"]}
+    assert flatters in " ".join(model_card(later).split())
+    later["scores"] = {"test": record["scores"]["dev"]}
+    assert flatters not in " ".join(model_card(later).split())
     price = f"the weights are those of step {chosen}, chosen in view of all steps"
     assert (price in card) is (chosen < 2)
     assert record["privacy"]["steps_taken"] == 2
@@ -382,6 +389,9 @@ def test_records_that_cannot_be_evaluated_on_are_refused(tmp_path):
     for copy in (f"evaluate.file={tmp_path / 'copy.jsonl'}", f"task.dev_file={file}"):
         with pytest.raises(ConfigError, match=r"(copy|dev_file=.*mine)\.jsonl is trained on"):
             records(copy)
+    for made in (f"task.synthetic={other}", f"task.synthetic={tmp_path / 'copy.jsonl'}"):
+        with pytest.raises(ConfigError, match=r"evaluate\.file=.* is trained on"):
+            records(made, f"evaluate.file={made.partition('=')[2]}")
     with pytest.raises(SplitError, match=r"or type evaluate\.file=FILE"):
         records()
     (tmp_path / "empty.jsonl").write_text("")

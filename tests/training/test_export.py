@@ -33,7 +33,7 @@ from dpft.tasks.objectives.images import LabelledImage
 from dpft.tasks.own_texts import LanguageModeling, TextClassification, TextToText
 from dpft.tasks.table_files import read_table
 from dpft.training import push as pushing
-from dpft.training.export import plan_export, preprocessor
+from dpft.training.export import asked, plan_export, preprocessor
 from dpft.training.run import run_experiment
 from dpft.training.talk import Talk
 from dpft.training.trained import loaded_run
@@ -171,6 +171,22 @@ def test_the_card_cuts_what_a_classifier_reads_where_the_training_did(tmp_path, 
     (likely,) = model(**inputs).logits.softmax(1).tolist()
     for place, name in model.config.id2label.items():
         assert math.isclose(likely[place], told[f"probability_{name}"], rel_tol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "texts"),
+    [
+        (["task=sst2"], "text"),
+        (["task=qnli"], "text, pair"),
+        (["task=classification", "task.classes=[a,b]"], "text"),
+        (["task=classification", "task.classes=[a,b]", "task.pair_column=b"], "text, pair"),
+    ],
+)
+def test_the_card_asks_a_classifier_of_two_texts_of_both(words, texts):
+    run = parse(compose([*words, "task.max_length=9"]))
+    record = {"model": {"pipeline": "text-classification"}}
+    told = asked(SimpleNamespace(task=load_task(run.task), record=record, run=run))
+    assert told == f"tokenizer({texts}, truncation=True, max_length=9, return_tensors='pt')"
 
 
 def test_only_what_the_run_wrote_leaves_and_no_link(made, tmp_path):
@@ -328,6 +344,19 @@ def test_rows_in_csv_are_read_back_as_they_were(made, tmp_path):
     done = invoke("predict", made, file, "--out", out)
     assert done.exit_code == 0, done.output
     assert [row.values["note"] for row in read_table(out)] == texts
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+def test_what_could_not_be_written_back_is_said_before_it_is_answered(made, tmp_path, suffix):
+    """Half of an emoji in a column that the task does not read."""
+    messages = loaded_run(made).task.rows("test")[0].values["messages"]
+    rows = [{"messages": messages, "note": note} for note in ("fine", "cut \ud83d")]
+    file, out = tmp_path / "rows.jsonl", tmp_path / f"out.{suffix}"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = invoke("predict", made, file, "--out", out)
+    assert done.exit_code == 2
+    assert "record 2: got '\\ud83d" in " ".join(done.output.split())
+    assert not out.exists()
 
 
 def test_what_is_advised_for_rows_with_other_columns_works(made, tmp_path):

@@ -231,6 +231,16 @@ def test_an_accuracy_stands_beside_what_one_class_scores(tmp_path):
     assert "correct" not in score_file(load_task(parse(compose(own)).task), file)
 
 
+@pytest.mark.parametrize(("sources", "counted"), [("ab", True), ("aa", False), (("", ""), True)])
+def test_answers_are_counted_where_there_was_more_than_one_question(tmp_path, sources, counted):
+    """Beam search answers one prompt alike, whatever was learned; "" is not known."""
+    file = tmp_path / "test.jsonl"
+    row = {"prediction": "x", "references": ["y"]}
+    file.write_text("".join(json.dumps({**row, "source": s}) + "\n" for s in sources))
+    section = score_file(TextToText(source="sample"), file)
+    assert ("distinct" in section) is counted
+
+
 def test_an_answer_is_right_if_it_is_the_whole_name(tmp_path):
     """The name of one class may be a part of another's."""
     file, classes = tmp_path / "dev.jsonl", ("entailment", "not_entailment")

@@ -300,3 +300,39 @@ def test_texts_for_labels_train_a_classifier_of_the_same_data(tmp_path):
     again = parse(compose(words_on(run, tmp_path / "made.jsonl", 20, chosen)))
     assert (again.task["user_column"], again.task["split_seed"]) == ("who", 3)
     assert again.task["unit"] == "record"
+
+
+OWN = ["task=text2text", "task.source_column=label", "task.train_file=a.csv"]
+
+
+@pytest.mark.parametrize(
+    ("held_out", "typed"),
+    [
+        ("task.test_share=0.2", "task.split_seed=1"),
+        ("task.test_share=0.2", "task.test_share=0.5"),
+        ("task.test_share=0.2", "task.source_column=other"),
+        ("task.test_share=0.2", "task.target_column=text"),
+        ("task.test_file=b.csv", "task.test_file=a.csv"),
+        ("task.test_file=b.csv", "++task.test_file=a.csv"),
+        ("task.test_file=b.csv", "task.synthetic=null"),
+        ("task.test_file=b.csv", "task.user_column=who"),
+    ],
+)
+def test_what_is_held_out_cannot_be_typed_behind_the_new_runs_settings(tmp_path, held_out, typed):
+    """Noiseless scores of records that the run was trained on would be published."""
+    run = parse(compose([*OWN, held_out]))
+    with pytest.raises(ConfigError, match="tested on records that the run was trained on"):
+        words_on(run, tmp_path / "made.jsonl", 20, [typed])
+
+
+@pytest.mark.parametrize("typed", ["task.max_length=9", "task.limit_eval=3", "optim.epochs=2"])
+def test_what_decides_nothing_of_that_can_be_typed(tmp_path, typed):
+    run = parse(compose([*OWN, "task.test_share=0.2"]))
+    assert typed in words_on(run, tmp_path / "made.jsonl", 20, [typed])
+
+
+def test_the_same_task_typed_again_keeps_its_columns(tmp_path):
+    """Which records a share holds out follows from what the columns say."""
+    run = parse(compose([*OWN, "task.test_share=0.2"]))
+    again = parse(compose(words_on(run, tmp_path / "made.jsonl", 20, ["task=text2text"])))
+    assert (again.task["source_column"], again.task["test_share"]) == ("label", 0.2)

@@ -30,5 +30,14 @@ def test_a_constant_and_a_score_below_it_are_told():
     assert cautions({**scored, "metrics": {"accuracy": 0.61}, "distinct": 2}) == []
 
 
+def test_one_answer_to_records_of_one_class_says_nothing_of_what_was_learned():
+    scored = {
+        "metrics": {"accuracy": 1.0}, "examples": 5, "distinct": 1,
+        "baselines": {"accuracy": 1.0}, "confusion": {"yes": {"yes": 5}},
+    }  # fmt: skip
+    (no_better,) = cautions(scored)
+    assert no_better.startswith("accuracy 1.0000 is no better than always answering")
+
+
 def test_scores_from_before_there_were_baselines_say_nothing():
     assert cautions({"metrics": {"accuracy": 0.1}, "examples": 5}) == []
