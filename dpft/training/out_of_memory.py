@@ -100,6 +100,9 @@ class Budget:
         fixed: whether the shapes that a record is computed in may depend on nobody else
             (`dpft.privacy.shapes`): which step runs out of memory does, so nothing is halved then.
 
+    Attributes:
+        sizes: steps, and how many tokens microbatches may have from each of them on.
+
     Raises:
         RunError: if the file is damaged.
     """
@@ -118,12 +121,12 @@ class Budget:
         self._file = file
         self._released = released
         self._warn = warn
-        self._from: list[tuple[int, int]] = [(0, tokens)]
-        self._from += _read(file) if file is not None and file.exists() else ()
+        self.sizes: list[tuple[int, int]] = [(0, tokens)]  # from a step on
+        self.sizes += _read(file) if file is not None and file.exists() else ()
 
     def at(self, step: int) -> int:
         """The tokens that a microbatch of this step may have."""
-        return next(tokens for first, tokens in reversed(self._from) if first <= step)
+        return next(tokens for first, tokens in reversed(self.sizes) if first <= step)
 
     def attempt(
         self,
@@ -152,7 +155,7 @@ class Budget:
             # Outside of the clause: the exception's frames hold the tensors that filled memory.
             forget()
             free()
-            self._from.append((step, smaller))
+            self.sizes.append((step, smaller))
             self._write()
             self._warn(
                 f"out of memory in step {step} with microbatches of {tokens} tokens; the step is "
@@ -205,7 +208,7 @@ class Budget:
         raise _refused(what, error, again)
 
     def _write(self) -> None:
-        self._keep(self._from[1:])
+        self._keep(self.sizes[1:])
 
     def _keep(self, entries: Sequence[tuple[int, int]]) -> None:
         if self._file is None:

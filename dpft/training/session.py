@@ -111,14 +111,17 @@ class Session(Closing):
         run, prepared, directory = self._run, self._prepared, self._directory
         names = [group.name for group in self._clipper.groups]
         start = self._start
-        budget = Budget(
-            run.optim.token_budget,
-            halve=run.out_of_memory == "halve",
-            file=None if directory is None else directory.private / MICROBATCHES,
-            released=self._ledger.next_step if self._ledger else 0,
-            warn=self._progress.warn,
-            fixed=prepared.units.shapes is not None,
-        )
+        with together(self._cohort):
+            budget = Budget(
+                run.optim.token_budget,
+                halve=run.out_of_memory == "halve",
+                file=None if directory is None else directory.private / MICROBATCHES,
+                released=self._ledger.next_step if self._ledger else 0,
+                warn=self._progress.warn,
+                fixed=prepared.units.shapes is not None,
+            )
+        # Ranks that cut a batch otherwise than the first, which reads the file, would wait for it.
+        budget.sizes = self._cohort.from_first(budget.sizes)
         with ExitStack() as stack:
             stack.enter_context(
                 explained(f"training with optim.microbatch_tokens={run.optim.token_budget}")
@@ -345,8 +348,10 @@ class Session(Closing):
             entry["update"] = digest
             if released.thresholds:  # from the noisy counts of earlier steps: public
                 entry["thresholds"] = [float(f"{c:.6g}") for c in released.thresholds]
-        # What was released is one release only if it is the same on every rank.
-        with together(self._cohort, f"{entry}"):
+        # What was released is one release only if it is the same on every rank; what is not is
+        # released by none, and has no line, which would stop every replay.
+        self._cohort.meet(word=f"{entry}")
+        with together(self._cohort):
             if self._ledger is not None:
                 self._ledger.spend(step, **entry)
 

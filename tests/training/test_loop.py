@@ -9,6 +9,7 @@ import torch
 from dpft.config.errors import TrainingError
 from dpft.config.optim import Optim
 from dpft.config.schedule import lr_factor
+from dpft.parallel.cohort import SingleProcess
 from dpft.privacy import Mechanism, keys, make_clipper, normals
 from dpft.privacy.clipping import clipper as clippers
 from dpft.privacy.noise import noisy_mean_
@@ -570,3 +571,59 @@ def test_blanks_change_neither_the_weights_nor_the_count_of_records(style):
     assert [s.records for s in seen] == [len(EXAMPLES)] * 2
     assert [s.dropped for s in seen] == [bad] * 2
     assert [sum(map(len, s.norms)) for s in seen] == [len(EXAMPLES) - bad] * 2
+
+
+def test_stages_of_a_pipeline_compute_without_tf32():
+    """Whose rounding would couple records: see `dpft.privacy.precision`."""
+    seen = []
+
+    class Stages:
+        pipeline, groups = 0, None
+
+        def add(self, losses, batches):
+            list(batches)
+            seen.append(torch.backends.cuda.matmul.fp32_precision)
+            return []
+
+        def losses(self, found):
+            return []
+
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        run("bk", steps=1, pipeline=Stages())
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+    assert seen == ["ieee"]
+
+
+@pytest.mark.parametrize(
+    ("style", "said"),
+    [
+        ("bk", "weights are not finite after step 0"),
+        ("none", "a parameter elsewhere is not finite at step 0"),
+    ],
+)
+def test_what_is_not_finite_on_another_rank_stops_this_one(style, said):
+    class Elsewhere(SingleProcess):
+        divided = True
+
+        def any(self, flag):
+            return True
+
+    with pytest.raises(TrainingError, match=said):
+        run(style, steps=1, cohort=Elsewhere())
+
+
+def test_the_signal_of_a_share_is_not_taken_for_that_of_the_batch():
+    class Two(SingleProcess):
+        size = 2
+
+    seen = []
+    for cohort in (SingleProcess(), Two()):
+        run(
+            "bk", steps=1, cohort=cohort, watched=lambda step: True,
+            after_step=lambda step, found: seen.append(found.signal),
+        )  # fmt: skip
+    assert seen[0] is not None
+    assert seen[1] is None

@@ -1,6 +1,7 @@
 """Memory runs out: the setting is named, or the step is repeated in halves."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from dpft import runs
 from dpft.config.errors import TrainingError
 from dpft.config.schema import parse
+from dpft.parallel.cohort import SingleProcess
 from dpft.runs import LedgerMismatchError, RunError
 from dpft.runs.memory import is_out_of_memory
 from dpft.tasks.objectives.causal import Causal
@@ -181,6 +183,23 @@ def test_a_run_that_halved_is_continued_to_the_same_ledger(scarce):
     kept.write_text("[[1, 256]]")  # as earlier versions wrote it
     assert go().record["training"]["steps"] == 4
     assert (path / "ledger.jsonl").read_bytes().startswith(before)
+
+
+def test_all_ranks_cut_batches_as_the_first_does(scarce, monkeypatch):
+    """The first alone reads what an earlier process halved; shards would wait for each other."""
+    go, path = scarce
+
+    def first(self, value):
+        return [(0, 64)] if value == [(0, 512)] else value
+
+    counts = []
+    for told in (lambda self, value: value, first):
+        monkeypatch.setattr(SingleProcess, "from_first", told)
+        go()
+        lines = (path / "private/metrics.jsonl").read_text().splitlines()
+        counts.append(sum(json.loads(line)["microbatches"] for line in lines))
+        shutil.rmtree(path)
+    assert counts[1] > 2 * counts[0]
 
 
 def test_what_was_released_is_not_halved(scarce):
