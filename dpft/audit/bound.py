@@ -30,6 +30,7 @@ BOTH_ENDS = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 TOP_ALONE = (0.05, 0.1, 0.2, 0.4)
 LARGEST = 50.0  # no larger epsilon is tried
 _SMALLEST = 0.02  # nor a smaller one
+_LEAST_NOISE = 1e-2  # with which every claim is larger, if any is
 _TOLERANCE = 1.01  # of the noise multiplier
 
 Claim = Callable[[float], tuple[float, PrivacyProfile]]
@@ -179,7 +180,10 @@ def lower_bound(
     while most_allowed * _TOLERANCE < least_refuted:
         epsilon, profile = claim(noise)
         if epsilon < _SMALLEST:
-            break
+            if most_allowed or noise < _LEAST_NOISE:
+                break
+            noise *= 0.5  # towards what says something
+            continue
         found = refuted_by(attempts, profile, 1 - confidence)
         if found is None:
             most_allowed = noise

@@ -40,6 +40,7 @@ def main(
     from dpft.tasks import load_task
 
     load_task(run.task)  # refuses wrong settings; the rest of what it offers is not needed here
+    from dpft.runs.record import finite
     from dpft.training.mechanisms import make_mechanism, published_size
 
     size = published_size(run)
@@ -65,7 +66,7 @@ def main(
         "epsilon": mechanism.epsilons(),
     }
     if as_json:
-        echo(json.dumps(answer, indent=2))
+        echo(json.dumps(finite(answer, {}), indent=2))
         return
     from dpft.privacy.guarantee import SHUFFLED, bound_kind, stated
     from dpft.privacy.meaning import weakness

@@ -123,8 +123,11 @@ class Mechanism:
                 delta=self.delta,
             )
             object.__setattr__(self, "max_batch", size)
-        elif self.max_batch < 1:
-            raise ValueError(f"privacy.max_batch is {self.max_batch}; expected 1 or more")
+        elif not 1 <= self.max_batch <= self.dataset_size + 1:
+            raise ValueError(
+                f"privacy.max_batch is {self.max_batch}; expected 1 to {self.dataset_size + 1}, "
+                "one more than there are records, with which nothing is ever cut"
+            )
 
     def _check_groups(self) -> None:
         if self.allocation not in ALLOCATIONS:

@@ -291,7 +291,7 @@ def write_record(run: RunDirectory, record: Mapping[str, Any]) -> None:
             f"expected them only in {run.metrics}: log them with MetricsLog"
         )
     nulls: dict[str, str] = {}
-    body = {"schema_version": SCHEMA_VERSION, **_finite(record, "", nulls)}
+    body = {"schema_version": SCHEMA_VERSION, **finite(record, nulls)}
     body["nulls"] = nulls | {
         key: why for key, why in dict(record.get("nulls", {})).items() if _is_null(body, key)
     }
@@ -377,15 +377,22 @@ def read_record(path: Path) -> dict[str, Any]:
     return dict(record)
 
 
-def _finite(value: Any, where: str, nulls: dict[str, str]) -> Any:
+def finite(value: Any, nulls: dict[str, str], where: str = "") -> Any:
+    """A value with null for what JSON has no number for.
+
+    Args:
+        value: plain data.
+        nulls: takes up, by dotted key, what such numbers were.
+        where: the key of the value itself.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         nulls[where] = str(float(value))
         return None
     if isinstance(value, Mapping):
         prefix = f"{where}." if where else ""
-        return {str(key): _finite(item, f"{prefix}{key}", nulls) for key, item in value.items()}
+        return {str(key): finite(item, nulls, f"{prefix}{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item, f"{where}.{index}", nulls) for index, item in enumerate(value)]
+        return [finite(item, nulls, f"{where}.{index}") for index, item in enumerate(value)]
     return value
 
 

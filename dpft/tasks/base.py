@@ -153,6 +153,14 @@ class Task(ABC):
             return None
         return f"task {self.name} trains a model that writes no text; expected one such as e2e"
 
+    def repeated(self, records: Sequence[Record]) -> float:
+        """Which share of other records training records repeat word for word.
+
+        Of published data sets 0: their splits are what everybody compares with. And where records
+        have users, of whom many may say the same.
+        """
+        return 0.0
+
     @property
     def published(self) -> bool:
         """Whether anyone may have what is asked of a model: a known data set, or generated data.

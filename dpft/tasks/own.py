@@ -30,7 +30,7 @@ from dpft.tasks.kept_readings import read_or_kept
 from dpft.tasks.objectives.base import Instance, Question
 from dpft.tasks.objectives.records import Record
 from dpft.tasks.owners import Owners
-from dpft.tasks.reading import Reading, RowRules, read_splits
+from dpft.tasks.reading import Reading, RowRules, contents_of, read_splits
 from dpft.tasks.samples import own as own_sample
 from dpft.tasks.sources import Dataset, Form, Hub, Location, locate, read
 from dpft.tasks.table_files import SUFFIXES, Listed, TableFile, read_table, table_file
@@ -177,6 +177,12 @@ class OwnData(Task):
     def asked(self, row: TableRow) -> Instance:
         """A row as a question, whose answer may be missing."""
         raise NotImplementedError
+
+    def repeated(self, records: Sequence[Record]) -> float:
+        if not len(records) or self.user_column is not None:
+            return 0.0
+        trained = self._reading("train").contents[: self.limit_train]
+        return float(np.isin(contents_of(records), trained).mean())
 
     @property
     def published(self) -> bool:

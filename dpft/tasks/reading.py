@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -103,7 +103,7 @@ class _Split:
             self.digest.update(content)
         self.positions.append(position)
         self.numbers.append(number)
-        self.contents.append(int.from_bytes(own[:8], "big"))
+        self.contents.append(_short(own))
 
     def count(self, row: TableRow, record: Record, texts: tuple[str, ...]) -> None:
         counts = self.counts
@@ -129,6 +129,18 @@ class _Split:
             contents=_numbers(self.contents),
             **vars(self.counts),
         )
+
+
+def contents_of(records: Iterable[Record]) -> IntArray:
+    """The `Reading.contents` of records, wherever they were read."""
+    found = array("Q")
+    for record in records:
+        found.append(_short(hashlib.sha256(framed(record.parts())).digest()))
+    return _numbers(found)
+
+
+def _short(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "big")
 
 
 def read_splits(

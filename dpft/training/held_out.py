@@ -30,6 +30,7 @@ from dpft.tasks.objectives.packed import lengths
 from dpft.tasks.objectives.records import Record
 
 Figures = dict[str, float]
+_MOST = 0.5  # of the records that are asked of
 
 
 def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
@@ -52,6 +53,7 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
         records: Sequence[Record] = task.records_of(path)
         if not records:
             raise DataError(f"evaluate.file={path} has no rows; expected at least one record")
+        check_repeated(task, records, f"evaluate.file={path}", "a file of them")
     else:
         typed = f"evaluate.split={settings.split}"
         _check_split(task, settings.split, typed, "evaluate.file=FILE")
@@ -59,6 +61,7 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
             records = task.records(settings.split)[: task.limit_eval]
         except SplitError as error:
             raise SplitError(f"{typed}: {error}; or type evaluate.file=FILE") from error
+        check_split_repeated(task, settings.split)
     count = min(len(records), settings.max_records or len(records))
     return [records[place * len(records) // count] for place in range(count)]
 
@@ -72,6 +75,35 @@ def check_scored(task: Task, split: str) -> None:
     name = f"{split}_split"
     typed = f"task.{name}={getattr(task, name, None)}"
     _check_split(task, split, typed, f"task.{split}_share=0.1 to hold some back")
+
+
+def check_repeated(task: Task, records: Sequence[Record], where: str, instead: str) -> None:
+    """Refuse records most of which are trained on, saved in whatever form and order.
+
+    A few may be: people say the same things. How many there are, `dpft data check` counts.
+
+    Args:
+        task: its training records are read for this.
+        records: to be asked of.
+        where: they are, in words.
+        instead: to be typed.
+
+    Raises:
+        ConfigError: if so.
+    """
+    if not task.published and task.repeated(records) > _MOST:
+        raise ConfigError(
+            f"most records of {where} are trained on, word for word, and no noise covers what is "
+            f"computed of them; expected other records: {instead}"
+        )
+
+
+def check_split_repeated(task: Task, split: str) -> None:
+    """`check_repeated` of a split that is no share of the training data, held out by digest."""
+    if not task.published and not getattr(task, f"{split}_share", 0):
+        records = task.records(split)[: task.limit_eval]
+        instead = f"give a file of them, or type task.{split}_share=0.1 to hold some back"
+        check_repeated(task, records, f"the {split} split", instead)
 
 
 def _check_split(task: Task, split: str, typed: str, instead: str) -> None:

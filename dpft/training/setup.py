@@ -29,7 +29,7 @@ from dpft.tasks.views import Joined
 from dpft.training import own_parts
 from dpft.training.assembly import TrainingParts, assemble, fixed_shapes
 from dpft.training.devices import all_round_like, device_of
-from dpft.training.held_out import HeldOut, check_scored, held_out_records
+from dpft.training.held_out import HeldOut, check_scored, check_split_repeated, held_out_records
 from dpft.training.progress import Progress
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ def prepare(
     asked = held_out_records(run.evaluate, task)
     if run.clip.private:
         check_scored(task, run.decode.split)
+        check_split_repeated(task, run.decode.split)
     audit: Stage | None = None
     if run.audit.active:
         from dpft.audit.stage import Stage

@@ -67,6 +67,15 @@ def bound_of(
     return lower_bound({"one": scores}, coins, claim, start=1.0, confidence=0.95)
 
 
+def test_a_search_that_begins_where_every_claim_is_small_goes_on_below() -> None:
+    """Few and rare samples: at noise 1 epsilon is next to nothing, and no guess refutes that."""
+    generator = np.random.default_rng(0)
+    coins = generator.random(1000) < 0.5
+    hits = generator.binomial(1000, 1e-4, 1000) * coins  # no noise at all
+    assert gaussian(1.0, 1e-4, 1000).epsilon(1e-3) < 0.02
+    assert bound_of(hits.astype(float), coins, 1e-3, 1e-4, 1000).epsilon > 0.3
+
+
 def test_one_guess_is_right_as_often_as_the_claim_allows() -> None:
     """Pure privacy: with probability 1 / (1 + e^-epsilon), no more."""
     share = 1 / (1 + math.exp(-math.log(3)))

@@ -119,6 +119,16 @@ def test_account_prints_the_papers_epsilons(arguments, delta, gdp, prv):
         assert epsilon["gdp_clt"] == pytest.approx(gdp, abs=0.03)
 
 
+def test_account_writes_json_where_an_epsilon_is_infinite():
+    words = ("task=e2e", "eps=null", "privacy.noise_multiplier=0.03", "--json")
+
+    def refused(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    answer = json.loads(invoke("account", *words).stdout, parse_constant=refused)
+    assert answer["epsilon"]["gdp_clt"] is None
+
+
 def test_account_prints_a_table():
     output = " ".join(invoke("account", "task=e2e", "eps=3").output.split())
     assert "noise multiplier" in output

@@ -132,8 +132,22 @@ def test_the_size_that_is_taken_costs_a_hundredth_of_delta():
     for epsilon in (epsilon_pld, epsilon_rdp):
         cut = epsilon(**event, delta=delta, overflow=overflow(**given, max_batch=size))
         assert epsilon(**event, delta=delta) < cut < 1.005 * epsilon(**event, delta=delta)
-    assert fitting_size(dataset_size=10, sampling_rate=0.9, steps=5, delta=1e-3) == 10
+    assert fitting_size(dataset_size=10, sampling_rate=0.9, steps=5, delta=1e-3) == 11
     assert overflow(dataset_size=10, sampling_rate=0.9, max_batch=11) == 0
+
+
+@pytest.mark.parametrize("batch", [196, 200])
+def test_at_a_high_rate_the_default_costs_no_more_than_poisson_sampling(batch):
+    """With a place for each record, and no more, full batches would be taken for cut ones."""
+    plain, cut = (
+        Mechanism.calibrate(
+            dataset_size=200, batch_size=batch, steps=10, thresholds=(1.0,), delta=1e-3,
+            target_epsilon=3.0, sampling=sampling,
+        )
+        for sampling in ("poisson", "truncated_poisson")
+    )  # fmt: skip
+    assert cut.max_batch <= 201
+    assert cut.noise_multiplier == pytest.approx(plain.noise_multiplier, rel=5e-3)
 
 
 def test_renyi_dp_takes_the_cuts_of_all_steps_off_delta():
@@ -204,7 +218,8 @@ def test_noise_is_calibrated_to_the_cut_samples(accountant):
             {"sampling": "poisson"},
             "privacy.max_batch is 3, which has no effect on sampling=poisson",
         ),
-        ({"max_batch": 0}, "privacy.max_batch is 0; expected 1 or more"),
+        ({"max_batch": 0}, "privacy.max_batch is 0; expected 1 to 7, one more than there are"),
+        ({"max_batch": 8}, "privacy.max_batch is 8; expected 1 to 7, one more than there are"),
     ],
 )
 def test_sizes_that_mean_nothing_are_refused(changes, message):

@@ -389,6 +389,13 @@ def test_records_that_cannot_be_evaluated_on_are_refused(tmp_path):
     for copy in (f"evaluate.file={tmp_path / 'copy.jsonl'}", f"task.dev_file={file}"):
         with pytest.raises(ConfigError, match=r"(copy|dev_file=.*mine)\.jsonl is trained on"):
             records(copy)
+    saved = tmp_path / "saved.csv"  # the same records in another form
+    saved.write_text("\ufeffsource,target\r\na,b\r\na,b\r\na,c\r\n", encoding="utf-8")
+    for again in (f"evaluate.file={saved}", f"task.dev_file={saved}"):
+        with pytest.raises(ConfigError, match=r"most records of .* are trained on, word for word"):
+            records(again)
+    saved.write_text("source,target\na,b\na,c\n")  # no more than half of them
+    assert len(records(f"evaluate.file={saved}")) == 2
     for made in (f"task.synthetic={other}", f"task.synthetic={tmp_path / 'copy.jsonl'}"):
         with pytest.raises(ConfigError, match=r"evaluate\.file=.* is trained on"):
             records(made, f"evaluate.file={made.partition('=')[2]}")

@@ -52,12 +52,12 @@ def overflow(*, dataset_size: int, sampling_rate: float, max_batch: int) -> floa
 
 
 def fitting_size(*, dataset_size: int, sampling_rate: float, steps: int, delta: float) -> int:
-    """The least size at which cutting costs at most `SHARE` of delta, or all records.
+    """The least size at which cutting costs at most `SHARE` of delta: all records and one at most.
 
     If no step is cut, which fails with probability at most ``steps * p``, the run is that of
     Poisson sampling.
     """
-    least, enough = 0, dataset_size
+    least, enough = 0, dataset_size + 1  # where nothing is ever cut
     while enough - least > 1:
         size = (least + enough) // 2
         p = overflow(dataset_size=dataset_size, sampling_rate=sampling_rate, max_batch=size)

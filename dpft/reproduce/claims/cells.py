@@ -218,8 +218,10 @@ def _best(scores: Sequence[Score], sign: int) -> Score:
     """
     best = max(scores, key=lambda one: sign * (one.value or 0.0))
     seeds = set.intersection(*({*one.by_seed} for one in scores))
-    if len(scores) == 1 or len(seeds) < 2:
+    if len(scores) == 1:
         return best
+    if len(seeds) < 2:  # no other seeds to choose by: a margin decides, and no interval
+        return replace(best, by_seed={seed: best.by_seed[seed] for seed in seeds})
 
     def by_others(seed: int) -> Score:
         return max(scores, key=lambda one: sign * sum(one.by_seed[s] for s in seeds - {seed}))

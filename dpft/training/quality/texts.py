@@ -12,7 +12,7 @@ from dpft.config.errors import ConfigError, DataError
 from dpft.runs.atomic import sha256_file
 from dpft.tasks.base import Task
 from dpft.tasks.objectives.records import Conversation, LabelledText, TextRecord
-from dpft.training.held_out import check_scored, is_trained_on
+from dpft.training.held_out import check_repeated, check_scored, is_trained_on
 from dpft.training.synthesis import side_path
 
 
@@ -102,9 +102,13 @@ def real_texts(task: Task, reference: str | None, split: str) -> tuple[list[str]
             f"the reference {path} is trained on, and figures of it would be published without "
             "noise; expected --reference dev, test or a FILE of other records"
         )
-    texts = [written(record) for record in task.records_of(path)]
+    records = task.records_of(path)
+    texts = [written(record) for record in records]
     if not texts:
         raise DataError(f"{path} has no records; expected some to compare with")
+    check_repeated(
+        task, records, f"the reference {path}", "--reference dev, test or a FILE of them"
+    )
     return texts, f"the file {path.name}"
 
 

@@ -295,6 +295,18 @@ def test_the_best_of_many_equal_ones_is_not_ahead_by_chance():
     assert abs(fmean(ahead)) < 0.35
 
 
+@pytest.mark.parametrize("known", [{}, {0: 50.0}])
+def test_the_best_of_rows_without_common_seeds_has_no_interval(known):
+    """Which would be of the very seeds that it was chosen by."""
+    three = {0: 50.0, 1: 51.0, 2: 52.0}
+    rows = [row({"rate": rate}, 0.0, ours=51.0 + rate, by_seed=three) for rate in (1, 2)]
+    rows += [row({"rate": 3}, 0.0, ours=50.0, by_seed=known)]
+    found, _ = compare_cells(check("best", {"rate": [1, 3]}), Evidence(*rows))
+    (one,) = (one for one in found if one.side is Side.LAPTOP)
+    assert one.paired is None
+    assert one.numbers["first"] == 52.0
+
+
 def test_the_best_at_a_seed_is_chosen_by_the_others():
     rows = [
         row({"rate": 1}, 0.0, ours=61.0, by_seed={1: 60.0, 2: 61.0, 3: 62.0}, paths=(Path("a"),)),
