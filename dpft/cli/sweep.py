@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,6 +31,9 @@ from dpft.sweep.process import Multirun
 from dpft.sweep.slurm import Queue
 from dpft.sweep.state import DONE, FAILED, RUNNING, WAITING, PointState, States
 from dpft.sweep.table import Display, as_table, summary
+
+if TYPE_CHECKING:
+    from dpft.runs.ledger import LedgerContents
 
 # Seconds between two looks at the runs.
 _LOOK = 1.0
@@ -225,8 +229,8 @@ def _show_plan(plan: SweepPlan, folder: SweepFolder) -> None:
 
 
 def _show_cost(rows: Sequence[PointState], searched: bool) -> None:
-    """What the runs cost together, if several are private and done, and what others have spent."""
-    from dpft.report.cost import remarks, unfinished
+    """What the runs cost together, if several are private and done, and what others add."""
+    from dpft.report.cost import remarks
     from dpft.runs.record import read_record
 
     private = [row for row in rows if row.point.private]
@@ -236,11 +240,23 @@ def _show_cost(rows: Sequence[PointState], searched: bool) -> None:
             records.append(read_record(path))
         except DpftError as error:
             echo(f"left out of the total: {error}", err=True)
-    begun = {
-        row.label: row.epsilon for row in private if row.state != DONE and (row.step or row.epsilon)
-    }
-    for remark in (*remarks(records, searched), *unfinished(begun)):
+    unfinished = [row for row in private if row.state != DONE and (row.step or row.epsilon)]
+    begun = {row.label: _ledger(row) for row in unfinished}
+    for remark in remarks(records, searched, begun):
         warn(f"\n{remark}")
+
+
+def _ledger(row: PointState) -> LedgerContents | None:
+    """None if it is damaged: what was spent then has no bound that is known."""
+    from dpft.runs.ledger import read_ledger
+
+    try:
+        ledger = read_ledger(row.point.path / "ledger.jsonl")
+    except DpftError:
+        return None
+    if row.epsilon is not None and math.isfinite(row.epsilon):
+        return ledger
+    return replace(ledger, entries=[*ledger.entries, {}])  # its last line does not tell
 
 
 def _watch(parsed: ParsedOverrides, name: str) -> None:

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpft.config.published import PUBLISHED_TASKS
 from dpft.privacy.guarantee import SHUFFLED, Guarantee
 from dpft.privacy.rounding import delta, up
+from dpft.runs.noise_key import key_fingerprint, key_from_seed
 
 if TYPE_CHECKING:
     from dpft.privacy.accounting import RDPCurve
+    from dpft.runs.ledger import LedgerContents
 
 # What decides how much a mechanism spends.
 _SPENT = ("noise_multiplier", "sampling_rate", "steps")
+_OWN = ""
 _ADAPTIVE = (
     "Noise, batch size or steps of later runs were chosen by the scores of earlier ones: the total "
     "is then not proven, unless it had been fixed beforehand."
 )
+_CANCELS = (
+    "subtracting one release from another may remove it, so no total holds and none is stated. "
+    "Leave privacy.noise_seed out."
+)
 _WHERE = "dpft select chooses among private runs at a smaller price: docs/how-to/sweeps.md."
 
 
-def remarks(records: Sequence[Mapping[str, Any]], searched: bool = False) -> list[str]:
-    """A paragraph for each data set that several private runs were trained on.
+def remarks(
+    records: Sequence[Mapping[str, Any]],
+    searched: bool = False,
+    begun: Mapping[str, LedgerContents | None] | None = None,
+) -> list[str]:
+    """A paragraph for each data set that several private runs were trained on, and on the others.
 
     Runs of a published task count as runs on the same records, whichever files they read, and so
     do all runs on files of one's own, whatever is made of them: a total over too many is safe.
@@ -31,31 +43,44 @@ def remarks(records: Sequence[Mapping[str, Any]], searched: bool = False) -> lis
     Args:
         records: of finished runs, see `dpft.runs.RunRecord`; those without privacy are passed over.
         searched: whether a sweeper chose settings by the scores of earlier runs.
+        begun: ledgers of private runs that took steps and have no record, by what tells the runs
+            apart; None in place of one that is damaged.
     """
+    begun = begun or {}
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for record in records:
         guarantee = Guarantee.of_record(record)
         if guarantee.kind == "private":
             task = str(record["dataset"]["task"])
-            key = (task if task in PUBLISHED_TASKS else "", guarantee.noun)
+            key = (task if task in PUBLISHED_TASKS else _OWN, guarantee.noun)
             groups.setdefault(key, []).append(record)
-    return [_remark(noun, each, searched) for (_, noun), each in groups.items() if len(each) > 1]
-
-
-def unfinished(spent: Mapping[str, float | None]) -> list[str]:
-    """A paragraph on runs without a record, of which `remarks` knows nothing; none without runs.
-
-    Args:
-        spent: epsilon that each has spent by RDP, by what tells the runs apart.
-    """
-    if not spent:
-        return []
-    each = "; ".join(f"{name}: epsilon {up(epsilon)}" for name, epsilon in spent.items())
+    counts = Counter(_key(record) for each in groups.values() for record in each)
+    counts.update(_key_in(ledger) for ledger in begun.values())
+    shared = {key for key, times in counts.items() if key is not None and times > 1}
     return [
-        "Runs that are not finished (stopped, failed or diverged) count in no total. What the "
-        "steps in their ledgers have spent, by RDP, adds to what is released of runs on the same "
-        f"records: {each}"
+        *(_remark(noun, each, searched, shared) for (_, noun), each in groups.items() if each[1:]),
+        *_unfinished(begun, shared),
     ]
+
+
+def planned(ledger: LedgerContents) -> float | None:
+    """Epsilon, by RDP, of all steps that a run was to take and of those that it repeats.
+
+    Guarantee: it holds of a run that ended earlier, for whatever reason. Who stops a run does so by
+    what its releases showed, and weights that are no longer finite show something too: the number
+    of steps then depends on the records, and that of the steps taken bounds nothing.
+
+    Returns:
+        Never less than what the ledger has spent; None where header or last line do not tell.
+    """
+    mechanism = _mechanism(ledger)
+    try:
+        repeated = max(ledger.repeated, ledger.steps_spent - mechanism["steps"])
+        curve = _curve({"mechanism": {**mechanism, "repeated": repeated}})
+        epsilon = curve.epsilon(1, float(mechanism["delta"]))
+        return None if ledger.epsilon is None else max(ledger.epsilon, epsilon)
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        return None
 
 
 def composed(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
@@ -100,18 +125,18 @@ def _curve(record: Mapping[str, Any]) -> RDPCurve:
     )
 
 
-def _remark(unit: str, records: Sequence[Mapping[str, Any]], searched: bool) -> str:
+def _remark(
+    unit: str, records: Sequence[Mapping[str, Any]], searched: bool, shared: set[str]
+) -> str:
     tasks = dict.fromkeys(str(record["dataset"]["task"]) for record in records)
     trained = f"{len(records)} runs were trained with privacy on {' and '.join(tasks)}."
     if len(tasks) > 1:
         trained += " They count as runs on the same records."
-    seeds = [record.get("seeds", {}).get("noise") for record in records]
-    explicit = [seed for seed in seeds if seed is not None]
-    if len(set(explicit)) < len(explicit):
+    explicit = [key for key in map(_key, records) if key is not None]
+    if shared.intersection(explicit):
         return (
-            f"{trained} Several of them drew their noise from the same explicit seed: subtracting "
-            "one release from another may remove it, so no total holds and none is stated. Leave "
-            f"privacy.noise_seed out. {_WHERE}"
+            f"{trained} Some of them drew their noise from the same explicit seed as another run, "
+            f"finished or not: {_CANCELS} {_WHERE}"
         )
     epsilon, at = composed(records)
     each = max(float(record["privacy"]["stated"] or 0) for record in records)
@@ -135,6 +160,51 @@ def _remark(unit: str, records: Sequence[Mapping[str, Any]], searched: bool) -> 
     if searched and len(spent) > 1:
         text += f" {_ADAPTIVE}"
     return f"{text} {SHUFFLED}" if any(map(_shuffled, records)) else text
+
+
+def _unfinished(begun: Mapping[str, LedgerContents | None], shared: set[str]) -> list[str]:
+    """A paragraph on runs without a record, which no total counts."""
+    if not begun:
+        return []
+    text = (
+        "Runs that are not finished (stopped, failed or diverged) count in no total. Each adds to "
+        "what is released of runs on the same records the epsilon of all its planned steps, by "
+        f"RDP: {'; '.join(f'{name}: {_cost(ledger)}' for name, ledger in begun.items())}. The "
+        "lesser figure, of the steps so far, holds only if the run was stopped for a reason that "
+        "does not depend on the records; that it diverged does depend on them."
+    )
+    if shared.intersection(map(_key_in, begun.values())):
+        text += (
+            " Some of them drew their noise from the same key as another run (one explicit seed, "
+            f"or one folder that was copied): {_CANCELS}"
+        )
+    shuffled = any(_mechanism(one).get("sampling") == "shuffle" for one in begun.values() if one)
+    return [f"{text} {SHUFFLED}" if shuffled else text]
+
+
+def _cost(ledger: LedgerContents | None) -> str:
+    if ledger is None or (epsilon := planned(ledger)) is None:
+        return f"epsilon {up(None)}"
+    at = delta(_mechanism(ledger)["delta"])
+    return f"epsilon {up(epsilon)} at delta {at} ({up(ledger.epsilon)} so far)"
+
+
+def _mechanism(ledger: LedgerContents) -> Mapping[str, Any]:
+    """Of a ledger's header, which is a file that may be damaged: empty if there is none."""
+    found = ledger.header.get("mechanism")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _key(record: Mapping[str, Any]) -> str | None:
+    """What a ledger says of the key that follows from the explicit seed of a run's noise."""
+    seed = record.get("seeds", {}).get("noise")
+    return None if seed is None else key_fingerprint(key_from_seed(seed))
+
+
+def _key_in(ledger: LedgerContents | None) -> str | None:
+    """What a ledger says of the key that batches and noise come from."""
+    key = None if ledger is None else ledger.header.get("key")
+    return None if key is None else str(key)
 
 
 def _shuffled(record: Mapping[str, Any]) -> bool:

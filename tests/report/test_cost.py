@@ -4,7 +4,9 @@ import pytest
 
 from dpft.privacy.accounting import Trials, epsilon_rdp, run_curve
 from dpft.privacy.rounding import up
-from dpft.report.cost import composed, remarks, unfinished
+from dpft.report.cost import composed, planned, remarks
+from dpft.runs.ledger import Epoch, LedgerContents
+from dpft.runs.noise_key import key_fingerprint, key_from_seed
 from tests.runs.example import example_guarantee, without_privacy
 
 DELTA = 1e-5
@@ -44,6 +46,14 @@ def chosen():
     spent = {"sampling_rate": 0.02, "noise_multiplier": 0.8, "steps": 400}
     found["privacy"] |= {"epsilon": {"rdp": 8.51}, "stated": 8.51}
     return found | {"selection": {"mean": 10.0, "shape": 1.0, "mechanisms": [spent]}}
+
+
+def begun(taken=20, spent=1.5, seed=None, further=(), **settings):
+    """The ledger of a run that took so many of its steps."""
+    key = "of a secret" if seed is None else key_fingerprint(key_from_seed(seed))
+    header = {"mechanism": record(**settings)["mechanism"], "key": key}
+    lines = [{"step": step, "epsilon_rdp": spent} for step in range(taken)]
+    return LedgerContents(header, lines, list(further))
 
 
 def test_equal_runs_are_one_of_as_many_steps():
@@ -166,7 +176,46 @@ def test_a_search_over_what_is_spent_is_called_unproven():
     assert "is then not proven" in remarks(unlike, searched=True)[0]
 
 
-def test_runs_without_a_record_are_told_of_by_what_they_have_spent():
-    (said,) = unfinished({"optim.lr=9": 1.2341, "optim.lr=8": None})
-    assert said.endswith("records: optim.lr=9: epsilon 1.235; optim.lr=8: epsilon no finite number")
-    assert unfinished({}) == []
+def test_an_unfinished_run_adds_the_epsilon_of_all_planned_steps():
+    """How many it took may follow from what they released, so theirs alone is no bound."""
+    whole = record()["privacy"]["stated"]
+    (said,) = remarks([], begun={"optim.lr=9": begun(), "optim.lr=8": None})
+    assert f"by RDP: optim.lr=9: epsilon {up(whole)} at delta 1e-05 (1.500 so far); " in said
+    assert "; optim.lr=8: epsilon no finite number. The lesser" in said
+    assert "only if the run was stopped for a reason that does not depend on the records" in said
+    assert "run with shuffled batches" not in said
+    (said,) = remarks([], begun={"a": begun(sampling="shuffle")})
+    assert said.endswith("run with shuffled batches.")
+    assert remarks([], begun={}) == []
+
+
+def test_what_was_spent_beyond_the_plan_is_part_of_what_holds():
+    again = begun(further=[Epoch(1, None, 13, 7)])
+    assert planned(again) == pytest.approx(record(steps=57)["privacy"]["stated"])
+    assert planned(begun(taken=60)) == pytest.approx(record(steps=60)["privacy"]["stated"])
+    assert planned(begun(spent=99.0)) == 99.0
+
+
+@pytest.mark.parametrize(
+    "damage", [{"steps": "many"}, {"noise_multiplier": -1.0}, {"delta": None}, {"sampling_rate": 7}]
+)
+def test_a_ledger_that_does_not_tell_what_was_planned_has_no_figure(damage):
+    wrong, unknown = begun(), begun(spent=None)
+    wrong.header["mechanism"] |= damage
+    assert planned(wrong) is None
+    assert planned(unknown) is None
+    assert planned(LedgerContents({"mechanism": "none"}, wrong.entries)) is None
+    assert "a: epsilon no finite number. The" in remarks([], begun={"a": wrong})[0]
+
+
+def test_no_total_holds_where_an_unfinished_run_has_the_same_noise():
+    both = [drawn(1), drawn(2)]
+    said, further = remarks(both, begun={"a": begun(seed=1)})
+    assert "no total holds" in said
+    assert "costs up to" not in said
+    assert "no total holds" in further
+    said, further = remarks(both, begun={"a": begun(seed=3)})
+    assert "costs up to" in said
+    assert "no total holds" not in further
+    (alone,) = remarks([], begun={"a": begun(seed=4), "b": begun(seed=4)})
+    assert "Some of them drew their noise from the same key" in alone

@@ -13,6 +13,7 @@ from dpft.config.errors import ConfigError
 from dpft.report.terminal import clock
 from dpft.runs import RunLockedError
 from dpft.runs.finished import marked
+from dpft.runs.noise_key import key_fingerprint, key_from_seed
 from dpft.sweep import journal as events
 from dpft.sweep.arguments import ParsedOverrides
 from dpft.sweep.folder import SweepFolder, default_name, folder_of
@@ -20,6 +21,7 @@ from dpft.sweep.journal import Event, Journal
 from dpft.sweep.points import SweepPlan, SweepPoint
 from dpft.sweep.state import States
 from dpft.sweep.table import Display, as_table, cells, shortened, summary
+from tests.report.pages.example import mechanism
 from tests.report.pages.example import record as whole
 
 NOBODY = 2**22 + 1  # no process has so high a number
@@ -43,9 +45,10 @@ def describe(folder, *points):
     )
 
 
-def ledger(path, steps, total=8):
+def ledger(path, steps, total=8, key=None):
     path.mkdir(parents=True)
-    lines = [{"header": {"mechanism": {"steps": total}}, "ledger": 1}]
+    header = {"mechanism": mechanism(steps=total, noise_multiplier=0.8), "key": key or path.name}
+    lines = [{"header": header, "ledger": 1}]
     lines += [{"step": s, "epsilon_rdp": 0.5 * (s + 1)} for s in range(steps)]
     (path / "ledger.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
@@ -118,12 +121,28 @@ def test_what_unfinished_runs_have_spent_is_told_beside_the_cost(folder, tmp_pat
     Journal(folder.journal).add(Event(events.DIVERGED, points[2].digest, error="not finite"))
     sweep._show_cost(States(folder).rows(), searched=False)
     told = " ".join(capsys.readouterr().out.split())
-    assert told.endswith("on the same records: seed=0: epsilon 1.500; seed=2: epsilon 1.000")
+    both = "seed=0: epsilon 2.442 at delta 1e-05 (1.500 so far); seed=2: epsilon "
+    assert f"{both}2.442 at delta 1e-05 (1.000 so far). The lesser" in told
     with (points[2].path / "ledger.jsonl").open("a") as file:
         file.write('{"step": 2, "epsilon_rdp":::::}\n')
     sweep._show_cost(States(folder).rows(), searched=False)
     told = " ".join(capsys.readouterr().out.split())
-    assert told.endswith("seed=0: epsilon 1.500; seed=2: epsilon no finite number")
+    assert f"{both}no finite number. The lesser" in told
+
+
+def test_no_total_is_stated_where_an_unfinished_run_has_the_noise_of_a_finished_one(
+    folder, tmp_path, capsys
+):
+    points = [point(tmp_path, seed) for seed in range(3)]
+    describe(folder, *points)
+    for one, seed in zip(points[:2], (1, 2), strict=True):
+        finished(one.path, one.digest, seeds={"seed": 0, "noise": seed})
+    ledger(points[2].path, 3, key=key_fingerprint(key_from_seed(1)))
+    Journal(folder.journal).add(started(folder, points[2], pid=NOBODY))
+    sweep._show_cost(States(folder).rows(), searched=False)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "no total holds and none is stated" in told
+    assert "costs up to" not in told
 
 
 def test_what_earlier_points_of_the_same_words_have_spent_counts_too(
@@ -145,7 +164,7 @@ def test_what_earlier_points_of_the_same_words_have_spent_counts_too(
     told = " ".join(capsys.readouterr().out.split())
     assert "1 point: 1 done" in told
     assert "2 runs were trained with privacy on e2e" in told
-    assert f"on the same records: {before[1].path}: epsilon 1.500 " in told
+    assert f"by RDP: {before[1].path}: epsilon 2.442 at delta 1e-05 (1.500 so far)" in told
     assert told.endswith(f"are counted too: {before[0].path}; {before[1].path}")
 
 

@@ -38,7 +38,7 @@ class GuaranteeSection:
 
 
 def guarantee(run: Gathered) -> GuaranteeSection:
-    """The section; for an unfinished run, of the steps that its ledger counts so far."""
+    """The section; for an unfinished run, of the steps that were planned and are in its ledger."""
     given = run.guarantee
     if run.record is None and run.private:
         return _so_far(run)
@@ -68,7 +68,22 @@ def brief(run: Gathered) -> str:
     if not run.private:
         return f"{NONE[0].upper()}{NONE[1:]}."
     steps, spent = run.ledger.steps_spent, up(run.ledger.epsilon)
-    return f"So far {steps} steps have spent epsilon {spent} by Renyi accounting."
+    if not steps:
+        return f"So far 0 steps have spent epsilon {spent} by Renyi accounting."
+    from dpft.report.cost import planned
+
+    whole = up(planned(run.ledger))
+    repeated = f" and {run.ledger.repeated:,} repeated ones" if run.ledger.repeated else ""
+    text = (
+        f"Releasing the weights as they are now costs epsilon {whole} by Renyi accounting, that of "
+        f"all {run.mechanism.get('steps')} planned steps{repeated}."
+    )
+    if spent == whole:
+        return text
+    return (
+        f"{text} That of the {steps} steps so far, {spent}, holds only if the run was stopped for "
+        "a reason that does not depend on the records; that it diverged does depend on them."
+    )
 
 
 def _headline(given: Guarantee) -> str:
@@ -95,10 +110,7 @@ def _so_far(run: Gathered) -> GuaranteeSection:
         rows.append(("Epsilon in the end, at most", up(mechanism["target_epsilon"])))
     if run.header.get("unit"):
         rows.append(("Unit of privacy", run.header["unit"]))
-    text = (
-        f"{brief(run)} The run is not finished: this is what releasing its weights as they are now "
-        "would cost."
-    )
+    text = f"The run is not finished. {brief(run)}"
     seed = section(run.config, "privacy").get("noise_seed")
     warned = tuple(warnings(mechanism.get("sampling"), seed).values())
     return GuaranteeSection((text,), warned, rows=rows)

@@ -181,7 +181,7 @@ def _named(kind: Kind, kinds: Sequence[Kind]) -> str:
 
 
 def _spent(group: Repeated) -> tuple[str, str, str]:
-    """Epsilon, steps and mean time of a row; of unfinished runs as far as their ledgers go."""
+    """Epsilon, steps and mean time of a row; of unfinished runs the epsilon of all steps."""
     each = [_spent_by(run) for run in group.runs]
     times = [seconds for *_, seconds in each if seconds is not None]
     epsilons, steps = (list(dict.fromkeys(run[part] for run in each)) for part in range(2))
@@ -195,11 +195,13 @@ def _listed(texts: Sequence[str | float | None]) -> str:
 
 
 def _spent_by(run: Gathered) -> tuple[str, str, float | None]:
+    from dpft.report.cost import planned
+
     if run.record is None:
         if run.ledger is None or not run.entries:
             return "–", "–", None
         total = run.mechanism.get("steps", "?")
-        return up(run.ledger.epsilon), f"{run.next_step} of {total}", None
+        return up(planned(run.ledger)), f"{run.next_step} of {total}", None
     training, guarantee = run.record["training"], Guarantee.of_record(run.record)
     epsilon = up(guarantee.stated) if guarantee.private else "none"
     return epsilon, f"{training.get('steps', '–')}", training.get("seconds")
@@ -207,13 +209,12 @@ def _spent_by(run: Gathered) -> tuple[str, str, float | None]:
 
 def together(runs: Sequence[Gathered], searched: bool) -> list[str]:
     """What releasing all of the runs, or the best one, costs; and what unfinished ones add."""
-    from dpft.report.cost import remarks, unfinished
+    from dpft.report.cost import remarks
 
     private = [run for run in runs if run.private]
-    begun = {run.name: run.ledger for run in private if run.record is None and run.ledger}
-    spent = {name: ledger.epsilon for name, ledger in begun.items() if ledger.entries}
+    begun = {run.name: run.ledger for run in private if run.record is None and run.entries}
     records = [run.record for run in private if run.record is not None]
-    return remarks(records, searched) + unfinished(spent)
+    return remarks(records, searched, begun)
 
 
 def _short(run: Gathered, options: Options) -> list[Section]:

@@ -49,21 +49,39 @@ def test_a_run_without_noise_says_so_and_nothing_else(tmp_path):
     assert "psilon" not in text_of(path)
 
 
-def test_an_unfinished_run_says_what_its_ledger_counts(tmp_path):
+def test_an_unfinished_run_says_what_its_ledger_counts_and_what_all_steps_cost(tmp_path):
     path = a_run(tmp_path / "run", record(settings=config(privacy__noise_seed=3)))
     (path / "record.json").unlink()
-    ledger(path, steps=3, mechanism=mechanism(target_epsilon=3.0, sampling="shuffle"))
+    shuffled = mechanism(target_epsilon=3.0, sampling="shuffle", noise_multiplier=0.8)
+    ledger(path, steps=3, mechanism=shuffled)
     text = text_of(path)
     for part in (
         "Epsilon computed for Poisson sampling, run with shuffled batches.",
         "explicit seed 3",
-        "So far 3 steps have spent epsilon 2.250 by Renyi accounting. The run is not finished",
+        "The run is not finished. Releasing the weights as they are now costs epsilon 2.279 by "
+        "Renyi accounting, that of all 4 planned steps. That of the 3 steps so far, 2.250, holds "
+        "only if the run was stopped for a reason that does not depend on the records; that it "
+        "diverged does depend on them.",
         "Steps in the ledger 3 of 4",
         "Delta 1e-05",
         "Unit of privacy one row",
     ):
         assert part in text
     assert "in the end" not in text  # of shuffled batches no figure is a bound
+
+
+def test_a_run_that_took_all_its_steps_has_one_epsilon(tmp_path):
+    path = a_run(tmp_path / "run")
+    (path / "record.json").unlink()
+    assert brief(gathered(path)).endswith(
+        "costs epsilon 3.000 by Renyi accounting, that of all 4 planned steps."
+    )
+
+
+def test_a_run_that_took_no_step_has_spent_nothing(tmp_path):
+    path = tmp_path / "run"
+    ledger(path, steps=0)
+    assert brief(gathered(path)) == "So far 0 steps have spent epsilon 0.000 by Renyi accounting."
 
 
 @pytest.mark.parametrize(

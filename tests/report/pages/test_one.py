@@ -115,10 +115,10 @@ def test_a_run_without_privacy_says_so_first(tmp_path):
 
 def test_an_unfinished_run_is_shown_as_far_as_it_is(tmp_path):
     run = tmp_path / "begun"
-    ledger(run, steps=2)
+    ledger(run, steps=2, mechanism=mechanism(noise_multiplier=0.8))
     (run / "identity.json").write_text(json.dumps({"config": config(), "config_hash": "x"}))
     text = page_of(run).text
-    for said in ("This run is unfinished.", "So far 2 steps have spent epsilon 1.500", "2 of 4"):
+    for said in ("This run is unfinished.", "the 2 steps so far, 1.500, holds", "2 of 4"):
         assert said in text
     assert "Not scored yet." in text
     (run / "ledger.jsonl").unlink()
@@ -127,14 +127,18 @@ def test_an_unfinished_run_is_shown_as_far_as_it_is(tmp_path):
 
 def test_an_unfinished_run_that_repeats_steps_counts_all_releases(tmp_path):
     run = tmp_path / "begun"
-    ledger(run, steps=3)
+    ledger(run, steps=3, mechanism=mechanism(noise_multiplier=0.7))
     (run / "identity.json").write_text(json.dumps({"config": config(), "config_hash": "x"}))
     with (run / "ledger.jsonl").open("a") as file:
         about = {"epoch": 1, "compute": {"threads": 2}, "from": 1, "repeated": 2}
-        for line in (about, {"epoch": 1, "step": 1, "epsilon_rdp": 3.25}):
+        for line in (about, {"epoch": 1, "step": 1, "epsilon_rdp": 3.125}):
             file.write(f"{json.dumps(line)}\n")
     text = page_of(run).text
-    assert "So far 4 steps have spent epsilon 3.250" in text
+    assert (
+        "costs epsilon 3.246 by Renyi accounting, that of all 4 planned steps and 2 repeated"
+        in text
+    )
+    assert "That of the 4 steps so far, 3.125, holds only if" in text
     assert "Steps in the ledger 2 of 4" in text
     assert "Further releases of repeated steps 2" in text
     assert "in the end, at most" not in text
@@ -201,7 +205,9 @@ def test_a_summary_of_a_ledger_says_what_it_leaves_out_and_draws_no_course(tmp_p
     for course in ("Epsilon spent", "Clipping thresholds by group", "thresholds of each step"):
         assert course not in text
     (run / "record.json").unlink()
-    assert "So far 4 steps have spent epsilon 3.000" in page_of(run).text
+    assert (
+        "costs epsilon 3.000 by Renyi accounting, that of all 4 planned steps." in page_of(run).text
+    )
     assert "Further releases" not in page_of(run).text
 
 

@@ -24,6 +24,7 @@ from tests.report.pages.example import (
     a_selection,
     config,
     ledger,
+    mechanism,
     record,
     write_lines,
 )
@@ -124,7 +125,7 @@ def test_curves_are_laid_over_each_other_and_costs_composed(runs):
     assert "Mean loss" not in public.text
     assert "do not publish" in private.text
     (runs / "worse/record.json").unlink()
-    assert "on the same records: worse: epsilon " in page_of(runs).text
+    assert "planned steps, by RDP: worse: epsilon " in page_of(runs).text
 
 
 def scored(path, metrics, task="e2e", split="test", **changes):
@@ -195,7 +196,7 @@ def test_a_sweep_shows_every_point(tmp_path):
     )
     a_run(points[0].path, record(0.4, config_hash="hash-1"))
     (points[0].path / "DONE").write_text(marked(points[0].path, "hash-1").spelled())
-    ledger(points[1].path, steps=2)
+    ledger(points[1].path, steps=2, mechanism=mechanism(noise_multiplier=0.8))
     journal = Journal(folder.journal)
     journal.add(Event(events.FAILED, "hash-3", error="bad line: my secret"))
     text = page_of(folder.path).text
@@ -204,7 +205,7 @@ def test_a_sweep_shows_every_point(tmp_path):
         "lr-1 1 0.4000 – 3.000 4 0:01:01 finished",
         "lr-3 3 – – – – – unfinished: failed",
         "lr-4 4 – – – – – unfinished: waiting",
-        "1.500 2 of 4",
+        "2.279 2 of 4",
         "optim.lr=3",
     ):
         assert words in text
