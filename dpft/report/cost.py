@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from dpft.privacy.accounting import RDPCurve
     from dpft.runs.ledger import LedgerContents
 
-# What decides how much a mechanism spends.
-_SPENT = ("noise_multiplier", "sampling_rate", "steps")
+# What decides how much a mechanism spends; the last where batches may be cut.
+_SPENT = ("noise_multiplier", "sampling_rate", "steps", "overflow")
+# Published tasks of which one holds records of the other.
+_OVERLAPPING = {"e2e", "dart"}
 _OWN = ""
 _ADAPTIVE = (
     "Noise, batch size or steps of later runs were chosen by the scores of earlier ones: the total "
@@ -38,6 +40,7 @@ def remarks(
 
     Runs of a published task count as runs on the same records, whichever files they read, and so
     do all runs on files of one's own, whatever is made of them: a total over too many is safe.
+    Between these groups nothing is added up; where their data may overlap, a paragraph says so.
     Records and users are told apart, since epsilons of different units do not add up.
 
     Args:
@@ -59,6 +62,7 @@ def remarks(
     shared = {key for key, times in counts.items() if key is not None and times > 1}
     return [
         *(_remark(noun, each, searched, shared) for (_, noun), each in groups.items() if each[1:]),
+        *_apart(groups),
         *_unfinished(begun, shared),
     ]
 
@@ -132,6 +136,13 @@ def _remark(
     trained = f"{len(records)} runs were trained with privacy on {' and '.join(tasks)}."
     if len(tasks) > 1:
         trained += " They count as runs on the same records."
+    refuted = sum("refuted" in record["privacy"]["voided_by"] for record in records)
+    if refuted:
+        return (
+            f"{trained} An audit refutes the guarantee of {refuted} of them: more was spent than "
+            "is accounted for, so no total holds and none is stated. Do not release such a model. "
+            f"{_WHERE}"
+        )
     explicit = [key for key in map(_key, records) if key is not None]
     if shared.intersection(explicit):
         return (
@@ -156,10 +167,25 @@ def _remark(
             f" The noise of {len(explicit)} follows from explicit seeds: the total holds only "
             "against those who do not know them."
         )
-    spent = {tuple(record["mechanism"][name] for name in _SPENT) for record in records}
+    spent = {tuple(record["mechanism"].get(name, 0.0) for name in _SPENT) for record in records}
     if searched and len(spent) > 1:
         text += f" {_ADAPTIVE}"
     return f"{text} {SHUFFLED}" if any(map(_shuffled, records)) else text
+
+
+def _apart(groups: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> list[str]:
+    """That nothing is added up between groups, where one's records may be another's."""
+    named: dict[str, dict[str, None]] = {}
+    for (group, _), records in groups.items():
+        tasks = (str(record["dataset"]["task"]) for record in records)
+        named.setdefault(group, {}).update(dict.fromkeys(tasks))
+    if len(named) < 2 or not (_OWN in named or named.keys() >= _OVERLAPPING):
+        return []
+    each = "; those on ".join(" and ".join(tasks) for tasks in named.values())
+    return [
+        f"No total is stated over the runs of different groups (those on {each}): their data may "
+        "overlap, and then the costs add up."
+    ]
 
 
 def _unfinished(begun: Mapping[str, LedgerContents | None], shared: set[str]) -> list[str]:

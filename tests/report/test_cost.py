@@ -117,9 +117,31 @@ def test_files_of_ones_own_count_as_the_same_records_whatever_is_made_of_them():
     """Text to text and language modelling may read one file, and a plugin's task any."""
     for one, other in (("text2text", "language_modeling"), ("chat", "mine")):
         both = [record(task=one), record(task=other)]
-        (said,) = remarks([*both, record()])
+        said, apart = remarks([*both, record()])
+        assert f"(those on {one} and {other}; those on e2e)" in apart
         assert said.startswith(f"2 runs were trained with privacy on {one} and {other}.")
         assert f"epsilon {composed(both)[0] + 0.0005:.3f}"[:-1] in said
+
+
+def test_where_the_data_of_two_tasks_may_overlap_it_is_said_that_no_total_is_stated():
+    """A task of one's own may read a published one's file, and DART holds E2E's records."""
+    for one, other in (("e2e", "text2text"), ("mine", "sst2"), ("dart", "e2e")):
+        (said,) = remarks([record(task=one), record(task=other)])
+        assert said == (
+            f"No total is stated over the runs of different groups (those on {one}; those on "
+            f"{other}): their data may overlap, and then the costs add up."
+        )
+    assert remarks([record(task="e2e"), record(task="sst2")]) == []
+    assert remarks([record(task="mine")]) == []
+
+
+def test_no_total_holds_where_an_audit_refuted_a_run():
+    bad = record()
+    bad["privacy"]["voided_by"] = ["refuted"]
+    (said,) = remarks([record(), bad])
+    assert "An audit refutes the guarantee of 1 of them" in said
+    assert "no total holds and none is stated" in said
+    assert "costs up to" not in said
 
 
 def test_units_of_privacy_are_not_added_up():
@@ -174,6 +196,15 @@ def test_a_search_over_what_is_spent_is_called_unproven():
     assert "not proven" not in remarks(alike, searched=True)[0]
     assert "not proven" not in remarks(unlike)[0]
     assert "is then not proven" in remarks(unlike, searched=True)[0]
+
+
+def test_a_search_over_the_most_records_of_a_batch_is_called_unproven_too():
+    """It changes the probability that a batch is cut, and nothing else of what is spent."""
+    cut, rarely = record(), record()
+    cut["mechanism"]["overflow"], rarely["mechanism"]["overflow"] = 0.01, 1e-9
+    assert "is then not proven" in remarks([cut, rarely], searched=True)[0]
+    assert "is then not proven" in remarks([cut, record()], searched=True)[0]
+    assert "not proven" not in remarks([cut, cut], searched=True)[0]
 
 
 def test_an_unfinished_run_adds_the_epsilon_of_all_planned_steps():
