@@ -43,7 +43,7 @@ SEEDS = LAPTOP_SEEDS
 # Core milliseconds a record and epoch, rounded up: medians of `training.seconds` in results/ where
 # there are any, which a shared machine made too long rather than too short; guesses for the rest.
 RATES = {
-    "tiny": 5, "gpt2-0.8m": 9, "gpt2-3m": 22, "gpt2-12m": 60, "minilm": 20, "minilm-2": 7,
+    "tiny": 5, "gpt2-0.8m": 9, "gpt2-3m": 22, "minilm": 20, "minilm-2": 7,
     "minilm-2-masked": 7, "random-wrn": 3,
 }  # fmt: skip
 # Core minutes to start, check the first batch and score, by task; texts are decoded.

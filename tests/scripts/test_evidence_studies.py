@@ -44,7 +44,7 @@ def test_every_row_is_a_run_that_dpft_would_make(studies, tmp_path, monkeypatch)
     lines = []
     for study in studies.STUDIES:
         short = replace(study, rates=study.rates[:2], seeds=(1,))
-        rates = dict.fromkeys(study.rows, study.rates[0] if study.rates else "")
+        rates = {row: next(iter(named), "") for row, named in studies.trials(study).items()}
         points = studies.finals(short, rates) | dict(list(studies.pilots(short).items())[:1])
         lines += [f"{settings} name={name}" for name, settings in points.items()]
     Path("list.txt").write_text("\n".join(lines))
@@ -74,6 +74,16 @@ def test_the_best_trial_on_dev_decides_each_rows_rate(studies, study, tmp_path, 
     runs = studies.finals(study, studies.best(study))
     assert runs["size-one-row-s3"].split() == ["task=e2e", "optim.lr=2", "seed=3"]
     assert len(runs) == 9
+
+
+def test_a_row_that_names_its_rate_has_no_trials(studies, study, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = replace(study, rows={"one row": "", "y at 3": "optim.lr=3"})
+    assert [*studies.pilots(own)] == ["size-one-row-pilot-1", "size-one-row-pilot-2"]
+    for name in studies.pilots(own):
+        scored(Path("runs", name), "dev", 0.3)
+    runs = studies.finals(own, studies.best(own))
+    assert runs["size-y-at-3-s1"].split() == ["task=e2e", "optim.lr=3", "seed=1"]
 
 
 def test_nothing_counts_before_all_trials_are_there(studies, study, tmp_path, monkeypatch):
