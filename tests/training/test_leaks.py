@@ -101,7 +101,7 @@ def _documents(content: bytes) -> list[bytes]:
 @pytest.mark.parametrize("task", TASKS)
 def test_nothing_but_the_releases_tells_of_the_records(task, tmp_path, monkeypatch):
     release_noise_alone(monkeypatch)
-    write(tmp_path / "test.jsonl", SHORT[:2])
+    write(tmp_path / "test.jsonl", [f"{text}?" for text in SHORT[:2]])
     left = {}
     kinds = {"plain": SHORT[-1:], **INSTEAD}
     if "task.unit=user" in TASKS[task]:

@@ -87,8 +87,8 @@ def test_no_loss_of_a_private_run_lands_in_a_log_file(tmp_path, capsys):
 )
 def test_a_run_does_not_go_on_with_other_records(tmp_path, clip, error, message):
     """Its files changed meanwhile, by one label; the settings still name the same place."""
-    for split, texts in (("train", 12), ("test", 1)):
-        lines = [json.dumps({"text": f"text {n}", "label": "ab"[n % 2]}) for n in range(texts)]
+    for split, places in (("train", range(12)), ("test", [12])):
+        lines = [json.dumps({"text": f"text {n}", "label": "ab"[n % 2]}) for n in places]
         (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
     run = settings(
         tmp_path,

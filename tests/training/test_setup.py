@@ -180,7 +180,7 @@ def test_the_tokenizer_that_is_saved_tells_nothing_of_the_records(tmp_path, text
     """A record that had to be cut once left the limit in the saved file."""
     rows = [{"text": text, "label": "ab"[place % 2]} for place, text in enumerate(texts)]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "test.jsonl").write_text('{"text": "short", "label": "b"}\n')
+    (tmp_path / "test.jsonl").write_text('{"text": "other", "label": "b"}\n')
     words = ["task=classification", f"task.data_dir={tmp_path}", "task.classes=[a,b]"]
     words += ["task.limit_train=null", "task.source=files", "task.max_length=16"]
     with ready(settings(tmp_path, *words)) as (prepared, _, _):
