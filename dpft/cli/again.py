@@ -59,11 +59,6 @@ _PLACES = (
     *("user_column", "sample_seed", "limit_eval"),
 )
 _FIXED = {*_PLACES, "synthetic"} - {"limit_eval"}
-# Settings that leave a record's digest as it is.
-_OF_NO_RECORD = (
-    *("max_length", "loss", "before", "after", "ends", "cut", "template", "train_on"),
-    *("limit_eval", "limit_train"),
-)
 
 
 def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> list[str]:
@@ -77,6 +72,8 @@ def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> li
             where data are or what is held out; or which record is, where that follows from its
             digest, which other columns and another task change.
     """
+    from dpft.tasks.own import NOT_READ
+
     words = shlex.split(training_command(run, True, file, records))[2:]
     name = next((word[5:] for word in overrides if word.startswith("task=")), run.task["name"])
     shares = run.task.get("dev_share"), run.task.get("test_share")
@@ -87,10 +84,11 @@ def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> li
             "some of them; expected a run with task.test_file=FILE, or with task.user_column, "
             "which holds out the same users"
         )
+    unread = {*NOT_READ, "limit_train"}  # which leave a held-out record's digest as it is
     for word in overrides:
         key = word.partition("=")[0].lstrip("+~")
         setting = key.removeprefix("task.")
-        fixed = setting in _FIXED or (by_record and setting not in _OF_NO_RECORD)
+        fixed = setting in _FIXED or (by_record and setting not in unread)
         if key.startswith("task.") and fixed:
             raise ConfigError(
                 f"{word} behind --train may have the new model tested on records that the run was "

@@ -73,9 +73,10 @@ def opened(held: Any, *, required: bool = True) -> dict[str, Any]:
     if not isinstance(held, Mapping):
         raise ValueError(f"it is a {type(held).__name__}; expected a mapping")
     body = {name: value for name, value in held.items() if name != _SEAL}
-    if required and _SEAL not in held:
-        raise ValueError("it has no checksum of its own")
-    if _SEAL in held and held[_SEAL] != digest_of(body):
+    if _SEAL not in held:
+        if required:
+            raise ValueError("it has no checksum of its own")
+    elif held[_SEAL] != digest_of(body):
         raise ValueError("it does not match its own checksum")
     return body
 

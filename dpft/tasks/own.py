@@ -179,7 +179,7 @@ class OwnData(Task):
         raise NotImplementedError
 
     def repeated(self, records: Sequence[Record]) -> float:
-        if not len(records) or self.user_column is not None:
+        if not len(records) or self.published or self.user_column is not None:
             return 0.0
         trained = self._reading("train").contents[: self.limit_train]
         return float(np.isin(contents_of(records), trained).mean())
@@ -372,7 +372,7 @@ class OwnData(Task):
         if keeping is None or not is_ours(self) or self.synthetic is not None or split != "train":
             found = read_splits(file, rules, advance)
         else:
-            identity = [type(self).__qualname__, settings(self, _NOT_READ), split, shared]
+            identity = [type(self).__qualname__, settings(self, NOT_READ), split, shared]
             found = dict(read_or_kept(file, rules, advance, keeping, identity))
         if not any(len(reading.rows) for reading in found.values()):
             raise DataError(f"{file.path} has no rows; expected at least one record")
@@ -450,7 +450,7 @@ def _settled(row: TableRow) -> TableRow:
 
 
 # Settings that change nothing of what is found in the rows.
-_NOT_READ = (
+NOT_READ = (
     *("max_length", "loss", "before", "after", "ends", "cut", "template", "train_on"),
     *("records_per_user", "limit_eval"),
 )

@@ -61,7 +61,7 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
             records = task.records(settings.split)[: task.limit_eval]
         except SplitError as error:
             raise SplitError(f"{typed}: {error}; or type evaluate.file=FILE") from error
-        check_split_repeated(task, settings.split)
+        check_split_repeated(task, settings.split, records)
     count = min(len(records), settings.max_records or len(records))
     return [records[place * len(records) // count] for place in range(count)]
 
@@ -91,17 +91,16 @@ def check_repeated(task: Task, records: Sequence[Record], where: str, instead: s
     Raises:
         ConfigError: if so.
     """
-    if not task.published and task.repeated(records) > _MOST:
+    if task.repeated(records) > _MOST:
         raise ConfigError(
             f"most records of {where} are trained on, word for word, and no noise covers what is "
             f"computed of them; expected other records: {instead}"
         )
 
 
-def check_split_repeated(task: Task, split: str) -> None:
+def check_split_repeated(task: Task, split: str, records: Sequence[Record]) -> None:
     """`check_repeated` of a split that is no share of the training data, held out by digest."""
-    if not task.published and not getattr(task, f"{split}_share", 0):
-        records = task.records(split)[: task.limit_eval]
+    if not getattr(task, f"{split}_share", 0):
         instead = f"give a file of them, or type task.{split}_share=0.1 to hold some back"
         check_repeated(task, records, f"the {split} split", instead)
 

@@ -121,7 +121,7 @@ class Budget:
         self._file = file
         self._released = released
         self._warn = warn
-        self.sizes: list[tuple[int, int]] = [(0, tokens)]  # from a step on
+        self.sizes: list[tuple[int, int]] = [(0, tokens)]
         self.sizes += _read(file) if file is not None and file.exists() else ()
 
     def at(self, step: int) -> int:

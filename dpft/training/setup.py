@@ -132,7 +132,7 @@ def prepare(
     asked = held_out_records(run.evaluate, task)
     if run.clip.private:
         check_scored(task, run.decode.split)
-        check_split_repeated(task, run.decode.split)
+        check_split_repeated(task, run.decode.split, [one.record for one in instances])
     audit: Stage | None = None
     if run.audit.active:
         from dpft.audit.stage import Stage

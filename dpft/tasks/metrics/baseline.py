@@ -61,9 +61,9 @@ def cautions(scored: Mapping[str, Any]) -> list[str]:
             nothing.
     """
     said, count = [], scored.get("examples", 0)
-    # Of one class alone, one answer is all there is to learn.
-    varied = len(scored.get("confusion") or (1, 2)) > 1
-    if count > 1 and varied and scored.get("distinct") == 1:
+    # Of one true class, one answer is all there is to learn.
+    one_class = len(scored.get("confusion", ())) == 1
+    if count > 1 and not one_class and scored.get("distinct") == 1:
         said.append(f"all {count:,} answers are the same{_which(scored)}: nothing was learned")
     for metric, constant in (scored.get("baselines") or {}).items():
         if is_constant(scored, metric):
