@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from dpft.models.load import LoadedModel
-    from dpft.tasks.objectives.chat import Chat as ChatObjective
+    from dpft.tasks.objectives.chat import ChatObjective
 
 # Role and text of a message in the two common forms, and what the second calls the roles.
 _KEYS = (("role", "content"), ("from", "value"))
@@ -64,8 +64,7 @@ class Chat(Generation, OwnData):
     def _objective(
         self, tokenizer: PreTrainedTokenizerBase, positions: int | None = None
     ) -> ChatObjective:
-        from dpft.tasks.objectives.chat import PLAIN
-        from dpft.tasks.objectives.chat import Chat as ChatObjective
+        from dpft.tasks.objectives.chat import PLAIN, ChatObjective
 
         own = tokenizer.chat_template if self.template == "auto" else None
         # Saved with the model: whoever loads it asks as it was trained.

@@ -11,7 +11,7 @@ from transformers import TextStreamer
 from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError
 from dpft.tasks.objectives.causal import Causal
-from dpft.tasks.objectives.chat import ANSWERS, Chat
+from dpft.tasks.objectives.chat import ANSWERS, ChatObjective
 from dpft.tasks.objectives.decode import Written, decode
 from dpft.tasks.objectives.records import Conversation, TextRecord
 from dpft.tasks.objectives.tokens import token_ids
@@ -45,7 +45,7 @@ class Talk:
                 f"the objective of task {task.name} is {type(objective).__name__}; expected "
                 "Causal, which writes text from a prompt"
             )
-        self.has_turns = isinstance(objective, Chat)
+        self.has_turns = isinstance(objective, ChatObjective)
         if system is not None and not self.has_turns:
             raise ConfigError(f"--system, and task {task.name} has no conversations; leave it out")
         self._trained, self._objective, self._settings = trained, objective, settings

@@ -17,8 +17,7 @@ from dpft.config.errors import ConfigError, DataError
 from dpft.config.schema import parse
 from dpft.models.load import load_model
 from dpft.tasks.chat import Chat
-from dpft.tasks.objectives.chat import PLAIN
-from dpft.tasks.objectives.chat import Chat as ChatObjective
+from dpft.tasks.objectives.chat import PLAIN, ChatObjective
 from dpft.tasks.objectives.chat_writing import write_conversations
 from dpft.tasks.objectives.records import Conversation
 from dpft.training.run import run_experiment

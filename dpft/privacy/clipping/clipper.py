@@ -24,7 +24,7 @@ from dpft.privacy.clipping.checks.guard import Guard
 from dpft.privacy.clipping.checks.structure import Structure
 from dpft.privacy.clipping.functions import ClipFunction
 from dpft.privacy.clipping.groups import Group, find_blocks
-from dpft.privacy.clipping.plans import PRIVATE_PLANS, Batch, LostRecordError
+from dpft.privacy.clipping.plans import PRIVATE_PLANS, ClippingBatch, LostRecordError
 from dpft.privacy.clipping.rules import Rule, UnsupportedLayerError
 from dpft.privacy.clipping.scaling import check_scale
 from dpft.privacy.clipping.sites import check_joins, find_sites
@@ -389,7 +389,7 @@ class Clipper:
             )
         return gradients, Started(losses.detach(), structure, arrived, rows, real)
 
-    def batch_of(self, started: Started) -> Batch:
+    def batch_of(self, started: Started) -> ClippingBatch:
         """The second half, for whoever wants its norms before its sums: see `plans`."""
         return self._batch(started.losses, started.structure, started.rows, started.arrived)
 
@@ -401,7 +401,7 @@ class Clipper:
             PRIVATE_PLANS[self.plan](batch)
             self.conclude(batch, started.real)
 
-    def conclude(self, batch: Batch, real: Tensor | None) -> None:
+    def conclude(self, batch: ClippingBatch, real: Tensor | None) -> None:
         """Take over norms and factors of a batch whose sums are in ``.grad``."""
         self._take_over(batch)
         self._keep_real(real)
@@ -500,7 +500,7 @@ class Clipper:
                 self._careful = True
                 raise
 
-    def _take_over(self, batch: Batch) -> None:
+    def _take_over(self, batch: ClippingBatch) -> None:
         """Norms and factors of a batch whose sums are formed."""
         self.norms, self.factors = batch.result()
         self._forms = batch.forms
@@ -521,8 +521,8 @@ class Clipper:
         structure: Structure,
         rows: int,
         arrived: Sequence[tuple[Call, Tensor]] | None = None,
-    ) -> Batch:
-        return Batch(
+    ) -> ClippingBatch:
+        return ClippingBatch(
             self._capture,
             self._guard,
             structure,

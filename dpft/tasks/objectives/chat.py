@@ -38,7 +38,7 @@ _ONE_DAY = (
 
 
 @dataclass(frozen=True)
-class Chat(Causal):
+class ChatObjective(Causal):
     """Write every answer of a conversation, given what precedes it.
 
     Each answer's tokens, up to the end token, carry loss; everything else is given. What is longer

@@ -12,7 +12,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 
 from dpft.config.decode import Decode
 from dpft.privacy import keys
-from dpft.tasks.objectives.chat import Chat
+from dpft.tasks.objectives.chat import ChatObjective
 from dpft.tasks.objectives.decode import Written, own_settings
 from dpft.tasks.objectives.evaluation import evaluating
 from dpft.tasks.objectives.tokens import token_ids
@@ -20,7 +20,7 @@ from dpft.tasks.objectives.tokens import token_ids
 
 @torch.no_grad()
 def write_conversations(
-    objective: Chat,
+    objective: ChatObjective,
     model: Any,
     count: int,
     settings: Decode,
@@ -80,7 +80,7 @@ class _Closed(StoppingCriteria):
 
     Args:
         end: the end token.
-        closing: see `Chat.closing`.
+        closing: see `ChatObjective.closing`.
         given: how many tokens of a row are the prompt, which is no answer.
     """
 
@@ -96,7 +96,7 @@ class _Closed(StoppingCriteria):
         return (input_ids[:, -len(pattern) :] == pattern).all(1)
 
 
-def _read(objective: Chat, opening: str, ids: list[int]) -> Written:
+def _read(objective: ChatObjective, opening: str, ids: list[int]) -> Written:
     """The conversation of a row, up to the last end token with which it is one."""
     tokenizer, end, tail = objective.tokenizer, objective.tokenizer.eos_token_id, objective.closing
     pattern = [end, *tail]

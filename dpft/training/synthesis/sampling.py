@@ -11,7 +11,7 @@ from dpft.config.errors import ConfigError
 from dpft.models.load import LoadedModel
 from dpft.tasks.base import Task
 from dpft.tasks.objectives.causal import Causal
-from dpft.tasks.objectives.chat import Chat
+from dpft.tasks.objectives.chat import ChatObjective
 from dpft.tasks.objectives.chat_writing import write_conversations
 from dpft.tasks.objectives.decode import Written, decode
 from dpft.tasks.objectives.records import TextRecord
@@ -77,7 +77,7 @@ def sample(
         ConfigError: if the task has another objective than `Causal`.
     """
     objective = task.objective(loaded)
-    if isinstance(objective, Chat):
+    if isinstance(objective, ChatObjective):
         talks = write_conversations(objective, loaded.model, count, settings, seed, system, advance)
         return talks, [False] * count
     if not isinstance(objective, Causal):

@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from dpft.config.decode import Decode
 from dpft.tasks.objectives.causal import Causal
-from dpft.tasks.objectives.chat import Chat
+from dpft.tasks.objectives.chat import ChatObjective
 from dpft.tasks.objectives.decode import decode
 from dpft.tasks.objectives.language_model import LanguageModel
 from dpft.tasks.objectives.records import Conversation, TextRecord
@@ -91,7 +91,7 @@ def test_turns_are_trained_as_they_are_asked(scheme):
         "{{ bos_token }}{% for m in messages %}{% if m.role=='user' %}[Q] {{ m.content }} [A]"
         "{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
     )
-    objective = Chat(with_blanks(scheme), 64, template=template)
+    objective = ChatObjective(with_blanks(scheme), 64, template=template)
     said = ("hi", "yes", "more", "no")
     talk = Conversation((*zip(("user", "assistant") * 2, said, strict=True),))
     example = objective.encode(talk)

@@ -14,14 +14,14 @@ fused        one       ``(a, g)`` of one group, freed on the way    He et al. 20
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from dpft.privacy.clipping.plans.batch import Batch, LostRecordError
+from dpft.privacy.clipping.plans.batch import ClippingBatch, LostRecordError
 from dpft.privacy.clipping.plans.bookkeeping import bookkeeping
 from dpft.privacy.clipping.plans.ghost import ghost
 from dpft.privacy.clipping.plans.groupwise import groupwise
 from dpft.privacy.clipping.plans.lee_kifer import lee_kifer
 from dpft.privacy.clipping.plans.materialised import materialised
 
-PRIVATE_PLANS: Mapping[str, Callable[[Batch], None]] = MappingProxyType(
+PRIVATE_PLANS: Mapping[str, Callable[[ClippingBatch], None]] = MappingProxyType(
     {
         "materialised": materialised,
         "lee_kifer": lee_kifer,
@@ -31,4 +31,4 @@ PRIVATE_PLANS: Mapping[str, Callable[[Batch], None]] = MappingProxyType(
     }
 )
 
-__all__ = ["PRIVATE_PLANS", "Batch", "LostRecordError"]
+__all__ = ["PRIVATE_PLANS", "ClippingBatch", "LostRecordError"]

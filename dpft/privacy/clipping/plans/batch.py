@@ -76,7 +76,7 @@ class Factors(NamedTuple):
     dropped: Tensor | None
 
 
-class Batch:
+class ClippingBatch:
     """What a plan works on, and what it leaves.
 
     Args:

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from dpft.privacy.clipping.plans.batch import Batch, Book, Entry
+from dpft.privacy.clipping.plans.batch import Book, ClippingBatch, Entry
 from dpft.privacy.clipping.plans.norms import formed
 from dpft.privacy.clipping.rules import Use
 from dpft.privacy.precision import full_precision
 
 
-def bookkeeping(batch: Batch) -> None:
+def bookkeeping(batch: ClippingBatch) -> None:
     """``G = a^T diag(C_1, ..., C_B) g`` for each layer (equation 3)."""
     book: Book = {}
 

@@ -15,7 +15,7 @@ from dpft.privacy.clipping.calls import Call
 from dpft.privacy.clipping.capture import Gate
 from dpft.privacy.clipping.checks.reweighted import Again, Reweighted
 from dpft.privacy.clipping.checks.structure import dominates
-from dpft.privacy.clipping.plans.batch import Batch, Factors
+from dpft.privacy.clipping.plans.batch import ClippingBatch, Factors
 from dpft.privacy.clipping.rules import DirectUse, UnsupportedLayerError, Use
 
 _NOT_LINEAR = (
@@ -41,7 +41,7 @@ class TwoBackwards:
     its end.
     """
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: ClippingBatch) -> None:
         self._batch = batch
         self._linear = Reweighted()
         self._again = Again()
@@ -52,7 +52,7 @@ class TwoBackwards:
             self._gate = batch.capture.open_gate(batch.losses, last)
 
     def first(self, complete: Callable[[str, list[Use]], None]) -> None:
-        """The backward of ``sum_i L_i``, for norms; see `Batch.backward`."""
+        """The backward of ``sum_i L_i``, for norms; see `ClippingBatch.backward`."""
         self._batch.backward(complete, gate=self._gate, keep_graph=True, observe=self._note)
 
     def saw(self, uses: Sequence[Use]) -> None:
