@@ -468,7 +468,7 @@ def test_a_backward_that_broke_off_must_be_begun_again(style, monkeypatch):
         raise BrokenError
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpft.privacy.clipping.plans.Batch.result", fail)
+        patch.setattr("dpft.privacy.clipping.plans.ClippingBatch.result", fail)
         with pytest.raises(BrokenError):
             clipper.backward(model(x))
     with pytest.raises(RuntimeError, match=r"clipper\.reset\(\)"):
