@@ -69,8 +69,8 @@ def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> li
 
     Raises:
         ConfigError: if it might be tested on records that the run was trained on: the others say
-            where data are or what is held out; or which record is, where that follows from its
-            digest, which other columns and another task change.
+            where data are, what is held out or which split is scored; or which record is, where
+            that follows from its digest, which other columns and another task change.
     """
     from dpft.tasks.own import NOT_READ
 
@@ -89,12 +89,12 @@ def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> li
         key = word.partition("=")[0].lstrip("+~")
         setting = key.removeprefix("task.")
         fixed = setting in _FIXED or (by_record and setting not in unread)
-        if key.startswith("task.") and fixed:
+        if key == "decode.split" or (key.startswith("task.") and fixed):
             raise ConfigError(
                 f"{word} behind --train may have the new model tested on records that the run was "
-                "trained on: where the data are and what is held out are the run's. Leave it out; "
-                "or type dpft train with task.synthetic=FILE, and judge yourself what it is "
-                "tested on"
+                "trained on: where the data are, what is held out and which split is scored are "
+                "the run's. Leave it out; or type dpft train with task.synthetic=FILE, and judge "
+                "yourself what it is tested on"
             )
     if name != run.task["name"]:
         places = {key: run.task[key] for key in _PLACES if key in run.task}

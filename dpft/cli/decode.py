@@ -58,7 +58,7 @@ def main(
             task, loaded = trained.task, trained.loaded
             instances = task.instances(settings.split)
             if run.clip.private:
-                check_scored(task, settings.split)
+                check_scored(task, settings.split, [one.record for one in instances])
         progress = stack.enter_context(Progress(quiet=cohort.rank > 0))
         predictions = predict(task, loaded, instances, settings, run.seed, progress, cohort=cohort)
         if directory is None:  # the first rank writes

@@ -18,6 +18,7 @@ from dpft.config.errors import ConfigError, DataError
 from dpft.report.terminal import echo
 
 _SUFFIXES = (".jsonl", ".csv")
+_LIKELIHOOD = ("nll", "tokens")
 
 
 def main(
@@ -73,8 +74,12 @@ def main(
                 "Unicode, which could not be written behind the answers; expected text: correct or "
                 "remove it"
             ) from error
-    if column in columns:
-        raise ConfigError(f"{file} has a column {column!r}; type --column NAME for the answers'")
+    # A model of plain texts writes none.
+    plain = trained.task.unconditional
+    written = _LIKELIHOOD if plain else (column,)
+    if taken := sorted(columns.intersection(written)):
+        instead = "rename it" if plain else "type --column NAME for the answers'"
+        raise ConfigError(f"{file} has a column {taken[0]!r}, where answers are written; {instead}")
     from dpft.config.offline import stay_offline_if_unreachable
 
     stay_offline_if_unreachable()
@@ -95,12 +100,10 @@ def main(
         asked = [question.instance for question in questions]
         seed = trained.run.seed
         found = predict(trained.task, trained.loaded, asked, settings, seed, progress)
-    # A model of plain texts writes none.
-    plain = trained.task.unconditional
     rows = [
         {
             **question.cells,
-            **({"nll": p.nll, "tokens": p.tokens} if plain else {column: p.prediction}),
+            **{name: getattr(p, name if plain else "prediction") for name in written},
             **dict(zip(likely, p.probabilities, strict=False)),
         }
         for question, p in zip(questions, found, strict=True)

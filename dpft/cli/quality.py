@@ -81,7 +81,7 @@ def main(
     if encoder != "none" and len(real) > 3:
         figures.append(_near(made.texts, real, encoder, covered))
     if train:
-        figures += _downstream(trained, path, made, overrides or (), other, beside, covered)
+        figures += _downstream(trained, path, made, overrides or (), other, beside)
     try:
         figures += overlaps(made.texts, real, (written(r) for r in task.records("train")))
     except DataError as error:
@@ -135,7 +135,6 @@ def _downstream(
     overrides: Sequence[str],
     other: Mapping[str, Any],
     beside: Path | None,
-    covered: Any,
 ) -> list[QualityNumber]:
     """Train on the records without noise, which they need not, and score on real ones."""
     from dpft.cli.again import words_on
@@ -172,6 +171,8 @@ def _downstream(
         real = {}
     guarantee = Guarantee.of_record(other)
     said = f"{compared}, trained on the real records"
+    # Of the run's own split, whatever is known of the reference.
+    covered: Any = "public" if trained.task.published else "held-out"
     return downstream(
         scores, real, said, split, covered, covered if guarantee.private else "training"
     )

@@ -11,7 +11,7 @@ from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import number
 from dpft.report.evaluation import remarks
 from dpft.report.guarantee import as_markdown, audit_rows, mechanism_rows
-from dpft.report.held_out import HELD_OUT, is_held_out
+from dpft.report.held_out import warnings
 from dpft.report.hub import WHOLE, ModelFacts, head, loader, on_hub
 from dpft.report.markdown import inline, table
 from dpft.runs.atomic import write_atomic
@@ -73,7 +73,7 @@ def model_card(record: Mapping[str, Any], shape: ModelFacts = WHOLE) -> str:
             "counts": ", ".join(
                 f"{k} {count:,}" for k, count in record["dataset"]["counts"].items()
             ),
-            "held_out": is_held_out(record) and HELD_OUT,
+            "warnings": warnings(record),
             "evaluation": [inline(line) for line in remarks(record)],
             "scores": _scores(scores),
             "remarks": [line for split, score in scores.items() for line in _remarks(split, score)],

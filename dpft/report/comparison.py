@@ -13,6 +13,7 @@ from rich.text import Text
 from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import down, up
 from dpft.report.console import Console
+from dpft.report.held_out import SEEN, may_be_seen
 from dpft.report.markdown import table as markdown_table
 from dpft.report.terminal import echo
 from dpft.runs.lineage import begun_with, names_apart
@@ -193,5 +194,6 @@ def print_remarks(path: Path, record: Mapping[str, Any]) -> None:
     guarantee = Guarantee.of_record(record)
     console.print(Text.assemble((str(path), "bold"), f"  ({labels})" if labels else ""))
     console.print(f"  {guarantee.statement}", highlight=False, markup=False)
-    for note in (*guarantee.notes, *cautions_of(record)):
+    seen = [SEEN] if may_be_seen(record) else []
+    for note in (*guarantee.notes, *seen, *cautions_of(record)):
         console.print(f"  note: {note}", highlight=False, markup=False, style="yellow")

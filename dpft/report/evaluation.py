@@ -63,4 +63,9 @@ def remarks(record: Mapping[str, Any]) -> list[str]:
             f"Scores of the {section['of']} split flatter the model a little, since its records "
             "decided which weights are kept."
         )
+    if section.get("scored"):
+        lines.append(
+            "Records of that file are scored too: their scores flatter the model a little, since "
+            "they decided which weights are kept."
+        )
     return lines

@@ -1,14 +1,41 @@
-"""Whether what a run is scored by was held out of its private data, which no guarantee covers."""
+"""What a run is scored by: held out of private data, or seen before; no guarantee covers it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from dpft.config.published import PUBLISHED_TASKS
+from dpft.runs.lineage import is_trained_before
+
 HELD_OUT = (
     "a share of the data was held out, and no guarantee covers it: scores are computed from "
     "held-out records without noise. Publish them only if those records may be spoken about."
 )
+SEEN = (
+    "the base was trained before. If that was on the same data with another split of it, the base "
+    "has seen records that are scored here: scores then flatter the model, and no guarantee covers "
+    "them."
+)
+
+
+def warnings(record: Mapping[str, Any]) -> list[str]:
+    """What is to be known of all scores of a run, as sentences.
+
+    Args:
+        record: see `is_held_out`.
+    """
+    return [
+        *([HELD_OUT] if is_held_out(record) else []),
+        *([SEEN] if may_be_seen(record) else []),
+    ]
+
+
+def may_be_seen(record: Mapping[str, Any]) -> bool:
+    """Whether the base may have been trained on what is scored: published splits stay apart."""
+    published = (record.get("dataset") or {}).get("task") in PUBLISHED_TASKS
+    before = any(is_trained_before(str(label)) for label in record.get("labels") or ())
+    return bool(before and not published and record.get("scores"))
 
 
 def is_held_out(record: Mapping[str, Any]) -> bool:

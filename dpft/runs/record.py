@@ -186,8 +186,9 @@ class EvaluationRecord(TypedDict):
     """Evaluations on held-out records while the run trained, and what was chosen by them.
 
     ``of``: a split, or ``file``. ``chosen``: the step whose weights were kept, the best by
-    ``metric``. ``history``: figures by step, and ``baseline``, the accuracy of the most frequent
-    class everywhere, only where the records are ``public``.
+    ``metric``. ``scored``: records of the file are also scored. ``history``: figures by step, and
+    ``baseline``, the accuracy of the most frequent class everywhere, only where the records are
+    ``public``.
     """
 
     of: str
@@ -197,6 +198,7 @@ class EvaluationRecord(TypedDict):
     evaluations: int
     metric: str | None
     chosen: int | None
+    scored: NotRequired[bool]
     history: NotRequired[list[dict[str, float | None]]]
     baseline: NotRequired[NonNegative | None]
 

@@ -175,7 +175,8 @@ class Chat(Generation, OwnData):
         from dpft.tasks.metrics import rouge
 
         of = "all turns" if self.train_on == "all" else "answers"
-        return f"{rouge.SIGNATURE}; {PERPLEXITY}|{of} of conversations"
+        cut = f"cut to {self.max_length} tokens"
+        return f"{rouge.SIGNATURE}; {PERPLEXITY}|{of} of conversations|{cut}"
 
 
 def _turn(message: Any, place: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -181,8 +182,12 @@ class OwnData(Task):
     def repeated(self, records: Sequence[Record]) -> float:
         if not len(records) or self.published or self.user_column is not None:
             return 0.0
-        trained = self._reading("train").contents[: self.limit_train]
-        return float(np.isin(contents_of(records), trained).mean())
+        trained = [self._reading("train").contents[: self.limit_train]]
+        if self.synthetic is not None:
+            # What they stand for, of which the model that wrote them may have seen all.
+            with suppress(ConfigError, DataError):  # or it is not at hand
+                trained.append(replace(self, synthetic=None)._reading("train").contents)
+        return float(np.isin(contents_of(records), np.concatenate(trained)).mean())
 
     @property
     def published(self) -> bool:

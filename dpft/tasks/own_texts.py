@@ -138,7 +138,7 @@ class TextToText(Generation, OwnData):
     def signature(self) -> str:
         from dpft.tasks.metrics import bleu, rouge
 
-        return f"{bleu.SIGNATURE}; {rouge.SIGNATURE}; {PERPLEXITY}"
+        return f"{bleu.SIGNATURE}; {rouge.SIGNATURE}; {PERPLEXITY}|cut to {self.max_length} tokens"
 
 
 @dataclass(frozen=True)

@@ -277,7 +277,7 @@ class PersonaChat(Generation):
         return {"F1": f1, "token_perplexity": perplexity(predictions)}
 
     def signature(self) -> str:
-        return f"{parlai.SIGNATURE}+{PERPLEXITY}"
+        return f"{parlai.SIGNATURE}+{PERPLEXITY}|cut to {self.max_length} tokens"
 
     def labels(self) -> list[str]:
         labels = super().labels()

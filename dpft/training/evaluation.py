@@ -153,6 +153,7 @@ class Evaluations(Closing):
             "evaluations": len(self._history),
             "metric": held_out.settings.best,
             "chosen": self.best,
+            **({"scored": True} if held_out.scored else {}),
         }
         if held_out.public:
             section["history"] = [{"step": n, **self._history[n]} for n in sorted(self._history)]

@@ -61,20 +61,27 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
             records = task.records(settings.split)[: task.limit_eval]
         except SplitError as error:
             raise SplitError(f"{typed}: {error}; or type evaluate.file=FILE") from error
-        check_split_repeated(task, settings.split, records)
+        _check_split_repeated(task, settings.split, records)
     count = min(len(records), settings.max_records or len(records))
     return [records[place * len(records) // count] for place in range(count)]
 
 
-def check_scored(task: Task, split: str) -> None:
-    """Refuse a private run whose scores would be of its training records.
+def check_scored(task: Task, split: str, records: Sequence[Record]) -> None:
+    """Refuse scores and texts of a split that would be of the training records.
+
+    Args:
+        task: what is trained on.
+        split: that is asked of.
+        records: of it.
 
     Raises:
-        ConfigError: if the file of the split, or the split of the hub, is what is trained on.
+        ConfigError: if the file of the split, or the split of the hub, is what is trained on, or
+            most records are.
     """
     name = f"{split}_split"
     typed = f"task.{name}={getattr(task, name, None)}"
     _check_split(task, split, typed, f"task.{split}_share=0.1 to hold some back")
+    _check_split_repeated(task, split, records)
 
 
 def check_repeated(task: Task, records: Sequence[Record], where: str, instead: str) -> None:
@@ -98,7 +105,7 @@ def check_repeated(task: Task, records: Sequence[Record], where: str, instead: s
         )
 
 
-def check_split_repeated(task: Task, split: str, records: Sequence[Record]) -> None:
+def _check_split_repeated(task: Task, split: str, records: Sequence[Record]) -> None:
     """`check_repeated` of a split that is no share of the training data, held out by digest."""
     if not getattr(task, f"{split}_share", 0):
         instead = f"give a file of them, or type task.{split}_share=0.1 to hold some back"
@@ -169,6 +176,7 @@ class HeldOut:
         records: one at least.
         public: whether figures of these records may be published.
         token_budget: most padded tokens in memory at once, as in training.
+        scored: whether a file's records are also among those that the run is scored on.
 
     Raises:
         ConfigError: there is no accuracy to choose by.
@@ -179,6 +187,7 @@ class HeldOut:
     records: Sequence[Record]
     public: bool
     token_budget: int
+    scored: bool = False
 
     def __post_init__(self) -> None:
         if self.settings.best == "accuracy" and not isinstance(self.objective, Choice):

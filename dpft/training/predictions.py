@@ -106,9 +106,10 @@ def predict(
             if isinstance(objective, Causal)
             else "the model or task.max_length allows"
         )
+        plain = task.unconditional
+        what, lost = ("texts", "their end") if plain else ("prompts", "a part of their source")
         progress.warn(
-            f"{cut:,} of {len(predictions):,} prompts were longer than {limit}, and lost a part of "
-            "their source"
+            f"{cut:,} of {len(predictions):,} {what} were longer than {limit}, and lost {lost}"
         )
     return predictions
 
@@ -174,7 +175,7 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
     # One prompt is answered alike by whatever model.
     if asked and (len(prompts) > 1 or prompts == {""}):
         counts["distinct"] = len({prediction.prediction for prediction in predictions})
-    if task.published and None not in cuts:
+    if task.published and not task.unconditional and None not in cuts:
         counts["cut_prompts"] = cuts.count(True)
     digest = {"references": _digest(predictions)} if task.published else {}
     try:

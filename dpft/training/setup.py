@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from dpft import runs
@@ -24,12 +25,13 @@ from dpft.tasks.objectives.independence import check_independence
 from dpft.tasks.objectives.mixed import Mixed, check_blank, check_supported
 from dpft.tasks.objectives.records import Record
 from dpft.tasks.owners import Owners
+from dpft.tasks.reading import contents_of
 from dpft.tasks.units import Records, TrainingSet, Users
 from dpft.tasks.views import Joined
 from dpft.training import own_parts
 from dpft.training.assembly import TrainingParts, assemble, fixed_shapes
 from dpft.training.devices import all_round_like, device_of
-from dpft.training.held_out import HeldOut, check_scored, check_split_repeated, held_out_records
+from dpft.training.held_out import HeldOut, check_scored, held_out_records
 from dpft.training.progress import Progress
 
 if TYPE_CHECKING:
@@ -130,9 +132,9 @@ def prepare(
     # What is missing at the end is reported at the beginning; and files may change meanwhile.
     instances = list(task.instances(run.decode.split))
     asked = held_out_records(run.evaluate, task)
-    if run.clip.private:
-        check_scored(task, run.decode.split)
-        check_split_repeated(task, run.decode.split, [one.record for one in instances])
+    # Synthetic records cost no budget, but what they stand for may have cost one.
+    if run.clip.private or task.synthetic is not None:
+        check_scored(task, run.decode.split, [one.record for one in instances])
     audit: Stage | None = None
     if run.audit.active:
         from dpft.audit.stage import Stage
@@ -157,7 +159,11 @@ def prepare(
     held_out = None
     if asked:
         public = run.evaluate.public or (run.evaluate.file is None and task.published)
-        held_out = HeldOut(run.evaluate, objective, asked, public, run.optim.token_budget)
+        shared = False
+        if run.evaluate.file is not None:
+            scored = contents_of(one.record for one in instances)
+            shared = bool(np.isin(contents_of(asked), scored).any())
+        held_out = HeldOut(run.evaluate, objective, asked, public, run.optim.token_budget, shared)
     planted = None if audit is None else audit.plant(loaded)
     if planted is not None:
         records = Joined(records, planted.records)

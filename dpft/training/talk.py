@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from transformers import TextStreamer
 
 from dpft.config.decode import Decode
 from dpft.config.errors import ConfigError
+from dpft.tasks.generation import text_room
 from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.objectives.chat import ANSWERS, ChatObjective
 from dpft.tasks.objectives.decode import Written, decode
@@ -82,11 +84,17 @@ class Talk:
         record: Any = TextRecord((text,), "")
         if self._trained.task.unconditional:  # a text that has begun already
             ((opening, _),) = self._objective.prompts([record], self._settings)
-            return (*opening, *token_ids(self._trained.loaded.text_tokenizer, [text])[0])
+            (begun,) = token_ids(self._trained.loaded.text_tokenizer, [text])
+            return (*opening, *begun[-self._longest_begun(len(opening)) :])
         if self.has_turns:
             record = Conversation((*self._system, *self._said, (ANSWERS, "")))
         ((prompt, _),) = self._objective.prompts([record], self._settings)
         return prompt
+
+    def _longest_begun(self, opening: int) -> int:
+        """Tokens of a text that is to go on: with room for a reply, but at least half of all."""
+        room = text_room(self._trained.loaded.model) or sys.maxsize
+        return max(room // 2, room - self._settings.max_new_tokens) - opening
 
 
 class _Streamer(TextStreamer):

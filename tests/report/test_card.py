@@ -107,6 +107,17 @@ def test_scores_of_held_out_records_are_not_covered(record: dict[str, Any]) -> N
     assert said in model_card(record).partition("## Scores")[2]
 
 
+def test_a_base_trained_before_may_have_seen_what_is_scored(record: dict[str, Any]) -> None:
+    """With another split of the same data it has; the splits of published sets stay apart."""
+    said = "the base was trained before. If that was on the same data with another split"
+    labels = ["base trained before on text2text: (8, 1e-06)-differential privacy"]
+    ours = {**record, "dataset": {**record["dataset"], "task": "text2text"}}
+    assert said in model_card({**ours, "labels": labels}).partition("## Scores")[2]
+    assert said not in model_card(ours)
+    assert said not in model_card({**record, "labels": labels})
+    assert said not in model_card({**ours, "labels": labels, "scores": {}})
+
+
 def test_warnings_stand_above_the_statement(record: dict[str, Any]) -> None:
     record["privacy"]["warnings"] = ["Do not release this model."]
     record["seeds"]["noise"] = 0

@@ -341,6 +341,12 @@ def test_conversations_are_written_until_they_are_closed(loaded, template):
     assert tuple(map(tuple, json.loads(written.text))) == TALK.turns
 
 
+def test_a_system_text_that_leaves_no_position_is_refused(loaded):
+    made, model = objective(loaded, train_on="all"), Parrot(loaded.model.config, [[11]])
+    with pytest.raises(ConfigError, match="expected room for a conversation: shorten system"):
+        write_conversations(made, model, 1, SETTINGS, 0, "Be brief. " * 900)
+
+
 def test_each_batch_of_conversations_is_drawn_by_itself(loaded):
     made, model = objective(loaded, train_on="all"), Parrot(loaded.model.config, [[11]] * 2)
     for seed in (0, 0, 1):

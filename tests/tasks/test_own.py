@@ -535,7 +535,7 @@ def test_scores_of_written_texts():
     short = Prediction("", "a b c d", ("A B C D E", "a b c d e"))
     assert task.score([short])["BLEU"] == pytest.approx(100 * math.exp(1 - 5 / 4))
     assert task.score([Prediction("", "A B C D", ("a b c d",))])["BLEU"] < 1
-    for name in ("sacrebleu", "rouge", "perplexity"):
+    for name in ("sacrebleu", "rouge", "perplexity", f"cut to {task.max_length} tokens"):
         assert name in task.signature()
     assert LanguageModeling().score([same]) == {"perplexity": pytest.approx(2)}
 

@@ -318,6 +318,7 @@ def test_predictions_of_another_program_have_f1_alone(sample):
     assert sample.score(predictions) == {"F1": pytest.approx(0.75), "token_perplexity": None}
     assert "parlai" in sample.signature()
     assert "end token" in sample.signature()
+    assert f"cut to {sample.max_length} tokens" in sample.signature()
 
 
 # The generated sample.

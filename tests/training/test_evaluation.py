@@ -12,8 +12,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from typer.testing import CliRunner
 
 from dpft import runs
+from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.evaluate import Evaluate
@@ -28,6 +30,7 @@ from dpft.runs.paths import run_path
 from dpft.tasks import load_task
 from dpft.training.evaluation import Evaluations
 from dpft.training.held_out import HeldOut, held_out_records
+from dpft.training.quality.texts import real_texts
 from dpft.training.run import run_experiment
 from dpft.training.session import Session
 from dpft.training.trained import loaded_run
@@ -311,6 +314,8 @@ def test_card_page_and_terminal_say_what_was_chosen_and_what_it_costs(own, capsy
     assert flatters in " ".join(model_card(later).split())
     later["scores"] = {"test": record["scores"]["dev"]}
     assert flatters not in " ".join(model_card(later).split())
+    later["evaluation"] = {**record["evaluation"], "of": "file", "scored": True}
+    assert "Records of that file are scored too" in " ".join(model_card(later).split())
     price = f"the weights are those of step {chosen}, chosen in view of all steps"
     assert (price in card) is (chosen < 2)
     assert record["privacy"]["steps_taken"] == 2
@@ -359,6 +364,33 @@ def test_a_dev_file_that_is_trained_on_is_no_file_of_held_out_records(tmp_path, 
     assert held_out_records(Evaluate(every=1, file=str(tmp_path / file)), usual)
 
 
+def test_no_verb_scores_or_describes_the_training_records_saved_again(tmp_path):
+    """Nor a model of synthetic records, whose own training costs no privacy."""
+    rows = [json.dumps({"source": f"{n}", "target": f"text {n}"}) + "\n" for n in range(40)]
+    (tmp_path / "train.jsonl").write_text("".join(rows[:32]))
+    (tmp_path / "again.jsonl").write_text("".join(reversed(rows[:32])))
+    (tmp_path / "test.jsonl").write_text("".join(rows[32:]))
+    words = [
+        *("task=text2text", f"task.train_file={tmp_path}/train.jsonl", "task.source=auto"),
+        *("model=tiny", "decode=greedy", "decode.max_new_tokens=4", "task.limit_eval=null"),
+        "task.limit_train=null",
+        *(f"task.test_file={tmp_path}/test.jsonl", f"task.dev_file={tmp_path}/again.jsonl"),
+    ]
+    run = settings(tmp_path, *words, "evaluate.every=1", f"evaluate.file={tmp_path}/test.jsonl")
+    outcome = run_experiment(run)
+    assert outcome.record["evaluation"]["scored"] is True
+    result = CliRunner().invoke(app, ["decode", str(outcome.path), "decode.split=dev"])
+    assert result.exit_code == 2
+    assert "most records of the dev split are trained on" in " ".join(result.output.split())
+    task = load_task(run.task)
+    with pytest.raises(ConfigError, match="most records of the dev split are trained on"):
+        real_texts(task, "dev", "test")
+    assert len(real_texts(task, None, "test")[0]) == 8
+    made = [f"task.synthetic={tmp_path}/test.jsonl", "clip=none", "decode.split=dev", "name=made"]
+    with pytest.raises(ConfigError, match="most records of the dev split are trained on"):
+        run_experiment(settings(tmp_path, *words, *made))
+
+
 def test_few_records_of_a_file_are_spread_over_all_of_it(tmp_path):
     """The first ones of a file that is sorted by class would be of one class."""
     for name in ("train", "dev"):
@@ -399,6 +431,12 @@ def test_records_that_cannot_be_evaluated_on_are_refused(tmp_path):
     for made in (f"task.synthetic={other}", f"task.synthetic={tmp_path / 'copy.jsonl'}"):
         with pytest.raises(ConfigError, match=r"evaluate\.file=.* is trained on"):
             records(made, f"evaluate.file={made.partition('=')[2]}")
+    saved.write_text("source,target\na,b\na,c\n")
+    file.write_text("".join(f'{{"source": "a", "target": "{target}"}}\n' for target in "cb"))
+    with pytest.raises(ConfigError, match="word for word"):  # the real ones that it stands for
+        records(f"task.synthetic={other}", f"evaluate.file={saved}")
+    file.unlink()  # nobody has them here
+    assert len(records(f"task.synthetic={other}", f"evaluate.file={saved}")) == 2
     with pytest.raises(SplitError, match=r"or type evaluate\.file=FILE"):
         records()
     (tmp_path / "empty.jsonl").write_text("")

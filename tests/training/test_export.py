@@ -359,6 +359,34 @@ def test_what_could_not_be_written_back_is_said_before_it_is_answered(made, tmp_
     assert not out.exists()
 
 
+def test_a_text_goes_on_and_is_measured_whatever_its_length(tmp_path):
+    """The model has 256 positions; what does not fit is said, or leaves room for a reply."""
+    words = ["task=language_modeling", "task.max_length=32", "model=tiny"]
+    folder = run_experiment(settings(tmp_path, *words)).path
+    trained = loaded_run(folder)
+    talk = Talk(trained, dataclasses.replace(trained.run.decode, beams=1, max_new_tokens=6))
+    asked = []
+    trained.loaded.model.register_forward_pre_hook(
+        lambda module, args, given: asked.append(given["input_ids"].shape[1]), with_kwargs=True
+    )
+    talk.ask("word " * 3000, lambda piece: None)
+    assert asked[0] == 250
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("word " * 99, "word")))
+    done = invoke("predict", folder, file)
+    assert done.exit_code == 0, done.output
+    assert "1 of 2 texts were longer than" in " ".join(done.output.split())
+    written = (tmp_path / "texts.predictions.jsonl").read_text()
+    found = [json.loads(one) for one in written.splitlines()]
+    assert [row["tokens"] > 30 for row in found] == [True, False]
+    file.write_text(json.dumps({"text": "word", "tokens": "mine", "prediction": "mine"}) + "\n")
+    done = invoke("predict", folder, file, "--out", tmp_path / "out.jsonl")
+    assert "has a column 'tokens', where answers are written; rename it" in done.output
+    file.write_text(json.dumps({"text": "word", "prediction": "mine"}) + "\n")
+    done = invoke("predict", folder, file, "--out", tmp_path / "out.jsonl")
+    assert done.exit_code == 0, done.output
+
+
 def test_what_is_advised_for_rows_with_other_columns_works(made, tmp_path):
     row, file = loaded_run(made).task.rows("test")[0].values, tmp_path / "rows.jsonl"
     file.write_text(json.dumps({"talk": row["messages"]}) + "\n")

@@ -207,11 +207,15 @@ def test_what_was_changed_has_no_guarantee(story, tmp_path):
         assert message in " ".join(result.output.split())
 
 
-def test_a_model_is_trained_on_them_and_scored_on_real_records(story):
+def test_a_model_is_trained_on_them_and_scored_on_real_records(story, tmp_path):
+    """Which are the run's own, whatever is said of the reference."""
     path, *_ = story
+    other = [{"role": "user", "content": "Are you there?"}, TALK[1]]
+    (tmp_path / "other.jsonl").write_text((json.dumps({"messages": other}) + "\n") * 4)
     result = invoke(
         *("quality", path, "--encoder", "none", "--train", "optim.steps=1", "optim.batch_size=2"),
         *("decode=greedy", "decode.max_new_tokens=4", "threads=1"),
+        *("--reference", tmp_path / "other.jsonl", "--public"),
     )
     assert result.exit_code == 0, result.output
     figures = json.loads((path / "quality/train.json").read_text())["figures"]
@@ -316,6 +320,8 @@ OWN = ["task=text2text", "task.source_column=label", "task.train_file=a.csv"]
         ("task.test_file=b.csv", "++task.test_file=a.csv"),
         ("task.test_file=b.csv", "task.synthetic=null"),
         ("task.test_file=b.csv", "task.user_column=who"),
+        ("task.test_file=b.csv", "decode.split=dev"),
+        ("task.test_share=0.2", "+decode.split=train"),
     ],
 )
 def test_what_is_held_out_cannot_be_typed_behind_the_new_runs_settings(tmp_path, held_out, typed):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpft.report.held_out import HELD_OUT, is_held_out
+from dpft.report.held_out import warnings
 from dpft.report.pages.gather import Gathered
 from dpft.report.pages.generations import withheld
 from dpft.report.pages.settings import choices, without_folders
@@ -102,7 +102,7 @@ def scores(run: Gathered) -> dict[str, Any]:
             "examples",
         ),
         "rows": rows,
-        "warnings": [*([HELD_OUT] if is_held_out(record) else []), *cautions_of(record)],
+        "warnings": [*warnings(record), *cautions_of(record)],
         "confusions": [
             _confusion(split, scored["confusion"])
             for split, scored in sections.items()

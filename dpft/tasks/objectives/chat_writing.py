@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from dpft.config.decode import Decode
+from dpft.config.errors import ConfigError
 from dpft.privacy import keys
 from dpft.tasks.objectives.chat import ChatObjective
 from dpft.tasks.objectives.decode import Written, own_settings
@@ -43,6 +44,9 @@ def write_conversations(
             records had any.
         advance: called with the number of conversations that are done.
 
+    Raises:
+        ConfigError: ``system`` leaves no position to write at.
+
     Returns:
         As text, JSON of role and text of the turns; empty where no conversation was written. One
         is ``finished`` if the model closed it by itself.
@@ -51,7 +55,7 @@ def write_conversations(
     opening = "" if system is None else objective.form.opening(system)
     prompt = [end, *token_ids(objective.tokenizer, [opening])[0]]
     given = len(prompt) + getattr(model, "prefix_length", 0)
-    key, out = keys.public_key(seed), list[Written]()
+    key, out, new = keys.public_key(seed), list[Written](), _room(model, len(prompt), settings)
     with evaluating(model), own_settings(model, end, end):
         for number, first in enumerate(range(0, count, settings.batch_size)):
             torch.manual_seed(keys.seed(key, "conversations of a batch", number))
@@ -65,7 +69,7 @@ def write_conversations(
                 top_p=settings.top_p if settings.sample else None,
                 top_k=0 if settings.sample else None,
                 length_penalty=settings.length_penalty if settings.beams > 1 else None,
-                max_new_tokens=_room(model, len(prompt), settings),
+                max_new_tokens=new,
                 eos_token_id=None,
                 pad_token_id=end,
                 stopping_criteria=StoppingCriteriaList([_Closed(end, objective.closing, given)]),
@@ -120,4 +124,9 @@ def _room(model: Any, given: int, settings: Decode) -> int:
     if positions is None:
         return settings.max_new_tokens
     left = positions - getattr(model, "prefix_length", 0) - given
-    return max(1, min(settings.max_new_tokens, left))
+    if left < 1:
+        raise ConfigError(
+            f"the system text takes {given:,} tokens with what stands around it, and the model has "
+            f"{positions:,} positions in all; expected room for a conversation: shorten system"
+        )
+    return min(settings.max_new_tokens, left)

@@ -53,7 +53,8 @@ class LanguageModel(Causal):
     ) -> list[Prediction]:
         likelihoods = self.likelihoods(model, instances, settings.batch_size, cohort)
         advance(len(instances))
+        examples = self.encode_all([self._referenced(instance) for instance in instances])
         return [
-            Prediction("", "", instance.references, instance.subset, nll, tokens)
-            for instance, (nll, tokens) in zip(instances, likelihoods, strict=True)
+            Prediction("", "", one.references, one.subset, nll, tokens, cut=example.cut_target > 0)
+            for one, (nll, tokens), example in zip(instances, likelihoods, examples, strict=True)
         ]

@@ -92,8 +92,9 @@ def real_texts(task: Task, reference: str | None, split: str) -> tuple[list[str]
             "--reference dev, test or FILE"
         )
     if asked in ("dev", "test"):
-        check_scored(task, asked)
-        return [written(record) for record in task.records(asked)], f"the {asked} split"
+        records = task.records(asked)
+        check_scored(task, asked, records)
+        return [written(record) for record in records], f"the {asked} split"
     path = Path(asked)
     if not path.is_file():
         raise ConfigError(f"--reference is {asked!r}; expected dev, test or a file")
