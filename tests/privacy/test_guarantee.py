@@ -221,6 +221,12 @@ def test_bounds_are_rounded_to_the_safe_side():
     assert {f(x) for f in (up, down) for x in (None, math.inf)} == {"no finite number"}
 
 
+def test_bounds_on_both_sides_are_rounded_outwards():
+    prv = {"lower": 2.3456, "estimate": 2.4, "upper": 2.4561}
+    shown = dict(dataclasses.replace(given(), epsilon={"rdp": 3.0, "prv": prv}).figures())
+    assert shown["Epsilon by PRV (estimate)"] == "2.4, bounds 2.345 to 2.457"
+
+
 def test_it_needs_no_torch():
     code = "import sys, dpft.privacy.guarantee; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -158,6 +158,13 @@ def test_renyi_dp_takes_the_cuts_of_all_steps_off_delta():
     assert cut > 1.2 * epsilon_rdp(**event, delta=1e-5)
 
 
+def test_full_batches_that_are_always_cut_cost_as_much_as_half_the_noise():
+    """At rate one as well, where without cutting the formula for Gaussian noise would be exact."""
+    event = {"sampling_rate": 1.0, "steps": 3, "delta": 1e-5}
+    cut = epsilon_pld(**event, noise_multiplier=4.0, overflow=1.0)
+    assert cut == pytest.approx(epsilon_pld(**event, noise_multiplier=2.0), rel=0.01)
+
+
 MECHANISM = Mechanism(6, 3, 2000, 1.0, (1.0,), 1e-3, "truncated_poisson", max_batch=3)
 
 
