@@ -112,6 +112,13 @@ def test_a_selection_states_its_own_price_and_keeps_what_voids_the_trial():
     assert (shuffled.strength, shuffled.meaning) == ("none", "")
 
 
+def test_a_selection_repeats_the_warnings_of_its_trial():
+    trial = given(with_(sampling="shuffle"), noise_seed=7)
+    chosen = of_selection(trial, epsilon=4.0, delta=1e-5, size=1000, caveats=["of the choice"])
+    assert len(trial.warnings) == 2
+    assert chosen.notes == (*trial.warnings, "of the choice")
+
+
 @pytest.mark.parametrize(("own", "remarks"), [(4.0, []), (20.07, ["epsilon is 20.070"])])
 @pytest.mark.parametrize("of_trial", [2.0, 12.0])
 def test_a_selection_remarks_on_its_own_epsilon_and_delta(of_trial, own, remarks):
