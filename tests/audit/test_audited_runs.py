@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from dpft.audit.auditor import Auditor
+from dpft.audit.bound import Bound, Guesses
+from dpft.audit.canaries import Canaries
 from dpft.cli.train import execute
 from dpft.config.compose import compose
 from dpft.config.errors import AuditError, ConfigError
 from dpft.config.schema import parse
 from dpft.privacy import Clipper, Mechanism, keys
+from dpft.privacy.guarantee import least_claim
 from dpft.runs import CheckpointError
-from dpft.training.run import run_experiment
+from dpft.training.progress import Progress
+from dpft.training.run import _audited, run_experiment
 
 SMALL = [
     "task.source=sample",
@@ -157,6 +163,69 @@ def test_runs_without_canaries_keep_their_hash():
 
     assert "audit" not in plain.identity()
     assert audited.identity()["audit"]["gradients"] == 1000
+
+
+class Noted(Canaries):
+    """Canaries that only note which of them were to be put in."""
+
+    def __init__(self, count):
+        super().__init__(count, np.random.default_rng(0))
+        self.inserted = []
+
+    def insert(self, slots):
+        self.inserted.append([*slots])
+
+    def observe(self):
+        pass
+
+
+def test_each_kind_of_canaries_has_slots_of_its_own():
+    parts = {"one": Noted(3), "other": Noted(2)}
+    auditor = Auditor(parts)
+    auditor.insert([0, 2, 3, 4])
+    auditor.insert([3])
+
+    assert len(auditor) == 5
+    assert parts["one"].inserted == [[0, 2], []]
+    assert parts["other"].inserted == [[0, 1], [0]]
+
+
+def test_kinds_share_the_confidence_and_the_largest_bound_counts(monkeypatch):
+    """With the whole confidence each, one of two would be too high twice as often as is said."""
+    epsilons = iter((1.0, 2.0) * 2)
+
+    def stand_in(scores, included, claim, *, start, confidence):
+        return Bound(Guesses("sum", 3, 3, 3), next(epsilons), confidence)
+
+    monkeypatch.setattr("dpft.audit.auditor.lower_bound", stand_in)
+    auditor = Auditor({"one": Noted(3), "other": Noted(2)})
+    mechanism = Mechanism(100, 10, 5, 1.0, (1.0,), 1e-3)
+    refuted, allowed = (
+        auditor.result(mechanism, confidence=0.95, epsilon=epsilon) for epsilon in (1.5, 2.0)
+    )
+
+    assert (refuted["refuted"], allowed["refuted"]) == (True, False)
+    assert refuted["epsilon_lower"] == 2.0
+    assert refuted["confidence"] == 0.95
+    assert [part["confidence"] for part in refuted["parts"].values()] == pytest.approx([0.975] * 2)
+
+
+def test_what_an_audit_may_refute_is_the_least_that_the_run_claims():
+    asked = []
+
+    class Asked:
+        def result(self, mechanism, *, confidence, epsilon):
+            asked.append((confidence, epsilon))
+
+    mechanism = Mechanism(100, 10, 5, 1.0, (1.0,), 1e-3)
+    parts = SimpleNamespace(mechanism=mechanism)
+    run = SimpleNamespace(audit=SimpleNamespace(confidence=0.9))
+    with Progress(quiet=True) as progress:
+        _audited(run, SimpleNamespace(auditor=Asked(), parts=parts), progress)
+    epsilon = mechanism.epsilons()
+
+    assert asked == [(0.9, least_claim(epsilon))]
+    assert least_claim(epsilon) < epsilon["rdp"]
 
 
 @pytest.mark.parametrize(

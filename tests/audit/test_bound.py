@@ -229,3 +229,11 @@ def test_several_rules_share_the_confidence_and_the_best_one_counts() -> None:
     least = min(p for p in levels if unlikely(alone, claim, p).any()) * len(alone)
     assert refuted_by(alone, claim, 1.5 * least) is not None
     assert refuted_by(attempts, claim, 1.5 * least) is None
+
+
+def test_how_many_are_guessed_does_not_depend_on_the_coins() -> None:
+    """Sizes that were chosen by the coins would prove too much."""
+    scores = {"one": np.arange(101.0)}
+    games = (guess(scores, np.arange(101) < included) for included in range(102))
+
+    assert len({tuple(attempt.guesses for attempt in attempts) for attempts in games}) == 1

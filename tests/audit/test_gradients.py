@@ -11,6 +11,7 @@ from torch import nn
 
 from dpft.audit.gradients import GradientCanaries
 from dpft.privacy import Mechanism, make_clipper
+from dpft.privacy.quantiles import Quantiles
 
 STYLES = ("bk", "per_layer", "per_param")
 
@@ -78,6 +79,29 @@ def test_coins_and_places_follow_from_the_key_alone() -> None:
     assert (one.included == other.included).all()
     assert 25 < one.included.sum() < 75
     assert one._places[0][1].unique().numel() == 64  # as many as the largest parameter has
+
+
+def test_coins_are_fair() -> None:
+    """On which every bound rests: whoever knew of another share would guess that."""
+    _, canaries = setup("bk", count=40_000)
+
+    assert canaries.included.mean() == pytest.approx(0.5, abs=5 * 0.5 / 200)
+
+
+def test_an_included_canary_counts_as_a_norm_at_its_threshold() -> None:
+    """Half a count more in each group, and none of a canary that is left out."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    quantiles = Quantiles(0.5)
+    clipper = make_clipper(model, "per_layer", threshold=0.3, adaptive=quantiles)
+    thresholds = tuple(group.threshold for group in clipper.groups)
+    mechanism = Mechanism(40, 4, 10, 1.0, thresholds, 1e-3).over(
+        thresholds, quantiles=quantiles, quantile_budget=0.1
+    )
+    canaries = GradientCanaries(6, clipper, mechanism, b"key")
+    canaries.insert(range(6))
+
+    assert 0 < canaries.included.sum() < 6
+    assert clipper.below.tolist() == [canaries.included.sum() / 2] * len(thresholds)
 
 
 def test_scores_go_on_from_a_checkpoint() -> None:

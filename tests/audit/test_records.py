@@ -77,3 +77,15 @@ def test_a_canary_that_is_included_adds_its_threshold_and_others_nothing(tmp_pat
         assert norm <= most * (1 + 1e-5)
         canaries.insert(np.flatnonzero(~canaries.included).tolist())
         assert all(parameter.grad is None for parameter in clipper.parameters.values())
+
+
+def test_what_real_records_add_is_no_part_of_a_score(tmp_path):
+    """Of a release without noise and canaries nothing is left once their sum is subtracted."""
+    with prepared(tmp_path, "optim.batch_size=4") as (_, clipper, canaries):
+        for parameter in clipper.parameters.values():
+            parameter.grad = torch.randn_like(parameter)
+        canaries.insert(np.flatnonzero(~canaries.included).tolist())
+        for parameter in clipper.parameters.values():
+            parameter.grad /= 4  # a power of two leaves every digit
+        canaries.observe()
+        assert not canaries.total.any()

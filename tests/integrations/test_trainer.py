@@ -41,9 +41,10 @@ from dpft.integrations.transformers.arguments import REFUSALS, TAKEN, refused
 from dpft.integrations.transformers.batches import survey
 from dpft.integrations.transformers.losses import loss_of
 from dpft.privacy import keys
-from dpft.privacy.noise import Released
+from dpft.privacy.noise import NOISE_VERSION, Released
 from dpft.runs.lineage import ancestry
 from dpft.runs.noise_key import key_from_seed
+from dpft.training.devices import rounds_like
 from tests.integrations.by_hand import take_steps
 
 VOCAB = 23
@@ -341,6 +342,24 @@ def test_a_killed_run_goes_on_to_the_same_bits(unbroken, broken, tmp_path, resum
     assert trainer.privacy.steps_spent == 6
 
 
+def test_the_ledger_tells_what_a_step_can_be_repeated_by(unbroken):
+    """On a GPU nothing else would: the same noise on other sums would be a further release."""
+    header = runs.read_ledger(unbroken[0] / "ledger.jsonl").header
+    assert header["noise_version"] == NOISE_VERSION
+    assert header["compute"] == rounds_like(torch.device("cpu"))
+    assert header["key"] == runs.key_fingerprint(key_from_seed(7))
+    rest = {"lr_scheduler_kwargs", "optim_args", "optim_target_modules"}
+    assert rest <= header["settings"].keys()
+
+
+def test_each_line_of_the_ledger_tells_what_was_spent_with_it(unbroken):
+    folder, _ = unbroken
+    mechanism = trainer_of(folder, gpt2(), **SAVED).privacy.mechanism
+    told = [entry["epsilon_rdp"] for entry in runs.read_ledger(folder / "ledger.jsonl").entries]
+    assert told == [mechanism.rdp_after(steps) for steps in range(1, 7)]
+    assert told[-1] == mechanism.epsilons()["rdp"]
+
+
 def test_thresholds_that_adapt_go_on_where_the_checkpoint_had_them(tmp_path):
     """Group by group, with counts that the planned noise pays for."""
     privacy = replace(PRIVACY, style="per_layer_adaptive", threshold=0.05)
@@ -446,6 +465,21 @@ def test_a_checkpoint_without_its_manifest_is_passed_over(broken, tmp_path):
         trainer.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
 
 
+@pytest.mark.parametrize("left", [None, "no key"])
+def test_a_key_that_is_gone_is_not_made_anew(broken, tmp_path, left):
+    """With another one the steps of the ledger would be released twice, under other noise."""
+
+    def change(folder):
+        if left is not None:
+            (folder / "private" / "noise_key").write_text(left)
+
+    trainer = again(broken, tmp_path, change, privacy=replace(PRIVACY, noise_seed=None))
+    with pytest.raises(runs.NoiseKeyLostError, match="6 steps were spent with it"):
+        trainer.train()
+    file = tmp_path / "run" / "private" / "noise_key"
+    assert (file.read_text() if file.exists() else None) == left
+
+
 def test_a_threshold_with_another_digit_is_refused_where_no_step_has_a_digest(
     tmp_path, monkeypatch
 ):
@@ -505,6 +539,24 @@ def test_a_model_that_was_trained_before_says_so_and_a_saved_one_will(tmp_path):
     assert "the base model was trained before" in second.privacy.card()
     second.save_model(str(tmp_path / "second" / "model"))
     assert ancestry(tmp_path / "second" / "model" / "dpft.json")[0] == label
+
+
+def test_a_training_that_ended_early_says_so_beside_its_guarantee(tmp_path):
+    mechanism = PRIVACY.mechanism(24, 6, 3)
+    spending = Spending(PRIVACY, mechanism, tmp_path)
+    said = "of 3 planned steps were taken"
+    for step in range(3):
+        with runs.Ledger(spending.ledger, {"mechanism": mechanism.to_dict()}) as ledger:
+            ledger.spend(step)
+        told = str(spending.guarantee().caveats)
+        assert (said in told) == (f"{step + 1} {said}" in told) == (step < 2)
+
+
+def test_a_card_says_that_losses_were_logged(tmp_path):
+    for logged in (True, False):
+        privacy = replace(PRIVACY, log_private=logged)
+        card = Spending(privacy, privacy.mechanism(24, 6, 3), tmp_path).card()
+        assert ("were put into the training logs" in card) == logged
 
 
 def test_a_checkpoint_and_a_model_in_memory_say_that_they_were_trained_before(unbroken, tmp_path):

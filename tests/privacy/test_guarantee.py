@@ -112,6 +112,13 @@ def test_a_selection_states_its_own_price_and_keeps_what_voids_the_trial():
     assert (shuffled.strength, shuffled.meaning) == ("none", "")
 
 
+def test_a_selection_repeats_the_warnings_of_its_trial():
+    trial = given(with_(sampling="shuffle"), noise_seed=7)
+    chosen = of_selection(trial, epsilon=4.0, delta=1e-5, size=1000, caveats=["of the choice"])
+    assert len(trial.warnings) == 2
+    assert chosen.notes == (*trial.warnings, "of the choice")
+
+
 @pytest.mark.parametrize(("own", "remarks"), [(4.0, []), (20.07, ["epsilon is 20.070"])])
 @pytest.mark.parametrize("of_trial", [2.0, 12.0])
 def test_a_selection_remarks_on_its_own_epsilon_and_delta(of_trial, own, remarks):
@@ -219,6 +226,12 @@ def test_delta_is_never_rounded_down(value, text):
 def test_bounds_are_rounded_to_the_safe_side():
     assert (up(2.99901), up(2.991, decimals=2), down(2.6109)) == ("3.000", "3.00", "2.610")
     assert {f(x) for f in (up, down) for x in (None, math.inf)} == {"no finite number"}
+
+
+def test_bounds_on_both_sides_are_rounded_outwards():
+    prv = {"lower": 2.3456, "estimate": 2.4, "upper": 2.4561}
+    shown = dict(dataclasses.replace(given(), epsilon={"rdp": 3.0, "prv": prv}).figures())
+    assert shown["Epsilon by PRV (estimate)"] == "2.4, bounds 2.345 to 2.457"
 
 
 def test_it_needs_no_torch():

@@ -100,6 +100,15 @@ def test_the_least_delta_is_told():
     assert composed([record(), record(delta=1e-6)])[1] == 1e-6
 
 
+def test_the_least_delta_may_be_that_of_a_selection():
+    """Which is the least of its candidates' deltas, and may lie below that of the chosen run."""
+    best = chosen()
+    best["privacy"]["delta"] = 1e-7
+    alone = composed([best])
+    assert alone[1] == composed([record(), best])[1] == 1e-7
+    assert alone[0] > composed([chosen()])[0]
+
+
 def test_a_remark_for_each_data_set_of_several_private_runs():
     public = record() | {"mechanism": None, "privacy": without_privacy()}
     untrained = record(steps=0)
@@ -196,6 +205,11 @@ def test_a_search_over_what_is_spent_is_called_unproven():
     assert "not proven" not in remarks(alike, searched=True)[0]
     assert "not proven" not in remarks(unlike)[0]
     assert "is then not proven" in remarks(unlike, searched=True)[0]
+
+
+@pytest.mark.parametrize("changed", [{"sigma": 2.5}, {"steps": 60}])
+def test_a_search_over_noise_or_steps_is_called_unproven(changed):
+    assert "is then not proven" in remarks([record(), record(**changed)], searched=True)[0]
 
 
 def test_a_search_over_the_most_records_of_a_batch_is_called_unproven_too():

@@ -27,7 +27,7 @@ from dpft.runs.finished import marked
 from dpft.sweep.arguments import parse_arguments, read_list
 from dpft.sweep.find import find
 from dpft.sweep.points import make_plan
-from dpft.sweep.release import _copy
+from dpft.sweep.release import _copy, _priced
 from dpft.sweep.selection import Candidate, Selection, draw, price
 from dpft.training.trained import loaded_run
 from tests.report.pages.example import config as settings_of
@@ -87,6 +87,16 @@ def test_the_price_is_of_the_worst_candidate():
     assert total > each
     cut = dataclasses.replace(dear, sampling="truncated_poisson", max_batch=30)
     assert price([cheap, cut], Trials(10.0))[1] > total
+
+
+def test_the_price_holds_at_the_least_delta_of_the_candidates():
+    """At a larger one it would be less than the candidate with the least delta has spent."""
+    pair = [Mechanism(1000, 20, 100, 1.0, (1.0,), delta) for delta in (1e-5, 1e-7)]
+    least = accounting.run_curve(**pair[0].spent, steps=100).epsilon(1, 1e-7)
+    for mechanisms in (pair, pair[::-1]):
+        each, _, delta = price(mechanisms, Trials(10.0))
+        assert delta == 1e-7
+        assert each == pytest.approx(least)
 
 
 def test_another_selection_in_the_same_folder_is_refused(tmp_path, candidates):
@@ -375,6 +385,47 @@ def test_trials_on_other_records_are_not_released(by_hand, tmp_path):
     with pytest.raises(ConfigError, match="trained on 24 and 48 records"):
         by_hand([0.25, 0.75], sizes=(48, 24))
     assert not (tmp_path / "selections/one/chosen").exists()
+
+
+def test_a_trial_that_diverged_on_other_records_is_no_trial_of_this_selection(by_hand, tmp_path):
+    """Its ledger tells how many records it had; the price is for one number of them."""
+    with pytest.raises(ConfigError, match="trained on 24 and 48 records"):
+        by_hand(["diverged", 0.5], sizes=(24, 48))
+    assert not (tmp_path / "selections/one/chosen").exists()
+
+
+def test_the_best_is_the_lowest_where_that_was_asked_for(tmp_path):
+    paths = [tmp_path / name for name in ("one", "two", "three")]
+    for path, value in zip(paths, (7.5, 3.25, 9.0), strict=True):
+        path.mkdir()
+        scores = {"test": {"metrics": {"perplexity": value}, "examples": 3, "signature": "x"}}
+        (path / "record.json").write_text(json.dumps(record(scores=scores)))
+    for lowest, best in ((True, paths[1]), (False, paths[2])):
+        assert select._best(Selection(tmp_path), paths, "perplexity", lowest)[0] == best
+
+
+def test_what_trials_write_below_their_folder_is_their_owners(tmp_path, monkeypatch):
+    """Also what Hydra and its jobs write there, whoever opens the folder later."""
+
+    def stand_in(arguments, *, file, **others):
+        (file.parent / "log.txt").write_text("")
+        raise typer.Exit(1)
+
+    monkeypatch.setattr(Trials, "draw", lambda self, key: 1)
+    monkeypatch.setattr(sweep, "run_sweep", stand_in)
+    words = [*SMALL, f"runs_dir={tmp_path}"]
+    with pytest.raises(typer.Exit):
+        select.main(words, metric="accuracy", mean=2.0, shape=1.0, name="one")
+    assert (tmp_path / "selections/one/private/log.txt").stat().st_mode & 0o077 == 0
+
+
+def test_canaries_of_an_audited_selection_are_nobodys():
+    """What is said of delta is said of the real records, of which there are fewer than slots."""
+    settings = settings_of(audit={"gradients": 950})
+    spent = Mechanism(1900, 20, 10, 1.0, (1.0,), 1 / 1500)
+    trial = record(settings=settings, mechanism=mechanism(dataset_size=1900, delta=1 / 1500))
+    caveats = _priced(trial, "BLEU", False, Trials(2.0), [spent])["privacy"]["caveats"]
+    assert any("only 950 records: delta is 0.000667" in caveat for caveat in caveats)
 
 
 def test_no_trial_at_all_is_an_outcome_that_was_paid_for(tmp_path, monkeypatch, capsys):

@@ -1,7 +1,9 @@
 """States read from run directories made by hand."""
 
 import json
+import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,14 @@ def test_every_state_is_told(folder, tmp_path):
     assert summary(rows) == (
         "7 points: 1 done, 2 running, 1 failed, 1 stopped, 1 skipped, 1 waiting"
     )
+
+
+def test_what_was_spent_is_never_rounded_down(folder, tmp_path):
+    one = point(tmp_path, 1)
+    describe(folder, one)
+    (row,) = States(folder).rows()
+    assert cells(replace(row, epsilon=2.00001))[3] == "2.001"
+    assert cells(replace(row, epsilon=math.inf))[3] == "no finite number"
 
 
 def test_a_guarantee_that_an_audit_refuted_stays_an_error(folder, tmp_path):

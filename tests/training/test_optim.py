@@ -239,6 +239,17 @@ def test_canaries_count_before_the_run_as_they_do_in_it(audit, canaries):
     assert published_size(limited) == 300 + canaries
 
 
+@pytest.mark.parametrize("most", [120, 150])
+def test_batches_are_cut_at_the_size_that_was_typed_where_the_noise_is_given(most):
+    """At another one the overflow that is accounted for would be of other batches."""
+    own = ["task=text2text", "task.train_size=1000", "optim.batch_size=100", "optim.steps=3"]
+    cut = ["sampling=truncated_poisson", f"privacy.max_batch={most}"]
+    run = parse(compose([*own, "privacy.noise_multiplier=1", *cut]))
+    mechanism = make_mechanism(run, published_size(run))
+    assert (mechanism.sampling, mechanism.max_batch) == ("truncated_poisson", most)
+    assert mechanism.overflow > 1e-9
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [

@@ -16,6 +16,7 @@ from dpft.tasks.objectives.causal import Causal
 from dpft.training.out_of_memory import Budget, in_smaller_batches
 from dpft.training.run import run_experiment
 from dpft.training.session import release_digest
+from tests.small_runs import settings, trained
 from tests.training.test_loop import TinyObjective, run, weights
 from tests.training.test_run import config
 
@@ -211,3 +212,14 @@ def test_what_was_released_is_not_halved(scarce):
         go("halve", short_from=0)
     assert (path / "ledger.jsonl").read_bytes() == before
     assert go("halve", short_from=2).record["training"]["steps"] == 4
+
+
+def test_nor_is_a_step_of_a_run_whose_shapes_are_fixed(tmp_path, monkeypatch):
+    """Which step runs out of memory may depend on who was drawn; shapes may not."""
+
+    def short(*_):
+        raise CPU
+
+    monkeypatch.setattr("dpft.training.loop.add_clipped", short)
+    with pytest.raises(TrainingError, match="Where shapes are fixed"):
+        trained(settings(tmp_path, "sampling=truncated_poisson", "out_of_memory=halve"))

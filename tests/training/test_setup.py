@@ -15,6 +15,7 @@ from dpft.models.needs import Needs
 from dpft.models.save import save_model
 from dpft.parallel.cohort import SingleProcess
 from dpft.privacy import keys
+from dpft.privacy.noise import NOISE_VERSION
 from dpft.runs.paths import run_path
 from dpft.tasks import load_task
 from dpft.tasks.objectives.base import cut_in_encoding
@@ -69,6 +70,13 @@ def test_the_ledger_tells_of_every_rank_if_one_rounds_otherwise(tmp_path, monkey
     own = rounds_like(torch.device("cpu"))
     assert compute.items() >= own.items()
     assert compute.get("others") == ([{**own, "gpu": "another"}] if unlike else None)
+
+
+def test_the_ledger_tells_by_which_noise_its_steps_were_spent(tmp_path):
+    with ready(settings(tmp_path)) as (prepared, _, _):
+        header = prepared.header()
+    assert header["noise_version"] == NOISE_VERSION
+    assert header["key"] == runs.key_fingerprint(prepared.key)
 
 
 def test_records_that_see_each_other_are_refused_before_the_first_step(tmp_path, monkeypatch):

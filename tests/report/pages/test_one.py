@@ -193,6 +193,11 @@ def test_files_that_disagree_are_named(tmp_path):
     assert "spent under another mechanism than record.json states" in page_of(run).text
 
 
+def test_a_ledger_that_counts_more_than_the_record_states_is_named(tmp_path):
+    text = page_of(a_run(tmp_path / "run", steps=6)).text
+    assert "ledger.jsonl has 6 steps, record.json 4: do not rely on the guarantee" in text
+
+
 def test_a_summary_of_a_ledger_says_what_it_leaves_out_and_draws_no_course(tmp_path):
     run = adaptive(tmp_path, groups=["transformer.wte", "transformer.h.0.attn"])
     file = run / "ledger.jsonl"

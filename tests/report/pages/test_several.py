@@ -9,6 +9,7 @@ from dpft.cli.report import build
 from dpft.config.errors import ConfigError
 from dpft.report.pages.gather import Options, gather
 from dpft.report.pages.ranking import ranked
+from dpft.report.pages.several import together
 from dpft.report.pages.tradeoff import tradeoffs
 from dpft.runs.finished import marked
 from dpft.sweep import journal as events
@@ -70,6 +71,15 @@ def test_a_copy_is_no_further_seed(tmp_path, capsys):
     copies = [f"runs/s{seed} is a copy of results/s{seed}" for seed in (1, 2)]
     said = capsys.readouterr().err
     assert all(copy in page.text and copy in said for copy in copies)
+
+
+def test_no_total_is_proven_of_runs_whose_noise_a_search_chose(tmp_path):
+    for name, sigma in (("one", 1.07), ("other", 1.5)):
+        a_run(tmp_path / name, record(mechanism=mechanism(noise_multiplier=sigma)))
+    found = [gather(target, Options(), 1) for target in find([tmp_path]).targets]
+    for searched in (True, False):
+        (said,) = together(found, searched)
+        assert ("is then not proven" in said) == searched
 
 
 def test_the_headline_states_what_holds_for_every_seed(tmp_path):
