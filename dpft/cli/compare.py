@@ -27,7 +27,8 @@ def main(
         runs.read_record(folders[0])  # says what is missing
     found = [(path, runs.read_record(path)) for path in folders if path not in left_out]
     for path in left_out:
-        echo(f"skipped {path}: not finished", err=True)
+        begun = (path / "config.yaml").exists()  # other folders beside runs are sweeps' and caches
+        echo(f"skipped {path}: {'not finished' if begun else 'no run'}", err=True)
     show(found, markdown=markdown)
     for path, _ in found:
         for damage in runs.damages(path, (RECORD, LEDGER), thorough=False):

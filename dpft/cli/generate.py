@@ -78,7 +78,9 @@ def main(
 
     plain, decoding = _split(overrides or ())
     if "n" not in plain:
-        raise ConfigError("no n given; type dpft generate RUN n=1000 sources=dev")
+        raise ConfigError(
+            "no n given; type dpft generate RUN n=1000, with sources=dev where texts have some"
+        )
     settings = build(GenerateSettings, plain, "generate")
     trained = loaded_run(path)
     from dpft.config.offline import stay_offline_if_unreachable
@@ -104,8 +106,9 @@ def main(
     )
     if not how.sample and settings.n > max(1, sources.distinct):
         raise ConfigError(
-            f"decode.sample=false writes the same text for the same source, and there are "
-            f"{max(1, sources.distinct)} sources for n={settings.n}; lower n, or leave it out"
+            f"decode.sample=false writes the same text for the same source, of which there are "
+            f"{max(1, sources.distinct)} for n={settings.n}; type n={max(1, sources.distinct)}, or "
+            "leave decode.sample=false out"
         )
     _check_place(out, task.written_as)
     from dpft.training.progress import Progress

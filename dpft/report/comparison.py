@@ -159,8 +159,12 @@ def _print(rows: Sequence[Row], records: Sequence[tuple[Path, Mapping[str, Any]]
     for beside in _fitting(rows, names, console.width):
         table = Table(box=box.SIMPLE_HEAD)
         table.add_column("", no_wrap=True)
+        # Where names have to be broken, figures must not be: rich would take from all columns.
+        broken = _taken(beside, names, whole=True) > console.width
         for r in beside:
-            table.add_column(r["run"], justify="right", overflow="fold", min_width=_width(r, names))
+            width = _width(r, names)
+            how: Any = {"width": width} if broken else {"min_width": width}
+            table.add_column(r["run"], justify="right", overflow="fold", **how)
         for name in names:
             table.add_row(name, *(_cell(r, name) for r in beside))
         console.print(table)
@@ -170,16 +174,19 @@ def _print(rows: Sequence[Row], records: Sequence[tuple[Path, Mapping[str, Any]]
 
 def _fitting(rows: Sequence[Row], names: Sequence[str], width: int) -> Iterator[list[Row]]:
     """Runs that stand beside each other on so many columns of a terminal, one at least."""
-    free = left = width - max(map(len, names), default=0) - _BETWEEN
     beside: list[Row] = []
     for r in rows:
-        needed = _width(r, names) + _BETWEEN
-        if beside and needed > left:
+        if beside and _taken([*beside, r], names) > width:
             yield beside
-            beside, left = [], free
+            beside = []
         beside.append(r)
-        left -= needed
     yield beside
+
+
+def _taken(beside: Sequence[Row], names: Sequence[str], whole: bool = False) -> int:
+    """Columns that a table of these runs takes, with the runs' names broken or whole."""
+    widths = [max(len(r["run"]) if whole else 0, _width(r, names)) for r in beside]
+    return sum(one + _BETWEEN for one in (max(map(len, names), default=0), *widths))
 
 
 def _width(r: Row, names: Sequence[str]) -> int:

@@ -346,7 +346,10 @@ def read_record(path: Path) -> dict[str, Any]:
     try:
         record = parse_json(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
-        advice = "run its `dpft train` command again, it continues where it stopped"
+        advice = (
+            "look at it with dpft report, or run its `dpft train` command again, it continues "
+            "where it stopped"
+        )
         if not (path / "config.yaml").exists():  # no run was begun there
             advice = runs_beside(path)
         raise RecordError(
@@ -358,6 +361,10 @@ def read_record(path: Path) -> dict[str, Any]:
             "copy"
         ) from error
     except ValueError as error:
+        if file.suffix != ".json":
+            raise RecordError(
+                f"{file} is a file; expected a run's folder: {runs_beside(path)}"
+            ) from None
         raise RecordError(
             f"{file} is not JSON ({error}); expected a run record: restore it from a copy"
         ) from error

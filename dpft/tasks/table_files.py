@@ -259,10 +259,13 @@ class Separated(TableFile):
         return TableRow(place, dict(zip(header, cells, strict=True)))
 
     def _malformed(self, line: int, error: csv.Error) -> DataError:
-        return DataError(
-            f"{self.path}, after line {line}: {error}; expected cells in double quotes where they "
-            "hold quotes, delimiters or line breaks. JSON lines have no such limits"
+        expected = (
+            "cells in double quotes where they hold quotes, delimiters or line breaks. JSON lines "
+            "have no such limits"
         )
+        if "field larger" in str(error):
+            expected = "a quotation mark at the cell's end, or a text that long in JSON lines"
+        return DataError(f"{self.path}, after line {line}: {error}; expected {expected}")
 
 
 class Parquet(TableFile):

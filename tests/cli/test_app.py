@@ -424,15 +424,18 @@ RECORD = {
 
 
 def test_compare_leaves_out_what_is_not_finished(tmp_path):
-    for name in ("a", "b"):
+    for name in ("a", "b", "sweeps"):
         (tmp_path / name).mkdir()
+    (tmp_path / "b/config.yaml").touch()
     assert invoke("compare", str(tmp_path / "b")).exit_code == 2
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dpft.runs.read_record", lambda path: RECORD)
         (tmp_path / "a/record.json").write_text("{}")
-        result = invoke("compare", str(tmp_path / "a"), str(tmp_path / "b"))
+        result = invoke("compare", *(str(tmp_path / name) for name in ("a", "b", "sweeps")))
     assert result.exit_code == 0, result.output
-    assert result.stderr == f"skipped {tmp_path / 'b'}: not finished\n"
+    skipped = (tmp_path / name for name in ("b", "sweeps"))
+    said = "skipped {}: not finished\nskipped {}: no run\n"
+    assert result.stderr == said.format(*skipped)
     assert "no privacy guarantee" in result.stdout
     result = invoke("compare", str(tmp_path / "b"), str(tmp_path / "nowhere"))
     assert result.exit_code == 2

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from dpft.report.comparison import as_markdown, row, show
 from tests.runs.example import example_guarantee, without_privacy
 
@@ -130,6 +132,27 @@ def test_no_number_is_broken_where_many_runs_stand_beside_each_other(capsys, mon
     assert len(figures) > 1
     assert [one for line in figures for one in line] == ["0.6123"] * 9
     assert not any("…" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", range(60, 140, 7))
+def test_no_figure_loses_digits_beside_names_that_are_broken(capsys, monkeypatch, width):
+    """Runs of different tasks, whose columns need different widths."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    other = {**PRIVATE["scores"]["test"], "metrics": {"perplexity": 41441.2503}}
+    beside = [PRIVATE, {**PRIVATE, "scores": {"test": other}}, PRIVATE]
+    names = ("text2text-tiny-bk-eps3-s0-a8b5e7f0", "lm", "text2text-tiny-bk-eps8-s0-f38ef298")
+    show([(Path(f"runs/{name}"), each) for name, each in zip(names, beside, strict=True)])
+    lines = capsys.readouterr().out.splitlines()
+
+    def of(name):
+        return " ".join(line for line in lines if line.startswith(f"  {name} ")).split()
+
+    assert of("BLEU").count("0.6123") == 2
+    assert "41441.2503" in of("perplexity")
+    epsilon = [cell for cell in of("eps RDP") if cell[0].isdigit()]
+    assert len(epsilon) == 3
+    assert len(set(epsilon)) == 1
+    assert max(map(len, lines)) <= width
 
 
 def test_each_run_has_a_name_of_its_own(capsys, monkeypatch, tmp_path):

@@ -106,6 +106,11 @@ class Gathered:
         return self.record is not None or self.ledger is not None
 
     @property
+    def ledger_is_damaged(self) -> bool:
+        """Whether there is a ledger that does not tell what was spent."""
+        return self.ledger is None and "ledger.jsonl" in self.digests
+
+    @property
     def private(self) -> bool:
         """Whether any guarantee holds, or will."""
         if self.guarantee is not None:

@@ -213,6 +213,8 @@ def together(runs: Sequence[Gathered], searched: bool) -> list[str]:
 
     private = [run for run in runs if run.private]
     begun = {run.name: run.ledger for run in private if run.record is None and run.entries}
+    # A ledger that is damaged does not tell what was spent, but that something was.
+    begun.update((run.name, None) for run in runs if run.record is None and run.ledger_is_damaged)
     records = [run.record for run in private if run.record is not None]
     return remarks(records, searched, begun)
 

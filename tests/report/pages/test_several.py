@@ -82,6 +82,22 @@ def test_no_total_is_proven_of_runs_whose_noise_a_search_chose(tmp_path):
         assert ("is then not proven" in said) == searched
 
 
+def test_an_unfinished_run_whose_ledger_is_damaged_has_no_finite_cost(tmp_path):
+    """It is not left out: what it released, it released."""
+    a_run(tmp_path / "one", record())
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/config.yaml").touch()
+    ledger(tmp_path / "other", steps=3)
+    file = tmp_path / "other/ledger.jsonl"
+    for damaged in (False, True):
+        first, second, *others = file.read_bytes().splitlines(keepends=True)
+        file.write_bytes(b"".join([first, second[:damaged] + second, *others]))
+        found = [gather(target, Options(), 1) for target in find([tmp_path]).targets]
+        (said,) = together(found, False)
+        assert ("other: epsilon no finite number" in said) == damaged
+        assert "Runs that are not finished" in said
+
+
 def test_the_headline_states_what_holds_for_every_seed(tmp_path):
     finished = [record(0.6, settings={**config(), "seed": seed}) for seed in (0, 1)]
     killed = a_run(tmp_path / "one/s0", record(settings={**config(), "seed": 2}))
