@@ -32,7 +32,10 @@ from transformers import (
     Trainer,
     TrainerCallback,
     TrainingArguments,
+    ViTConfig,
+    ViTForImageClassification,
 )
+from transformers.data.data_collator import default_data_collator
 
 from dpft import runs
 from dpft.config.errors import ConfigError, DataError, ModelError, NotInstalledError
@@ -299,7 +302,8 @@ def test_what_is_repeated_from_the_first_step_has_no_moments_of_the_steps_before
     assert trainer.privacy.steps_spent == 4
 
 
-SAVED = {"save_strategy": "steps", "save_steps": 2, "activation_checkpointing": True}
+EVERY_SECOND = {"save_strategy": "steps", "save_steps": 2}
+SAVED = {**EVERY_SECOND, "activation_checkpointing": True}
 
 
 @pytest.fixture(scope="module")
@@ -339,6 +343,54 @@ def test_a_killed_run_goes_on_to_the_same_bits(unbroken, broken, tmp_path, resum
     assert all(torch.equal(expected[n], p) for n, p in weights(trainer.model).items())
     assert trainer.privacy.ledger.read_bytes() == (folder / "ledger.jsonl").read_bytes()
     assert trainer.privacy.steps_spent == 6
+
+
+class Images(torch.utils.data.Dataset):
+    """Twenty-four images of four by four pixels, in two classes."""
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, i):
+        g = torch.Generator().manual_seed(i)
+        return {"pixel_values": torch.rand(3, 4, 4, generator=g), "labels": i % 2}
+
+
+def vit():
+    torch.manual_seed(1)
+    config = ViTConfig(**TINY, image_size=4, patch_size=2, num_attention_heads=2)
+    return ViTForImageClassification(config)
+
+
+IMAGES = {"data": Images(), "collator": default_data_collator, **EVERY_SECOND}
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_model_that_trainer_does_not_load_whole_is_refused(tmp_path, monkeypatch, earlier):
+    """It is saved under other names than it has. As on a GPU, where no digest would tell: the same
+    noise would go out on sums at other weights."""
+    monkeypatch.setattr("dpft.integrations.transformers.spending.release_digest", lambda *_: "same")
+    whole = trainer_of(tmp_path / "whole", vit(), **IMAGES)
+    whole.train()
+    killed = trainer_of(tmp_path / "run", vit(), **IMAGES, callbacks=[StopAt(5)])
+    with pytest.raises(KilledError):
+        killed.train()
+    folder = tmp_path / "run" / "checkpoint-4"
+    if earlier:  # as an earlier version wrote it
+        held = json.loads((folder / "dpft.json").read_text())
+        del held["sha256"], held["weights"]
+        (folder / "dpft.json").write_text(json.dumps(held))
+    trainer = trainer_of(tmp_path / "run", vit(), **IMAGES)
+    with pytest.raises(runs.CheckpointError, match=r"not load all of .*checkpoint-4.*\.from_pretr"):
+        trainer.train(resume_from_checkpoint=True)
+    if not earlier:
+        loaded = ViTForImageClassification.from_pretrained(folder)
+        trainer = trainer_of(tmp_path / "run", loaded, **IMAGES)
+        assert trainer.privacy.ancestry == ()
+        trainer.train(resume_from_checkpoint=True)
+        expected = weights(whole.model)
+        assert all(torch.equal(expected[n], p) for n, p in weights(trainer.model).items())
+        assert trainer.privacy.steps_spent == 6
 
 
 def test_thresholds_that_adapt_go_on_where_the_checkpoint_had_them(tmp_path):

@@ -7,7 +7,6 @@ whole, and what it was trained from.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -17,10 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from dpft import runs
 from dpft.integrations.transformers.arguments import PrivacyArguments
+from dpft.integrations.transformers.checkpoints import MANIFEST, digest, digests, unread
 from dpft.privacy import Clipper, Mechanism
 from dpft.privacy.guarantee import Guarantee, guarantee
 from dpft.privacy.noise import NOISE_VERSION, GaussianNoise, Released
@@ -36,9 +34,8 @@ from dpft.training.devices import rounds_like
 from dpft.training.session import release_digest
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
-MANIFEST = "dpft.json"
 UNIT = "one row of the training set, as the trainer has prepared it"
 _ANOTHER_FOLDER = (
     "begin anew with another output_dir (what this ledger spent still counts if anything of that "
@@ -266,6 +263,7 @@ class Spending(Closing):
             **self._manifest,
             **labelled(self.descent()),
             "step": step,
+            "weights": self._weights(self._clipper.parameters),
             "files": {
                 path.relative_to(checkpoint).as_posix(): sha256_file(path)
                 for path in sorted(checkpoint.rglob("*"))
@@ -279,6 +277,31 @@ class Spending(Closing):
             checkpoint / MANIFEST, json.dumps(sealed(held), indent=1, sort_keys=True) + "\n"
         )
 
+    def check_loaded(self, checkpoint: Path, model: nn.Module, then: str) -> None:
+        """Refuse a model that lacks weights of the checkpoint that Trainer has loaded.
+
+        Args:
+            checkpoint: finished by `seal`.
+            model: that Trainer has loaded it into.
+            then: what to do behind loading it otherwise.
+
+        Raises:
+            CheckpointError: if a trained weight is another one.
+        """
+        assert self._clipper is not None
+        names = self._clipper.parameters.keys()
+        trained = {name: p for name, p in model.named_parameters() if name in names}
+        held = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8")).get("weights")
+        # Of a checkpoint of an earlier version only names can tell.
+        lacks = held != self._weights(trained) if held else unread(checkpoint, model, trained)
+        if lacks:
+            raise runs.CheckpointError(
+                f"Trainer did not load all of {checkpoint}, since a {type(model).__name__} has "
+                "other names for its weights than are saved; expected the weights of that step: "
+                f"load them by {type(model).__name__}.from_pretrained({str(checkpoint)!r}) and "
+                f"{then}"
+            )
+
     def close(self) -> None:
         """Let go of the folder; what was spent can still be asked for."""
         for held in (self._ledger, self._metrics):
@@ -289,6 +312,9 @@ class Spending(Closing):
         self._ledger = self._metrics = self._lock = None
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _weights(self, trained: Mapping[str, Tensor]) -> str:
+        return runs.keyed_fingerprint(self.key, f"weights:{digest(trained.items())}")
 
     def _check_cost(self, spent: Mapping[str, Any]) -> None:
         """That what is on file costs what this mechanism does, whatever its groups are."""
@@ -343,6 +369,7 @@ class Spending(Closing):
                 f"the frozen parameters are not those that {folder} was trained with; "
                 f"expected the same model: load it again, or {runs.START_OVER}"
             )
+        self.check_loaded(folder, model, "make the trainer with that model, then resume again")
         if "estimates" in held and self._clipper is not None:
             self._clipper.move(held["estimates"])
         return step
@@ -362,20 +389,6 @@ class Spending(Closing):
                 f"new):\n  {listed}\nExpected the same: sums that are rounded otherwise under the "
                 f"same noise would be further releases. Undo the change, or {runs.START_OVER}"
             )
-
-
-def digests(model: nn.Module) -> tuple[str, str]:
-    """SHA-256 of all tensors of a model, and of those that are not trained, as hex."""
-    whole, frozen = hashlib.sha256(), hashlib.sha256()
-    trained = {name for name, p in model.named_parameters() if p.requires_grad}
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        array = tensor.detach().cpu().contiguous()
-        content = array.flatten().view(torch.uint8).numpy().data
-        head = f"{name} {array.dtype} {tuple(array.shape)};".encode()
-        for digest in (whole, *(() if name in trained else (frozen,))):
-            digest.update(head)
-            digest.update(content)
-    return whole.hexdigest(), frozen.hexdigest()
 
 
 @contextmanager
