@@ -423,10 +423,6 @@ def _without_last_lines(folder):
         (folder / file).write_text("".join(lines[:kept]))
 
 
-def _damage(folder):
-    (folder / "checkpoint-4" / "scheduler.pt").write_bytes(b"x")
-
-
 def _torn(folder):
     for step in (2, 4):
         (folder / f"checkpoint-{step}" / "dpft.json").unlink()
@@ -445,7 +441,6 @@ def _weights_alone(folder):
 WRONG = {
     "lost ledger": ({"change": lambda folder: (folder / "ledger.jsonl").unlink()}, "ledger"),
     "lost lines": ({"change": _without_last_lines}, "lost lines"),
-    "damaged": ({"change": _damage}, "scheduler.pt"),
     "other data": ({"data": Texts(changed=[3])}, "data"),
     "other rate": ({"learning_rate": 1e-3}, "learning_rate"),
     "other schedule": ({"lr_scheduler_type": "constant"}, "lr_scheduler_type"),
@@ -491,6 +486,36 @@ def test_steps_that_only_a_checkpoint_tells_of_are_not_taken_anew(broken, tmp_pa
     assert not trainer.privacy.ledger.exists()
 
 
+def _cut(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+DAMAGED = {
+    "dpft.json": _cut,
+    "model.safetensors": _cut,
+    "optimizer.pt": Path.unlink,
+    "scheduler.pt": lambda file: file.write_bytes(b"x"),
+    "trainer_state.json": _cut,
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(
+    unbroken, broken, tmp_path, caplog, name
+):
+    trainer = again(broken, tmp_path, lambda f: DAMAGED[name](f / "checkpoint-4" / name))
+    newest = tmp_path / "run" / "checkpoint-4"
+    with pytest.raises(runs.CheckpointError, match=rf"checkpoint-4 .*{re.escape(name)}"):
+        trainer.train(resume_from_checkpoint=str(newest))
+    assert trainer.privacy.newest_checkpoint() == str(newest.with_name("checkpoint-2"))
+    assert re.search(rf"Passed over: .*checkpoint-4 .*{re.escape(name)}", caplog.text)
+    if name == "dpft.json":  # which the ledger is compared with, too
+        trainer.train(resume_from_checkpoint=True)
+        expected = unbroken[1]
+        assert all(torch.equal(expected[n], p) for n, p in weights(trainer.model).items())
+        assert trainer.privacy.steps_spent == 6
+
+
 def test_a_checkpoint_without_its_manifest_is_passed_over(broken, tmp_path):
     trainer = again(broken, tmp_path, _torn)
     assert trainer.privacy.newest_checkpoint() is None
@@ -514,7 +539,7 @@ def test_a_threshold_with_another_digit_is_refused_where_no_step_has_a_digest(
     estimate = json.loads(manifest.read_text())["estimates"][0]
     manifest.write_text(manifest.read_text().replace(f"{estimate}", f"{estimate + 1}"))
     with pytest.raises(runs.CheckpointError, match="does not match its own checksum"):
-        resumed.train(resume_from_checkpoint=True)
+        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
 
 
 def test_training_a_trained_model_again_is_another_run(unbroken, tmp_path):

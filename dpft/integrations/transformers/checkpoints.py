@@ -1,20 +1,69 @@
-"""What a checkpoint of Trainer holds, and whether Trainer has loaded all of it."""
+"""A checkpoint of Trainer: whether it is as it was saved, and whether Trainer has loaded all."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from dpft.runs import CheckpointError
+from dpft.runs.atomic import sha256_file
+from dpft.runs.identity import opened
+
 if TYPE_CHECKING:
     from torch import nn
 
 MANIFEST = "dpft.json"
+
+
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """What the manifest of a checkpoint says.
+
+    Raises:
+        CheckpointError: if there is none, or it is damaged.
+    """
+    try:
+        held: dict[str, Any] = opened(
+            json.loads((folder / MANIFEST).read_text(encoding="utf-8")), required=False
+        )
+        held["files"] = dict(held["files"])
+        held["step"] = int(held["step"])
+        if {"model", "frozen"} - held.keys():
+            raise KeyError("model, frozen")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{folder} has no sound {MANIFEST} ({error!r}); expected a checkpoint that "
+            "PrivateTrainer has finished: resume from an earlier one, or leave out "
+            "resume_from_checkpoint to repeat the run from its first step"
+        ) from error
+    return held
+
+
+def check_sound(folder: Path) -> None:
+    """Read a checkpoint once, before Trainer does, whose errors name no file.
+
+    Raises:
+        CheckpointError: if a file is not the one that was saved.
+    """
+    damaged = []
+    for name, sha in manifest_of(folder)["files"].items():
+        try:
+            same = sha256_file(folder / name) == sha
+        except OSError:
+            same = False
+        if not same:
+            damaged.append(name)
+    if damaged:
+        raise CheckpointError(
+            f"{folder} is damaged: {', '.join(damaged)}; expected the files that {MANIFEST} "
+            "tells of: resume from an earlier one"
+        )
 
 
 def digests(model: nn.Module) -> tuple[str, str]:
@@ -48,8 +97,8 @@ def unread(folder: Path, model: nn.Module, trained: Mapping[str, Tensor]) -> lis
     """
     files, names = sorted(folder.glob("model*.safetensors")), set()
     for file in files:
-        with safe_open(file, framework="pt") as opened:
-            names |= set(opened.keys())
+        with safe_open(file, framework="pt") as stored:
+            names |= set(stored.keys())
     # Of tied weights the file has one name, be it the model's first or not.
     read = {id(x) for name, x in model.state_dict(keep_vars=True).items() if name in names}
     return [name for name, x in trained.items() if files and id(x) not in read]

@@ -8,6 +8,7 @@ whole, and what it was trained from.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from dpft import runs
 from dpft.integrations.transformers.arguments import PrivacyArguments
-from dpft.integrations.transformers.checkpoints import MANIFEST, digest, digests, unread
+from dpft.integrations.transformers.checkpoints import (
+    MANIFEST,
+    check_sound,
+    digest,
+    digests,
+    manifest_of,
+    unread,
+)
 from dpft.privacy import Clipper, Mechanism
 from dpft.privacy.guarantee import Guarantee, guarantee
 from dpft.privacy.noise import NOISE_VERSION, GaussianNoise, Released
@@ -26,7 +34,7 @@ from dpft.report.guarantee import as_markdown, mechanism_rows
 from dpft.runs.atomic import owners_folder, sha256_file, write_atomic
 from dpft.runs.closing import Closing
 from dpft.runs.directory import PRIVATE_README
-from dpft.runs.identity import differences, opened, sealed
+from dpft.runs.identity import differences, sealed
 from dpft.runs.lineage import ancestral_caveats, labelled, trained_on
 from dpft.runs.lock import DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
@@ -35,6 +43,8 @@ from dpft.training.session import release_digest
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+_LOGGER = logging.getLogger(__name__)
 
 UNIT = "one row of the training set, as the trainer has prepared it"
 _ANOTHER_FOLDER = (
@@ -157,11 +167,15 @@ class Spending(Closing):
     # --- a run ------------------------------------------------------------------------------------
 
     def newest_checkpoint(self) -> str | None:
-        """The newest whole checkpoint of Trainer in the folder."""
+        """The newest whole checkpoint of Trainer in the folder; damaged ones are warned of."""
         found = (re.fullmatch(r"checkpoint-(\d+)", path.name) for path in self.folder.glob("*-*"))
         for step in sorted((int(match[1]) for match in found if match), reverse=True):
             path = self.folder / f"checkpoint-{step}"
-            if (path / MANIFEST).is_file():
+            try:
+                check_sound(path)
+            except runs.CheckpointError as error:
+                _LOGGER.warning("Passed over: %s", error)
+            else:
                 return str(path)
         return None
 
@@ -179,7 +193,7 @@ class Spending(Closing):
         Args:
             clipper: attached to the model; its thresholds become those of the checkpoint.
             model: with the checkpoint's weights, if there is one.
-            checkpoint: that Trainer goes on from; None: step 0.
+            checkpoint: that Trainer goes on from, of which `check_sound` was asked; None: step 0.
             data: fingerprint of the records.
             settings: what else the weights of a step follow from.
 
@@ -291,7 +305,7 @@ class Spending(Closing):
         assert self._clipper is not None
         names = self._clipper.parameters.keys()
         trained = {name: p for name, p in model.named_parameters() if name in names}
-        held = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8")).get("weights")
+        held = manifest_of(checkpoint).get("weights")
         # Of a checkpoint of an earlier version only names can tell.
         lacks = held != self._weights(trained) if held else unread(checkpoint, model, trained)
         if lacks:
@@ -340,29 +354,14 @@ class Spending(Closing):
             self._manifest = {"model": whole, "frozen": frozen}
             return 0
         folder = Path(checkpoint)
-        try:
-            text = (folder / MANIFEST).read_text(encoding="utf-8")
-            held = opened(json.loads(text), required=False)
-            step, files = int(held["step"]), dict(held["files"])
-            damaged = [name for name, sha in files.items() if sha256_file(folder / name) != sha]
-            self._manifest = {name: held[name] for name in ("model", "frozen")}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise runs.CheckpointError(
-                f"{folder} has no sound {MANIFEST} ({error!r}); expected a checkpoint that "
-                "PrivateTrainer has finished: resume from an earlier one, or leave out "
-                "resume_from_checkpoint to repeat the run from its first step"
-            ) from error
-        lacking = {"optimizer.pt", "scheduler.pt"} - files.keys()
+        held = manifest_of(folder)
+        self._manifest = {name: held[name] for name in ("model", "frozen")}
+        lacking = {"optimizer.pt", "scheduler.pt"} - held["files"].keys()
         if lacking:  # Trainer would go on with new ones, and a repeated step be another release
             raise runs.CheckpointError(
                 f"{folder} has no {', '.join(sorted(lacking))} (save_only_model=True); expected "
                 "them, so that steps can be repeated: leave out resume_from_checkpoint to repeat "
                 "the run from its first step, with save_only_model=False"
-            )
-        if damaged:
-            raise runs.CheckpointError(
-                f"{folder} is damaged: {', '.join(damaged)}; expected the files that {MANIFEST} "
-                "tells of: resume from an earlier one"
             )
         if frozen != self._manifest["frozen"]:
             raise runs.LedgerMismatchError(
@@ -372,7 +371,7 @@ class Spending(Closing):
         self.check_loaded(folder, model, "make the trainer with that model, then resume again")
         if "estimates" in held and self._clipper is not None:
             self._clipper.move(held["estimates"])
-        return step
+        return int(held["step"])
 
     def _check_steps(self, start: int) -> None:
         assert self._ledger is not None

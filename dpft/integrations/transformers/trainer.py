@@ -44,7 +44,7 @@ from dpft.integrations.transformers.batches import (
     loader,
     survey,
 )
-from dpft.integrations.transformers.checkpoints import MANIFEST
+from dpft.integrations.transformers.checkpoints import MANIFEST, check_sound
 from dpft.integrations.transformers.losses import Loss, loss_of
 from dpft.integrations.transformers.spending import Spending
 from dpft.privacy import Clipper, LostRecordError, accounting, keys, make_clipper
@@ -170,8 +170,9 @@ class PrivacyMixin:
         """Train, or go on.
 
         Args:
-            resume_from_checkpoint: as of Trainer; True takes the newest whole checkpoint. Steps in
-                the ledger behind it are repeated as they were, and are no further releases.
+            resume_from_checkpoint: as of Trainer; True takes the newest whole checkpoint, and
+                warns of damaged ones. Steps in the ledger behind it are repeated as they were, and
+                are no further releases.
             trial: not for private training.
             ignore_keys_for_eval: as of Trainer.
 
@@ -187,6 +188,8 @@ class PrivacyMixin:
         checks.refuse([*found, *checks.changed(trainer.args, self.privacy.mechanism)])
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self.privacy.newest_checkpoint()
+        elif resume_from_checkpoint:
+            check_sound(Path(resume_from_checkpoint))
         self._checkpoint = resume_from_checkpoint or None
         if self._checkpoint is None and trainer.optimizer is self._made:
             trainer.optimizer = None  # its state is of the steps that are repeated
