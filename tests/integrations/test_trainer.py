@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from PIL import Image
 from torch import nn
 from transformers import (
     BertConfig,
@@ -846,6 +847,28 @@ def test_a_fingerprint_is_of_what_a_transform_gives():
     assert len({survey(x).fingerprint for x in (rows, other)}) == 2
 
 
+def test_images_are_known_again_by_their_pixels_and_what_lies_in_memory_is_refused(tmp_path):
+    """Else a run on them could never go on: each process has other addresses."""
+
+    def image(shade, mode="L"):
+        return Image.new(mode, (2, 2), shade)
+
+    def told(*images):
+        return survey([{"image": x, "labels": 0} for x in images]).fingerprint
+
+    assert told(image(1), image(2)) == told(image(1), image(2))
+    painted = image(0, "P")
+    painted.putpalette([9] * 768)
+    different = [image(1), image(2), image(1, "I"), image(0, "P"), painted]
+    assert len({told(x) for x in different}) == 5
+    assert told(" at 0x7f") == told(" at 0x7f")  # a text that says so
+    data = [{**Texts()[i], "more": object()} for i in range(24)]
+    trainer = trainer_of(tmp_path, data=data, remove_unused_columns=False)
+    with pytest.raises(DataError, match="records of type object cannot be recognised again"):
+        trainer.train()
+    assert trainer.privacy.steps_spent == 0
+
+
 class OwnLoss(PrivateTrainer):
     def compute_loss(self, *args, **kwargs):
         raise AssertionError
@@ -961,9 +984,15 @@ class Stream(torch.utils.data.IterableDataset):
         return iter(())
 
 
+class Counted(Stream):
+    def __len__(self):
+        return 24
+
+
 def test_other_versions_and_streams_are_refused(tmp_path, monkeypatch):
-    with pytest.raises(DataError, match="map-style"):
-        trainer_of(tmp_path, data=Stream(), max_steps=1)
+    for stream in (Stream(), Counted()):
+        with pytest.raises(DataError, match="map-style"):
+            trainer_of(tmp_path, data=stream, max_steps=1)
     monkeypatch.setattr("transformers.__version__", "6.0.0")
     with pytest.raises(NotInstalledError, match=r"6\.0\.0"):
         trainer_of(tmp_path)
