@@ -51,11 +51,13 @@ def main(
     from dpft.config.offline import stay_offline_if_unreachable
 
     stay_offline_if_unreachable()
-    from dpft.training.push import check_push, push
+    from dpft.training.push import check_push, left_over, push
 
     check_push(name)
     sizes = [(file, f"{size:,}") for file, size in plan.sizes().items()]
     print_table(("file", "bytes"), sizes, right=("bytes",))
+    if old := left_over(plan, name):
+        warn(f"removed from {name}, where they would be loaded with this model: {', '.join(old)}")
     echo(guarantee.statement)
     for note in guarantee.notes:
         warn(f"note: {note}")

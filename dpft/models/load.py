@@ -187,7 +187,7 @@ def load_model(
     labels = [*origin.labels]
     drawn = origin.drawn or settings.init == "scratch"
     if not own and not drawn and isinstance(origin, Files):
-        _refuse_virtual_tokens(origin)
+        _refuse_adapters(origin)
         labels += [x for x in ancestry(origin.file(ANCESTRY)) if x not in labels]
     torch.manual_seed(seed)
     empty = None if weights else without_weights(auto, config)
@@ -341,8 +341,17 @@ def virtual_tokens(config: Path | None) -> str | None:
     return kind if kind in ("PREFIX_TUNING", "PROMPT_TUNING", "P_TUNING") else None
 
 
-def _refuse_virtual_tokens(origin: Files) -> None:
-    """Refuse files whose model is the base of a prefix or prompt, which would be left behind."""
+def _refuse_adapters(origin: Files) -> None:
+    """Refuse files of a model and an adapter, of which one would be left behind, or both be used.
+
+    transformers puts an adapter that lies beside a model on its weights, without a word.
+    """
+    if origin.file(ADAPTER_CONFIG):
+        raise ModelError(
+            f"{origin.location} holds a model and {ADAPTER_CONFIG}, an adapter that would be put "
+            "on its weights unseen; expected one of them: give model.path the model alone, without "
+            "adapter_* beside it, or merge the two first"
+        )
     if virtual_tokens(origin.file(f"{ADAPTER}/{ADAPTER_CONFIG}")):
         raise ModelError(
             f"{origin.location} holds a base model as it was before prefix or prompt tuning, and "

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from PIL import Image
 from torch import nn
 from transformers import (
     BertConfig,
@@ -32,7 +33,10 @@ from transformers import (
     Trainer,
     TrainerCallback,
     TrainingArguments,
+    ViTConfig,
+    ViTForImageClassification,
 )
+from transformers.data.data_collator import default_data_collator
 
 from dpft import runs
 from dpft.config.errors import ConfigError, DataError, ModelError, NotInstalledError
@@ -300,7 +304,8 @@ def test_what_is_repeated_from_the_first_step_has_no_moments_of_the_steps_before
     assert trainer.privacy.steps_spent == 4
 
 
-SAVED = {"save_strategy": "steps", "save_steps": 2, "activation_checkpointing": True}
+EVERY_SECOND = {"save_strategy": "steps", "save_steps": 2}
+SAVED = {**EVERY_SECOND, "activation_checkpointing": True}
 
 
 @pytest.fixture(scope="module")
@@ -360,6 +365,54 @@ def test_each_line_of_the_ledger_tells_what_was_spent_with_it(unbroken):
     assert told[-1] == mechanism.epsilons()["rdp"]
 
 
+class Images(torch.utils.data.Dataset):
+    """Twenty-four images of four by four pixels, in two classes."""
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, i):
+        g = torch.Generator().manual_seed(i)
+        return {"pixel_values": torch.rand(3, 4, 4, generator=g), "labels": i % 2}
+
+
+def vit():
+    torch.manual_seed(1)
+    config = ViTConfig(**TINY, image_size=4, patch_size=2, num_attention_heads=2)
+    return ViTForImageClassification(config)
+
+
+IMAGES = {"data": Images(), "collator": default_data_collator, **EVERY_SECOND}
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_model_that_trainer_does_not_load_whole_is_refused(tmp_path, monkeypatch, earlier):
+    """It is saved under other names than it has. As on a GPU, where no digest would tell: the same
+    noise would go out on sums at other weights."""
+    monkeypatch.setattr("dpft.integrations.transformers.spending.release_digest", lambda *_: "same")
+    whole = trainer_of(tmp_path / "whole", vit(), **IMAGES)
+    whole.train()
+    killed = trainer_of(tmp_path / "run", vit(), **IMAGES, callbacks=[StopAt(5)])
+    with pytest.raises(KilledError):
+        killed.train()
+    folder = tmp_path / "run" / "checkpoint-4"
+    if earlier:  # as an earlier version wrote it
+        held = json.loads((folder / "dpft.json").read_text())
+        del held["sha256"], held["weights"]
+        (folder / "dpft.json").write_text(json.dumps(held))
+    trainer = trainer_of(tmp_path / "run", vit(), **IMAGES)
+    with pytest.raises(runs.CheckpointError, match=r"not load all of .*checkpoint-4.*\.from_pretr"):
+        trainer.train(resume_from_checkpoint=True)
+    if not earlier:
+        loaded = ViTForImageClassification.from_pretrained(folder)
+        trainer = trainer_of(tmp_path / "run", loaded, **IMAGES)
+        assert trainer.privacy.ancestry == ()
+        trainer.train(resume_from_checkpoint=True)
+        expected = weights(whole.model)
+        assert all(torch.equal(expected[n], p) for n, p in weights(trainer.model).items())
+        assert trainer.privacy.steps_spent == 6
+
+
 def test_thresholds_that_adapt_go_on_where_the_checkpoint_had_them(tmp_path):
     """Group by group, with counts that the planned noise pays for."""
     privacy = replace(PRIVACY, style="per_layer_adaptive", threshold=0.05)
@@ -390,10 +443,6 @@ def _without_last_lines(folder):
         (folder / file).write_text("".join(lines[:kept]))
 
 
-def _damage(folder):
-    (folder / "checkpoint-4" / "scheduler.pt").write_bytes(b"x")
-
-
 def _torn(folder):
     for step in (2, 4):
         (folder / f"checkpoint-{step}" / "dpft.json").unlink()
@@ -412,7 +461,6 @@ def _weights_alone(folder):
 WRONG = {
     "lost ledger": ({"change": lambda folder: (folder / "ledger.jsonl").unlink()}, "ledger"),
     "lost lines": ({"change": _without_last_lines}, "lost lines"),
-    "damaged": ({"change": _damage}, "scheduler.pt"),
     "other data": ({"data": Texts(changed=[3])}, "data"),
     "other rate": ({"learning_rate": 1e-3}, "learning_rate"),
     "other schedule": ({"lr_scheduler_type": "constant"}, "lr_scheduler_type"),
@@ -458,6 +506,36 @@ def test_steps_that_only_a_checkpoint_tells_of_are_not_taken_anew(broken, tmp_pa
     assert not trainer.privacy.ledger.exists()
 
 
+def _cut(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+DAMAGED = {
+    "dpft.json": _cut,
+    "model.safetensors": _cut,
+    "optimizer.pt": Path.unlink,
+    "scheduler.pt": lambda file: file.write_bytes(b"x"),
+    "trainer_state.json": _cut,
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(
+    unbroken, broken, tmp_path, caplog, name
+):
+    trainer = again(broken, tmp_path, lambda f: DAMAGED[name](f / "checkpoint-4" / name))
+    newest = tmp_path / "run" / "checkpoint-4"
+    with pytest.raises(runs.CheckpointError, match=rf"checkpoint-4 .*{re.escape(name)}"):
+        trainer.train(resume_from_checkpoint=str(newest))
+    assert trainer.privacy.newest_checkpoint() == str(newest.with_name("checkpoint-2"))
+    assert re.search(rf"Passed over: .*checkpoint-4 .*{re.escape(name)}", caplog.text)
+    if name == "dpft.json":  # which the ledger is compared with, too
+        trainer.train(resume_from_checkpoint=True)
+        expected = unbroken[1]
+        assert all(torch.equal(expected[n], p) for n, p in weights(trainer.model).items())
+        assert trainer.privacy.steps_spent == 6
+
+
 def test_a_checkpoint_without_its_manifest_is_passed_over(broken, tmp_path):
     trainer = again(broken, tmp_path, _torn)
     assert trainer.privacy.newest_checkpoint() is None
@@ -496,7 +574,7 @@ def test_a_threshold_with_another_digit_is_refused_where_no_step_has_a_digest(
     estimate = json.loads(manifest.read_text())["estimates"][0]
     manifest.write_text(manifest.read_text().replace(f"{estimate}", f"{estimate + 1}"))
     with pytest.raises(runs.CheckpointError, match="does not match its own checksum"):
-        resumed.train(resume_from_checkpoint=True)
+        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
 
 
 def test_training_a_trained_model_again_is_another_run(unbroken, tmp_path):
@@ -821,6 +899,28 @@ def test_a_fingerprint_is_of_what_a_transform_gives():
     assert len({survey(x).fingerprint for x in (rows, other)}) == 2
 
 
+def test_images_are_known_again_by_their_pixels_and_what_lies_in_memory_is_refused(tmp_path):
+    """Else a run on them could never go on: each process has other addresses."""
+
+    def image(shade, mode="L"):
+        return Image.new(mode, (2, 2), shade)
+
+    def told(*images):
+        return survey([{"image": x, "labels": 0} for x in images]).fingerprint
+
+    assert told(image(1), image(2)) == told(image(1), image(2))
+    painted = image(0, "P")
+    painted.putpalette([9] * 768)
+    different = [image(1), image(2), image(1, "I"), image(0, "P"), painted]
+    assert len({told(x) for x in different}) == 5
+    assert told(" at 0x7f") == told(" at 0x7f")  # a text that says so
+    data = [{**Texts()[i], "more": object()} for i in range(24)]
+    trainer = trainer_of(tmp_path, data=data, remove_unused_columns=False)
+    with pytest.raises(DataError, match="records of type object cannot be recognised again"):
+        trainer.train()
+    assert trainer.privacy.steps_spent == 0
+
+
 class OwnLoss(PrivateTrainer):
     def compute_loss(self, *args, **kwargs):
         raise AssertionError
@@ -936,9 +1036,15 @@ class Stream(torch.utils.data.IterableDataset):
         return iter(())
 
 
+class Counted(Stream):
+    def __len__(self):
+        return 24
+
+
 def test_other_versions_and_streams_are_refused(tmp_path, monkeypatch):
-    with pytest.raises(DataError, match="map-style"):
-        trainer_of(tmp_path, data=Stream(), max_steps=1)
+    for stream in (Stream(), Counted()):
+        with pytest.raises(DataError, match="map-style"):
+            trainer_of(tmp_path, data=stream, max_steps=1)
     monkeypatch.setattr("transformers.__version__", "6.0.0")
     with pytest.raises(NotInstalledError, match=r"6\.0\.0"):
         trainer_of(tmp_path)

@@ -1,12 +1,14 @@
 """Whole runs with adapters: continued bit for bit, decoded again, recorded."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
+import dpft.models
 from dpft.cli.decode import main as decode_again
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, ModelError
@@ -209,6 +211,14 @@ def test_a_lineage_that_cannot_be_read_is_not_an_empty_one(tmp_path, content):
     assert ancestral_caveats(ancestry(file))
     file.write_text('{"labels": []}')
     assert ancestry(file) == ancestry(tmp_path / "none.json") == ancestry(None) == ()
+
+
+def test_a_model_with_an_adapter_beside_it_is_refused(tmp_path):
+    """As where an upload left both: transformers would put the adapter on the weights."""
+    shutil.copytree(Path(dpft.models.__file__).parent / "tiny", tmp_path / "both")
+    (tmp_path / "both" / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(ModelError, match=r"both holds a model and adapter_config\.json"):
+        load_model(Model("custom", str(tmp_path / "both")), Needs("causal"), seed=0)
 
 
 def test_ancestry_and_a_prefix_are_found_on_the_hub_too(tmp_path, monkeypatch):

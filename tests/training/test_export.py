@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 from peft import AutoPeftModelForCausalLM
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForCausalLM, AutoTokenizer
@@ -266,14 +267,25 @@ class Hub:
 
     def __init__(self):
         self.took = None
+        self.holds = {}
+
+    def list_repo_files(self, name):
+        if name not in self.holds:
+            raise RepositoryNotFoundError.__new__(RepositoryNotFoundError)  # made of a reply
+        return sorted(self.holds[name])
 
     def create_repo(self, name, *, private, exist_ok):
         self.private = private
         return SimpleNamespace(repo_id=name, url=f"https://hub/{name}")
 
-    def upload_folder(self, *, repo_id, folder_path, allow_patterns, commit_message):
+    def upload_folder(
+        self, *, repo_id, folder_path, allow_patterns, delete_patterns, commit_message
+    ):
         self.took = {p.name for p in Path(folder_path).rglob("*")}
         assert self.took == set(allow_patterns)
+        held = self.holds.get(repo_id, set())
+        removed = filter_repo_objects(held, allow_patterns=delete_patterns)
+        self.holds[repo_id] = self.took | held - {*removed}
 
 
 def test_push_uploads_what_it_showed_and_nothing_private(made, monkeypatch):
@@ -303,6 +315,23 @@ def test_push_uploads_what_it_showed_and_nothing_private(made, monkeypatch):
     }  # fmt: skip
     assert all(name in done.output for name in hub.took)
     assert not any(secret in done.output for secret in SECRETS)
+
+
+def test_a_push_leaves_nothing_of_the_model_that_was_there_before(made, monkeypatch):
+    """An adapter beside the weights would be put on them by whoever loads the repository."""
+    hub = Hub()
+    hub.holds["ann/tiny"] = {".gitattributes", "picture.png", "onnx/notes.txt", "model.gguf"}
+    monkeypatch.setattr(pushing, "HfApi", lambda: hub)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr("dpft.config.offline.stay_offline_if_unreachable", lambda: None)
+    first = invoke("push", made, "ann/tiny", "--base", "ann/base", "--yes")
+    assert "removed from ann/tiny" in " ".join(first.output.split())
+    assert {"adapter_config.json", "adapter_model.safetensors"} < hub.holds["ann/tiny"]
+    done = invoke("push", made, "ann/tiny", "--merge", "--yes")
+    said = " ".join(done.output.split())
+    assert "with this model: adapter_config.json, adapter_model.safetensors" in said
+    assert hub.holds["ann/tiny"] == {".gitattributes", "picture.png", "onnx/notes.txt", *hub.took}
+    assert "removed from" not in invoke("push", made, "ann/new", "--merge", "--yes").output
 
 
 def test_an_answer_is_written_for_its_owner_alone(made, tmp_path):

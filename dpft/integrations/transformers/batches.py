@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from dpft.config.errors import DataError, ModelError
 from dpft.integrations.transformers.losses import Loss, check_loss
@@ -28,6 +29,7 @@ from dpft.tasks.units import Records
 Collator = Callable[[list[Any]], Mapping[str, Any]]
 
 _LOGGER = logging.getLogger(__name__)
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _CHECKED = 64  # records of a set, spread over it
 
 
@@ -184,7 +186,9 @@ def check_dataset(dataset: Any) -> None:
     """
     if dataset is None:
         raise DataError("there is no train_dataset; expected one")
-    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+    # A stream may tell its length, and inherits an access by number that only raises.
+    stream = isinstance(dataset, IterableDataset)
+    if stream or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError(
             f"train_dataset is a {type(dataset).__name__}, which has no length or no records by "
             "number; expected a map-style data set: each record is drawn by itself"
@@ -305,6 +309,9 @@ def survey(dataset: Any, sought: Sequence[Any] = ()) -> Survey:
     Args:
         dataset: with the columns that the model takes.
         sought: other data sets; of each a few records are looked for.
+
+    Raises:
+        DataError: if a record is told by its place in memory alone.
     """
     digest, lengths = hashlib.sha256(), array("q")
     absent = [set(_few(other)) for other in sought if len(other)]
@@ -352,6 +359,17 @@ def _add(digest: Any, value: Any) -> None:
     elif isinstance(value, Tensor | np.ndarray):
         array = np.ascontiguousarray(value)
         digest.update(f"{array.dtype} {array.shape};".encode() + array.tobytes())
+    elif hasattr(value, "__array_interface__") and not isinstance(value, np.generic):
+        # An image of PIL, whose colours may lie in a palette beside it.
+        _add(digest, np.asarray(value))
+        _add(digest, getattr(value, "getpalette", lambda: None)())
     else:
-        spelled = repr(value).encode()
+        text = repr(value)
+        if not isinstance(value, str | bytes) and _ADDRESS.search(text):
+            raise DataError(
+                f"records of type {type(value).__name__} cannot be recognised again, since they "
+                "are told by where they lie in memory, so that no run on them could go on; "
+                "expected tensors, numbers or text: convert them in the data set"
+            )
+        spelled = text.encode()
         digest.update(f"{len(spelled)};".encode() + spelled)

@@ -7,8 +7,8 @@ whole, and what it was trained from.
 
 from __future__ import annotations
 
-import hashlib
 import json
+import logging
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,10 +17,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from dpft import runs
 from dpft.integrations.transformers.arguments import PrivacyArguments
+from dpft.integrations.transformers.checkpoints import (
+    MANIFEST,
+    check_sound,
+    digest,
+    digests,
+    manifest_of,
+    unread,
+)
 from dpft.privacy import Clipper, Mechanism
 from dpft.privacy.guarantee import Guarantee, guarantee
 from dpft.privacy.noise import NOISE_VERSION, GaussianNoise, Released
@@ -28,7 +34,7 @@ from dpft.report.guarantee import as_markdown, mechanism_rows
 from dpft.runs.atomic import owners_folder, sha256_file, write_atomic
 from dpft.runs.closing import Closing
 from dpft.runs.directory import PRIVATE_README
-from dpft.runs.identity import differences, opened, sealed
+from dpft.runs.identity import differences, sealed
 from dpft.runs.lineage import ancestral_caveats, labelled, trained_on
 from dpft.runs.lock import DirectoryLock
 from dpft.runs.noise_key import key_from_seed, stored_key
@@ -36,9 +42,10 @@ from dpft.training.devices import rounds_like
 from dpft.training.session import release_digest
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
-MANIFEST = "dpft.json"
+_LOGGER = logging.getLogger(__name__)
+
 UNIT = "one row of the training set, as the trainer has prepared it"
 _ANOTHER_FOLDER = (
     "begin anew with another output_dir (what this ledger spent still counts if anything of that "
@@ -160,11 +167,15 @@ class Spending(Closing):
     # --- a run ------------------------------------------------------------------------------------
 
     def newest_checkpoint(self) -> str | None:
-        """The newest whole checkpoint of Trainer in the folder."""
+        """The newest whole checkpoint of Trainer in the folder; damaged ones are warned of."""
         found = (re.fullmatch(r"checkpoint-(\d+)", path.name) for path in self.folder.glob("*-*"))
         for step in sorted((int(match[1]) for match in found if match), reverse=True):
             path = self.folder / f"checkpoint-{step}"
-            if (path / MANIFEST).is_file():
+            try:
+                check_sound(path)
+            except runs.CheckpointError as error:
+                _LOGGER.warning("Passed over: %s", error)
+            else:
                 return str(path)
         return None
 
@@ -182,7 +193,7 @@ class Spending(Closing):
         Args:
             clipper: attached to the model; its thresholds become those of the checkpoint.
             model: with the checkpoint's weights, if there is one.
-            checkpoint: that Trainer goes on from; None: step 0.
+            checkpoint: that Trainer goes on from, of which `check_sound` was asked; None: step 0.
             data: fingerprint of the records.
             settings: what else the weights of a step follow from.
 
@@ -266,6 +277,7 @@ class Spending(Closing):
             **self._manifest,
             **labelled(self.descent()),
             "step": step,
+            "weights": self._weights(self._clipper.parameters),
             "files": {
                 path.relative_to(checkpoint).as_posix(): sha256_file(path)
                 for path in sorted(checkpoint.rglob("*"))
@@ -279,6 +291,31 @@ class Spending(Closing):
             checkpoint / MANIFEST, json.dumps(sealed(held), indent=1, sort_keys=True) + "\n"
         )
 
+    def check_loaded(self, checkpoint: Path, model: nn.Module, then: str) -> None:
+        """Refuse a model that lacks weights of the checkpoint that Trainer has loaded.
+
+        Args:
+            checkpoint: finished by `seal`.
+            model: that Trainer has loaded it into.
+            then: what to do behind loading it otherwise.
+
+        Raises:
+            CheckpointError: if a trained weight is another one.
+        """
+        assert self._clipper is not None
+        names = self._clipper.parameters.keys()
+        trained = {name: p for name, p in model.named_parameters() if name in names}
+        held = manifest_of(checkpoint).get("weights")
+        # Of a checkpoint of an earlier version only names can tell.
+        lacks = held != self._weights(trained) if held else unread(checkpoint, model, trained)
+        if lacks:
+            raise runs.CheckpointError(
+                f"Trainer did not load all of {checkpoint}, since a {type(model).__name__} has "
+                "other names for its weights than are saved; expected the weights of that step: "
+                f"load them by {type(model).__name__}.from_pretrained({str(checkpoint)!r}) and "
+                f"{then}"
+            )
+
     def close(self) -> None:
         """Let go of the folder; what was spent can still be asked for."""
         for held in (self._ledger, self._metrics):
@@ -289,6 +326,9 @@ class Spending(Closing):
         self._ledger = self._metrics = self._lock = None
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _weights(self, trained: Mapping[str, Tensor]) -> str:
+        return runs.keyed_fingerprint(self.key, f"weights:{digest(trained.items())}")
 
     def _check_cost(self, spent: Mapping[str, Any]) -> None:
         """That what is on file costs what this mechanism does, whatever its groups are."""
@@ -314,38 +354,24 @@ class Spending(Closing):
             self._manifest = {"model": whole, "frozen": frozen}
             return 0
         folder = Path(checkpoint)
-        try:
-            text = (folder / MANIFEST).read_text(encoding="utf-8")
-            held = opened(json.loads(text), required=False)
-            step, files = int(held["step"]), dict(held["files"])
-            damaged = [name for name, sha in files.items() if sha256_file(folder / name) != sha]
-            self._manifest = {name: held[name] for name in ("model", "frozen")}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise runs.CheckpointError(
-                f"{folder} has no sound {MANIFEST} ({error!r}); expected a checkpoint that "
-                "PrivateTrainer has finished: resume from an earlier one, or leave out "
-                "resume_from_checkpoint to repeat the run from its first step"
-            ) from error
-        lacking = {"optimizer.pt", "scheduler.pt"} - files.keys()
+        held = manifest_of(folder)
+        self._manifest = {name: held[name] for name in ("model", "frozen")}
+        lacking = {"optimizer.pt", "scheduler.pt"} - held["files"].keys()
         if lacking:  # Trainer would go on with new ones, and a repeated step be another release
             raise runs.CheckpointError(
                 f"{folder} has no {', '.join(sorted(lacking))} (save_only_model=True); expected "
                 "them, so that steps can be repeated: leave out resume_from_checkpoint to repeat "
                 "the run from its first step, with save_only_model=False"
             )
-        if damaged:
-            raise runs.CheckpointError(
-                f"{folder} is damaged: {', '.join(damaged)}; expected the files that {MANIFEST} "
-                "tells of: resume from an earlier one"
-            )
         if frozen != self._manifest["frozen"]:
             raise runs.LedgerMismatchError(
                 f"the frozen parameters are not those that {folder} was trained with; "
                 f"expected the same model: load it again, or {runs.START_OVER}"
             )
+        self.check_loaded(folder, model, "make the trainer with that model, then resume again")
         if "estimates" in held and self._clipper is not None:
             self._clipper.move(held["estimates"])
-        return step
+        return int(held["step"])
 
     def _check_steps(self, start: int) -> None:
         assert self._ledger is not None
@@ -362,20 +388,6 @@ class Spending(Closing):
                 f"new):\n  {listed}\nExpected the same: sums that are rounded otherwise under the "
                 f"same noise would be further releases. Undo the change, or {runs.START_OVER}"
             )
-
-
-def digests(model: nn.Module) -> tuple[str, str]:
-    """SHA-256 of all tensors of a model, and of those that are not trained, as hex."""
-    whole, frozen = hashlib.sha256(), hashlib.sha256()
-    trained = {name for name, p in model.named_parameters() if p.requires_grad}
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        array = tensor.detach().cpu().contiguous()
-        content = array.flatten().view(torch.uint8).numpy().data
-        head = f"{name} {array.dtype} {tuple(array.shape)};".encode()
-        for digest in (whole, *(() if name in trained else (frozen,))):
-            digest.update(head)
-            digest.update(content)
-    return whole.hexdigest(), frozen.hexdigest()
 
 
 @contextmanager

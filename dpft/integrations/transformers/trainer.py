@@ -44,6 +44,7 @@ from dpft.integrations.transformers.batches import (
     loader,
     survey,
 )
+from dpft.integrations.transformers.checkpoints import MANIFEST, check_sound
 from dpft.integrations.transformers.losses import Loss, loss_of
 from dpft.integrations.transformers.spending import Spending
 from dpft.privacy import Clipper, LostRecordError, accounting, keys, make_clipper
@@ -169,13 +170,15 @@ class PrivacyMixin:
         """Train, or go on.
 
         Args:
-            resume_from_checkpoint: as of Trainer; True takes the newest whole checkpoint. Steps in
-                the ledger behind it are repeated as they were, and are no further releases.
+            resume_from_checkpoint: as of Trainer; True takes the newest whole checkpoint, and
+                warns of damaged ones. Steps in the ledger behind it are repeated as they were, and
+                are no further releases.
             trial: not for private training.
             ignore_keys_for_eval: as of Trainer.
 
         Raises:
-            RunError: if ``output_dir`` holds another run, or is in use.
+            RunError: if ``output_dir`` holds another run, or is in use; if Trainer did not load all
+                of a checkpoint, the best one at the end among them.
             ModelError, DataError, UnsupportedLayerError: if records cannot be kept apart.
         """
         if trial is not None:
@@ -185,6 +188,8 @@ class PrivacyMixin:
         checks.refuse([*found, *checks.changed(trainer.args, self.privacy.mechanism)])
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self.privacy.newest_checkpoint()
+        elif resume_from_checkpoint:
+            check_sound(Path(resume_from_checkpoint))
         self._checkpoint = resume_from_checkpoint or None
         if self._checkpoint is None and trainer.optimizer is self._made:
             trainer.optimizer = None  # its state is of the steps that are repeated
@@ -193,6 +198,7 @@ class PrivacyMixin:
         base: Any = super()
         try:
             output = base.train(self._checkpoint, ignore_keys_for_eval=ignore_keys_for_eval)
+            self._check_best()
         finally:
             self._training = False
             if makes_one:
@@ -408,6 +414,16 @@ class PrivacyMixin:
             if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
                 yield dataset
 
+    def _check_best(self) -> None:
+        """That the best checkpoint, which Trainer has loaded at the end, is there whole."""
+        trainer: Any = self
+        best = trainer.state.best_model_checkpoint
+        asked = trainer.args.load_best_model_at_end and best is not None
+        if asked and self._clipper is not None and (Path(best) / MANIFEST).is_file():
+            self.privacy.check_loaded(
+                Path(best), trainer.model, "use that model: trainer.model has weights of two steps"
+            )
+
     def _summed(self, model: nn.Module, step: int, records: Sequence[Any]) -> StepStatistics:
         """The sum of the clipped gradients, in ``.grad``."""
         assert self._clipper is not None
@@ -491,7 +507,12 @@ def _ancestry(model: Any, folder: Path) -> Sequence[str]:
         )
     except (OSError, ValueError):  # a name of one's own, which neither a folder nor the hub has
         found = None
-    return lineage.ancestry(Path(found) if found else None)
+    file = Path(found) if found else None
+    labels = lineage.ancestry(file)
+    if file and file.parent.name.startswith("checkpoint-"):
+        # Of this very run, which goes on from it: the run's own label is the last.
+        return labels[:-1] if file.absolute().parent.parent == folder.absolute() else labels
+    return labels
 
 
 def _mark(model: Any, spending: Spending) -> None:
