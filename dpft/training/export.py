@@ -36,6 +36,7 @@ _CONFIG = "adapter_config.json"
 _UNFRAMED = ("chat", "language_modeling", "personachat")
 # In a folder that a process is writing, or was when it was killed.
 _UNFINISHED = ".unfinished"
+_TEMPLATES = "additional_chat_templates"  # the one folder that a tokenizer has below a model's
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ def plan_export(
     files = {
         name.removeprefix(MODEL): path / name
         for name in listed
-        if name.startswith(MODEL) and "/" not in name.removeprefix(MODEL)
+        if name.startswith(MODEL)
+        and name.removeprefix(MODEL).rpartition("/")[0] in ("", _TEMPLATES)
     }
     shape, written = ModelFacts(licence=licence, asked=asked(trained)), {}
     if adapter:
@@ -138,9 +140,11 @@ def export(plan: ExportPlan, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         mark.touch()
-        for left in [path for path in folder.iterdir() if path.is_file() and path != mark]:
-            left.unlink()
+        for left in [*folder.iterdir(), *(folder / _TEMPLATES).glob("*.jinja")]:
+            if left.is_file() and left != mark:
+                left.unlink()
         for name, source in plan.files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source, folder / name)
         for name, text in plan.written.items():
             (folder / name).write_text(text, encoding="utf-8")

@@ -33,6 +33,7 @@ from dpft.tasks.objectives.image import ImageClassifier
 from dpft.tasks.objectives.images import LabelledImage
 from dpft.tasks.own_texts import LanguageModeling, TextClassification, TextToText
 from dpft.tasks.table_files import read_table
+from dpft.training import export as exporting
 from dpft.training import push as pushing
 from dpft.training.export import asked, plan_export, preprocessor
 from dpft.training.run import run_experiment
@@ -239,6 +240,27 @@ def test_an_export_that_was_broken_off_is_begun_anew(made, tmp_path, monkeypatch
     left, right = ({p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in "xy")
     assert left == right
     assert "exists; give an empty" in invoke(*adapter).output
+
+
+def test_further_chat_templates_are_exported_and_not_left_of_another_run(
+    made, tmp_path, monkeypatch
+):
+    template = "additional_chat_templates/tool_use.jinja"
+    run = tmp_path / "run"
+    shutil.copytree(made, run)
+    (run / "model" / template).parent.mkdir()
+    (run / "model" / template).write_text("{{ messages }}")
+    plain = exporting.plan_export(loaded_run(run), merge=True)
+    listed = [*exporting._listed(run), f"model/{template}"]
+    monkeypatch.setattr(exporting, "_listed", lambda path: listed)
+    plan = exporting.plan_export(loaded_run(run), merge=True)
+    assert plan.sizes().keys() == {*plain.sizes(), template}
+    folder = tmp_path / "out"
+    exporting.export(plan, folder)
+    assert (folder / template).read_text() == "{{ messages }}"
+    (folder / exporting._UNFINISHED).touch()  # it was broken off
+    exporting.export(plain, folder)
+    assert not (folder / template).exists()
 
 
 def test_gguf_is_by_llama_cpps_converter_or_says_what_to_type(made, tmp_path, monkeypatch):
