@@ -15,7 +15,7 @@ KINDS = {
 
 def main(arguments: Settings = None) -> None:
     """Train with canaries, and ask what they prove: dpft audit bound task=e2e eps=3"""
-    if not arguments or arguments[0] in ("--help", "-h"):
+    if not arguments or {"--help", "-h"}.intersection(arguments):
         echo("Usage: dpft audit KIND [SETTINGS as for dpft train]\n")
         for kind, what in KINDS.items():
             echo(f"  {kind:8} {what}")

@@ -79,10 +79,15 @@ def main(
 
 def _review(found: Found, options: Options) -> str:
     """The page of one run for those who decide on its release."""
-    if found.several or options.private or options.samples is not None:
+    if found.several:
         raise ConfigError(
-            "dpft report --review is about one run, and has no figures of private/ and no samples: "
-            "type dpft report RUN --review"
+            f"dpft report --review is about one run, got {len(found.targets)}: type dpft report "
+            f"{found.targets[0].path} --review"
+        )
+    if options.private or options.samples is not None:
+        raise ConfigError(
+            "dpft report --review is about one run, without figures of private/ and samples: leave "
+            "out --private and --samples"
         )
     run = gather(found.targets[0], options, 0)
     if run.record is None:

@@ -62,7 +62,7 @@ def read(
     partial: Annotated[bool, typer.Option("--partial", help="Though ratings are missing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Mean ratings with 95% intervals: dpft study read FILLED.csv --key FOLDER/key.json"""
+    """Ratings with intervals: dpft study read A.csv --key key.json"""
     from dpft.reproduce.study import read_key, read_ratings, summarise
 
     key = read_key(key_file)
