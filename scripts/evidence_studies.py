@@ -144,7 +144,7 @@ STUDIES = (
             "0.8m": rung("0.8m"),
             # What the trial preferred does worse on test: the smaller model's rate decides nothing.
             "0.8m at 1e-3": f"{rung('0.8m')} optim.lr=1e-3",
-        }, rates=("optim.lr=1e-3", "optim.lr=4e-3"), further={
+        }, rates=("optim.lr=4e-3", "optim.lr=1e-3"), further={
             "smollm2": ("optim.lr=2.5e-4",), "smollm2 lora16": ("optim.lr=1.6e-2",),
             "3m": ("optim.lr=2.5e-4",), "0.8m": ("optim.lr=2.5e-4",),
         }, pilot="optim.epochs=0.5 task.limit_eval=100",

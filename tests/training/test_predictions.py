@@ -177,6 +177,8 @@ def test_a_file_that_does_not_say_is_not_counted(tmp_path):
 class Answering:
     """A task whose objective answers from a list."""
 
+    unconditional = False
+
     def __init__(self, answers):
         self.answers = answers
 
