@@ -43,7 +43,7 @@ def main(
     stay_offline_if_unreachable()  # what needs neither the hub nor torch is checked
     from dpft.parallel.cohort import together
     from dpft.parallel.layouts import joined
-    from dpft.training.held_out import check_scored
+    from dpft.training.held_out import check_scored, must_be_apart
     from dpft.training.predictions import predict, spelled, write_predictions
     from dpft.training.progress import Progress
 
@@ -57,7 +57,7 @@ def main(
                 directory = stack.enter_context(opened)
             task, loaded = trained.task, trained.loaded
             instances = task.instances(settings.split)
-            if run.clip.private:
+            if must_be_apart(run, task):
                 check_scored(task, settings.split, [one.record for one in instances])
         progress = stack.enter_context(Progress(quiet=cohort.rank > 0))
         predictions = predict(task, loaded, instances, settings, run.seed, progress, cohort=cohort)

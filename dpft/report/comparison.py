@@ -128,8 +128,14 @@ def as_markdown(rows: Sequence[Row]) -> str:
 def _footnote(name: str, entry: tuple[Path, Mapping[str, Any]]) -> str:
     _, record = entry
     guarantee = Guarantee.of_record(record)
-    parts = [*record.get("labels", []), guarantee.statement, *guarantee.notes, *cautions_of(record)]
+    notes = (note.removesuffix(".") for note in _notes(record, guarantee))
+    parts = [*record.get("labels", []), guarantee.statement, *notes]
     return f"\n`{name}`: {'; '.join(parts)}."
+
+
+def _notes(record: Mapping[str, Any], guarantee: Guarantee) -> list[str]:
+    seen = [SEEN] if may_be_seen(record) else []
+    return [*guarantee.notes, *seen, *cautions_of(record)]
 
 
 def _cell(r: Row, column: str) -> str:
@@ -201,6 +207,5 @@ def print_remarks(path: Path, record: Mapping[str, Any]) -> None:
     guarantee = Guarantee.of_record(record)
     console.print(Text.assemble((str(path), "bold"), f"  ({labels})" if labels else ""))
     console.print(f"  {guarantee.statement}", highlight=False, markup=False)
-    seen = [SEEN] if may_be_seen(record) else []
-    for note in (*guarantee.notes, *seen, *cautions_of(record)):
+    for note in _notes(record, guarantee):
         console.print(f"  note: {note}", highlight=False, markup=False, style="yellow")

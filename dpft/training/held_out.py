@@ -14,6 +14,7 @@ import torch
 
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.evaluate import Evaluate
+from dpft.config.schema import Run
 from dpft.parallel.cohort import TrainingCohort
 from dpft.privacy import microbatches
 from dpft.privacy.clipping.trials import random_state_kept
@@ -64,6 +65,14 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
         _check_split_repeated(task, settings.split, records)
     count = min(len(records), settings.max_records or len(records))
     return [records[place * len(records) // count] for place in range(count)]
+
+
+def must_be_apart(run: Run, task: Task) -> bool:
+    """Whether scores must not be of the training records: where these have a guarantee.
+
+    Synthetic records cost no budget, but what they stand for may have cost one.
+    """
+    return run.clip.private or task.synthetic is not None
 
 
 def check_scored(task: Task, split: str, records: Sequence[Record]) -> None:

@@ -31,7 +31,7 @@ from dpft.tasks.views import Joined
 from dpft.training import own_parts
 from dpft.training.assembly import TrainingParts, assemble, fixed_shapes
 from dpft.training.devices import all_round_like, device_of
-from dpft.training.held_out import HeldOut, check_scored, held_out_records
+from dpft.training.held_out import HeldOut, check_scored, held_out_records, must_be_apart
 from dpft.training.progress import Progress
 
 if TYPE_CHECKING:
@@ -132,8 +132,7 @@ def prepare(
     # What is missing at the end is reported at the beginning; and files may change meanwhile.
     instances = list(task.instances(run.decode.split))
     asked = held_out_records(run.evaluate, task)
-    # Synthetic records cost no budget, but what they stand for may have cost one.
-    if run.clip.private or task.synthetic is not None:
+    if must_be_apart(run, task):
         check_scored(task, run.decode.split, [one.record for one in instances])
     audit: Stage | None = None
     if run.audit.active:

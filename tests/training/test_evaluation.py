@@ -386,9 +386,13 @@ def test_no_verb_scores_or_describes_the_training_records_saved_again(tmp_path):
     with pytest.raises(ConfigError, match="most records of the dev split are trained on"):
         real_texts(task, "dev", "test")
     assert len(real_texts(task, None, "test")[0]) == 8
-    made = [f"task.synthetic={tmp_path}/test.jsonl", "clip=none", "decode.split=dev", "name=made"]
+    (tmp_path / "made.jsonl").write_text('{"source": "x", "target": "written"}\n' * 12)
+    made = [f"task.synthetic={tmp_path}/made.jsonl", "clip=none", "decode.split=dev", "name=made"]
     with pytest.raises(ConfigError, match="most records of the dev split are trained on"):
         run_experiment(settings(tmp_path, *words, *made))
+    outcome = run_experiment(settings(tmp_path, *words, *made[:2], "name=tested"))
+    result = CliRunner().invoke(app, ["decode", str(outcome.path), "decode.split=dev"])
+    assert "most records of the dev split are trained on" in " ".join(result.output.split())
 
 
 def test_few_records_of_a_file_are_spread_over_all_of_it(tmp_path):
