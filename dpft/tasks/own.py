@@ -186,8 +186,13 @@ class OwnData(Task):
         if self.synthetic is not None:
             # What they stand for, of which the model that wrote them may have seen all.
             with suppress(ConfigError, DataError):  # or it is not at hand
-                trained.append(replace(self, synthetic=None)._reading("train").contents)
+                trained.append(self._stands_for._reading("train").contents)
         return float(np.isin(contents_of(records), np.concatenate(trained)).mean())
+
+    @cached_property
+    def _stands_for(self) -> OwnData:
+        """The task on the real records, which are read once however often they are asked of."""
+        return replace(self, synthetic=None)
 
     @property
     def published(self) -> bool:
@@ -311,7 +316,7 @@ class OwnData(Task):
 
     def __getstate__(self) -> dict[str, Any]:
         """What a process needs that encodes some records: not what was found in all of them."""
-        left = ("_kept", "_readings", "_files")
+        left = ("_kept", "_readings", "_files", "_stands_for")
         return {name: value for name, value in self.__dict__.items() if name not in left}
 
     def _reading(self, split: str) -> Reading:
