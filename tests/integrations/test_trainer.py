@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -707,6 +708,28 @@ def test_a_forward_that_changed_is_noticed_though_no_step_has_a_digest(
     with pytest.raises(runs.LedgerMismatchError, match="forward"):
         trainer.train(resume_from_checkpoint=True)
     assert trainer.privacy.steps_spent == 6
+
+
+def _shorter(rows, longest):
+    return collate([{**row, "input_ids": row["input_ids"][:longest]} for row in rows])
+
+
+def test_a_collator_with_other_settings_is_noticed_though_no_step_has_a_digest(
+    tmp_path, monkeypatch
+):
+    """A class and a `functools.partial` go by one name, whatever they are made with."""
+    monkeypatch.setattr("dpft.integrations.transformers.spending.release_digest", lambda *_: "same")
+    long, short = (partial(_shorter, longest=longest) for longest in (5, 4))
+    with pytest.raises(KilledError):
+        trainer_of(tmp_path, collator=long, callbacks=[StopAt(3)], **SAVED).train()
+    trainer = trainer_of(tmp_path, collator=short, **SAVED)
+    with pytest.raises(runs.LedgerMismatchError, match="collated"):
+        trainer.train(resume_from_checkpoint=True)
+    # As by a version that noted the class alone: such a run goes on.
+    ledger = trainer.privacy.ledger
+    ledger.write_text(re.sub(r'"collated":"[^"]+",', "", ledger.read_text()))
+    trainer_of(tmp_path, collator=long, **SAVED).train(resume_from_checkpoint=True)
+    assert '"collated"' not in ledger.read_text()
 
 
 def test_masks_come_from_the_key_and_what_is_saved_tells_nothing_of_it(tmp_path, monkeypatch):

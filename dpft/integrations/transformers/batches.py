@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from dpft.config.errors import DataError, ModelError
+from dpft.integrations.transformers import checkpoints
 from dpft.integrations.transformers.losses import Loss, check_loss
 from dpft.privacy import Clipper
 from dpft.privacy.sampling import Sampler as Poisson
@@ -204,7 +205,7 @@ def check_records(
     *,
     size: int,
     known_loss: bool,
-) -> None:
+) -> str:
     """Refuse records, collators and models that couple records or are not the same twice.
 
     Args:
@@ -215,6 +216,10 @@ def check_records(
         clipper: attached to the model.
         size: records of a microbatch.
         known_loss: whether the loss is to be what the model says of a record alone.
+
+    Returns:
+        SHA-256 of the records that were looked at, as they are collated, as hex: a collator with
+        other settings is another one, whatever its name is.
 
     Raises:
         DataError: if reading or collating is random, or mixes records.
@@ -264,6 +269,7 @@ def check_records(
             "row (set layerdrop in its config to 0, and dropout where rows share what is dropped), "
             "and a loss that averages over a record's own tokens"
         ) from error
+    return checkpoints.digest(batches[0].tensors.items())
 
 
 def _never_ends(batch: Batch, model: Any) -> bool:

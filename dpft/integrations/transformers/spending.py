@@ -186,6 +186,7 @@ class Spending(Closing):
         *,
         checkpoint: str | None,
         data: str,
+        collated: str,
         settings: Mapping[str, Any],
     ) -> int:
         """Take the folder, the key and the ledger; from now on steps may be spent.
@@ -195,6 +196,7 @@ class Spending(Closing):
             model: with the checkpoint's weights, if there is one.
             checkpoint: that Trainer goes on from, of which `check_sound` was asked; None: step 0.
             data: fingerprint of the records.
+            collated: fingerprint of some of them as the collator puts them together.
             settings: what else the weights of a step follow from.
 
         Returns:
@@ -237,6 +239,8 @@ class Spending(Closing):
                 "settings": dict(settings),
                 "compute": rounds_like(next(model.parameters()).device),
             }
+            if not self.ledger.exists() or "collated" in runs.read_ledger(self.ledger).header:
+                header["collated"] = runs.keyed_fingerprint(self.key, f"collated:{collated}")
             self._ledger = runs.Ledger(self.ledger, header)
             self._check_steps(start)
             self._metrics = runs.MetricsLog(private / "metrics.jsonl", start)

@@ -253,7 +253,7 @@ class PrivacyMixin:
         )
         forget(self._clipper)  # gradients of a step that broke off in this process
         model.train()
-        check_records(
+        collated = check_records(
             plain.dataset,
             found.lengths,
             self._objective,
@@ -268,6 +268,7 @@ class PrivacyMixin:
             model,
             checkpoint=self._checkpoint,
             data=found.fingerprint,
+            collated=collated,
             settings={
                 **{name: _plain(getattr(args, name)) for name in _DECISIVE},
                 "optimizer": self._given,
