@@ -96,13 +96,17 @@ class States:
         """
         history = self._journal.read()
         points = self._chosen(history) if self._points is None else self._points
-        by_run: dict[str | None, list[Event]] = {}
-        for event in latest_attempt(history):
-            by_run.setdefault(event.digest, []).append(event)
+        ever, lately = _by_run(history), _by_run(latest_attempt(history))
         names = labels(point.overrides for point in points)
-        return [
-            self._row(point, name, by_run.get(point.digest, []))
+        rows = [
+            self._row(point, name, lately.get(point.digest, []))
             for point, name in zip(points, names, strict=True)
+        ]
+        # What is done took its time, whichever start of the sweep that was in.
+        events = [(ever if row.state == DONE else lately).get(row.point.digest, []) for row in rows]
+        return [
+            replace(row, seconds=_seconds(row.state, happened))
+            for row, happened in zip(rows, events, strict=True)
         ]
 
     def former(self) -> list[PointState]:
@@ -150,7 +154,7 @@ class States:
         if last.event in events.FAILURES or row.state == SKIPPED:
             diverged = row.state == FAILED and last.event == events.DIVERGED
             row = replace(row, error=row.error or last.error, diverged=diverged)
-        return replace(row, seconds=_seconds(row.state, happened))
+        return row
 
     def _finished(self, row: PointState) -> PointState:
         try:
@@ -167,6 +171,13 @@ class States:
         except DpftError as error:
             return replace(row, error=str(error))
         return replace(row, metric=metric, score=value)
+
+
+def _by_run(history: Sequence[Event]) -> dict[str | None, list[Event]]:
+    by_run: dict[str | None, list[Event]] = {}
+    for event in history:
+        by_run.setdefault(event.digest, []).append(event)
+    return by_run
 
 
 def _state(happened: Sequence[Event]) -> str:
@@ -195,11 +206,15 @@ def _alive(event: Event) -> bool:
 
 
 def _seconds(state: str, happened: Sequence[Event]) -> float | None:
-    starts = [event.seconds for event in happened if event.event == events.STARTED]
+    """From the last start to the end that followed it; a start that only finds it done is none."""
+    starts = [i for i, event in enumerate(happened) if event.event == events.STARTED]
     if not starts or state == STOPPED:
         return None
-    ends = [event.seconds for event in happened if event.event in _ENDS]
-    return max(0.0, (ends[-1] if ends else time.time()) - starts[-1])
+    began, *later = happened[starts[-1] :]
+    ends = [event.seconds for event in later if event.event in _ENDS]
+    if not ends and state == DONE:  # it was killed behind its last line
+        return None
+    return max(0.0, (ends[0] if ends else time.time()) - began.seconds)
 
 
 def _with_progress(row: PointState) -> PointState:

@@ -100,6 +100,21 @@ def test_every_state_is_told(folder, tmp_path):
     )
 
 
+def test_what_is_done_keeps_its_time_when_the_sweep_is_started_again(folder, tmp_path):
+    one, journal = point(tmp_path, 1), Journal(folder.journal)
+    describe(folder, one)
+    finished(one.path, one.digest)
+    hour = ("2026-01-01T00:00:00+00:00", "2026-01-01T00:01:30+00:00", "2026-01-02T00:00:00+00:00")
+    journal.add(started(folder, one, time=hour[0], pid=NOBODY))
+    journal.add(Event(events.FINISHED, one.digest, time=hour[1]))
+    journal.add(Event(events.BEGUN))
+    for time in (None, hour[2]):  # before the run's job says that it has nothing to do, and after
+        if time:
+            journal.add(Event(events.FINISHED, one.digest, time=time))
+        (row,) = States(folder).rows()
+        assert (row.state, row.seconds) == ("done", 90.0)
+
+
 def test_what_was_spent_is_never_rounded_down(folder, tmp_path):
     one = point(tmp_path, 1)
     describe(folder, one)
