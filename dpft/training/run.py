@@ -11,6 +11,7 @@ import torch
 from omegaconf import OmegaConf
 from safetensors import SafetensorError
 
+import dpft
 from dpft import runs
 from dpft.config.checks import Effect, names_with
 from dpft.config.defaults import origin_in_words
@@ -26,6 +27,7 @@ from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.guarantee import least_claim
 from dpft.privacy.rounding import up
 from dpft.report.card import write_card, write_lineage
+from dpft.runs.environment import version_of
 from dpft.runs.finished import LEDGER
 from dpft.runs.identity import differences
 from dpft.runs.paths import run_path
@@ -43,6 +45,8 @@ from dpft.training.trackers import Guarded, tracking
 
 # What the process began with, unless a run says otherwise.
 _THREADS = torch.get_num_threads()
+# Packages that a record's tokens and gradient follow from, beside dpft.
+_COMPUTING = ("torch", "transformers", "tokenizers", "peft", "numpy")
 
 
 @dataclass
@@ -73,34 +77,39 @@ def run_experiment(run: Run) -> FinishedRun:
     check_processes(run, launched())
     forget_peak()
     with joined(device_of(run.device), run.parallel) as cohort:
-        check_same_settings(run, cohort)
+        check_alike(run, cohort)
         return _lead(run, cohort) if cohort.rank == 0 else _follow(run, cohort)
 
 
-def check_same_settings(run: Run, cohort: TrainingCohort) -> None:
-    """Refuse ranks that were started with other settings than the first one, which records its own.
+def check_alike(run: Run, cohort: TrainingCohort) -> None:
+    """Refuse ranks that were started with other settings or packages than the first one's.
 
-    By another threshold or clip function a rank's records would add something else to the sum than
-    the noise and the record are of.
+    Its own are recorded. By another threshold or clip function, or in a model that another version
+    computes otherwise, a rank's records would add something else to the sum than the noise and the
+    record are of.
 
     Args:
         run: the settings of this rank.
         cohort: the ranks.
 
     Raises:
-        ConfigError: naming the settings, on the rank that differs.
+        ConfigError: naming what differs, on the rank that does.
         RankError: on the others.
     """
     beside = names_with(Run, Effect.PLACE) | SHORTHANDS.keys()
-    own = {name: value for name, value in run.raw.items() if name not in beside}
-    first = cohort.from_first(own)
+    settings = {name: value for name, value in run.raw.items() if name not in beside}
+    packages = {"dpft": dpft.__version__, **{name: version_of(name) for name in _COMPUTING}}
+    first_settings, first_packages = cohort.from_first((settings, packages))
     with together(cohort):
-        if unlike := differences(first, own):
-            raise ConfigError(
-                f"rank {cohort.rank} of {cohort.size} was started with other settings than the "
-                f"first (first -> this): {', '.join(unlike)}; expected the same: start every rank "
-                "by the same command"
-            )
+        for what, first, own, then in (
+            ("settings", first_settings, settings, "start every rank by the same command"),
+            ("packages", first_packages, packages, "install the same on every machine"),
+        ):
+            if unlike := differences(first, own):
+                raise ConfigError(
+                    f"rank {cohort.rank} of {cohort.size} was started with other {what} than the "
+                    f"first (first -> this): {', '.join(unlike)}; expected the same: {then}"
+                )
 
 
 def _follow(run: Run, cohort: TrainingCohort) -> FinishedRun:

@@ -85,7 +85,7 @@ class Session(Closing):
         self._untouched = prepared.parts.untouched() if self._mechanism.private else None
         self.seconds = 0.0
         self._saved_at = time.monotonic()
-        self._cohort.meet(word=f"{prepared.data} {prepared.model}")
+        self._cohort.meet(word=f"{prepared.data} {prepared.model} {prepared.own}")
         spent = self._ledger.next_step if self._ledger else None
         saved = runs.checkpoint.load_latest(directory, spent, self._cohort)
         with together(self._cohort):

@@ -4,6 +4,8 @@ On a CPU with two ranks a mistake here changes no bit: it shows on GPUs, with mo
 another schedule, or for models with buffers.
 """
 
+from contextlib import nullcontext
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from dpft.config.errors import ConfigError
 from dpft.config.parallel import Parallel
 from dpft.parallel.cohort import Replicas, SingleProcess, UnansweredError, _connected
 from dpft.parallel.layouts import _pipelines, _sharded
@@ -23,7 +26,10 @@ from dpft.privacy import make_clipper
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import Partition
 from dpft.training.adam_bc import AdamBC
+from dpft.training.run import check_alike
+from dpft.training.session import Session
 from tests.parallel.test_pipeline import gpt2
+from tests.small_runs import ready, settings
 
 
 def test_flat_thresholds_that_move_are_those_of_every_stage():
@@ -98,3 +104,48 @@ def test_a_rank_says_what_stopped_it_though_the_others_are_gone():
         Left().meet()
     with pytest.raises(torch.OutOfMemoryError), _connected():
         raise torch.OutOfMemoryError("of this rank")
+
+
+@pytest.mark.parametrize(
+    ("words", "packages", "told"),
+    [
+        ([], {}, None),
+        (["runs_dir=/elsewhere"], {}, None),  # machines may have their disks at other places
+        (["clip.threshold=0.7"], {}, r"other settings than the first .*clip.threshold: 0.7 -> "),
+        ([], {"torch": "1.0"}, r'other packages than the first .*torch: "1.0" -> '),
+        ([], {"dpft": "0.0.1"}, r'other packages than the first .*dpft: "0.0.1" -> '),
+    ],
+)
+def test_a_rank_that_computes_otherwise_is_refused_by_name(tmp_path, words, packages, told):
+    class First(SingleProcess):
+        def from_first(self, value):
+            self.has = value
+            return value
+
+    class Second(SingleProcess):
+        rank, size = 1, 2
+
+        def from_first(self, value):
+            return first.has[0], {**first.has[1], **packages}
+
+    first = First()
+    check_alike(settings(tmp_path, *words), first)
+    with pytest.raises(ConfigError, match=told) if told else nullcontext():
+        check_alike(settings(tmp_path), Second())
+
+
+def test_ranks_with_other_code_of_a_plugin_are_told_apart(tmp_path):
+    """Its version may be the same: a rule that clips less would go into the sum unseen."""
+    words = []
+
+    class Listening(SingleProcess):
+        def meet(self, trouble=None, word=""):
+            words.append(word)
+
+    with ready(settings(tmp_path)) as (prepared, _, progress):
+        for code in ("1", "2", "2"):
+            own = {"a rule for own.Layer": f"own 1.0 {code}"}
+            told = replace(prepared, own=own, cohort=Listening())
+            Session(settings(tmp_path), told, None, progress)
+    one, two, again = (word for word in words if word.startswith(prepared.data))
+    assert one != two == again
