@@ -30,7 +30,7 @@ from dpft.training.optim import make_optimizer
 from dpft.training.out_of_memory import MICROBATCHES, Budget, explained
 from dpft.training.progress import Progress
 from dpft.training.setup import Prepared
-from dpft.training.stopping import HEARD, Stopping
+from dpft.training.stopping import Stopping
 from dpft.training.trackers import Figures, Guarded
 
 _AUDIT = "audit"  # the folder under private/
@@ -188,6 +188,8 @@ class Session(Closing):
             )
             if start < self._mechanism.steps:
                 self._save(self._mechanism.steps)
+                # Ranks agree on a signal behind a step, and no step follows this save.
+                stopping.stop_if(self._cohort.agree(stopping.waiting, ""))
         if self._evaluations is not None:
             self._evaluations.warn()
         if self._ledger and self._ledger.steps_spent != self._mechanism.releases:
@@ -365,16 +367,13 @@ class Session(Closing):
         # The first rank's clock decides: ranks save together, and clocks differ.
         since = time.monotonic() - self._saved_at
         late = self._cohort.rank == 0 and minutes is not None and since >= 60 * minutes
-        asked = [stopping.asked == number for number in HEARD]
-        due, *stop = self._cohort.agree([late, *asked], "")
+        due, *stop = self._cohort.agree([late, *stopping.waiting], "")
         best = self._evaluations is not None and self._evaluations.best == done
         due = due or best or done % self._run.checkpoint_every == 0
         due = due and done < self._mechanism.steps
         if due or any(stop):
             self._save(done)
-        for number, told in zip(HEARD, stop, strict=True):
-            if told:
-                stopping.stop(number)
+        stopping.stop_if(stop)
 
     @contextmanager
     def _kept(self, stopping: Stopping) -> Iterator[None]:

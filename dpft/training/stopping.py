@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
@@ -56,6 +56,24 @@ class Stopping:
         self.whole = True
         if self.asked is not None and not self._agreed:
             self.stop(self.asked)
+
+    @property
+    def waiting(self) -> list[bool]:
+        """Of each signal that is `HEARD`, whether it waits: what ranks agree on."""
+        return [self.asked == number for number in HEARD]
+
+    def stop_if(self, told: Sequence[bool]) -> None:
+        """Stop by the first signal that any rank had.
+
+        Args:
+            told: as `waiting`, of all ranks.
+
+        Raises:
+            KeyboardInterrupt: there was one.
+        """
+        for number, had in zip(HEARD, told, strict=True):
+            if had:
+                self.stop(number)
 
     def stop(self, number: int) -> NoReturn:
         """Stop by this signal, which a rank may have had instead of this one.

@@ -4,6 +4,7 @@ import json
 import os
 import pkgutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dpft import runs
 from dpft.config.errors import ConfigError, ModelError
+from dpft.parallel.cohort import SingleProcess
 from dpft.runs.paths import run_path
 from dpft.training.session import Session
 from tests.small_runs import ready, settings, trained
@@ -203,6 +205,35 @@ def unstopped(tmp_path_factory):
     run = settings(tmp_path_factory.mktemp("unstopped"), *STOPPED)
     trained(run)
     return final(run)
+
+
+def test_ranks_that_are_told_to_stop_while_they_save_the_last_step_stop_behind_it(
+    tmp_path, monkeypatch
+):
+    """Several agree on a signal at the end of a step; this one comes when no step follows."""
+
+    class Two(SingleProcess):
+        size = 2
+
+    def saved(directory, step, *rest):
+        save(directory, step, *rest)
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, lambda *told: signal.default_int_handler(*told))
+    save, run = runs.checkpoint.save, settings(tmp_path, *STOPPED)
+    monkeypatch.setattr(runs.checkpoint, "save", saved)
+    try:
+        with ready(run) as (prepared, directory, progress):
+            two = replace(prepared, cohort=Two())
+            with (
+                Session(run, two, directory, progress) as session,
+                pytest.raises(KeyboardInterrupt) as told,
+            ):
+                session.train()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert told.value.__notes__ == ["step 4 of 4 is saved"]
 
 
 @pytest.mark.parametrize(
