@@ -53,12 +53,12 @@ def training_command(run: Run, own_form: bool, file: Path, records: int) -> str:
 
 
 # Where one's own data are, and what of them is held out.
-_PLACES = (
+PLACES = (
     *("source", "data_dir", "train_file", "dev_file", "test_file", "hub", "hub_config"),
     *("train_split", "dev_split", "test_split", "dev_share", "test_share", "split_seed"),
     *("user_column", "sample_seed", "limit_eval"),
 )
-_FIXED = {*_PLACES, "synthetic"} - {"limit_eval"}
+_FIXED = {*PLACES, "synthetic"} - {"limit_eval"}
 
 
 def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> list[str]:
@@ -97,7 +97,7 @@ def words_on(run: Run, file: Path, records: int, overrides: Sequence[str]) -> li
                 "yourself what it is tested on"
             )
     if name != run.task["name"]:
-        places = {key: run.task[key] for key in _PLACES if key in run.task}
+        places = {key: run.task[key] for key in PLACES if key in run.task}
         words = [word for word in words if not word.startswith("task")]
         words += _changed("task", places, name, ())
         words.append(override("task.synthetic", str(file)))

@@ -152,14 +152,12 @@ def _downstream(
     run = parse(compose(words))
     outcome = run_experiment(run)
     split = run.decode.split
-    scores = outcome.record["scores"][split]["metrics"]
-    theirs = other.get("scores", {}).get(split, {})
-    real = theirs.get("metrics", {})
     ours, compared = outcome.record["scores"][split], (beside or path).resolve().name
-    if real and theirs["examples"] != ours["examples"]:
+    real = other.get("scores", {}).get(split, {}).get("metrics", {})
+    if real and (unlike := _scored_otherwise(split, outcome.record, other)):
         warn(
-            f"note: the scores of {compared} are of {theirs['examples']} examples, and these of "
-            f"{ours['examples']}: they are left out. --beside names another run"
+            f"note: the scores of {compared} are {unlike}: they are left out. --beside names "
+            "another run"
         )
         real = {}
     decoded = _decoded_otherwise(run.decode, other["config"]["decode"])
@@ -174,8 +172,33 @@ def _downstream(
     # Of the run's own split, whatever is known of the reference.
     covered: Any = "public" if trained.task.published else "held-out"
     return downstream(
-        scores, real, said, split, covered, covered if guarantee.private else "training"
+        ours["metrics"], real, said, split, covered, covered if guarantee.private else "training"
     )
+
+
+def _scored_otherwise(split: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """What another run's scores are of that ours are not, as a clause; empty if nothing is known.
+
+    Args:
+        split: that was scored.
+        ours: the record of the one.
+        theirs: that of the other.
+    """
+    from dpft.cli.again import PLACES
+
+    one, other = ours["scores"][split], theirs["scores"][split]
+    if one["examples"] != other["examples"]:
+        return f"of {other['examples']} examples, and these of {one['examples']}"
+    mine, others = ours["config"]["task"], theirs["config"]["task"]
+    asked = {*PLACES, "max_length"} - {"limit_eval"}  # the count tells of it
+    if "references" in one and "references" in other:  # published, whatever its place
+        asked = {"max_length"}
+        if one["references"] != other["references"]:
+            return "of other records than these"
+    if mine["name"] != others["name"]:
+        asked -= {"max_length"}
+    unlike = sorted(n for n in asked if {n: mine.get(n)} != {n: others.get(n)})
+    return f"of records read by other settings ({', '.join(unlike)})" if unlike else ""
 
 
 def _decoded_otherwise(ours: Decode, theirs: Mapping[str, Any]) -> str:

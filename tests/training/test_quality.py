@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from dpft.cli.again import words_on
 from dpft.cli.app import app
-from dpft.cli.quality import _decoded_otherwise, _tell
+from dpft.cli.quality import _decoded_otherwise, _scored_otherwise, _tell
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
@@ -264,6 +264,33 @@ def test_scores_of_another_decoding_are_left_out(story):
     figures = json.loads((path / "quality/train.json").read_text())["figures"]
     found = {one["name"]: one for one in figures}["perplexity on test, trained on them"]
     assert found["real"] is None
+
+
+@pytest.mark.parametrize(
+    ("task", "scores", "told"),
+    [
+        ({}, {}, ""),
+        ({}, {"examples": 9}, "of 9 examples, and these of 8"),
+        ({"test_file": "b.csv"}, {}, "of records read by other settings (test_file)"),
+        ({"test_share": 0.2, "split_seed": 1}, {}, "by other settings (split_seed, test_share)"),
+        ({"max_length": 64}, {}, "of records read by other settings (max_length)"),
+        ({"limit_eval": 20, "train_on": "all"}, {}, ""),
+        ({"max_length": 64, "name": "classification"}, {}, ""),  # of other metrics
+    ],
+)
+def test_scores_of_other_records_are_told_from_ours(task, scores, told):
+    def record(task, scores):
+        mine = {"name": "text2text", "test_file": "a.csv", "max_length": 100, **task}
+        return {"config": {"task": mine}, "scores": {"test": {"examples": 8, **scores}}}
+
+    ours = record({}, {})
+    assert _scored_otherwise("test", ours, record(task, scores)).endswith(told)
+    assert bool(_scored_otherwise("test", ours, record(task, scores))) == bool(told)
+    published = record({}, {"references": "aa"})
+    elsewhere = record({"data_dir": "there", "source": "real"}, {"references": "aa"})
+    assert _scored_otherwise("test", published, elsewhere) == ""
+    cut = record({}, {"references": "bb"})
+    assert _scored_otherwise("test", published, cut) == "of other records than these"
 
 
 @pytest.mark.parametrize(
