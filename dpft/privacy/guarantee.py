@@ -27,7 +27,7 @@ NONE = (
     "no privacy guarantee: trained without noise, so that model, scores and texts may reveal "
     "training records, word for word"
 )
-NOTHING_RELEASED = "no training step was taken: the weights depend on no record"
+NOTHING_RELEASED = "no training step was taken: the weights are those that it began with"
 
 # Below so many units no delta is both small beside 1/N and as small as one would want.
 _FEW = 1000

@@ -17,6 +17,8 @@ from dpft.privacy.guarantee import Guarantee
 
 FILE = "dpft.json"
 _MARK = "base trained before"
+# Of weights that are not as they are made, and came without `FILE`.
+UNTOLD = f"{_MARK}: its adapter is not a new one, and nothing tells on what data"
 # Labels of a run that say what its training records were.
 _DATA = re.compile(r"\btraining records|\btrained on|sample data")
 _VOID = {

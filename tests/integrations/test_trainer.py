@@ -676,6 +676,33 @@ def test_an_adapter_that_was_merged_says_that_it_was_trained_before(tmp_path):
     assert len(trainer_of(tmp_path / "second", merged, max_steps=1).privacy.ancestry) == 1
 
 
+@pytest.mark.parametrize("loaded_by", ["peft", "transformers"])
+def test_an_adapter_that_was_loaded_says_that_it_was_trained_before(tmp_path, loaded_by):
+    """Neither keeps where it found the adapter, so that no file of its tells."""
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    gpt2().save_pretrained(tmp_path / "base")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    shape = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM")
+    first = trainer_of(tmp_path / "first", get_peft_model(base, shape), max_steps=1)
+    assert first.privacy.ancestry == ()
+    first.train()
+    first.save_model()
+    if loaded_by == "peft":
+        base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+        model = PeftModel.from_pretrained(base, tmp_path / "first", is_trainable=True)
+    else:
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / "first")
+    second = trainer_of(tmp_path / "second", model, max_steps=1)
+    assert ["not a new one" in label for label in second.privacy.ancestry] == [True]
+    assert "depend on no record" not in second.privacy.card()  # before the first step
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora" in name)
+    second.train()
+    assert "the base model was trained before" in second.privacy.card()
+
+
 @pytest.mark.parametrize("hidden", [False, True])
 def test_an_end_token_that_is_never_trained_is_warned_of(tmp_path, caplog, hidden):
     """As where padding is the end token, and a collator takes padding out of the labels."""

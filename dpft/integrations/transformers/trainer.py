@@ -510,10 +510,21 @@ def _ancestry(model: Any, folder: Path) -> Sequence[str]:
         found = None
     file = Path(found) if found else None
     labels = lineage.ancestry(file)
+    if _adapter_has_moved(model):  # loaded by peft, which does not keep where it was
+        labels = (*labels, lineage.UNTOLD)
     if file and file.parent.name.startswith("checkpoint-"):
         # Of this very run, which goes on from it: the run's own label is the last.
         return labels[:-1] if file.absolute().parent.parent == folder.absolute() else labels
     return labels
+
+
+def _adapter_has_moved(model: Any) -> bool:
+    """Whether a LoRA is not as new ones are made, which change nothing until they are trained."""
+    configs = (getattr(model, "peft_config", None) or {}).values()
+    # Others begin with what they take out of the base.
+    if not all(getattr(c, "init_lora_weights", None) in (True, "gaussian") for c in configs):
+        return False
+    return any(".lora_B." in name and bool(p.any()) for name, p in model.named_parameters())
 
 
 def _mark(model: Any, spending: Spending) -> None:
