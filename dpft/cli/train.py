@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import re
 import sys
-import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from dpft.cli import train_help
 from dpft.cli.options import Settings
-from dpft.cli.output import warn, width_to_fit
+from dpft.cli.output import warn
 from dpft.config.checks import Effect, names_with
 from dpft.config.compose import find_packages_choices, resolved
 from dpft.config.errors import AuditError, ConfigError, DpftError
@@ -30,7 +27,7 @@ from dpft.config.overrides import (
 )
 from dpft.config.schema import Run, parse
 from dpft.parallel.launch import check_launcher, check_processes, launched
-from dpft.report.terminal import echo, secho
+from dpft.report.terminal import secho
 
 # Hydra's flags that take a value, and --info, whose value is optional.
 _WITH_VALUE = (
@@ -81,9 +78,13 @@ def main(arguments: Settings = None) -> None:
     words = flags_first([_VERBOSITY.get(word, readable(word)) for word in arguments or ()])
     check_flags(words)
     _check_one_mode(words)
-    for flag, place in pairwise([part for word in words for part in word.split("=", 1)]):
-        if flag in ("--config-dir", "-cd"):
-            own_choices(Path(place))
+    parts = pairwise([part for word in words for part in word.split("=", 1)])
+    places = [Path(place) for flag, place in parts if flag in ("--config-dir", "-cd")]
+    for place in places:
+        own_choices(place)
+    if {"--help", "-h"} & {*words}:
+        train_help.show(places)
+        return
     check_words(words)
     check_budget(words)
     import hydra
@@ -112,7 +113,7 @@ def main(arguments: Settings = None) -> None:
 
     sys.argv = ["dpft train", *words]
     find_packages_choices()
-    with refusals_told(), _fitting() if {"--help", "-h"} & {*words} else nullcontext():
+    with refusals_told():
         job()
 
 
@@ -127,36 +128,6 @@ def _check_one_mode(words: Sequence[str]) -> None:
     asked = [long for long, short in modes if flags & {long, short}]
     if len(asked) > 1:
         raise ConfigError(f"got {' and '.join(asked)}; expected one of them at a time")
-
-
-@contextmanager
-def _fitting() -> Iterator[None]:
-    """What is printed inside, Hydra's help, is broken into lines that fit the terminal."""
-    printed = io.StringIO()
-    try:
-        with redirect_stdout(printed):
-            yield
-    finally:  # Hydra leaves by SystemExit
-        width = width_to_fit()
-        for line in printed.getvalue().splitlines():
-            echo(line if width is None else _broken(line, width))
-
-
-def _broken(line: str, width: int) -> str:
-    """A line of at most so many columns; what follows stands under the comment or second column."""
-    comment = re.match(r"\s*\S+ .*?# ", line)
-    second = re.match(r"\s*\S.*?\s{2,}(?=\S)", line)
-    begins = comment or second or re.match(r"\s*", line)
-    indent = " " * (len(begins[0]) if begins else 0)
-    if comment:
-        indent = f"{indent[:-2]}# "
-    return textwrap.fill(
-        line,
-        width,
-        subsequent_indent=indent or "  ",
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
 
 
 def execute(raw: dict[str, Any]) -> None:

@@ -33,18 +33,14 @@ def invoke(*arguments):
 
 @pytest.mark.parametrize("arguments", [["--help"], ["ls"], ["--version"], ["train", "-h"]])
 def test_help_and_ls_load_neither_torch_nor_hydra(arguments):
-    """So that they answer at once; only `train -h` is Hydra's own help."""
+    """So that they answer at once."""
     code = (
         "import sys; from typer.testing import CliRunner; from dpft.cli.app import app; "
         f"result = CliRunner().invoke(app, {arguments!r}); "
         "print('torch' in sys.modules, 'hydra' in sys.modules, result.exit_code)"
     )
-    if arguments == ["train", "-h"]:
-        code = code.replace("'torch' in sys.modules", "False")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    torch, hydra, status = done.stdout.split()[-3:]
-    assert (torch, status) == ("False", "0")
-    assert hydra == str(arguments == ["train", "-h"])
+    assert done.stdout.split()[-3:] == ["False", "False", "0"]
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -55,6 +55,22 @@ def test_the_help_of_train_is_a_page_and_comes_at_once():
     assert len(lines) < 80
 
 
+def test_the_help_of_train_names_choices_of_ones_own(tmp_path):
+    from typer.testing import CliRunner
+
+    from dpft.cli.app import app
+
+    for name in ("experiment/mine", "task/wards", "ours/one"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.yaml").write_text("seed: 1\n")
+    result = CliRunner().invoke(app, ["train", "--config-dir", str(tmp_path), "-h"])
+    lines = result.output.splitlines()
+    assert "experiment: demo, mine" in lines
+    assert "ours: one" in lines
+    (tasks,) = [line for line in lines if line.startswith("task: ")]
+    assert tasks.endswith("text2text, wards")
+
+
 def test_the_help_of_every_verb_fits_80_columns(monkeypatch):
     from typer.testing import CliRunner
 
@@ -72,8 +88,8 @@ def test_the_examples_of_the_help_are_valid():
 
     from dpft.cli.app import app
 
-    template = yaml.safe_load((conf_dir() / "config.yaml").read_text())["hydra"]["help"]["template"]
-    examples = [line for line in template.splitlines() if line.startswith("  dpft train ")]
+    page = CliRunner().invoke(app, ["train", "--help"]).output
+    examples = [line for line in page.splitlines() if line.startswith("  dpft train ")]
     assert examples
     for line in examples:
         words = line.partition("#")[0].split()[2:]

@@ -1,0 +1,102 @@
+"""What ``dpft train --help`` prints, read from the files of conf/ alone: it answers at once."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpft.cli.output import width_to_fit
+from dpft.config import folder
+from dpft.report.terminal import echo
+
+_PAGE = """\
+dpft train: fine-tune a pretrained model with differential privacy, decode, score, and record it.
+Settings are typed as NAME=VALUE, flags before or after them; typed again, a command that was
+stopped continues.
+
+== Examples ==
+
+  dpft train task=e2e clip=ghost eps=3              # train, decode, score, record
+  dpft train task=e2e clip=none                     # the same without privacy
+  dpft train task=sst2 model=roberta-base task.mode=infill optim.lr=1e-4 eps=3
+  dpft train task=text2text task.train_file=a.jsonl task.test_share=0.1 eps=3
+  dpft train -m task=e2e eps=3,8 seed=1,2,3         # a run of each combination
+
+== Flags ==
+
+  --config FILE        settings of a file, a line each; what is typed wins; dpft cp has recipes
+  -q, -v               tell less, tell more
+  -m                   run every combination of values with commas
+  --cfg job            print the configuration and run nothing; -p GROUP for a part of it
+  --info defaults      which files it is composed of; also: searchpath, plugins, all
+  --config-dir FOLDER  more choices of your own: FOLDER/experiment/mine.yaml is +experiment=mine
+  --hydra-help         Hydra's own flags, all of them
+
+== Config groups: type GROUP=CHOICE; what each is: dpft ls GROUP ==
+
+{groups}
+Those without a choice by default, such as experiment, are typed with +: +experiment=demo.
+Settings in a group are typed with its name, as in optim.lr=1e-4; --cfg job shows all of them.
+
+== Settings ==
+
+{settings}
+
+== More ==
+
+  dpft ls                          every choice, in a sentence each
+  dpft validate SETTINGS           check them without running anything
+  dpft account task=e2e eps=3      what a budget means: noise, steps, epsilons
+  README.md, docs/index.md         what a run leaves, what is guaranteed, what to mind
+"""
+
+
+def show(own: Sequence[Path] = ()) -> None:
+    """Print it, broken into lines that fit the terminal.
+
+    Args:
+        own: folders with more choices (``--config-dir``).
+    """
+    width = width_to_fit()
+    page = _PAGE.format(groups="\n".join(_groups(own)), settings="\n".join(_settings()))
+    for line in page.splitlines():
+        echo(line if width is None else _broken(line, width))
+
+
+def _groups(own: Sequence[Path]) -> list[str]:
+    """Each group with its choices; those of one's own may be of groups that dpft has not."""
+    added = [file for place in own for file in place.glob("*/*.yaml")]
+    names = {*folder.groups(), *(file.parent.name for file in added)}
+    return [
+        f"{group}: "
+        + ", ".join(
+            sorted({*folder.choices(group), *(f.stem for f in added if f.parent.name == group)})
+        )
+        for group in sorted(names)
+    ]
+
+
+def _settings() -> list[str]:
+    """The lines of config.yaml that set something of no group, comments included."""
+    plain = {key for key, value in folder.main().items() if not isinstance(value, dict)}
+    text = (folder.conf_dir() / "config.yaml").read_text(encoding="utf-8")
+    return [f"  {line}" for line in text.splitlines() if line.partition(":")[0] in plain]
+
+
+def _broken(line: str, width: int) -> str:
+    """A line of at most so many columns; what follows stands under the comment or second column."""
+    comment = re.match(r"\s*\S+ .*?# ", line)
+    second = re.match(r"\s*\S.*?\s{2,}(?=\S)", line)
+    begins = comment or second or re.match(r"\s*", line)
+    indent = " " * (len(begins[0]) if begins else 0)
+    if comment:
+        indent = f"{indent[:-2]}# "
+    return textwrap.fill(
+        line,
+        width,
+        subsequent_indent=indent or "  ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
