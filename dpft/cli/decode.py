@@ -68,7 +68,7 @@ def main(
             write_predictions(file, predictions)
         relative = str(file.relative_to(directory.path))
         runs.update_record(directory, generations={name: relative})
-    echo(f"{file}\nscore it with: dpft score {shlex.quote(str(path))}")
+    echo(f"{path / relative}\nscore it with: dpft score {shlex.quote(str(path))}")
 
 
 def decoding(overrides: Sequence[str], usual: Decode) -> Decode:
