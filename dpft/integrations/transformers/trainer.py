@@ -9,10 +9,8 @@ before Trainer moves the weights.
 from __future__ import annotations
 
 import copy
-import hashlib
 import logging
 import math
-import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,10 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
-from transformers.utils.hub import cached_file
 
 from dpft.config.errors import ConfigError, DataError, ModelError
-from dpft.integrations.transformers import checks
+from dpft.integrations.transformers import checks, descent, replays
 from dpft.integrations.transformers.arguments import (
     PrivacyArguments,
     check_version,
@@ -61,27 +58,6 @@ _LOGGER = logging.getLogger(__name__)
 # Computed from private records without noise; and what Trainer would have to count of them.
 _NOISELESS = ("loss", "train_loss")
 _UNCOUNTED = ("total_flos",)
-
-# Arguments that the weights of a step follow from: a replayed step must have had the same.
-_DECISIVE = (
-    "per_device_train_batch_size",
-    "learning_rate",
-    "lr_scheduler_type",
-    "lr_scheduler_kwargs",
-    "warmup_steps",
-    "optim",
-    "optim_args",
-    "optim_target_modules",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-)
-
-
-# Of a model's configuration what says where it lay, and who wrote it; and what saving writes there
-# of the model's own class and numbers.
-_INCIDENTAL = ("_name_or_path", "name_or_path", "transformers_version", "architectures", "dtype")
 
 
 class PrivacyMixin:
@@ -147,7 +123,7 @@ class PrivacyMixin:
         trainer.args.max_steps = mechanism.steps
         trainer.args.gradient_accumulation_steps = 1
         folder = Path(trainer.args.output_dir)
-        self.privacy = Spending(privacy, mechanism, folder, _ancestry(trainer.model, folder))
+        self.privacy = Spending(privacy, mechanism, folder, descent.ancestry(trainer.model, folder))
         self._clipper: Clipper | None = None
         self._noise: GaussianNoise | None = None
         self._untouched: Untouched | None = None
@@ -155,7 +131,7 @@ class PrivacyMixin:
         self._checkpoint: str | None = None
         self._training = False
         # An optimizer of one's own; Trainer makes another one later.
-        self._given = _spelled(trainer.optimizer, trainer.optimizer_cls_and_kwargs)
+        self._given = replays.spelled(trainer.optimizer, trainer.optimizer_cls_and_kwargs)
         self._made: Any = None  # the one that Trainer made
         trainer.add_callback(_Beside(self.privacy))
 
@@ -206,7 +182,7 @@ class PrivacyMixin:
             if self._clipper is not None:
                 self._clipper.close()
             if self._noise is not None:  # the run had begun: the folder's steps are this model's
-                _mark(trainer.model, self.privacy)
+                descent.mark(trainer.model, self.privacy)
             self._clipper = self._noise = None
             self.privacy.close()
         if self.privacy.arguments.log_private:
@@ -269,15 +245,12 @@ class PrivacyMixin:
             checkpoint=self._checkpoint,
             data=found.fingerprint,
             collated=collated,
-            settings={
-                **{name: _plain(getattr(args, name)) for name in _DECISIVE},
-                "optimizer": self._given,
-                "style": arguments.style,
-                "clipping": {name: _plain(x) for name, x in arguments.clipping.items()},
-                "forward": _forward(
-                    model, loss, trainer.data_collator, own_loss=self._loss is not None
-                ),
-            },
+            settings=replays.decisive(
+                args,
+                arguments,
+                self._given,
+                replays.forward_of(model, loss, trainer.data_collator, self._loss is not None),
+            ),
         )
         trained = {id(parameter) for parameter in self._clipper.parameters.values()}
         self._untouched = Untouched(model, trained)
@@ -481,106 +454,6 @@ class _Beside(TrainerCallback):
         """Trainer has saved ``checkpoint-N``: its manifest says that it is whole."""
         step = int(state.global_step)
         self._spending.seal(Path(args.output_dir) / f"checkpoint-{step}", step)
-
-
-# Where a model that was trained in this process keeps what it says of itself.
-_SAID = "_dpft_descent"
-
-
-def _ancestry(model: Any, folder: Path) -> Sequence[str]:
-    """What a model says of its own training: as it was left in memory, or in its files.
-
-    Args:
-        model: of a peft model it is the base that is asked, for what it does not have itself.
-        folder: of the run that begins; a model that it trained before goes on there.
-    """
-    trained_in, before, after = getattr(model, _SAID, (None, (), ()))
-    if trained_in is not None:
-        return tuple(before if trained_in == folder.absolute() else after)
-    name = getattr(model, "name_or_path", None)
-    try:
-        found = name and cached_file(
-            name,
-            lineage.FILE,
-            _raise_exceptions_for_gated_repo=False,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )
-    except (OSError, ValueError):  # a name of one's own, which neither a folder nor the hub has
-        found = None
-    file = Path(found) if found else None
-    labels = lineage.ancestry(file)
-    if _adapter_has_moved(model):  # loaded by peft, which does not keep where it was
-        labels = (*labels, lineage.UNTOLD)
-    if file and file.parent.name.startswith("checkpoint-"):
-        # Of this very run, which goes on from it: the run's own label is the last.
-        return labels[:-1] if file.absolute().parent.parent == folder.absolute() else labels
-    return labels
-
-
-def _adapter_has_moved(model: Any) -> bool:
-    """Whether a LoRA is not as new ones are made, which change nothing until they are trained."""
-    configs = (getattr(model, "peft_config", None) or {}).values()
-    # Others begin with what they take out of the base.
-    if not all(getattr(c, "init_lora_weights", None) in (True, "gaussian") for c in configs):
-        return False
-    return any(".lora_B." in name and bool(p.any()) for name, p in model.named_parameters())
-
-
-def _mark(model: Any, spending: Spending) -> None:
-    """Let a model say in memory what its files would: another trainer may take it from here."""
-    if spending.steps_spent:
-        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-        setattr(inner, _SAID, (spending.folder, spending.ancestry, tuple(spending.descent())))
-
-
-def _forward(model: Any, loss: Any, collate: Any, own_loss: bool) -> dict[str, str]:
-    """What a record's loss follows from beside the weights: a repeated step must have had the same.
-
-    On a CPU the digest of a step would tell; on a GPU there is none.
-    """
-    config = model.config.to_dict() if hasattr(model, "config") else {}
-    told = {name: config[name] for name in sorted(config) if name not in _INCIDENTAL}
-    if own_loss and "problem_type" in told:  # a forward with labels, as in evaluate(), fills it in
-        told["problem_type"] = None
-    text = re.sub(r" at 0x[0-9a-f]+", "", f"{model!r}\n{told!r}")
-    return {
-        "model": hashlib.sha256(text.encode()).hexdigest()[:16],
-        "loss": _qualified(loss),
-        "collator": _qualified(collate),
-    }
-
-
-def _qualified(called: Any) -> str:
-    """The name of a function, or of an object's class, as it is imported."""
-    named = called if hasattr(called, "__qualname__") else type(called)
-    return f"{named.__module__}.{named.__qualname__}"
-
-
-def _plain(value: Any) -> Any:
-    """An argument as JSON has it."""
-    value = getattr(value, "value", value)
-    return value if isinstance(value, str | int | float | bool | None) else repr(value)
-
-
-def _spelled(optimizer: Any, made_by: Any) -> str | None:
-    """An optimizer of one's own, as text: a repeated step must have had the same."""
-    if optimizer is not None:
-        defaults = optimizer.defaults
-        own = [
-            {
-                name: value
-                for name, value in {**group, "lr": group.get("initial_lr", group.get("lr"))}.items()
-                if name not in ("params", "initial_lr") and value != defaults.get(name)
-            }
-            for group in optimizer.param_groups
-        ]
-        return f"{type(optimizer).__name__} {defaults}" + (f" {own}" if any(own) else "")
-    if made_by is not None:
-        kind, settings = made_by
-        plain = {k: v for k, v in settings.items() if isinstance(v, str | int | float | tuple)}
-        return f"{getattr(kind, '__name__', type(kind).__name__)} {plain}"
-    return None
 
 
 def _no_search() -> ConfigError:
