@@ -86,5 +86,6 @@ $(STAMP): pyproject.toml constraints.txt $(STALE)
 	echo "              or say where it is: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; \
 	exit 1
 	@echo "installing dpft and what it needs into $(VENV): about five minutes the first time"
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e ".[$(EXTRAS)]"
+# Modules are compiled as they are imported: all of them would take more than a minute, most for nothing.
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile -c constraints.txt -e ".[$(EXTRAS)]"
 	@printf '%s' '$(STATE)' > $@
