@@ -55,11 +55,12 @@ def test_the_help_of_train_is_a_page_and_comes_at_once():
     assert len(lines) < 80
 
 
-def test_the_help_of_train_names_choices_of_ones_own(tmp_path):
+def test_the_help_of_train_names_choices_of_ones_own(tmp_path, monkeypatch):
     from typer.testing import CliRunner
 
     from dpft.cli.app import app
 
+    monkeypatch.delenv("COLUMNS", raising=False)
     for name in ("experiment/mine", "task/wards", "ours/one"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.yaml").write_text("seed: 1\n")
