@@ -190,13 +190,13 @@ def _scored_otherwise(split: str, ours: Mapping[str, Any], theirs: Mapping[str, 
     if one["examples"] != other["examples"]:
         return f"of {other['examples']} examples, and these of {one['examples']}"
     mine, others = ours["config"]["task"], theirs["config"]["task"]
-    asked = {*PLACES, "max_length"} - {"limit_eval"}  # the count tells of it
+    asked = {"max_length"} if mine["name"] == others["name"] else set()
+    file = f"{split}_file"
     if "references" in one and "references" in other:  # published, whatever its place
-        asked = {"max_length"}
         if one["references"] != other["references"]:
             return "of other records than these"
-    if mine["name"] != others["name"]:
-        asked -= {"max_length"}
+    elif mine.get(file) is None or mine[file] != others.get(file):
+        asked |= {*PLACES} - {"limit_eval"}  # the count tells of it
     unlike = sorted(n for n in asked if {n: mine.get(n)} != {n: others.get(n)})
     return f"of records read by other settings ({', '.join(unlike)})" if unlike else ""
 

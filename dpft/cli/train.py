@@ -80,10 +80,9 @@ def main(arguments: Settings = None) -> None:
     _check_one_mode(words)
     parts = pairwise([part for word in words for part in word.split("=", 1)])
     places = [Path(place) for flag, place in parts if flag in ("--config-dir", "-cd")]
-    for place in places:
-        own_choices(place)
+    own = [choice for place in places for choice in own_choices(place)]
     if {"--help", "-h"} & {*words}:
-        train_help.show(places)
+        train_help.show(own)
         return
     check_words(words)
     check_budget(words)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 
 from dpft.cli.output import width_to_fit
 from dpft.config import folder
@@ -53,11 +52,11 @@ Settings in a group are typed with its name, as in optim.lr=1e-4; --cfg job show
 """
 
 
-def show(own: Sequence[Path] = ()) -> None:
+def show(own: Sequence[str] = ()) -> None:
     """Print it, broken into lines that fit the terminal.
 
     Args:
-        own: folders with more choices (``--config-dir``).
+        own: choices of one's own (``--config-dir``), each as it is typed.
     """
     width = width_to_fit()
     page = _PAGE.format(groups="\n".join(_groups(own)), settings="\n".join(_settings()))
@@ -65,17 +64,13 @@ def show(own: Sequence[Path] = ()) -> None:
         echo(line if width is None else _broken(line, width))
 
 
-def _groups(own: Sequence[Path]) -> list[str]:
+def _groups(own: Sequence[str]) -> list[str]:
     """Each group with its choices; those of one's own may be of groups that dpft has not."""
-    added = [file for place in own for file in place.glob("*/*.yaml")]
-    names = {*folder.groups(), *(file.parent.name for file in added)}
-    return [
-        f"{group}: "
-        + ", ".join(
-            sorted({*folder.choices(group), *(f.stem for f in added if f.parent.name == group)})
-        )
-        for group in sorted(names)
-    ]
+    choices = {group: {*folder.choices(group)} for group in folder.groups()}
+    for choice in own:
+        group, _, name = choice.removeprefix("+").partition("=")
+        choices.setdefault(group, set()).add(name)
+    return [f"{group}: {', '.join(sorted(names))}" for group, names in sorted(choices.items())]
 
 
 def _settings() -> list[str]:

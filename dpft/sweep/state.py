@@ -98,15 +98,9 @@ class States:
         points = self._chosen(history) if self._points is None else self._points
         ever, lately = _by_run(history), _by_run(latest_attempt(history))
         names = labels(point.overrides for point in points)
-        rows = [
-            self._row(point, name, lately.get(point.digest, []))
-            for point, name in zip(points, names, strict=True)
-        ]
-        # What is done took its time, whichever start of the sweep that was in.
-        events = [(ever if row.state == DONE else lately).get(row.point.digest, []) for row in rows]
         return [
-            replace(row, seconds=_seconds(row.state, happened))
-            for row, happened in zip(rows, events, strict=True)
+            self._row(point, name, lately.get(point.digest, []), ever.get(point.digest, []))
+            for point, name in zip(points, names, strict=True)
         ]
 
     def former(self) -> list[PointState]:
@@ -122,7 +116,7 @@ class States:
             return []
         known = {point.digest for point in self._points}
         begun = self._chosen(self._journal.read())
-        return [self._row(one, str(one.path), []) for one in begun if one.digest not in known]
+        return [self._row(one, str(one.path)) for one in begun if one.digest not in known]
 
     @property
     def searched(self) -> bool:
@@ -143,7 +137,13 @@ class States:
                 chosen[event.digest] = SweepPoint(event.overrides, event.digest, path, private)
         return list(chosen.values())
 
-    def _row(self, point: SweepPoint, label: str, happened: Sequence[Event]) -> PointState:
+    def _row(
+        self,
+        point: SweepPoint,
+        label: str,
+        happened: Sequence[Event] = (),
+        ever: Sequence[Event] = (),
+    ) -> PointState:
         if point.digest not in self._done and is_intact(point.path, point.digest):
             self._done[point.digest] = self._finished(PointState(label, point, DONE))
         if point.digest in self._done:
@@ -154,7 +154,8 @@ class States:
         if last.event in events.FAILURES or row.state == SKIPPED:
             diverged = row.state == FAILED and last.event == events.DIVERGED
             row = replace(row, error=row.error or last.error, diverged=diverged)
-        return row
+        # What is done took its time, whichever start of the sweep that was in.
+        return replace(row, seconds=_seconds(row.state, ever if row.state == DONE else happened))
 
     def _finished(self, row: PointState) -> PointState:
         try:

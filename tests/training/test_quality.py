@@ -272,9 +272,10 @@ def test_scores_of_another_decoding_are_left_out(story):
         ({}, {}, ""),
         ({}, {"examples": 9}, "of 9 examples, and these of 8"),
         ({"test_file": "b.csv"}, {}, "of records read by other settings (test_file)"),
-        ({"test_share": 0.2, "split_seed": 1}, {}, "by other settings (split_seed, test_share)"),
+        ({"test_file": None, "test_share": 0.2}, {}, "by other settings (test_file, test_share)"),
         ({"max_length": 64}, {}, "of records read by other settings (max_length)"),
         ({"limit_eval": 20, "train_on": "all"}, {}, ""),
+        ({"train_file": "c.csv", "dev_share": 0.1}, {}, ""),  # the file that is scored is the same
         ({"max_length": 64, "name": "classification"}, {}, ""),  # of other metrics
     ],
 )
@@ -286,6 +287,9 @@ def test_scores_of_other_records_are_told_from_ours(task, scores, told):
     ours = record({}, {})
     assert _scored_otherwise("test", ours, record(task, scores)).endswith(told)
     assert bool(_scored_otherwise("test", ours, record(task, scores))) == bool(told)
+    shared = {"test_file": None, "test_share": 0.2}
+    of_shares = record(shared, {}), record({**shared, "split_seed": 1}, {})
+    assert _scored_otherwise("test", *of_shares).endswith("by other settings (split_seed)")
     published = record({}, {"references": "aa"})
     elsewhere = record({"data_dir": "there", "source": "real"}, {"references": "aa"})
     assert _scored_otherwise("test", published, elsewhere) == ""

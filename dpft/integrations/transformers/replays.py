@@ -48,7 +48,7 @@ def decisive(
         "optimizer": optimizer,
         "style": arguments.style,
         "clipping": {name: _plain(x) for name, x in arguments.clipping.items()},
-        "forward": dict(forward),
+        "forward": forward,
     }
 
 
