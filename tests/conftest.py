@@ -18,9 +18,9 @@ os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["MPLBACKEND"] = "Agg"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# A thread that waits for another's part lets go of its core, where by default it turns round and
-# round: as many tests run at once as there are cores.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# As of the program (`dpft.cli.app.main`), which tests call in parts: threads that spin while they
+# wait hold a core that another test needs.
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 # Commands that tests start share what one of them compiled: of an editable install nothing is.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

@@ -118,26 +118,25 @@ def check_complete(cwd, name, runs, stops):
 
 @pytest.mark.slow
 def test_a_sweep_killed_and_interrupted_ends_complete(tmp_path):
-    """Killed in the first run, stopped by Ctrl-C in the second, killed in the third."""
+    """Killed in the first run, stopped by Ctrl-C in the second."""
     from dpft.training.run import run_experiment
 
-    words = [*SMALL, "seed=1,2,3"]
-    kill(*started(tmp_path, "three", words, STEPS // 3))
+    words = [*SMALL, "seed=1,2"]
+    kill(*started(tmp_path, "two", words, STEPS // 3))
 
-    process, job = started(tmp_path, "three", words, STEPS + STEPS // 2)
+    process, job = started(tmp_path, "two", words, STEPS + STEPS // 2)
     process.send_signal(signal.SIGINT)
     output, said = process.communicate(timeout=30)
     assert process.returncode == 130, (output, said)
     assert "the same command continues where it left off" in said
     assert gone(job)
-    assert "3 points: 1 done, 1 stopped, 1 waiting" in output, said
+    assert "2 points: 1 done, 1 stopped" in output, said
     assert "Traceback" not in said
 
-    kill(*started(tmp_path, "three", words, 2 * STEPS + 3))
-    output = complete(tmp_path, "three", words)
-    assert "3 points: 3 done" in output
-    assert "3 runs were trained with privacy on sst2" in output.replace("\n", " ")
-    folders = check_complete(tmp_path, "three", runs=3, stops=3)
+    output = complete(tmp_path, "two", words)
+    assert "2 points: 2 done" in output
+    assert "2 runs were trained with privacy on sst2" in output.replace("\n", " ")
+    folders = check_complete(tmp_path, "two", runs=2, stops=2)
     settings = compose([*SMALL, "seed=1", f"runs_dir={tmp_path / 'unbroken'}"])
     unbroken = run_experiment(parse(settings)).path
     for name in ("ledger.jsonl", "model/model.safetensors"):

@@ -5,8 +5,8 @@ Each combination that is not refused runs two private steps on generated data, w
 model of each family. Two tests cover what the four choices have to do with each other: task x model
 x adaptation, with a style that changes from one to the next, and model kind x adaptation x style,
 with one task of each kind, which the former therefore leaves out. Of thousands of combinations
-every third or fourth is tried, dealt so that every two of the choices meet; in mixed precision a
-sixth, so that each style does. DPFT_LONG=1 tries all.
+every third or sixth is tried, dealt so that every two of the choices meet; in mixed precision an
+eighth, so that each style does. DPFT_LONG=1 tries all.
 """
 
 import copy
@@ -244,7 +244,7 @@ def test_every_two_choices_meet():
         (model, adapt, clip)
         for turn, (_, model) in enumerate(TRAINED)
         for adapt in ADAPTS
-        for clip in dealt(CLIPS, turn + ADAPTS.index(adapt), 4)
+        for clip in dealt(CLIPS, turn + ADAPTS.index(adapt), 6)
     }
     assert {(adapt, clip) for _, adapt, clip in met} == set(itertools.product(ADAPTS, CLIPS))
     models = {model for _, model in TRAINED}
@@ -278,7 +278,7 @@ def test_tasks_models_and_adaptations(task, model):
 @pytest.mark.parametrize(("kind", "model"), TRAINED)
 def test_adaptations_and_styles(kind, model, adapt):
     refused = expected(kind, model, adapt) is not None
-    clips = dealt(CLIPS, TRAINED.index((kind, model)) + ADAPTS.index(adapt), 4)
+    clips = dealt(CLIPS, TRAINED.index((kind, model)) + ADAPTS.index(adapt), 6)
     reasons = {clip: attempt(TYPICAL[kind], model, adapt, clip) for clip in clips}
     for clip, reason in reasons.items():
         judge(reason, kind, model, adapt, clip)
@@ -289,9 +289,9 @@ def test_adaptations_and_styles(kind, model, adapt):
 def test_styles_in_mixed_precision(kind, model):
     """With the checks against autograd on: what a layer rounds must not pass for a wrong rule."""
     turn = TRAINED.index((kind, model))
-    for clip in dealt(CLIPS, turn, 6):
+    for clip in dealt(CLIPS, turn, 8):
         judge(attempt(TYPICAL[kind], model, "full", clip, half=True), kind, model, "full", clip)
-    for adapt in dealt(ADAPTS, turn, 4):
+    for adapt in dealt(ADAPTS, turn, 6):
         judge(attempt(TYPICAL[kind], model, adapt, "bk", half=True), kind, model, adapt, "bk")
 
 
