@@ -93,7 +93,7 @@ def train(clip, precision, family, count=2):
         optimizer, statistics = torch.optim.Adam(clipper.parameters.values()), StepStatistics()
         for step in range(count):
             optimizer.zero_grad()
-            for micro in units.microbatches(range(2), 96 if half else 64):
+            for micro in units.microbatches(range(len(EXAMPLES)), 96 if half else 64):
                 batch = units.batch(micro, step).to(device)
                 real = len(micro) - micro.count(BLANK)
                 add_clipped(units, model, clipper, batch, real, statistics)
