@@ -8,7 +8,8 @@
 Writes LADDER/tokenizer once, and LADDER/RUNG: a folder that `dpft train model=custom
 model.path=LADDER/RUNG` loads, with `pretraining.json`, which says how it was made. All sizes share
 tokenizer, text, order of the text and number of tokens. Killed at any moment, the same command
-goes on from the last checkpoint and ends at the same weights, bit by bit. `minilm-2` takes seconds.
+goes on from the last checkpoint and ends, on a CPU, at the same weights, bit by bit. `minilm-2`
+takes seconds.
 Hardware and hours of each rung: docs/how-to/ladder.md.
 """
 
@@ -139,6 +140,7 @@ def causal_scores(model: Model, rows: dict[str, Tokens], text: Path) -> dict[str
         losses, counts = [], []
         for start in range(0, len(ids), width):
             block = torch.from_numpy(ids[start : start + width].astype(np.int64))[None]
+            block = block.to(model.device)
             if block.shape[1] > 1:
                 losses.append(float(causal_loss(model, block)) * (block.shape[1] - 1))
                 counts.append(block.shape[1] - 1)
@@ -164,9 +166,9 @@ def masked_scores(model: Model, ids: Tokens, tokenizer: Any, recipe: Recipe) -> 
     nll, right, count = 0.0, 0, 0
     for start in range(0, len(ids) // width * width, width):
         block = torch.from_numpy(ids[start : start + width].astype(np.int64))[None]
-        inputs, chosen = mask(block, tokenizer, (1, start))
+        inputs, chosen = (t.to(model.device) for t in mask(block, tokenizer, (1, start)))
         logits = masked_logits(model, inputs, chosen, frozen=False)
-        words = F.pad(block, (1, 1))[chosen]
+        words = F.pad(block, (1, 1)).to(model.device)[chosen]
         nll += float(F.cross_entropy(logits, words, reduction="sum"))
         right += int((logits.argmax(-1) == words).sum())
         count += len(words)
@@ -211,13 +213,15 @@ def losses_of(model: Model, tokenizer: Any, ids: Tokens, recipe: Recipe) -> Any:
     """What `train` asks for: each step's losses, microbatch by microbatch."""
 
     def of_causal(step: int) -> Iterator[Tensor]:
-        for micro in blocks(ids, recipe.length, recipe, step).split(recipe.micro):
+        whole = blocks(ids, recipe.length, recipe, step).to(model.device)
+        for micro in whole.split(recipe.micro):
             yield causal_loss(model, micro) * len(micro) / recipe.batch
 
     def of_masked(step: int) -> Iterator[Tensor]:
         whole = blocks(ids, recipe.length - 2, recipe, step)
-        inputs, chosen = mask(whole, tokenizer, (0, recipe.seed, step))
-        words = F.pad(whole, (1, 1))
+        drawn = mask(whole, tokenizer, (0, recipe.seed, step))
+        inputs, chosen = (t.to(model.device) for t in drawn)
+        words = F.pad(whole, (1, 1)).to(model.device)
         # Frozen, the embeddings are so in the head as well.
         model.cls.predictions.decoder.weight.requires_grad_(step >= recipe.thaw)
         for i in range(0, recipe.batch, recipe.micro):
@@ -246,7 +250,9 @@ def check_text(made_of: dict[str, Any], out: Path) -> None:
             )
 
 
-def pretrain(name: str, recipe: Recipe, text: Path, out: Path, every: float = 180.0) -> Path:
+def pretrain(
+    name: str, recipe: Recipe, text: Path, out: Path, every: float = 180.0, device: str = "cpu"
+) -> Path:
     """Pretrain a rung, or go on with it; return its folder."""
     folder = out / name
     if (folder / "pretraining.json").is_file():
@@ -255,6 +261,7 @@ def pretrain(name: str, recipe: Recipe, text: Path, out: Path, every: float = 18
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(recipe.seed)
     model, tokenizer = (causal if recipe.width else masked)(name, recipe, text, out)
+    model.to(device)
     if not len(tokenizer) == model.config.vocab_size <= 65_536:
         sys.exit(f"got a tokenizer of {len(tokenizer)} tokens, expected {model.config.vocab_size}")
     end = tokenizer.eos_token_id if recipe.width else tokenizer.sep_token_id
@@ -288,6 +295,7 @@ def pretrain(name: str, recipe: Recipe, text: Path, out: Path, every: float = 18
         "course": took["course"],
         "cpu_hours": took["cpu"] / 3600,
         "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if model.device.type == "cuda" else "cpu",
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         "sha256": {
             file: hashlib.sha256((folder / file).read_bytes()).hexdigest()
@@ -323,6 +331,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, help="default: the rung's own")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="cuda: minutes, not the same bits twice")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     transformers.logging.disable_progress_bar()
@@ -334,7 +343,7 @@ def main() -> None:
     recipe = replace(RUNGS[args.rung], seed=args.seed)
     if args.tokens:
         recipe = replace(recipe, tokens=args.tokens)
-    pretrain(args.rung, recipe, args.text, args.out)
+    pretrain(args.rung, recipe, args.text, args.out, device=args.device)
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ def train(
     settings = asdict(recipe) | {"text": text}
     state: dict[str, Any] = {"step": 0, "cpu": 0.0, "course": [], "recent": [0.0, 0]}
     if checkpoint.is_file():
-        state = torch.load(checkpoint, weights_only=True)
+        state = torch.load(checkpoint, map_location="cpu", weights_only=True)
         if state["settings"] != settings:
             raise SystemExit(
                 f"{checkpoint} is of another recipe or text: got {state['settings']}, expected "

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from dpft.cli.output import progress_bar
+from dpft.config.errors import ConfigError
 from dpft.report.terminal import echo
 from dpft.reproduce.bench import report
 from dpft.reproduce.bench.catalog import DEFAULT_STYLES, require_peers
@@ -63,11 +64,19 @@ def main(
     largest_batch: Annotated[
         bool, typer.Option("--largest-batch", help="Search for it instead of timing (CUDA).")
     ] = False,
+    memory: Annotated[
+        float | None, typer.Option(help="GiB of the GPU that a largest batch may take.")
+    ] = None,
 ) -> None:
     """Time and memory of clipping, beside non-private training and peers: dpft bench --model gpt2
 
     Writes JSON, a Markdown table and a plot; the same command continues where it was stopped.
     """
+    if memory is not None and not largest_batch:
+        raise ConfigError(
+            f"--memory {memory:g} limits what a largest batch may take: type --largest-batch too, "
+            "or leave it out"
+        )
     settings = BenchSettings.make(
         model=model,
         batch=batch,
@@ -79,6 +88,7 @@ def main(
         threads=_usual_threads() if threads is None else threads,
         untied=untied,
         time_only=time_only,
+        memory=memory,
         device=device,
         dtype=dtype,
         out=out,

@@ -76,6 +76,7 @@ def labels(settings: BenchSettings, facts: Mapping[str, Any]) -> list[str]:
     parts.append("bfloat16 autocast" if settings.dtype == "bfloat16" else settings.dtype)
     if facts["device"] == "cuda":
         parts.append(str(environment["gpu"]))
+        parts += [f"at most {settings.memory:g} GiB"] if settings.memory is not None else []
     else:
         threads = f"{settings.threads} thread{'s' if settings.threads > 1 else ''}"
         parts.append(f"{environment['cpu']}, {threads}")

@@ -68,6 +68,7 @@ class BenchSettings:
         name: their file name without suffix; None: made from the settings.
         untied: whether head and embedding are separate parameters.
         time_only: measure no memory, which on a CPU takes four times as many steps.
+        memory: GiB of the GPU that a largest batch may take; None: all of it.
     """
 
     model: str
@@ -84,6 +85,7 @@ class BenchSettings:
     name: str | None
     untied: bool
     time_only: bool
+    memory: float | None = None
 
     @classmethod
     def make(
@@ -120,6 +122,8 @@ class BenchSettings:
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise ConfigError(f"--{name} is {number}; expected a whole number of at least 1")
+        if self.memory is not None and not self.memory > 0:
+            raise ConfigError(f"--memory is {self.memory:g}; expected GiB, more than 0")
         if self.length is not None and info.longest is None:
             raise ConfigError(
                 f"--length is {self.length}, but {self.model} reads images: leave it out"
@@ -158,6 +162,7 @@ class BenchSettings:
         parts += [f"t{self.length}"] if self.length else []
         parts += ["untied"] if self.untied else []
         parts += [self.dtype] if self.dtype != "float32" else []
+        parts += [f"{self.memory:g}gib"] if self.memory is not None else []
         return "-".join([*parts, self.device] if self.device != "auto" else parts)
 
     @property
@@ -174,7 +179,8 @@ class BenchSettings:
                 continue
             words.append(f"--{name.replace('_', '-')}")
             if not isinstance(value, bool):
-                words.append(",".join(value) if isinstance(value, list) else str(value))
+                shown = f"{value:g}" if isinstance(value, float) else str(value)
+                words.append(",".join(value) if isinstance(value, list) else shown)
         return shlex.join(words)
 
     def job(self, kind: str, variant: Variant | None = None, **more: Any) -> dict[str, Any]:
@@ -182,6 +188,7 @@ class BenchSettings:
         names = ("model", "batch", "length", "steps", "threads", "device", "dtype", "time_only")
         job = {"kind": kind, **{name: getattr(self, name) for name in names}}
         job |= {"threshold": THRESHOLD, "seed": SEED}
+        job |= {"memory": self.memory} if self.memory is not None else {}
         if variant is not None:
             job |= {"name": variant.name, "peer": variant.peer, "untied": variant.untied}
         return job | more
@@ -193,7 +200,7 @@ def _usual(model: str) -> dict[str, Any]:
     return {
         **{"batch": info.batch, "length": info.length, "steps": info.steps},
         **{"rounds": DEFAULT_ROUNDS, "device": "auto", "dtype": "float32"},
-        **{"out": DEFAULT_OUT, "name": None, "untied": False, "time_only": False},
+        **{"out": DEFAULT_OUT, "name": None, "untied": False, "time_only": False, "memory": None},
     }
 
 

@@ -61,6 +61,7 @@ def test_explain_prints_forms_and_measures_nothing(tmp_path, monkeypatch):
         ("--styles gost", "did you mean 'ghost'?"),
         ("--model gpt3", "expected one of"),
         ("--device cpu --largest-batch", "needs a CUDA device"),
+        ("--memory 24", "type --largest-batch too"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments, message, tmp_path):

@@ -65,6 +65,7 @@ def test_markdown_is_a_table_with_all_that_must_be_read_with_it(measured):
         ({"threads": 2}, {}, "a processor, 2 threads"),
         ({"model": "wrn16-4"}, {}, "B=32"),
         ({}, {"device": "cuda"}, "a fast one"),
+        ({"memory": 24.0}, {"device": "cuda"}, "at most 24 GiB"),
     ],
 )
 def test_labels(typed, facts, label):

@@ -57,6 +57,8 @@ def test_where_all_are_tied_alike_they_share_one_baseline(typed):
         ({"batch": 0}, ["--batch is 0", "at least 1"]),
         ({"rounds": -1}, ["--rounds is -1"]),
         ({"threads": 0}, ["--threads is 0"]),
+        ({"memory": 0.0}, ["--memory is 0", "more than 0"]),
+        ({"memory": float("nan")}, ["--memory is nan"]),
         ({"dtype": "float16"}, ["--dtype", "bfloat16"]),
         ({"device": "gpu"}, ["--device", "cuda"]),
         ({"model": "vit-small", "length": 10}, ["reads images", "leave it out"]),
@@ -73,8 +75,8 @@ def test_impossible_settings_say_what_to_type(typed, words):
 
 def test_file_names_tell_shapes_apart():
     shapes = ({"batch": 3}, {"length": 3}, {"untied": True}, {"model": "vit-small"}, {})
-    others = ({"dtype": "bfloat16"}, {"device": "cuda"}, {"name": "mine"})
-    assert len({settings(**typed).stem for typed in (*shapes, *others)}) == 8
+    others = ({"dtype": "bfloat16"}, {"device": "cuda"}, {"name": "mine"}, {"memory": 24.0})
+    assert len({settings(**typed).stem for typed in (*shapes, *others)}) == 9
     assert settings(model="gpt2", untied=True).stem == "gpt2-b4-t100-untied-cpu"
     assert settings(name="mine").stem == "mine"
 
@@ -91,4 +93,5 @@ def test_the_command_measures_the_same_again(tmp_path):
     assert BenchSettings.make(**again | {"out": Path(again["out"])}) == made
     assert settings(untied=True).command.endswith("--untied")
     assert settings(time_only=True).command.endswith("--time-only")
+    assert settings(memory=24.0).command.endswith("--memory 24")
     assert str(tmp_path) not in settings(out=tmp_path).command  # no folder of this machine

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -115,6 +116,16 @@ def test_explaining_names_every_parameter():
     workload = build("tiny", length=6, untied=False, seed=0, device="cpu", dtype=torch.float32)
     explained = {entry["parameter"] for entry in result["entries"]}
     assert explained == {name for name, _ in workload.model.named_parameters()}
+
+
+def test_a_limit_of_memory_is_a_share_of_the_gpus(monkeypatch):
+    shares = []
+    whole = SimpleNamespace(total_memory=80 << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: whole)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
+    for memory in (24.0, 100.0, None):
+        assert work("bk", kind="fits", memory=memory)["status"] == "ok"
+    assert shares == [0.3, 1.0]
 
 
 def test_a_batch_that_fits_says_so():
