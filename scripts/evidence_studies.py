@@ -140,13 +140,16 @@ STUDIES = (
         f"{E2E} task.limit_train=4000 optim.batch_size=256 optim.epochs=1", {
             "smollm2": SMOLLM2,
             "smollm2 lora16": f"{SMOLLM2} adapt=lora adapt.rank=16",
+            "12m": rung("12m"),
+            "3m": rung("3m"),
             "0.8m": rung("0.8m"),
-            # What the trial preferred does worse on test: the smaller model's rate decides nothing.
+            # What their trials preferred does worse on test: rates decide nothing here.
+            "12m at 1e-3": f"{rung('12m')} optim.lr=1e-3",
             "0.8m at 1e-3": f"{rung('0.8m')} optim.lr=1e-3",
         }, rates=("optim.lr=4e-3",), further={
             "smollm2": ("optim.lr=1e-3", "optim.lr=2.5e-4"),
             "smollm2 lora16": ("optim.lr=1.6e-2", "optim.lr=6.4e-2"),
-            "0.8m": ("optim.lr=1e-3", "optim.lr=2.5e-4"),
+            **dict.fromkeys(("12m", "3m", "0.8m"), ("optim.lr=1e-3", "optim.lr=2.5e-4")),
         }, pilot="optim.epochs=0.5 task.limit_eval=100",
     ),
     Study(
