@@ -22,7 +22,9 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import IO, Any
 
@@ -35,7 +37,19 @@ from dpft.reproduce.bench.processes import Result, RunJob
 from dpft.reproduce.bench.rounds import OpenSession, ResultLog, Row, Tell
 from dpft.reproduce.bench.settings import BenchSettings, Variant
 
-AT_ONCE = 1
+
+def fork(run: Callable[[], object]) -> int:
+    """The process that does it, and ends."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if pid := os.fork():
+        return pid
+    try:
+        run()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
 
 
 class Forked:
@@ -43,27 +57,19 @@ class Forked:
 
     def __init__(self, command: Sequence[str], *, stderr: IO[str], **_: Any) -> None:
         asked, answered = os.pipe(), os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.pid, self.returncode = os.fork(), None
-        if self.pid == 0:
-            os.dup2(asked[0], 0)
-            os.dup2(answered[1], 1)
-            os.dup2(stderr.fileno(), 2)
+
+        def work() -> None:
+            for number, given in enumerate((asked[0], answered[1], stderr.fileno())):
+                os.dup2(given, number)
             os.closerange(3, 4096)  # of other workers, too, which would wait for their input's end
-            self._work(json.loads(command[-1]))
+            sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
+            result = worker.main(json.loads(command[-1]), worker._requests())
+            print(processes.MARK + json.dumps(result), flush=True)
+
+        self.pid, self.returncode = fork(work), None
         os.close(asked[0])
         os.close(answered[1])
         self.stdin, self.stdout = os.fdopen(asked[1], "w"), os.fdopen(answered[0])
-
-    @staticmethod
-    def _work(job: dict[str, Any]) -> None:
-        try:
-            sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
-            result = worker.main(job, worker._requests())
-            print(processes.MARK + json.dumps(result), flush=True)
-        finally:
-            os._exit(0)
 
     def wait(self) -> int:
         if self.returncode is None:
@@ -75,15 +81,20 @@ class Forked:
 
 
 def measure(
-    settings: BenchSettings, journal: ResultLog, open_session: OpenSession, tell: Tell
+    settings: BenchSettings,
+    journal: ResultLog,
+    open_session: OpenSession,
+    tell: Tell,
+    *,
+    at_once: int,
 ) -> list[Row]:
-    """As `rounds.measure`, with the processes of `AT_ONCE` rounds side by side."""
+    """As `rounds.measure`, with the processes of so many rounds side by side."""
     labels = {variant.label for variant in settings.variants}
     done = rounds.complete_rounds(journal.rows, labels)
     session = 1 + max((row["session"] for row in journal.rows if "session" in row), default=0)
     missing = [turn for turn in range(settings.rounds) if turn not in done]
     while missing:
-        turns, missing = missing[:AT_ONCE], missing[AT_ONCE:]
+        turns, missing = missing[:at_once], missing[at_once:]
         tell(turns[0], settings.rounds, "warming up")
         load = rounds._load_average()
         pairs = [(turn, v) for turn in turns for v in rounds.rotated(settings.variants, turn)]
@@ -108,17 +119,11 @@ def largest_batches(
     settings: BenchSettings, journal: ResultLog, run_job: RunJob, tell: Tell
 ) -> list[largest.Largest]:
     """As `largest.largest_batches`, with the searches of all variants side by side."""
-    children = []
-    for variant in settings.variants:
-        sys.stdout.flush()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                _search(settings, variant, _part(journal, variant), run_job)
-            finally:
-                os._exit(0)
-        children.append(pid)
-    for pid in children:
+    searches = [
+        partial(_search, settings, variant, _part(journal, variant), run_job)
+        for variant in settings.variants
+    ]
+    for pid in [fork(search) for search in searches]:
         os.waitpid(pid, 0)
     for variant in settings.variants:
         part = _part(journal, variant)
@@ -152,14 +157,12 @@ def _search(settings: BenchSettings, variant: Variant, part: ResultLog, run_job:
 
 def main() -> None:
     """Measure what each argument says."""
-    global AT_ONCE
     parser = argparse.ArgumentParser(description="dpft bench on a GPU, by forked workers.")
     parser.add_argument("benches", nargs="+", help="what dpft bench is given, each in quotes")
     parser.add_argument("--out", required=True)
     parser.add_argument("--at-once", type=int, default=1, help="rounds side by side")
     parser.add_argument("--device", default="cuda")
     given = parser.parse_args()
-    AT_ONCE = given.at_once
     transformers.logging.set_verbosity_error()
     for name in ("gpt2", "llama", "roberta", "vit"):
         importlib.import_module(f"transformers.models.{name}.modeling_{name}")
@@ -168,7 +171,7 @@ def main() -> None:
     if importlib.util.find_spec("opacus"):
         importlib.import_module("opacus.grad_sample")
     setattr(processes, "subprocess", SimpleNamespace(Popen=Forked, PIPE=None))  # noqa: B010
-    setattr(bench, "measure", measure)  # noqa: B010
+    setattr(bench, "measure", partial(measure, at_once=given.at_once))  # noqa: B010
     setattr(bench, "largest_batches", largest_batches)  # noqa: B010
     app = typer.Typer()
     app.command()(bench.main)

@@ -85,7 +85,7 @@ class BenchSettings:
     name: str | None
     untied: bool
     time_only: bool
-    memory: float | None = None
+    memory: float | None
 
     @classmethod
     def make(
@@ -186,9 +186,8 @@ class BenchSettings:
     def job(self, kind: str, variant: Variant | None = None, **more: Any) -> dict[str, Any]:
         """What a worker is told, as plain JSON data."""
         names = ("model", "batch", "length", "steps", "threads", "device", "dtype", "time_only")
-        job = {"kind": kind, **{name: getattr(self, name) for name in names}}
+        job = {"kind": kind, **{name: getattr(self, name) for name in (*names, "memory")}}
         job |= {"threshold": THRESHOLD, "seed": SEED}
-        job |= {"memory": self.memory} if self.memory is not None else {}
         if variant is not None:
             job |= {"name": variant.name, "peer": variant.peer, "untied": variant.untied}
         return job | more

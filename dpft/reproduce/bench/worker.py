@@ -164,7 +164,7 @@ def make_step(job: dict[str, Any], workload: Workload) -> Step:
 
 
 def _prepare(job: dict[str, Any]) -> tuple[Workload, Step]:
-    if job.get("memory") is not None:
+    if job["memory"] is not None:
         whole = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, job["memory"] * 2**30 / whole))
     workload = build(
