@@ -86,17 +86,25 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
     from dpft.tasks import load_task
     from dpft.training.predictions import read_predictions, score_file
 
+    task, lines = load_task(run.task), read_predictions(file)
+    joined = task.joined(lines)
+    if len(joined) < len(lines):
+        warn(
+            f"note: {len(lines):,} lines are {len(joined):,} instances: references of the same "
+            "source are taken together, as official scorers do",
+            err=True,
+        )
     again = sum(
-        bool(one.source) and (one.source, one.prediction) == (other.source, other.prediction)
-        for one, other in pairwise(read_predictions(file))
+        bool(one.source) and one.source == other.source and one.references != other.references
+        for one, other in pairwise(joined)
     )
     if again:
         warn(
-            f"note: {again} lines repeat source and prediction of the line before; if they are one "
-            "instance with several references, put these into one line, as official scorers do",
+            f"note: {again} lines have the source of the line before and other references; if they "
+            "are one instance, put its references into one line, as official scorers do",
             err=True,
         )
-    return {file.name: score_file(load_task(run.task), file)}
+    return {file.name: score_file(task, file, joined)}
 
 
 def score_run(path: Path) -> dict[str, Any]:

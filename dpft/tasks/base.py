@@ -250,6 +250,14 @@ class Task(ABC):
             for record in records
         ]
 
+    def joined(self, predictions: Sequence[Prediction]) -> list[Prediction]:
+        """Return the instances that the lines of a foreign file are: here one for each line.
+
+        Raises:
+            DataError: if lines may be one instance, and nothing says so.
+        """
+        return [*predictions]
+
     @abstractmethod
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         """Official scores of the predictions, in the order of `instances`."""

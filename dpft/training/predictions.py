@@ -156,8 +156,10 @@ def read_predictions(file: Path) -> list[Prediction]:
     return predictions
 
 
-def score_file(task: Task, file: Path) -> dict[str, Any]:
-    """Scores of a predictions file as a record's section.
+def score_file(
+    task: Task, file: Path, predictions: Sequence[Prediction] | None = None
+) -> dict[str, Any]:
+    """Scores of a predictions file, or of its ``predictions`` as joined, as a record's section.
 
     With a digest of the references only if they are published: what is held out of private data, or
     is the user's own, leaves no hash of itself in a record; nor which of them were answered rightly
@@ -166,7 +168,8 @@ def score_file(task: Task, file: Path) -> dict[str, Any]:
     ``unfinished`` counts the texts that were stopped before they ended, and ``cut_prompts``, of
     published data, the questions that lost a part.
     """
-    predictions = read_predictions(file)
+    if predictions is None:
+        predictions = read_predictions(file)
     ends = [prediction.finished for prediction in predictions]
     cuts = [prediction.cut for prediction in predictions]
     counts = {} if None in ends else {"unfinished": ends.count(False)}

@@ -215,10 +215,19 @@ def test_score_reads_any_predictions_file(tmp_path, monkeypatch):
     assert set(answer["metrics"]) == {"BLEU", "NIST", "METEOR", "ROUGE_L", "CIDEr"}
     assert answer["metrics"]["METEOR"] == 0.25
     assert "repeat" not in result.stderr
+    # A reference in each line.
     apart = [{**lines[0], "source": "x", "references": [text]} for text in lines[0]["references"]]
+    apart.append({**lines[1], "source": "y"})
     file.write_text("\n".join(map(json.dumps, apart)))
     result = invoke("score", "task=e2e", f"predictions={file}", "--json")
-    assert "1 lines repeat source and prediction of the line before" in result.stderr
+    assert json.loads(result.stdout) == answer
+    assert "3 lines are 2 instances" in result.stderr
+    # Several texts of one source, or several instances: the file does not say.
+    apart[1]["prediction"] = "Aromi."
+    file.write_text("\n".join(map(json.dumps, apart)))
+    result = invoke("score", "task=e2e", f"predictions={file}", "--json")
+    assert json.loads(result.stdout)["examples"] == 3
+    assert "1 lines have the source of the line before and other references" in result.stderr
 
 
 @pytest.mark.parametrize(

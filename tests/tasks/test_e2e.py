@@ -5,6 +5,7 @@ import pytest
 from dpft.config.errors import ConfigError, DataError
 from dpft.tasks import load_task
 from dpft.tasks.e2e import E2E, linearise, read_csv, slots
+from dpft.tasks.objectives.base import Prediction
 from dpft.tasks.sources import hub_rows
 from tests.tasks.files import write
 
@@ -131,3 +132,15 @@ def test_meaning_representations_are_asked_without_references(tmp_path):
     path.write_text("meaning\nname[Aromi]\n")
     with pytest.raises(DataError, match="columns meaning; expected mr"):
         E2E().questions(path)
+
+
+def test_lines_of_one_reference_each_are_one_instance_where_they_say_so():
+    a, b, c = (Prediction("x", "p", (text,)) for text in "abc")
+    (joined,) = E2E().joined([a, b, c])
+    assert joined == Prediction("x", "p", ("a", "b", "c"))
+    apart = [joined, a, Prediction("y", "p", ("a",)), b, Prediction("x", "q", ("b",)), joined]
+    assert E2E().joined(apart) == apart
+    with pytest.raises(DataError, match='give each line its "source"'):
+        E2E().joined([Prediction("", "p", (text,)) for text in "ab"])
+    collapsed = [Prediction("", "p", ("a", "b")), Prediction("", "p", ("c",))]
+    assert E2E().joined(collapsed) == collapsed
