@@ -53,6 +53,9 @@ _FURTHER_SEARCH = (
 _NOT_COVERED = (
     "**Other releases from the same data**: other models, statistics, earlier attempts. Their "
     "costs add up.",
+    "**Copies.** What k records (or users, where those are the unit) say is covered by k times "
+    "epsilon, and delta grows faster. How many copies there are is not stated, since exact counts "
+    "are a release of their own: `dpft data check` counts those in a file for its owner.",
     "**The number of training records, or of users where those are the unit, N** is treated as "
     "public, and so are the choices that depend on it (sampling rate, delta, steps).",
     "**Floating-point noise.** The analysis is for real numbers; noise and sums have finitely many "

@@ -18,7 +18,7 @@ from dpft.tasks.table_files import Rows, TableFile
 
 LARGE = 16 << 20
 """Bytes of a file from which on this is worth while."""
-_COUNTS = ("characters", "breaks", "labels")
+_COUNTS = ("characters", "breaks", "labels", "copies", "near_copies")
 _PLAIN = ("fingerprint", "swallowed", "swallowed_first")
 
 

@@ -241,15 +241,23 @@ class OwnData(Task):
         ]
 
     def remarks(self) -> list[str]:
-        reading = self._reading("train")
-        if not reading.swallowed:
-            return []
-        return [
-            f"{reading.swallowed:,} training records hold lines that look like rows of their file "
-            f"(the first: {reading.swallowed_first}). In CSV a quotation mark that begins a text "
-            "may have swallowed them: double that mark and put quotes around the text, or use JSON "
-            "lines"
-        ]
+        reading, found = self._reading("train"), list[str]()
+        if reading.swallowed:
+            found.append(
+                f"{reading.swallowed:,} training records hold lines that look like rows of their "
+                f"file (the first: {reading.swallowed_first}). In CSV a quotation mark that begins "
+                "a text may have swallowed them: double that mark and put quotes around the text, "
+                "or use JSON lines"
+            )
+        if reading.near_copies and self.unit == "record" and not self.published:
+            found.append(
+                f"training records repeat others: {_copies(reading.copies)} word for word, "
+                f"{_copies(reading.near_copies)} apart from letter case, white space and Unicode "
+                "form. For what occurs k times epsilon is k times as large, and delta grows "
+                "faster: remove copies, or type task.unit=user task.user_column=NAME where they "
+                "belong to one person"
+            )
+        return found
 
     def details(self, split: str) -> list[str]:
         reading, lines = self._reading(split), []
@@ -464,6 +472,12 @@ NOT_READ = (
     *("max_length", "loss", "before", "after", "ends", "cut", "template", "train_on"),
     *("records_per_user", "limit_eval"),
 )
+
+
+def _copies(counts: Counter[int]) -> str:
+    """Return how many records repeat one before them, and how often the most frequent occurs."""
+    repeats = sum((times - 1) * many for times, many in counts.items())
+    return f"{repeats:,} (one occurs {max(counts):,} times)" if counts else "none"
 
 
 def _spread(counts: Counter[int]) -> str:

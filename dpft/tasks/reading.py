@@ -7,6 +7,7 @@ digest, whose it is. All checks are made in the same pass.
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,6 +60,8 @@ class Counts:
         labels: how many records have a label; empty where they have none.
         swallowed: how many rows hold lines that look like rows of the file.
         swallowed_first: where the first of them stands.
+        copies: how many different records occur so often; once is left out.
+        near_copies: the same of their texts, apart from letter case, white space and Unicode form.
     """
 
     characters: Counter[int] = field(default_factory=Counter)
@@ -66,6 +69,8 @@ class Counts:
     labels: Counter[int] = field(default_factory=Counter)
     swallowed: int = 0
     swallowed_first: str = ""
+    copies: Counter[int] = field(default_factory=Counter)
+    near_copies: Counter[int] = field(default_factory=Counter)
 
 
 @dataclass(kw_only=True)
@@ -94,6 +99,7 @@ class _Split:
         self.positions = array("q")
         self.numbers = array("I")
         self.contents = array("Q")
+        self.folded = array("q")
         self.digest = hashlib.sha256()
         self.counts = Counts()
 
@@ -107,6 +113,7 @@ class _Split:
 
     def count(self, row: TableRow, record: Record, texts: tuple[str, ...]) -> None:
         counts = self.counts
+        self.folded.append(hash(tuple(map(_folded, texts))))  # compared within this pass alone
         counts.characters[sum(map(len, texts)) + len(texts) - 1] += 1
         if broken := max(text.count("\n") for text in texts):
             counts.breaks[broken] += 1
@@ -122,6 +129,7 @@ class _Split:
     def reading(self, file: TableFile, owners: Owners | None, owned: bool) -> Reading:
         if owned and owners is not None:
             digest_owners(self.digest, owners)
+        self.counts.copies, self.counts.near_copies = map(_copies, (self.contents, self.folded))
         return Reading(
             rows=self.rows(file),
             owners=owners,
@@ -129,6 +137,18 @@ class _Split:
             contents=_numbers(self.contents),
             **vars(self.counts),
         )
+
+
+def _folded(text: str) -> str:
+    """Return a text without letter case, white space and Unicode form of its own."""
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
+
+
+def _copies(values: array[int]) -> Counter[int]:
+    """Return how many different values occur twice, three times, and so on."""
+    ordered = np.sort(_numbers(values))
+    _, repeats = np.unique(ordered[1:][ordered[1:] == ordered[:-1]], return_counts=True)
+    return Counter((repeats + 1).tolist())
 
 
 def contents_of(records: Iterable[Record]) -> IntArray:

@@ -49,6 +49,7 @@ def test_the_card_says(record: dict[str, Any], said: str) -> None:
         "`private/` folder",
         "test records",
         "Other releases from the same data",
+        "`dpft data check` counts those in a file",
         "Two earlier runs on the same data were set aside.",
     ],
 )

@@ -73,6 +73,41 @@ def test_the_first_of_several_clashes_of_names_is_told(tmp_path):
             own(tmp_path, rows, **settings).records("train")
 
 
+COPIES = [
+    {"source": source, "target": "t", "user": f"u{n}"}
+    for n, source in enumerate(
+        [
+            "Caf\u00e9 au lait",
+            "cafe\u0301  AU\tlait",
+            "Stra\u00dfe",
+            "STRASSE",
+            "one",
+            "two",
+            "one",
+            "One",
+        ]
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (COPIES, "1 (one occurs 2 times) word for word, 4 (one occurs 3 times) apart from"),
+        (COPIES[:4], "none word for word, 2 (one occurs 2 times) apart from"),
+        (COPIES[:1] * 501, "500 (one occurs 501 times) word for word, 500 (one occurs 501 times)"),
+    ],
+)
+def test_copies_of_records_are_counted(tmp_path, rows, said, keeping):
+    for task in (own(tmp_path, rows), *(kept(own(tmp_path, rows), keeping) for _ in range(2))):
+        (remark,) = task.remarks()
+        assert f"training records repeat others: {said}" in remark
+        assert "task.unit=user" in remark
+        assert remark in task.details("train")
+    assert own(tmp_path, rows, **USERS).remarks() == []
+    assert own(tmp_path, COPIES[3:6]).remarks() == []
+
+
 # Keeping.
 
 
