@@ -127,10 +127,10 @@ def main(
             )
     synthetic = keep(task, sources.rows, written, cut, settings.unique)
     if not synthetic.targets:
-        what = "no conversations" if task.name == "chat" else "empty"
+        what = "is a conversation" if task.name == "chat" else "has a word"
         begun = task.name == "chat" and settings.system is None
         raise DataError(
-            f"all {settings.n} texts are {what}; expected some that are not: train for longer"
+            f"none of the {settings.n} texts {what}; expected one at least: train for longer"
             + (", or type system=TEXT to begin them" if begun else "")
         )
     sampling = {

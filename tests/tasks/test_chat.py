@@ -394,5 +394,5 @@ def test_a_run_over_users_of_conversations(tmp_path, monkeypatch):
     assert (tmp_path / "runs/run/model/chat_template.jinja").read_text() == PLAIN
     asked = ["generate", "runs/run", "n=2", "decode.max_new_tokens=4"]
     written = CliRunner().invoke(app, asked)
-    assert "all 2 texts are no conversations" in written.output
+    assert "none of the 2 texts is a conversation" in written.output
     assert "system=TEXT" in written.output
