@@ -54,7 +54,7 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
         records: Sequence[Record] = task.records_of(path)
         if not records:
             raise DataError(f"evaluate.file={path} has no rows; expected at least one record")
-        check_repeated(task, records, f"evaluate.file={path}", "a file of them")
+        check_repeated(task.repeated(records), f"evaluate.file={path}", "a file of them")
     else:
         typed = f"evaluate.split={settings.split}"
         _check_split(task, settings.split, typed, "evaluate.file=FILE")
@@ -93,21 +93,20 @@ def check_scored(task: Task, split: str, records: Sequence[Record]) -> None:
     _check_split_repeated(task, split, records)
 
 
-def check_repeated(task: Task, records: Sequence[Record], where: str, instead: str) -> None:
+def check_repeated(share: float, where: str, instead: str) -> None:
     """Refuse records most of which are trained on, saved in whatever form and order.
 
     A few may be: people say the same things. How many there are, `dpft data check` counts.
 
     Args:
-        task: its training records are read for this.
-        records: to be asked of.
+        share: of the records to be asked of, how many training records repeat.
         where: they are, in words.
         instead: to be typed.
 
     Raises:
         ConfigError: if so.
     """
-    if task.repeated(records) > _MOST:
+    if share > _MOST:
         raise ConfigError(
             f"most records of {where} are trained on, word for word, and no noise covers what is "
             f"computed of them; expected other records: {instead}"
@@ -118,7 +117,7 @@ def _check_split_repeated(task: Task, split: str, records: Sequence[Record]) -> 
     """`check_repeated` of a split that is no share of the training data, held out by digest."""
     if not getattr(task, f"{split}_share", 0):
         instead = f"give a file of them, or type task.{split}_share=0.1 to hold some back"
-        check_repeated(task, records, f"the {split} split", instead)
+        check_repeated(task.repeated(records), f"the {split} split", instead)
 
 
 def _check_split(task: Task, split: str, typed: str, instead: str) -> None:

@@ -43,7 +43,7 @@ from dpft import runs
 from dpft.config.errors import ConfigError, DataError, ModelError, NotInstalledError
 from dpft.integrations.transformers import PrivacyArguments, PrivacyMixin, PrivateTrainer, Spending
 from dpft.integrations.transformers.arguments import REFUSALS, TAKEN, refused
-from dpft.integrations.transformers.batches import survey
+from dpft.integrations.transformers.batches import Collated, check_targets, survey
 from dpft.integrations.transformers.losses import loss_of
 from dpft.privacy import keys
 from dpft.privacy.noise import NOISE_VERSION, Released
@@ -903,18 +903,38 @@ def test_a_clipping_argument_that_there_is_not_is_named():
         PrivacyArguments(epsilon=1, clipping={"threshold": 1.0})
 
 
-@pytest.mark.parametrize("kind", [list, Dataset.from_list])
-def test_scores_of_records_that_are_trained_on_are_warned_of(tmp_path, kind, caplog):
+@pytest.mark.parametrize("scored_as", [list, Dataset.from_list])
+@pytest.mark.parametrize("trained_as", [list, Dataset.from_list])
+def test_training_records_are_not_scored_in_whatever_form(tmp_path, trained_as, scored_as):
     rows = [Texts()[i] for i in range(24)]
-    trainer = trainer_of(
-        tmp_path, data=kind(rows), eval_dataset={"some": kind(rows[3:9])}, max_steps=1
-    )
+    copy = scored_as([{"id": i, **row} for i, row in enumerate(rows[9:3:-1])])
+    trainer = trainer_of(tmp_path, data=trained_as(rows), eval_dataset={"some": copy})
+    for scored in (
+        trainer.train,
+        trainer.evaluate,
+        lambda: trainer.evaluate(copy),
+        lambda: trainer.evaluate(trainer.train_dataset),
+        lambda: trainer.predict(copy),
+    ):
+        with pytest.raises(ConfigError, match="most records of the data set to be scored"):
+            scored()
+    assert trainer.privacy.steps_spent == 0
+    assert trainer.state.log_history == []
+
+
+@pytest.mark.parametrize("kind", [list, Dataset.from_list])
+def test_some_training_records_may_be_scored_and_the_card_says_that_no_noise_covers_it(
+    tmp_path, kind
+):
+    rows = [Texts()[i] for i in range(24)]
+    half = kind([*rows[:2], {"input_ids": [3, 3, 3]}, {"input_ids": [3, 4]}])
+    trainer = trainer_of(tmp_path, data=kind(rows), eval_dataset=half, max_steps=1)
     trainer.train()
-    assert "all in train_dataset" in caplog.text
-    with pytest.raises(ConfigError, match="eval_dataset: it is train_dataset"):
-        trainer.evaluate(trainer.train_dataset)
-    other = kind([*rows[3:9], {"input_ids": [3, 3, 3]}])
-    assert not survey(trainer.train_dataset, [other, kind([])]).trained_on
+    assert math.isfinite(trainer.evaluate()["eval_loss"])
+    assert math.isfinite(trainer.predict(half).metrics["test_loss"])
+    assert survey(rows).repeated([]) == 0
+    (caveat,) = (one for one in trainer.privacy.guarantee().caveats if "`evaluate()`" in one)
+    assert caveat in trainer.privacy.card()
 
 
 def test_all_of_a_data_set_is_looked_at(tmp_path):
@@ -1022,6 +1042,11 @@ def test_methods_that_would_go_round_the_mixin_are_refused(tmp_path, kind):
         trainer_of(tmp_path, kind=kind)
 
 
+def _untargeted(records):
+    batch = collate(records)
+    return batch | {"labels": torch.full_like(batch["labels"], -100)}
+
+
 def _flat(records):
     ids = torch.cat([torch.tensor(r["input_ids"]) for r in records])[None]
     return {"input_ids": ids, "labels": ids.clone()}
@@ -1063,6 +1088,17 @@ COUPLED = {
         DataError,
         "labels",
     ),
+    "no targets": ({"collator": _untargeted}, DataError, "every label of train_dataset is -100"),
+    "one loss": (
+        {"per_example_loss": lambda model, inputs: model(**inputs).loss},
+        ConfigError,
+        r"returned \(\) for 1 records; expected shape \(B,\)",
+    ),
+    "losses in a column": (
+        {"per_example_loss": lambda model, inputs: _batch_mean(model, inputs)[:, None]},
+        ConfigError,
+        r"returned \(1, 1\) for",
+    ),
     "random": ({"collator": _masked}, DataError, "random"),
     "batch mean": ({"per_example_loss": _batch_mean}, ModelError, "what else is in its batch"),
     "half": ({"model": lambda: llama(torch.bfloat16)}, ConfigError, "dtype=torch.float32"),
@@ -1080,6 +1116,20 @@ def test_what_couples_records_is_refused_before_anything_is_spent(tmp_path, what
     with pytest.raises(error, match=named):
         trainer.train()
     assert trainer.privacy.steps_spent == 0
+
+
+def test_one_record_with_a_target_is_enough_wherever_it_is():
+    rows = [{"input_ids": [3, 4], "target": i == 345} for i in range(700)]
+
+    def marked(records):
+        masked = torch.tensor([not record["target"] for record in records])
+        batch = collate(records)
+        return batch | {"labels": batch["labels"].masked_fill(masked[:, None], -100)}
+
+    objective = Collated(marked, loss_of(llama()))
+    check_targets(rows, objective)
+    with pytest.raises(DataError, match="every label"):
+        check_targets(rows[346:], objective)
 
 
 class Stream(torch.utils.data.IterableDataset):

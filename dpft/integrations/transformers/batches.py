@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
-from dpft.config.errors import DataError, ModelError
+from dpft.config.errors import ConfigError, DataError, ModelError
 from dpft.integrations.transformers import checkpoints
 from dpft.integrations.transformers.losses import Loss, check_loss
 from dpft.privacy import Clipper
@@ -130,7 +130,20 @@ class Collated:
         return Batch({name: x for name, x in given.items() if x is not None})
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        return self._loss(model, batch.tensors)
+        """Return a loss for each record.
+
+        Raises:
+            ConfigError: if the loss function returns anything else.
+        """
+        losses: Any = self._loss(model, batch.tensors)
+        rows = len(next(iter(batch.tensors.values())))
+        if not isinstance(losses, Tensor) or losses.shape != (rows,):
+            shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise ConfigError(
+                f"per_example_loss returned {shape} for {rows} records; expected shape (B,), one "
+                "loss for each record: type reduction='none', and average each record's positions"
+            )
+        return losses
 
     def widths(self, example: Any) -> tuple[int, ...]:
         raise NotImplementedError("shapes are not fixed here")
@@ -272,6 +285,26 @@ def check_records(
     return checkpoints.digest(batches[0].tensors.items())
 
 
+def check_targets(dataset: Any, objective: Collated) -> None:
+    """Refuse a data set without any target: its steps would spend the budget and train nothing.
+
+    It decides for the whole set, and reads until the first record that has a target.
+
+    Raises:
+        DataError: if every label of every record is ignored.
+    """
+    for first in range(0, len(dataset), _CHECKED):
+        places = range(first, min(first + _CHECKED, len(dataset)))
+        batch = objective.collate(examples_of(records_of(dataset, places)))
+        if "labels" not in batch.tensors or _has_targets(batch):
+            return
+    raise DataError(
+        f"every label of train_dataset is {IGNORED}, as it is collated, so that every step would "
+        "spend its budget and train nothing; expected a record with a target: see whether the data "
+        "collator finds the answers, and whether the texts are cut before them"
+    )
+
+
 def _never_ends(batch: Batch, model: Any) -> bool:
     """Whether texts have the end token, and no text has it among what is trained."""
     end = getattr(getattr(model, "config", None), "eos_token_id", None)
@@ -301,56 +334,58 @@ class Survey:
         fingerprint: SHA-256 over the records in order, as hex. A replayed step is one release only
             if it saw the same records.
         lengths: of the records, as of `SizedRecord`.
-        trained_on: whether some records, which were to be looked for, are all among these.
+        contents: 64 bits of a digest of each, the same however the record is stored.
     """
 
     fingerprint: str
     lengths: Sequence[int]
-    trained_on: bool
+    contents: Sequence[int]
+
+    def repeated(self, dataset: Any) -> float:
+        """Return the share of another data set's records that are among these."""
+        found = np.isin(survey(dataset).contents, self.contents)
+        return float(found.mean()) if len(found) else 0.0
 
 
-def survey(dataset: Any, sought: Sequence[Any] = ()) -> Survey:
+def survey(dataset: Any) -> Survey:
     """Read all records once.
 
     Args:
         dataset: with the columns that the model takes.
-        sought: other data sets; of each a few records are looked for.
 
     Raises:
         DataError: if a record is told by its place in memory alone.
     """
-    digest, lengths = hashlib.sha256(), array("q")
-    absent = [set(_few(other)) for other in sought if len(other)]
-    for length, row in _rows(dataset, range(len(dataset))):
-        lengths.append(length)
+    digest, lengths, contents = hashlib.sha256(), array("q"), array("Q")
+    for record, row in _rows(dataset):
+        lengths.append(SizedRecord.of(record).length)
         digest.update(row)
-        for rows in absent:
-            rows.discard(row)
-    return Survey(digest.hexdigest(), lengths, any(not rows for rows in absent))
+        contents.append(int.from_bytes(_content(record, row)[:8]))
+    return Survey(digest.hexdigest(), lengths, contents)
 
 
-def _few(dataset: Any) -> list[bytes]:
-    """Digests of some records, spread over the set."""
-    places = sorted({round(i) for i in np.linspace(0, len(dataset) - 1, _CHECKED)})
-    return [row for _, row in _rows(dataset, places)]
-
-
-def _rows(dataset: Any, places: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-    """Length and SHA-256 of some records."""
+def _rows(dataset: Any) -> Iterator[tuple[Any, bytes]]:
+    """Each record and its SHA-256."""
     form = getattr(dataset, "format", None)
     if hasattr(dataset, "with_format") and isinstance(form, Mapping) and form["type"] != "custom":
         # datasets.Dataset: without its formatting, many at once. A transform is read through.
-        plain = dataset.with_format("arrow")
-        chosen = plain if len(places) == len(plain) else plain.select(places)
-        for table in chosen.iter(1000):
+        for table in dataset.with_format("arrow").iter(1000):
             for record in table.to_pylist():
-                spelled = json.dumps(record, default=repr).encode()
-                yield SizedRecord.of(record).length, hashlib.sha256(spelled).digest()
+                yield record, hashlib.sha256(json.dumps(record, default=repr).encode()).digest()
         return
-    for i in places:
+    for i in range(len(dataset)):
         record, digest = dataset[i], hashlib.sha256()
         _add(digest, record)
-        yield SizedRecord.of(record).length, digest.digest()
+        yield record, digest.digest()
+
+
+def _content(record: Any, row: bytes) -> bytes:
+    """Return a digest of a record's tokens and labels; of other records the given one."""
+    if not isinstance(record, Mapping) or record.get("input_ids") is None:
+        return row
+    values: list[Any] = [record.get(name) for name in ("input_ids", "labels", "label")]
+    plain = [value.tolist() if hasattr(value, "tolist") else value for value in values]
+    return hashlib.sha256(json.dumps(plain, default=repr).encode()).digest()
 
 
 def _add(digest: Any, value: Any) -> None:

@@ -51,6 +51,11 @@ _ANOTHER_FOLDER = (
     "begin anew with another output_dir (what this ledger spent still counts if anything of that "
     "run was, or will be, shown to anyone)"
 )
+_SCORES = (
+    "scores of `evaluate()` and `predict()` are computed without noise, and go to "
+    "`trainer_state.json` and trackers: epsilon does not cover what they tell of the records that "
+    "are scored. A data set is refused where most of its records are trained on; a few may be"
+)
 _LOSSES_LOGGED = (
     "**Training losses**, computed without noise, were put into the training logs "
     "(`trainer_state.json`, callbacks): publish none of them."
@@ -130,7 +135,7 @@ class Spending(Closing):
     def guarantee(self) -> Guarantee:
         """What all planned steps guarantee, once one was taken: see `epsilon`."""
         mechanism, taken = self.mechanism, self.steps_spent
-        caveats = ancestral_caveats(self.ancestry)
+        caveats = [*ancestral_caveats(self.ancestry), _SCORES]
         if 0 < taken < mechanism.steps:
             caveats.append(
                 f"{taken:,} of {mechanism.steps:,} planned steps were taken, and epsilon is that "

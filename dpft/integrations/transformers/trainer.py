@@ -9,10 +9,9 @@ before Trainer moves the weights.
 from __future__ import annotations
 
 import copy
-import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,10 @@ from dpft.integrations.transformers.batches import (
     LogicalBatches,
     SizedRecord,
     Steps,
+    Survey,
     check_dataset,
     check_records,
+    check_targets,
     examples_of,
     loader,
     survey,
@@ -51,9 +52,8 @@ from dpft.privacy.untouched import Untouched, written
 from dpft.runs import lineage
 from dpft.runs.atomic import write_atomic
 from dpft.tasks.units import Records
+from dpft.training.held_out import check_repeated
 from dpft.training.loop import StepStatistics, add_clipped, forget
-
-_LOGGER = logging.getLogger(__name__)
 
 # Computed from private records without noise; and what Trainer would have to count of them.
 _NOISELESS = ("loss", "train_loss")
@@ -129,6 +129,8 @@ class PrivacyMixin:
         self._untouched: Untouched | None = None
         self._objective: Collated | None = None
         self._checkpoint: str | None = None
+        self._surveyed: Survey | None = None
+        self._apart: list[Any] = []  # data sets that were compared with the training records
         self._training = False
         # An optimizer of one's own; Trainer makes another one later.
         self._given = replays.spelled(trainer.optimizer, trainer.optimizer_cls_and_kwargs)
@@ -213,13 +215,11 @@ class PrivacyMixin:
                 f"{self.privacy.mechanism.dataset_size} when the trainer was made, for which the "
                 "noise was calibrated; expected the same: make the trainer anew"
             )
-        found = survey(plain.dataset, [*self._evaluated()])
-        if found.trained_on:  # which texts that are all alike may be, too
-            _LOGGER.warning(
-                "Records of eval_dataset that were looked for are all in train_dataset. Their "
-                "scores are computed without noise, and no guarantee covers them: pass records "
-                "that are not trained on"
-            )
+        found = self._surveyed = survey(plain.dataset)
+        self._apart.clear()
+        several = trainer.eval_dataset
+        for name in several if isinstance(several, dict) else [None] * (several is not None):
+            self._check_apart(trainer.get_eval_dataloader(name).dataset)
         checks.check_precision(model)
         self._clipper = make_clipper(
             model,
@@ -238,6 +238,8 @@ class PrivacyMixin:
             size=trainer.args.per_device_train_batch_size,
             known_loss=self._loss is None,
         )
+        if self._loss is None:
+            check_targets(plain.dataset, self._objective)
         args = trainer.args
         self.privacy.begin(
             self._clipper,
@@ -264,17 +266,15 @@ class PrivacyMixin:
         batches = LogicalBatches(plain.dataset, mechanism.sampler(self.privacy.key))
         return loader(batches, steps, args)
 
-    def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """As of Trainer, of other records than those that are trained on.
+    def evaluation_loop(self, dataloader: DataLoader[Any], *args: Any, **kwargs: Any) -> Any:
+        """As of Trainer, for `evaluate` and `predict`, of records that are not trained on.
 
         Raises:
-            ConfigError: for ``train_dataset``.
+            ConfigError: if most of them are trained on.
         """
-        trainer: Any = self
+        self._check_apart(dataloader.dataset)
         base: Any = super()
-        checks.refuse(checks.same_data(trainer.train_dataset, eval_dataset))
-        scores: dict[str, float] = base.evaluate(eval_dataset, *args, **kwargs)
-        return scores
+        return base.evaluation_loop(dataloader, *args, **kwargs)
 
     def get_total_train_batch_size(self, args: Any) -> int:
         """The expected logical batch."""
@@ -380,13 +380,18 @@ class PrivacyMixin:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _evaluated(self) -> Iterator[Any]:
-        """The data sets to be scored while training, as the trainer prepares them."""
+    def _check_apart(self, dataset: Any) -> None:
+        """Refuse to score training records: scores are computed without noise."""
+        indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        if not indexed or any(dataset is one for one in self._apart):
+            return
         trainer: Any = self
-        for one in checks.several(trainer.eval_dataset):
-            dataset = trainer.get_eval_dataloader(one).dataset
-            if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
-                yield dataset
+        base: Any = super()
+        if self._surveyed is None:  # of the columns that the model takes, as in training
+            self._surveyed = survey(base.get_test_dataloader(trainer.train_dataset).dataset)
+        share = self._surveyed.repeated(dataset)
+        check_repeated(share, "the data set to be scored", "pass records that are not trained on")
+        self._apart.append(dataset)
 
     def _check_best(self) -> None:
         """That the best checkpoint, which Trainer has loaded at the end, is there whole."""

@@ -108,7 +108,7 @@ def real_texts(task: Task, reference: str | None, split: str) -> tuple[list[str]
     if not texts:
         raise DataError(f"{path} has no records; expected some to compare with")
     check_repeated(
-        task, records, f"the reference {path}", "--reference dev, test or a FILE of them"
+        task.repeated(records), f"the reference {path}", "--reference dev, test or a FILE of them"
     )
     return texts, f"the file {path.name}"
 
