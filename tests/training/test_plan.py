@@ -200,7 +200,7 @@ def test_every_architecture_has_a_time_and_a_microbatch(name, tmp_path):
     run = run_of(*words.split(), "optim.microbatch_tokens=auto")
     shape = shape_of(run, 1, length=None if "cifar10" in words else 8)
     found = plan(run, shape, DEVICE, check=False)
-    assert found.private.time.seconds > found.plain.time.seconds > 0
+    assert min(found.private.time.seconds, found.plain.time.seconds) > 0
     assert peak_of(run, shape)(1) > found.private.cost.held
 
 
