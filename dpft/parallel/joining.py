@@ -21,6 +21,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore, Store, _set_pg_timeout
 
 from dpft.config.errors import DpftError, RankError
@@ -29,8 +30,7 @@ from dpft.parallel.cohort import TIMEOUT, UnansweredError
 # How far apart ranks may begin: machines start when they have room, and disks may be slow. On one
 # machine all begin together. Nobody can know of a rank that died before it was heard of.
 _JOINING, _JOINING_HERE = timedelta(minutes=5), timedelta(seconds=30)
-# Once all are there, they have nothing to do but to connect.
-_MEETING = timedelta(seconds=20)
+_MEETING = timedelta(seconds=20)  # once all are there and have nothing to do but to connect
 _CONNECTING = timedelta(seconds=5)  # to a server that has just answered
 _SILENT = 5.0  # seconds of waiting before a rank says what it waits for
 _LEFT = "left"  # in the store: why the first rank that left did
@@ -127,7 +127,7 @@ def _tries(within: timedelta, rank: int, size: int, missing: Callable[[], str]) 
 
 
 def _meeting_place(rank: int, size: int) -> Store:
-    """The part of torchrun's store, or of the one that the first rank holds, for these ranks."""
+    """Find torchrun's store, or the one that the first rank holds, and a part of it for these."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     lasting = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     here = not lasting and address in ("localhost", "127.0.0.1", "::1")
@@ -138,8 +138,8 @@ def _meeting_place(rank: int, size: int) -> Store:
             with suppress(OSError):
                 socket.create_connection((address, port), timeout=1).close()
                 break
-    more = {"wait_for_workers": False, "multi_tenant": True}
-    store = dist.TCPStore(address, port, size, holds, _CONNECTING, **more)
+    # It waits for no worker, and is shared with other stores of this process at that port.
+    store = TCPStore(address, port, size, holds, _CONNECTING, False, True)
     store.set_timeout(_JOINING)
     return agreed(store, rank, size, within, lasting)
 

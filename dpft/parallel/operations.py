@@ -136,7 +136,7 @@ def _operation(packet: Any, args: Any, kwargs: Any, out: Any) -> Operation:
     factors = list(_tensors(args))
     if packet in _ATTENTION:
         first = _ATTENTION[packet]
-        found = _attention(*args[first : first + 3], backward=first > 0)
+        found = _attention(first > 0, *args[first : first + 3])
         masked = args[-1] is True or kwargs.get("is_causal", False)
         # Blocks above the diagonal are left out.
         return Operation(_kind(factors[1]), found // (2 if masked else 1), moved)
@@ -150,11 +150,11 @@ def _operation(packet: Any, args: Any, kwargs: Any, out: Any) -> Operation:
     return Operation("", 0, moved)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, backward: bool) -> int:
-    """Of queries ``(B, H, T, d)``; keys and values may have fewer heads, each for a group of them.
+def _attention(backward: bool, q: Tensor, k: Tensor, v: Tensor) -> int:
+    """Count operations for queries ``(B, H, T, d)``, and for keys that may have fewer heads.
 
-    Scores and their product with the values; backward the scores again, and the gradients of
-    both products' factors. PyTorch's own formula refuses groups in some versions.
+    The scores and their product with the values; in the backward the scores again, and the
+    gradients of both products' factors. PyTorch's own formula refuses groups in some versions.
     """
     scores = 2 * math.prod(q.shape[:-1]) * k.shape[-2]
     d, d_v = q.shape[-1], v.shape[-1]

@@ -162,8 +162,7 @@ def steps(
         world: of the ranks; None: there is one.
         adjust: called with the optimizer.
         check: whether to run the step that is checked; it takes longer than the other.
-        counts: whether operations are counted. Where only memory is asked for, no formula of an
-            operation has to be known.
+        counts: whether operations are counted; for memory alone no formula of one is needed.
     """
     every = [(p.numel(), p.requires_grad) for p in model.parameters()]
     parameters, trained = (sum(n for n, moves in every if moves or kept) for kept in (True, False))
