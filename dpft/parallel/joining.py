@@ -12,22 +12,27 @@ import hashlib
 import os
 import signal
 import socket
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore, Store, _set_pg_timeout
-from torch.distributed.rendezvous import rendezvous
 
 from dpft.config.errors import DpftError, RankError
 from dpft.parallel.cohort import TIMEOUT, UnansweredError
 
-# How far apart ranks may begin: they import the same, from disks that may be slow.
-_JOINING = timedelta(minutes=5)
+# How far apart ranks may begin: machines start when they have room, and disks may be slow. On one
+# machine all begin together. Nobody can know of a rank that died before it was heard of.
+_JOINING, _JOINING_HERE = timedelta(minutes=5), timedelta(seconds=30)
+_MEETING = timedelta(seconds=20)  # once all are there and have nothing to do but to connect
+_CONNECTING = timedelta(seconds=5)  # to a server that has just answered
+_SILENT = 5.0  # seconds of waiting before a rank says what it waits for
 _LEFT = "left"  # in the store: why the first rank that left did
 
 
@@ -61,7 +66,9 @@ def connected(device: torch.device) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def agreed(store: Store, rank: int, size: int, within: timedelta = _JOINING) -> Store:
+def agreed(
+    store: Store, rank: int, size: int, within: timedelta = _JOINING, lasting: bool = True
+) -> Store:
     """The part of a store that these processes alone use, whatever others have left in it.
 
     Each process writes down who it is, and then a digest of all names as it finds them. They go on
@@ -72,6 +79,7 @@ def agreed(store: Store, rank: int, size: int, within: timedelta = _JOINING) -> 
         rank: of this process.
         size: how many there are.
         within: how long to wait for the others.
+        lasting: whether the store outlives the ranks, so that a name may be that of a dead one.
 
     Raises:
         RankError: not all came.
@@ -79,33 +87,73 @@ def agreed(store: Store, rank: int, size: int, within: timedelta = _JOINING) -> 
     names = [f"dpft/name/{number}" for number in range(size)]
     found = [f"dpft/found/{number}" for number in range(size)]
     store.set(names[rank], f"{socket.gethostname()} {os.getpid()} {time.time_ns()}")
-    deadline = time.monotonic() + within.total_seconds()
-    while time.monotonic() < deadline:
+
+    def missing() -> str:
+        absent = [number for number, name in enumerate(names) if not store.check([name])]
+        return f"ranks {absent} to begin" if absent else "ranks that began, and may have ended"
+
+    for _ in _tries(within, rank, size, missing):
         if store.check(names):
-            digest = hashlib.sha256(b"\n".join(store.multi_get(names))).hexdigest()
-            store.set(found[rank], digest)
-            if store.check(found) and set(store.multi_get(found)) == {digest.encode()}:
-                return PrefixStore(f"dpft/{digest}", store)
+            break
+    # All were there a moment ago, unless the names are of an earlier life.
+    for _ in _tries(within if lasting else _MEETING, rank, size, missing):
+        digest = hashlib.sha256(b"\n".join(store.multi_get(names))).hexdigest()
+        store.set(found[rank], digest)
+        if store.check(found) and set(store.multi_get(found)) == {digest.encode()}:
+            break
+    return PrefixStore(f"dpft/{digest}", store)
+
+
+def _tries(within: timedelta, rank: int, size: int, missing: Callable[[], str]) -> Iterator[None]:
+    """Give one try after the other, and say what this rank waits for if that takes long.
+
+    Raises:
+        RankError: the time is over.
+    """
+    began, said, seconds = time.monotonic(), False, within.total_seconds()
+    while (waited := time.monotonic() - began) < seconds:
+        yield
+        if waited > _SILENT and not said:
+            said = True
+            sys.stderr.write(
+                f"dpft: rank {rank} of {size} waits for {missing()}, {seconds:.0f} s at most\n"
+            )
         # Signals are heard in between. One server answers all ranks: many ask less often.
         time.sleep(min(1.0, 0.02 * size))
-    there = [number for number, name in enumerate(names) if store.check([name])]
     raise RankError(
-        f"rank {rank} waited {within} for the other ranks to begin; expected all of {size}, and "
-        f"{f'found {there}' if len(there) < size else 'some ended again'}: see their messages. "
-        "The same command begins again"
+        f"rank {rank} of {size} waited {seconds:.0f} s for {missing()}; expected all {size}: see "
+        "their messages. The same command begins again"
     )
+
+
+def _meeting_place(rank: int, size: int) -> Store:
+    """Find torchrun's store, or the one that the first rank holds, and a part of it for these."""
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    lasting = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    here = not lasting and address in ("localhost", "127.0.0.1", "::1")
+    within, holds = (_JOINING_HERE if here else _JOINING), rank == 0 and not lasting
+    if not holds:
+        # torch would wait in C++, where it hears no signal.
+        for _ in _tries(within, rank, size, lambda: f"rank 0 to answer at {address}:{port}"):
+            with suppress(OSError):
+                socket.create_connection((address, port), timeout=1).close()
+                break
+    # It waits for no worker, and is shared with other stores of this process at that port.
+    store = TCPStore(address, port, size, holds, _CONNECTING, False, True)
+    store.set_timeout(_JOINING)
+    return agreed(store, rank, size, within, lasting)
 
 
 def _connect(backend: str) -> Store:
     """Make the group of all ranks, and give the store that is theirs."""
     try:
-        shared, rank, size = next(rendezvous("env://", timeout=_JOINING))
-        store = agreed(shared, rank, size)
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        store = _meeting_place(rank, size)
         with _ended_by_signals():
             dist.init_process_group(
-                backend, store=store, rank=rank, world_size=size, timeout=_JOINING
+                backend, store=store, rank=rank, world_size=size, timeout=_MEETING
             )
-        # All are there now: what cannot be reached within minutes never will; a step may take long.
+        # All are connected now: a step may take long.
         _set_pg_timeout(TIMEOUT)
     except (RuntimeError, ValueError) as error:
         raise RankError(

@@ -17,11 +17,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import (
-    flop_registry,
-    sdpa_backward_flop_count,
-    sdpa_flop_count,
-)
+from torch.utils.flop_counter import flop_registry
 
 _aten: Any = torch.ops.aten
 
@@ -140,11 +136,10 @@ def _operation(packet: Any, args: Any, kwargs: Any, out: Any) -> Operation:
     factors = list(_tensors(args))
     if packet in _ATTENTION:
         first = _ATTENTION[packet]
-        shapes = [t.shape for t in args[: first + 3]]
-        count = sdpa_backward_flop_count if first else sdpa_flop_count
+        found = _attention(first > 0, *args[first : first + 3])
         masked = args[-1] is True or kwargs.get("is_causal", False)
         # Blocks above the diagonal are left out.
-        return Operation(_kind(factors[1]), count(*shapes) // (2 if masked else 1), moved)
+        return Operation(_kind(factors[1]), found // (2 if masked else 1), moved)
     if packet in flop_registry:
         # PyTorch's formulas take the type of a product's result for its shape.
         shapes = [x for x in args if not isinstance(x, torch.dtype)]
@@ -153,6 +148,17 @@ def _operation(packet: Any, args: Any, kwargs: Any, out: Any) -> Operation:
     if packet in _WITH_VECTOR:
         return Operation(_kind(factors[1]), 2 * factors[-2].numel(), moved)
     return Operation("", 0, moved)
+
+
+def _attention(backward: bool, q: Tensor, k: Tensor, v: Tensor) -> int:
+    """Count operations for queries ``(B, H, T, d)``, and for keys that may have fewer heads.
+
+    The scores and their product with the values; in the backward the scores again, and the
+    gradients of both products' factors. PyTorch's own formula refuses groups in some versions.
+    """
+    scores = 2 * math.prod(q.shape[:-1]) * k.shape[-2]
+    d, d_v = q.shape[-1], v.shape[-1]
+    return scores * (3 * d + 2 * d_v if backward else d + d_v)
 
 
 def _kind(factor: Tensor) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,7 +100,9 @@ class Training:
     few: Callable[[Any], Any] | None = None
 
 
-def simulated(training: Training, on_gpu: bool = True, check: bool = True) -> Cost:
+def simulated(
+    training: Training, on_gpu: bool = True, check: bool = True, counts: bool = True
+) -> Cost:
     """What one of ``training.ranks`` ranks holds, computes and sends.
 
     Args:
@@ -108,6 +110,7 @@ def simulated(training: Training, on_gpu: bool = True, check: bool = True) -> Co
         on_gpu: whether products of bfloat16 stay such, and optimizers work on all parameters at
             once, as PyTorch's do by default on a GPU: faster, for memory.
         check: see `steps`.
+        counts: see `steps`.
 
     Raises:
         ConfigError: for a number of ranks that the layout cannot have.
@@ -126,7 +129,7 @@ def simulated(training: Training, on_gpu: bool = True, check: bool = True) -> Co
         if on_gpu:
             stack.enter_context(as_on_gpu())
         adjust = _stacked if on_gpu else _as_it_is
-        return steps(training, meter, model, world, adjust, check)
+        return steps(training, meter, model, world, adjust, check, counts)
 
 
 def _as_it_is(optimizer: torch.optim.Optimizer) -> None:
@@ -146,6 +149,7 @@ def steps(
     world: World = None,
     adjust: Callable[[torch.optim.Optimizer], None] = _as_it_is,
     check: bool = True,
+    counts: bool = True,
 ) -> Cost:
     """Run a step, and one that is checked, under the meter; on fake tensors or on real ones.
 
@@ -158,6 +162,7 @@ def steps(
         world: of the ranks; None: there is one.
         adjust: called with the optimizer.
         check: whether to run the step that is checked; it takes longer than the other.
+        counts: whether operations are counted; for memory alone no formula of one is needed.
     """
     every = [(p.numel(), p.requires_grad) for p in model.parameters()]
     parameters, trained = (sum(n for n, moves in every if moves or kept) for kept in (True, False))
@@ -178,7 +183,8 @@ def steps(
     @contextmanager
     def phase(name: str) -> Iterator[None]:
         meter.peak = meter.now
-        with Operations() as operations:
+        operations = Operations()
+        with operations if counts else nullcontext():
             yield
         peaks[name] = max(peaks[name], meter.peak)
         work.setdefault(name, Counter()).update(operations.counted)

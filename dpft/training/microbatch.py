@@ -98,7 +98,7 @@ def _tried(run: Run, shape: StepShape, device: torch.device) -> Callable[[int], 
         found = math.inf
         try:
             with torch.device(device), Meter() as meter:
-                steps(training, meter, training.build())
+                steps(training, meter, training.build(), counts=False)
             found = float(torch.cuda.max_memory_reserved(device))
         except Exception as error:
             if not is_out_of_memory(error):

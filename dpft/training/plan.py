@@ -109,7 +109,7 @@ def peak_of(run: Run, shape: StepShape, on_gpu: bool = True) -> Callable[[int], 
 
     def peak(batch: int) -> int:
         training = training_of(run, replace(shape, batch=batch), run.clip.private)
-        return simulated(training, on_gpu).peak
+        return simulated(training, on_gpu, counts=False).peak
 
     return peak
 

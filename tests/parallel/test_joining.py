@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import threading
 import time
 from datetime import timedelta
@@ -12,6 +13,7 @@ import torch.distributed as dist
 
 from dpft.config.errors import DataError, RankError
 from dpft.config.parallel import Parallel
+from dpft.parallel import joining
 from dpft.parallel.cohort import SingleProcess, together
 from dpft.parallel.joining import agreed
 from dpft.parallel.layouts import joined
@@ -47,7 +49,7 @@ def test_ranks_agree_on_a_place_that_no_earlier_life_knows(size):
 
 def test_a_rank_that_dies_before_all_are_there_is_replaced_by_its_successor():
     store = dist.HashStore()
-    with pytest.raises(RankError, match=r"found \[1\]"):
+    with pytest.raises(RankError, match=r"ranks \[0\] to begin"):
         agreed(store, 1, 2, timedelta(seconds=0.1))  # dies
     assert len(life(store, 2, late=0.2)) == 2
 
@@ -158,6 +160,61 @@ def test_a_rank_that_waits_for_a_dead_one_hears_that_it_is_to_stop(server):
     assert first.finish(10).returncode in (-signal.SIGTERM, 143)
     for process in (first, second):
         process.__exit__()
+
+
+POINTS = {
+    "heard of": (joining, "_meeting_place"),
+    "named": (joining, "agreed"),
+    "connected": (dist, "init_process_group"),
+    "patient": (joining, "_set_pg_timeout"),
+}
+
+
+def join_by_variables(dies, then):
+    """A rank that holds the store itself, or asks the first one; it may die before it is ``dies``.
+
+    Times are short, so that the test is.
+    """
+    joining._JOINING_HERE = joining._CONNECTING = joining._MEETING = timedelta(seconds=2)
+    if dies is not None:
+        setattr(*POINTS[dies], lambda *_, **more: os.kill(os.getpid(), signal.SIGKILL))
+    try:
+        with joined(torch.device("cpu"), Parallel()) as cohort:
+            time.sleep(then)
+            cohort.meet()
+            print("met", flush=True)
+    except RankError as error:
+        print(error, flush=True)
+
+
+def by_variables(*ranks):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = []
+    for rank, arguments in enumerate(ranks):
+        with environment(RANK=rank, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port):
+            processes.append(Forked(join_by_variables, *arguments))
+    return processes
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+@pytest.mark.parametrize("dies", POINTS)
+def test_a_rank_that_dies_while_it_joins_is_not_waited_for(dies, dead):
+    processes = by_variables(*[(dies if rank == dead else None, 0.0) for rank in range(2)])
+    other = processes[1 - dead].finish(20)
+    assert processes[dead].finish(20).returncode == -signal.SIGKILL
+    for process in processes:
+        process.__exit__()
+    assert other.returncode == 0, other.stderr
+    assert "rank" in other.stdout
+    assert "met" not in other.stdout
+
+
+def test_a_rank_that_is_slow_once_it_has_joined_is_waited_for():
+    """Longer than connecting may take."""
+    processes = by_variables((None, 0.0), (None, 4.0))
+    assert said(processes) == ["met\n"] * 2
 
 
 def test_ranks_of_unlike_layouts_stop_at_once(server):

@@ -69,6 +69,9 @@ def test_attention_leaves_out_what_is_masked():
     q = torch.ones(2, 3, 64, 16, requires_grad=True)
     whole = flops(counted(lambda: F.scaled_dot_product_attention(q, q, q)))
     assert whole == {"float32": 2 * 2 * 2 * 3 * 64 * 64 * 16}
+    k = q[:, :1].detach()  # one head of keys for three of queries computes as much
+    grouped = flops(counted(lambda: F.scaled_dot_product_attention(q, k, k, enable_gqa=True)))
+    assert grouped == whole
     half = flops(counted(lambda: F.scaled_dot_product_attention(q, q, q, is_causal=True)))
     assert 2 * half["float32"] == whole["float32"]
 

@@ -115,7 +115,7 @@ def find_a_microbatch(*words):
     with FakeTensorMode() as fake, PretendedAnswers(), as_on_gpu(), OwnGenerators():
         training = training_of(run, shape, run.clip.private)
         with torch.device("cuda"), Meter(fake) as meter:
-            steps(training, meter, training.build())
+            steps(training, meter, training.build(), counts=False)
 
 
 def main():
@@ -130,7 +130,13 @@ def main():
             train(clip, precision, "gpt2")
             print("trained", clip, precision, flush=True)
     train("bk", "float32", "llama")
-    for words in ((), ("clip=per_layer",)):
+    others = (
+        ("model=random-llama",),
+        ("task=e2e", "model=random-t5"),
+        ("task=sst2", "model=random-roberta"),
+        ("task=cifar10", "model=random-vit"),
+    )
+    for words in ((), ("clip=per_layer",), *others):
         find_a_microbatch(*words)
     print("all done")
 

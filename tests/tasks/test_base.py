@@ -31,6 +31,8 @@ def test_the_fingerprint_tells_datasets_apart():
     assert fingerprint([a, b]) != fingerprint([b, a])
     assert fingerprint([a]) == fingerprint([TextRecord(("ab",), "c")])
     assert fingerprint([TextRecord(("a", "b"), "c")]) != fingerprint([TextRecord(("a",), "b")])
+    one, other = ([f"anna@example.{end}"] for end in ("org", "com"))
+    assert fingerprint([a], one) != fingerprint([a], other) != fingerprint([a])
     assert fingerprint([LabelledText(("a",), 0)]) != fingerprint([LabelledText(("a",), 1)])
 
 

@@ -33,9 +33,9 @@ from tests.tasks.objectives.letters import prompt_of
 from tests.tasks.objectives.own_losses import check_losses_are_their_own
 
 ROWS = [
-    {"user": "ann", "source": "one", "target": "eins"},
-    {"user": "bob", "source": "two", "target": "zwei"},
-    {"user": "ann", "source": 'three, "3"', "target": "drei\nDrei"},
+    {"user": "anna@example.org", "source": "one", "target": "eins"},
+    {"user": "anna@example.com", "source": "two", "target": "zwei"},
+    {"user": "anna@example.org", "source": 'three, "3"', "target": "drei\nDrei"},
 ]
 TASKS = ("text2text", "classification", "language_modeling")
 
@@ -69,7 +69,7 @@ def test_every_format_gives_the_same_records(tmp_path, suffix):
         lines(file, ROWS)
     task = TextToText(train_file=str(file), unit="user", user_column="user")
     assert task.records("train") == [TextRecord((r["source"],), r["target"]) for r in ROWS]
-    assert task.owners() == ["ann", "bob", "ann"]
+    assert task.owners() == [r["user"] for r in ROWS]
     assert task.location == ("files", file)
 
 

@@ -47,7 +47,9 @@ def test_blocks_are_full_but_for_the_last():
 
 # Owners.
 
-NAMES = ["zoe", "ann", "zoë", "bob", "ann", "\U0001f600", "\uff41nn", "zoe", "Bob"]
+# Some are equal for long: other ends are other owners.
+LONG = [f"{'the same for very long ' * 20}{end}" for end in "ab"]
+NAMES = ["zoe", "ann", "zoë", "bob", "ann", "\U0001f600", "\uff41nn", "zoe", "Bob", "anna", *LONG]
 
 
 def test_owners_are_numbered_in_the_order_of_their_names():

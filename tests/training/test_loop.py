@@ -106,6 +106,33 @@ def weights(model):
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
+class Drawing(TinyObjective):
+    """Notes the random number that each forward begins with, as its dropout masks would."""
+
+    def __init__(self):
+        super().__init__()
+        self.drawn = []
+
+    def losses(self, model, batch):
+        self.drawn.append(torch.rand(()).item())
+        return super().losses(model, batch)
+
+
+def test_dropout_masks_are_of_one_step_and_one_rank():
+    steps = []
+    for rank in range(2):
+        cohort, objective = SingleProcess(), Drawing()
+        cohort.rank, cohort.size = rank, 2
+
+        def done(step, statistics, objective=objective):
+            steps.append(set(objective.drawn))
+            objective.drawn.clear()
+
+        run(steps=3, batch=16, objective=objective, cohort=cohort, after_step=done)
+    assert len(steps) == 6
+    assert len(set().union(*steps)) == sum(map(len, steps)) > 0
+
+
 def test_style_changes_nothing_but_speed():
     """Same seed, same weights after ten steps with dropout, noise and Adam."""
     reference = weights(run("flat")[0])
@@ -429,6 +456,19 @@ def test_an_audit_sees_each_release_and_new_coordinates_move_once_it_is_counted(
             "weights",
         )
     ]
+
+
+def test_canaries_are_in_the_sum_before_noise_is_added():
+    model, seen = gpt2().float(), []
+
+    class Looks(Observer):
+        def insert(self, slots):
+            seen.append(math.hypot(*(float(p.grad.norm()) for p in model.parameters())))
+
+    everyone = len(EXAMPLES) + 2
+    run(steps=1, sigma=1e4, batch=everyone, slots=2, model=model, audit=Looks([]))
+    (norm,) = seen
+    assert 0 < norm <= 0.5 * len(EXAMPLES)  # of clipped gradients, and of no noise
 
 
 class FixedObjective(TinyObjective):

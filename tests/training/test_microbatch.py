@@ -78,7 +78,7 @@ def test_a_gpu_is_tried_until_it_runs_out(monkeypatch):
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: taken[-1])
     taken = []
 
-    def steps(training, meter, model):
+    def steps(training, meter, model, **options):
         taken.append(100 * training.batch)
         if taken[-1] > 1250:
             raise torch.OutOfMemoryError("out of memory")

@@ -8,6 +8,8 @@ from importlib.util import find_spec
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import flop_registry
+from transformers import Qwen2Config, Qwen3Config
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
@@ -18,13 +20,14 @@ from dpft.config.schema import parse
 from dpft.models.adapt import adapt
 from dpft.models.load import find, load_model
 from dpft.models.packaged import PACKAGES
+from dpft.parallel import operations
 from dpft.parallel.operations import Operation
 from dpft.parallel.pretended import PretendedAnswers
 from dpft.parallel.simulate import Cost
 from dpft.tasks import load_task
 from dpft.training.devices import Device, device, names
 from dpft.training.estimate import estimate, length_of, microbatches_of
-from dpft.training.plan import largest, plan
+from dpft.training.plan import largest, peak_of, plan
 from dpft.training.planned_step import StepShape, shape_of, training_of
 
 DEVICE = Device(
@@ -167,6 +170,49 @@ def test_every_kind_of_task_has_a_step(words, length, parameters):
         model, batch = training.build(), training.batch()
         assert sum(p.numel() for p in model.parameters()) == parameters
         assert training.losses(model, batch).shape == (1,)
+
+
+ARCHITECTURES = {
+    "gpt2": "model=random-gpt2",
+    "openai-gpt": "model=random-openai-gpt",
+    "llama": "model=random-llama",
+    "qwen2": Qwen2Config,
+    "qwen3": Qwen3Config,
+    "t5": "task=e2e model=random-t5",
+    "bart": "task=e2e model=random-bart",
+    "bert": "task=sst2 model=random-bert",
+    "roberta": "task=sst2 model=random-roberta",
+    "vit": "task=cifar10 model=random-vit",
+    "wrn": "task=cifar10 model=random-wrn",
+}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture_has_a_time_and_a_microbatch(name, tmp_path):
+    """Those with fewer heads of keys than of queries too, in any version of torch."""
+    words = ARCHITECTURES[name]
+    if not isinstance(words, str):
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+        sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 99, **heads}
+        config = words(intermediate_size=64, **sizes)
+        config.save_pretrained(tmp_path)
+        words = f"model=custom model.path={tmp_path}"
+    run = run_of(*words.split(), "optim.microbatch_tokens=auto")
+    shape = shape_of(run, 1, length=None if "cifar10" in words else 8)
+    found = plan(run, shape, DEVICE, check=False)
+    assert min(found.private.time.seconds, found.plain.time.seconds) > 0
+    assert peak_of(run, shape)(1) > found.private.cost.held
+
+
+def test_memory_is_found_where_an_operation_has_no_formula(monkeypatch):
+    """PyTorch's of one version refuses heads of keys that are fewer than those of queries."""
+
+    def refuses(*arguments, **named):
+        raise AssertionError
+
+    monkeypatch.setattr(operations, "flop_registry", dict.fromkeys(flop_registry, refuses))
+    run = run_of("model=random-llama")
+    assert peak_of(run, shape_of(run, 1, 1, 8))(1) > 0
 
 
 SETTINGS = [

@@ -130,6 +130,17 @@ def test_the_records_of_a_user_are_drawn_by_the_secret_key(tmp_path):
     assert not all(torch.equal(x, y) for x, y in zip(one, other, strict=True))
 
 
+def test_users_are_counted_and_not_their_records(tmp_path):
+    lines = [{"user": f"user {n % 3}", "text": f"text {n}"} for n in range(15)]
+    (tmp_path / "posts.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (tmp_path / "test.jsonl").write_text('{"user": "eve", "text": "words"}\n')
+    words = [*USERS, f"task.train_file={tmp_path / 'posts.jsonl'}"]
+    words.append(f"task.test_file={tmp_path / 'test.jsonl'}")
+    with ready(settings(tmp_path, *words)) as (prepared, _, _):
+        mechanism = prepared.parts.mechanism
+        assert (mechanism.dataset_size, mechanism.batch_size, len(prepared.units)) == (3, 2, 3)
+
+
 def test_records_that_are_trained_on_are_not_scored_without_noise(tmp_path):
     file = tmp_path / "posts.jsonl"
     file.write_text("".join(f'{{"user": "{n}", "text": "text {n}"}}\n' for n in range(10)))
