@@ -1082,6 +1082,13 @@ def test_what_couples_records_is_refused_before_anything_is_spent(tmp_path, what
     assert trainer.privacy.steps_spent == 0
 
 
+def test_a_record_without_tokens_is_refused_before_anything_is_spent(tmp_path):
+    data = Texts()
+    data.rows[5] = []
+    with pytest.raises(DataError, match="record 5 of train_dataset has no input_ids"):
+        trainer_of(tmp_path, data=data).train()
+
+
 class Stream(torch.utils.data.IterableDataset):
     def __iter__(self):
         return iter(())
