@@ -214,11 +214,6 @@ class PrivacyMixin:
                 "noise was calibrated; expected the same: make the trainer anew"
             )
         found = survey(plain.dataset, [*self._evaluated()])
-        if not min(found.lengths):
-            raise DataError(
-                f"record {found.lengths.index(0)} of train_dataset has no input_ids; expected at "
-                "least one token in each: leave such records out"
-            )
         if found.trained_on:  # which texts that are all alike may be, too
             _LOGGER.warning(
                 "Records of eval_dataset that were looked for are all in train_dataset. Their "
@@ -234,6 +229,11 @@ class PrivacyMixin:
         )
         forget(self._clipper)  # gradients of a step that broke off in this process
         model.train()
+        if not min(found.lengths):
+            raise DataError(
+                f"record {found.lengths.index(0)} of train_dataset has no input_ids; expected at "
+                "least one token in each: leave such records out"
+            )
         collated = check_records(
             plain.dataset,
             found.lengths,
