@@ -111,13 +111,15 @@ class Session(Closing):
         run, prepared, directory = self._run, self._prepared, self._directory
         names = [group.name for group in self._clipper.groups]
         start = self._start
+        # Which step runs out of memory depends on the records that it drew.
+        may_tell = self._progress.may_tell(self._mechanism.noise_multiplier > 0)
         with together(self._cohort):
             budget = Budget(
                 run.optim.token_budget,
                 halve=run.out_of_memory == "halve",
                 file=None if directory is None else directory.private / MICROBATCHES,
                 released=self._ledger.next_step if self._ledger else 0,
-                warn=self._progress.warn,
+                warn=self._progress.warn if may_tell else lambda said: None,
                 fixed=prepared.units.shapes is not None,
             )
         # Ranks that cut a batch otherwise than the first, which reads the file, would wait for it.

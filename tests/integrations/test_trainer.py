@@ -1193,3 +1193,10 @@ def test_thresholds_are_in_the_ledger_of_steps_that_repeat_bit_for_bit(tmp_path,
     spending._ledger = SimpleNamespace(spend=lambda step, **entry: lines.append(entry))
     spending.spend(0, Released((0.5,), (0.1,)))
     assert [("thresholds" in line, "update" in line) for line in lines] == [(told, told)]
+
+
+def test_a_record_without_tokens_is_refused_before_anything_is_spent(tmp_path):
+    data = Texts()
+    data.rows[5] = []
+    with pytest.raises(DataError, match="record 5 of train_dataset has no input_ids"):
+        trainer_of(tmp_path, data=data).train()

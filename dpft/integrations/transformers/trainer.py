@@ -229,6 +229,11 @@ class PrivacyMixin:
         )
         forget(self._clipper)  # gradients of a step that broke off in this process
         model.train()
+        if not min(found.lengths):
+            raise DataError(
+                f"record {found.lengths.index(0)} of train_dataset has no input_ids; expected at "
+                "least one token in each: leave such records out"
+            )
         collated = check_records(
             plain.dataset,
             found.lengths,
