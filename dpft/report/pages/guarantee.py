@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpft.privacy.guarantee import BY, NONE, Guarantee, warnings
+from dpft.privacy.meaning import verdict
 from dpft.privacy.rounding import delta, up
 from dpft.report.guarantee import Rows, audit_rows, mechanism_rows
 from dpft.report.pages.gather import Gathered
@@ -22,7 +23,7 @@ class GuaranteeSection:
 
     Attributes:
         warnings: on what voids the guarantee.
-        headline: epsilon and delta; empty where they say nothing, or not against everybody.
+        headline: the verdict; empty where it says nothing, or not against everybody.
         paragraphs: the formal statement; `dpft.report.pages.result` has what it means.
         caveats: what this run's guarantee leaves open.
         rows: all figures, with sampling, noise and clipping.
@@ -89,10 +90,7 @@ def brief(run: Gathered) -> str:
 def _headline(given: Guarantee) -> str:
     if given.voided_by or given.strength == "none" or given.delta is None:
         return ""
-    return (
-        f"Epsilon is at most {up(given.stated)}, a {given.strength} bound, at delta "
-        f"{delta(given.delta)} for each {given.noun}."
-    )
+    return verdict(given)
 
 
 def _so_far(run: Gathered) -> GuaranteeSection:
