@@ -147,7 +147,18 @@ def _series(groups: Sequence[Repeated]) -> list[str]:
         for group in groups
     ]
     columns = telling(configs, [""] * len(groups))
-    return [" ".join(f"{k}={v[place]}" for k, v in columns.items()) for place in range(len(groups))]
+    names = [
+        " ".join(f"{k}={v[place]}" for k, v in columns.items()) for place in range(len(groups))
+    ]
+    # A series of one run that was given a name has that name.
+    alone = [
+        names.count(name) == 1 and len(group.runs) == 1 and group.runs[0].label is None
+        for name, group in zip(names, groups, strict=True)
+    ]
+    return [
+        group.runs[0].name if one and name else name
+        for name, group, one in zip(names, groups, alone, strict=True)
+    ]
 
 
 def _clips_differ(groups: Sequence[Repeated]) -> bool:
