@@ -43,8 +43,12 @@ def strength(epsilon: float | None, at: float, size: int) -> str:
 
 
 def verdict(given: Guarantee) -> str:
-    """Return one sentence on epsilon and delta together, which precedes all figures."""
-    assert given.delta is not None
+    """Return one sentence on epsilon and delta together, which precedes all figures.
+
+    Empty where they guarantee nothing, or not against everybody.
+    """
+    if given.voided_by or given.strength == "none" or given.delta is None:
+        return ""
     return (
         f"Epsilon is at most {up(given.stated)} and delta {shown_delta(given.delta)}, 1 in "
         f"{math.floor(round(1 / given.delta, 6)):,}, for each {given.noun}: a {given.strength} "

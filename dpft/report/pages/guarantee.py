@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpft.privacy.guarantee import BY, NONE, Guarantee, warnings
+from dpft.privacy.guarantee import BY, NONE, warnings
 from dpft.privacy.meaning import verdict
 from dpft.privacy.rounding import delta, up
 from dpft.report.guarantee import Rows, audit_rows, mechanism_rows
@@ -52,7 +52,7 @@ def guarantee(run: Gathered) -> GuaranteeSection:
         rows = [*given.figures(), *audit_rows(run.record), *mechanism]
     return GuaranteeSection(
         warnings=given.warnings,
-        headline=_headline(given),
+        headline=verdict(given),
         paragraphs=(given.sentence,),
         caveats=given.caveats,
         rows=rows,
@@ -85,12 +85,6 @@ def brief(run: Gathered) -> str:
         f"{text} That of the {steps} steps so far, {spent}, holds only if the run was stopped for "
         "a reason that does not depend on the records; that it diverged does depend on them."
     )
-
-
-def _headline(given: Guarantee) -> str:
-    if given.voided_by or given.strength == "none" or given.delta is None:
-        return ""
-    return verdict(given)
 
 
 def _so_far(run: Gathered) -> GuaranteeSection:

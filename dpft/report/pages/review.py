@@ -56,17 +56,17 @@ def review_page(run: Gathered) -> str:
 def review(run: Gathered) -> dict[str, Any] | None:
     """What the page says; None where nothing is guaranteed, or next to nothing, or not to all."""
     given, record = run.guarantee, run.record
-    if record is None or given is None or given.voided_by:
+    if record is None or given is None or not (said := verdict(given)):
         return None
     epsilon, remainder = given.stated, given.delta
-    if given.strength == "none" or epsilon is None or remainder is None or epsilon > VACUOUS:
+    if epsilon is None or remainder is None or epsilon > VACUOUS:
         return None
     profile = bounds(given, run.mechanism)
     (result, _), *_ = of_one(ranked([run], None)[0])
     factor, sure = odds(epsilon)
     return {
         "noun": given.noun,
-        "verdict": verdict(given),
+        "verdict": said,
         "right": _of_100(profile.right()),
         "found": [(_of_100(rate), _of_100(profile.found(rate))) for rate in _FALSE_ALARMS],
         "sure": sure,

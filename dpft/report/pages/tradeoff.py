@@ -150,14 +150,12 @@ def _series(groups: Sequence[Repeated]) -> list[str]:
     names = [
         " ".join(f"{k}={v[place]}" for k, v in columns.items()) for place in range(len(groups))
     ]
-    # A series of one run that was given a name has that name.
-    alone = [
-        names.count(name) == 1 and len(group.runs) == 1 and group.runs[0].label is None
-        for name, group in zip(names, groups, strict=True)
-    ]
+    # A series of one run has the run's name, unless a sweep made it from settings.
     return [
-        group.runs[0].name if one and name else name
-        for name, group, one in zip(names, groups, alone, strict=True)
+        group.runs[0].name
+        if name and names.count(name) == len(group.runs) == 1 and group.runs[0].label is None
+        else name
+        for name, group in zip(names, groups, strict=True)
     ]
 
 

@@ -140,12 +140,10 @@ class Index:
 
 def usual_folders(names: Iterable[str]) -> list[Path]:
     """Return the folders of these names that are here; ``results`` else in the checkout of dpft."""
-    places = [(Path(name), conf_dir().parent / name) for name in names]
-    return [
-        here if here.is_dir() else there
-        for here, there in places
-        if here.is_dir() or (here.parts[0] == "results" and there.is_dir())
-    ]
+    checkout = conf_dir().parent
+    places = [Path(name) for name in names]
+    there = [checkout / p if p.parts[0] == "results" and not p.is_dir() else p for p in places]
+    return [place for place in there if place.is_dir()]
 
 
 def make_index(folders: Iterable[Path] | None = None) -> Index:
