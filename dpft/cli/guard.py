@@ -116,7 +116,7 @@ def _run(verb: Callable[..., None], options: dict[str, Any], again: str | None) 
 def _stop(error: KeyboardInterrupt, again: str | None) -> NoReturn:
     if speaks():
         # What is kept is reported by who kept it. Without a report it is not known here.
-        kept = getattr(error, "__notes__", [])
+        kept = dict.fromkeys(getattr(error, "__notes__", ()))
         if again is None or NO_STEP in kept:
             said = "; ".join([*kept, f"{_SAME} begins anew"])
         elif kept:

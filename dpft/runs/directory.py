@@ -192,15 +192,15 @@ class RunDirectory(Closing):
         except OSError as error:
             raise RunError(self._refused(self.noise_key_file, error)) from error
 
-    def discard_unused(self) -> bool:
-        """Return whether nothing came of the run, and take the folder away that this process began.
+    def discard_unused(self) -> None:
+        """Take the folder away again if this process began it and nothing came of it.
 
         A run that was refused before its first step has no privacy to account for; what its
         folder would tell later is an unfinished run.
         """
         kept = (self.ledger, self.record, self.metrics, self.done_marker, self.model)
         if not self._new or any(path.exists() for path in kept) or any(self.checkpoints.iterdir()):
-            return False
+            return
         for file in (self.identity, self.config_file):
             file.unlink(missing_ok=True)
         for folder in (self.checkpoints, self.private):
@@ -209,7 +209,6 @@ class RunDirectory(Closing):
         (self.path / LOCK_NAME).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # somebody's own files are in it
             self.path.rmdir()
-        return True
 
     def close(self) -> None:
         """Release the lock."""

@@ -15,7 +15,7 @@ import dpft
 from dpft import runs
 from dpft.config.checks import Effect, names_with
 from dpft.config.defaults import origin_in_words
-from dpft.config.errors import NO_STEP, ConfigError, DpftError
+from dpft.config.errors import ConfigError, DpftError
 from dpft.config.published import with_part_labels
 from dpft.config.schema import SHORTHANDS, Run
 from dpft.models.load import LoadedModel
@@ -167,9 +167,8 @@ def _lead(run: Run, cohort: TrainingCohort) -> FinishedRun:
                     run = with_microbatch(run, directory, progress)
                 prepared = prepare(run, load_task(run.task), directory, progress, cohort)
                 loaded = _train_stage(run, prepared, directory, progress, tracker, added)
-            except KeyboardInterrupt as stopped:
-                if directory.discard_unused():
-                    stopped.add_note(NO_STEP)
+            except KeyboardInterrupt:
+                directory.discard_unused()
                 raise
             except Exception as error:
                 # Whatever it was: with nothing spent, the folder would tell of no run.

@@ -264,7 +264,7 @@ def test_an_interrupt_before_the_first_step_says_that_none_was_taken(tmp_path, m
 
     monkeypatch.setattr(place, stopped)
     with pytest.raises(KeyboardInterrupt) as told:
-        run_experiment(small_settings(tmp_path))
+        execute(dict(small_settings(tmp_path).raw))
     assert told.value.__notes__ == [NO_STEP]
 
 
