@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dpft.privacy import Guarantee, Mechanism
-from dpft.privacy.guarantee import SHUFFLED, guarantee, least_claim, of_selection, stated
+from dpft.privacy.guarantee import SHUFFLED, guarantee, least_claim, marked, of_selection, stated
 from dpft.privacy.meaning import in_words, meaning, strength, verdict, weakness
 from dpft.privacy.rounding import delta, down, percent, up
 from dpft.privacy.spec import default_delta
@@ -183,6 +183,18 @@ def test_the_verdict_is_the_weaker_one_of_epsilon_and_delta(epsilon, at, size, c
 def test_the_default_delta_of_own_data_leaves_the_verdict_to_epsilon(size, published, at):
     assert default_delta(size, published) == pytest.approx(at)
     assert (strength(1.0, default_delta(size, published), size) == "strong") is not published
+
+
+@pytest.mark.parametrize(
+    ("void", "said"),
+    [
+        ([], "3.001"),
+        (["shuffled"], "3.001, not proven for shuffled batches"),
+        (["known seed"], "3.001, to those who do not know the seed"),
+    ],
+)
+def test_an_epsilon_in_a_table_has_what_voids_it(void, said):
+    assert marked(3.0001, void) == said
 
 
 def test_a_sentence_on_epsilon_and_delta_has_both_and_the_verdict():
