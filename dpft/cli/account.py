@@ -14,6 +14,7 @@ from dpft.cli.output import warn
 from dpft.config.clip import Clip
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
+from dpft.config.published import PUBLISHED_TASKS
 from dpft.config.schema import parse
 from dpft.report.terminal import echo
 
@@ -68,8 +69,7 @@ def main(
     if as_json:
         echo(json.dumps(finite(answer, {}), indent=2))
         return
-    from dpft.privacy.guarantee import SHUFFLED, bound_kind, stated
-    from dpft.privacy.meaning import weakness
+    from dpft.privacy.guarantee import bound_kind, own_caveats, stated, warnings
     from dpft.privacy.rounding import delta, up
     from dpft.report.comparison import print_pairs
 
@@ -82,6 +82,7 @@ def main(
     if mechanism.target_epsilon is None:
         calibrated = "as given"
     canaries = run.audit.canaries
+    default = "1/(2N)" if run.task["name"] in PUBLISHED_TASKS else "least of 1e-5 and 1/(10N)"
     print_pairs(
         f"{run.task['name']}: {size:,} {run.task.get('unit', 'record')}s, "
         f"{f'{canaries:,} canaries among them, ' if canaries else ''}"
@@ -92,7 +93,7 @@ def main(
             ("sampling rate", f"{mechanism.sampling_rate:.6g}", mechanism.sampling),
             *_places(mechanism),
             ("steps", f"{mechanism.steps:,}", ""),
-            ("delta", delta(mechanism.delta), "" if run.privacy.delta else "1/(2N)"),
+            ("delta", delta(mechanism.delta), "" if run.privacy.delta else default),
             *(
                 [("epsilon, PLD", up(epsilon["pld"]), bound_kind("pld", shuffled))]
                 if epsilon["pld"] is not None
@@ -102,8 +103,9 @@ def main(
             *(_of_plain_sampling(epsilon, bound_kind("prv", shuffled)) if prv else []),
         ],
     )
-    notes = [*([SHUFFLED] if shuffled else []), *weakness(stated(epsilon))]
-    for note in notes:
+    real = size - canaries
+    caveats = own_caveats(stated(epsilon), mechanism.delta, run.task.get("unit", "record"), real)
+    for note in (*warnings(mechanism.sampling, run.privacy.noise_seed).values(), *caveats):
         warn(f"note: {note}")
 
 
@@ -139,13 +141,14 @@ def _places(mechanism: Mechanism) -> list[tuple[str, str, str]]:
 
 def _of_plain_sampling(epsilon: Mapping[str, Any], bound: str) -> list[tuple[str, str, str]]:
     """What is known where no sample is cut."""
+    from dpft.privacy.guarantee import APPROXIMATION
     from dpft.privacy.rounding import down, up
 
     prv = epsilon["prv"]
     between = f"estimate {prv['estimate']:.4f}, at least {down(prv['lower'])}"
     return [
         ("epsilon, PRV", up(prv["upper"]), f"{bound}; {between}"),
-        ("epsilon, GDP-CLT", _approximate(epsilon["gdp_clt"]), "approximation, may be too low"),
+        ("epsilon, GDP-CLT", _approximate(epsilon["gdp_clt"]), APPROXIMATION),
     ]
 
 

@@ -8,6 +8,7 @@ import typer
 
 from dpft.cli.options import Benches, OutFile, Records
 from dpft.cli.output import chosen_format, warn_left_out, write_or_print
+from dpft.report.terminal import echo
 from dpft.reproduce.claims import load
 
 _SUFFIXES = {".txt": "terminal", ".md": "markdown", ".json": "json"}
@@ -48,4 +49,5 @@ def main(
         "json": lambda: as_json(results),
     }
     write_or_print(out, form, render[form], lambda console: show(page, console))
+    echo(index.looked, err=True)
     warn_left_out((*index.damaged, *damaged))

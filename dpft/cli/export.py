@@ -54,9 +54,8 @@ def main(
     code = loader(trained.record, plan.shape)
     if code:
         echo("\n" + code.replace("FOLDER", str(folder)) + "\n")
-    from dpft.privacy.guarantee import Guarantee
+    from dpft.report.comparison import print_guarantee
 
-    guarantee = Guarantee.of_record(trained.record)
-    (echo if guarantee.private else warn)(guarantee.statement)
+    print_guarantee(trained.record)
     if plan.licence is None:
         warn("note: the base's licence is not known here; before others get it, type --license ID")

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, TypeVar
 import typer
 
 from dpft.cli.interrupts import Stopped, heed_by_exception, speaks
+from dpft.config.errors import NO_STEP
 from dpft.report.terminal import secho
 
 # A disk that is full or may not be written to, which any verb may meet anywhere.
@@ -36,13 +37,10 @@ def guarded(verb: Callable[..., None], *, hub: bool, resumes: bool) -> Callable[
             from dpft.config.offline import stay_offline_if_unreachable
 
             stay_offline_if_unreachable()
-        after = f"{_SAME} begins anew"
-        if resumes:
-            forced = any(word.lstrip("+") == "force=true" for word in typed)
-            after = f"{_SAME}{' without force=true' if forced else ''} continues where it left off"
+        again = f"{_SAME}{' without force=true' if 'force=true' in typed else ''} continues"
         heed_by_exception()
         try:
-            _run(verb, options, after)
+            _run(verb, options, again if resumes else None)
         except KeyboardInterrupt as error:
             # While another error is told; Typer would end with 130, whatever the signal.
             sys.exit(_status(error))
@@ -84,7 +82,7 @@ def alone(verb: str) -> None:
         )
 
 
-def _run(verb: Callable[..., None], options: dict[str, Any], after: str) -> None:
+def _run(verb: Callable[..., None], options: dict[str, Any], again: str | None) -> None:
     from dpft.config.errors import DpftError
 
     try:
@@ -106,20 +104,26 @@ def _run(verb: Callable[..., None], options: dict[str, Any], after: str) -> None
             "take a machine with more, and type the same command again"
         )
     except KeyboardInterrupt as error:
-        _stop(error, after)
+        _stop(error, again)
     except Exception as error:
         # A library that is interrupted amid its own clearing up may raise something else.
         interrupt = _interrupt_behind(error)
         if interrupt is None:
             raise
-        _stop(interrupt, after)
+        _stop(interrupt, again)
 
 
-def _stop(error: KeyboardInterrupt, after: str) -> NoReturn:
+def _stop(error: KeyboardInterrupt, again: str | None) -> NoReturn:
     if speaks():
-        # What is kept is told by who kept it.
-        kept = "; ".join(getattr(error, "__notes__", ()))
-        secho(f"dpft: stopped; {after}{kept and f' ({kept})'}", err=True)
+        # What is kept is reported by who kept it. Without a report it is not known here.
+        kept = dict.fromkeys(getattr(error, "__notes__", ()))
+        if again is None or NO_STEP in kept:
+            said = "; ".join([*kept, f"{_SAME} begins anew"])
+        elif kept:
+            said = f"{again} where it left off ({'; '.join(kept)})"
+        else:
+            said = f"{again} what is kept, or begins anew if nothing is"
+        secho(f"dpft: stopped; {said}", err=True)
     sys.exit(_status(error))
 
 

@@ -13,7 +13,7 @@ from dpft.config.errors import ConfigError, suggestion
 from dpft.report.terminal import echo
 from dpft.reproduce.tables.missing import Missing, sweep_list
 from dpft.reproduce.tables.plan import SCALES
-from dpft.reproduce.tables.record_index import FOLDERS, Index, make_index
+from dpft.reproduce.tables.record_index import FOLDERS, Index, make_index, usual_folders
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Request:
         own = self.runs_dir
         folders = [*self.folders, own] if made and own.is_dir() else list(self.folders)
         if not self.folders:
-            usual = dict.fromkeys([*map(Path, FOLDERS), own])
+            usual = dict.fromkeys([*usual_folders(FOLDERS), own])
             folders = [folder for folder in usual if folder.is_dir()]
         return make_index(folders)
 

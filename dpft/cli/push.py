@@ -32,6 +32,7 @@ def main(
     """
     alone("push")
     from dpft.privacy.guarantee import Guarantee
+    from dpft.report.comparison import print_guarantee
     from dpft.training.export import plan_export
     from dpft.training.trained import loaded_run
 
@@ -58,9 +59,7 @@ def main(
     print_table(("file", "bytes"), sizes, right=("bytes",))
     if old := left_over(plan, name):
         warn(f"removed from {name}, where they would be loaded with this model: {', '.join(old)}")
-    echo(guarantee.statement)
-    for note in guarantee.notes:
-        warn(f"note: {note}")
+    print_guarantee(trained.record)
     if plan.licence is None:
         warn("note: the base's licence is not known here; type --license ID to put it on the card")
     whose = "public" if public else "private, if it is new"

@@ -214,14 +214,11 @@ def _owner_only_files() -> Iterator[None]:
 
 def _show(selection: Selection, chosen: Mapping[str, Any], metric: str) -> None:
     """What was released, at which price, and what the price leaves out."""
-    from dpft.privacy.guarantee import Guarantee
+    from dpft.report.comparison import print_guarantee
     from dpft.tasks.metrics.shown import figure
     from dpft.tasks.scores import score
 
-    guarantee = Guarantee.of_record(chosen)
     section = chosen["scores"][chosen["config"]["decode"]["split"]]
     value = figure(metric, score(chosen, metric)[1], section.get("signature"))
     echo(f"{selection.chosen}: {metric} {value}")
-    echo(f"  {guarantee.statement}")
-    for note in guarantee.notes:
-        warn(f"  note: {note}")
+    print_guarantee(chosen, "  ")

@@ -86,7 +86,7 @@ def main(
         stem = f"tables/{table.paper}-{table.number}"
         failed = request.make(stem, lacking, keep_going=keep_going)
         index = request.index(made=True)
-    _show(fill(plan, index, printed), form, out, len(missing(plan, index)))
+    _show(fill(plan, index, printed), form, out, len(missing(plan, index)), index.looked)
     if failed is not None:
         raise failed
 
@@ -114,10 +114,11 @@ def _list(paper: str | None, request: Request, beside: Sequence[str]) -> None:
         rows.append((entry.table.name, *cells, entry.table.title))
     print_list("table", rows)
     echo("cells with a number / cells that a run can fill; type dpft table NAME for one")
+    echo(index.looked, err=True)
     warn_left_out(index.damaged)
 
 
-def _show(filled: Filled, form: str, out: Path | None, lacking: int) -> None:
+def _show(filled: Filled, form: str, out: Path | None, lacking: int, looked: str) -> None:
     from dpft.reproduce.tables.render import FORMATS, show
 
     write_or_print(out, form, lambda: FORMATS[form](filled), lambda console: show(filled, console))
@@ -125,6 +126,6 @@ def _show(filled: Filled, form: str, out: Path | None, lacking: int) -> None:
         for remark in filled.remarks:
             warn(f"record: {remark}", err=True)
     have, possible = filled.numbers
-    echo(f"{have} of {possible} cells have a number", err=True)
+    echo(f"{have} of {possible} cells have a number ({looked})", err=True)
     typed = shlex.join(["dpft", "table", filled.table.name, f"scale={filled.scale}"])
     print_lacking(lacking, typed)

@@ -15,7 +15,7 @@ from dpft.cli.options import Settings
 from dpft.cli.output import warn
 from dpft.config.checks import Effect, names_with
 from dpft.config.compose import find_packages_choices, resolved
-from dpft.config.errors import AuditError, ConfigError, DpftError
+from dpft.config.errors import NO_STEP, AuditError, ConfigError, DpftError
 from dpft.config.folder import conf_dir, own_choices
 from dpft.config.overrides import (
     check_budget,
@@ -144,11 +144,18 @@ def execute(raw: dict[str, Any]) -> None:
     check_launcher(run.ranks)
     from dpft.report.console import Console
 
-    with Console(stderr=True).status("importing torch and transformers"):
-        from dpft.training.run import run_experiment
+    try:
+        with Console(stderr=True).status("importing torch and transformers"):
+            from dpft.training.run import run_experiment
+        outcome = run_experiment(run)
+    except KeyboardInterrupt as stopped:
+        from dpft.runs.paths import run_path
+
+        if not run_path(run).exists():
+            stopped.add_note(NO_STEP)
+        raise
     from dpft.report.comparison import show
 
-    outcome = run_experiment(run)
     if not outcome.record:  # another process of the run has it
         return
     if outcome.already_done:

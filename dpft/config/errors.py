@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+# The note on an interrupt before which nothing was taken that the same command could continue.
+NO_STEP = "no step was taken"
+
 
 class DpftError(Exception):
     """Says what was got, what was expected, and what to type next."""

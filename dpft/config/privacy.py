@@ -18,7 +18,7 @@ class Privacy:
 
     Attributes:
         epsilon: the budget; ``noise_multiplier`` takes its place.
-        delta: None: ``1/(2N)``.
+        delta: None: `dpft.privacy.spec.default_delta`.
         accountant: which one calibrates the noise.
         noise_multiplier: ``sigma`` of all that a step releases.
         sampling: how records come into batches, see `dpft.privacy.sampling`.

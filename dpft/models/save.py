@@ -57,6 +57,10 @@ def save_model(loaded: LoadedModel, folder: Path, adapter: Path | None = None) -
             loaded.model.save_pretrained(folder)
     else:
         loaded.model.save_pretrained(folder)
+    # Which safetensors makes for their owner alone, whatever the umask, unlike the other files.
+    for place in filter(None, (folder, adapter)):
+        for file in place.rglob("*.safetensors"):
+            file.chmod(next(file.parent.glob("*.json")).stat().st_mode)
     if loaded.tokenizer is not None:
         loaded.settle_tokenizer()
         try:

@@ -7,19 +7,25 @@ leaves open is decided here. Imports no torch, so that whatever shows a record a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpft.privacy.meaning import meaning, strength, weakness
 from dpft.privacy.rounding import delta as shown_delta
 from dpft.privacy.rounding import down, number, percent, up
+from dpft.privacy.spec import LARGE_DELTA
 
 if TYPE_CHECKING:
     from dpft.privacy.mechanism import Mechanism
 
 Kind = Literal["private", "nothing released", "none"]
 Void = Literal["shuffled", "known seed", "refuted"]
+VOIDS: Mapping[Void, str] = {
+    "shuffled": "not proven for shuffled batches",
+    "known seed": "to those who do not know the seed",
+    "refuted": "refuted by an audit",
+}
 _LISTS = ("voided_by", "warnings", "caveats")
 
 SHUFFLED = "Epsilon computed for Poisson sampling, run with shuffled batches."
@@ -29,16 +35,14 @@ NONE = (
 )
 NOTHING_RELEASED = "no training step was taken: the weights are those that it began with"
 
-# Below so many units no delta is both small beside 1/N and as small as one would want.
-_FEW = 1000
-# At and below it a chance of failure is small by itself, however few the units.
-_USUAL_DELTA = 1e-5
 # PRV is composed for one direction, removing a record (docs/reference/accounting.md, Limits).
 _BOUND = {
     "pld": "upper bound",
     "rdp": "upper bound",
     "prv": "upper bound for removal; for addition unproven",
 }
+# It is 0.967 where PLD proves 3.000, and 102.2 where PLD proves 8.000, in runs of few steps.
+APPROXIMATION = "approximation for comparison with papers, no bound: may be far too small or large"
 BY = {"pld": "privacy loss distributions", "rdp": "Renyi accounting"}
 
 # What the guarantee of every private run leaves out, as Markdown sentences.
@@ -86,7 +90,7 @@ class Guarantee:
         stated: the least proven upper bound, which `statement` quotes; None where it is infinite.
         accountant: that computed `stated`.
         statement: one sentence without its full stop.
-        strength: ``strong``, ``reasonable``, ``weak`` or ``none``.
+        strength: of epsilon and delta together, see `dpft.privacy.meaning.strength`.
         meaning: what epsilon and delta say, for people who have never read a paper on privacy.
         voided_by: what makes the statement untrue, or true only for some; usually nothing.
         warnings: a sentence or more on each of these. They stand above the figures.
@@ -172,7 +176,7 @@ class Guarantee:
             rows += [
                 ("Epsilon by PRV (estimate)", f"{number(prv.get('estimate'))}, {between}"),
                 (
-                    "Epsilon by GDP-CLT (approximation, usually too small)",
+                    f"Epsilon by GDP-CLT ({APPROXIMATION})",
                     number(self.epsilon.get("gdp_clt")),
                 ),
             ]
@@ -211,7 +215,7 @@ def guarantee(
     epsilon, at = mechanism.epsilons(), mechanism.delta
     if mechanism.steps == 0:
         return _made("nothing released", noun, unit, 0, NOTHING_RELEASED, epsilon, at)
-    bound = stated(epsilon)
+    bound, size = stated(epsilon), size or mechanism.dataset_size
     warned = {**_refuted(audit, epsilon), **warnings(mechanism.sampling, noise_seed)}
     included = "the noisy counts behind the thresholds included, " if mechanism.quantiles else ""
     if mechanism.max_batch is not None:
@@ -224,6 +228,7 @@ def guarantee(
         _statement(bound, at, accountant(epsilon), noun, unit, included),
         epsilon,
         at,
+        size,
     )
     if "shuffled" in warned or "refuted" in warned:  # then no figure says anything
         made = replace(made, strength="none", meaning="")
@@ -232,7 +237,7 @@ def guarantee(
         voided_by=tuple(warned),
         warnings=tuple(warned.values()),
         caveats=(
-            *_own_caveats(bound, at, noun, size or mechanism.dataset_size),
+            *own_caveats(bound, at, noun, size),
             *_cut(mechanism, noun),
             *_repeated(mechanism),
             *caveats,
@@ -262,9 +267,10 @@ def of_selection(
         _statement(stated(epsilons), delta, "rdp", trial.noun, trial.unit, choice),
         epsilons,
         delta,
+        size,
     )
     # What was said of the trial's own epsilon and delta is said of these.
-    said = _own_caveats(trial.stated, trial.delta or delta, trial.noun, size)
+    said = own_caveats(trial.stated, trial.delta or delta, trial.noun, size)
     kept = [caveat for caveat in trial.caveats if caveat not in said]
     return replace(
         made,
@@ -272,7 +278,7 @@ def of_selection(
         warnings=trial.warnings,
         strength=made.strength if trial.strength != "none" else "none",
         meaning=made.meaning if trial.meaning else "",
-        caveats=(*_own_caveats(made.stated, delta, trial.noun, size), *kept, *caveats),
+        caveats=(*own_caveats(made.stated, delta, trial.noun, size), *kept, *caveats),
         selected=True,
     )
 
@@ -321,8 +327,14 @@ def _made(
     statement: str,
     epsilon: Mapping[str, Any] | None = None,
     delta: float | None = None,
+    size: int = 1,
 ) -> Guarantee:
     bound = None if epsilon is None else stated(epsilon)
+    how, said = "none", ""
+    if kind == "private" and delta is not None:
+        how, said = strength(bound, delta, size), meaning(bound, delta, noun)
+        if how == "none" and bound is not None:
+            said = f"Delta is 1/N or more, so next to nothing is guaranteed to a {noun}."
     return Guarantee(
         kind=kind,
         noun=noun,
@@ -334,8 +346,8 @@ def _made(
         stated=bound,
         accountant=None if epsilon is None else accountant(epsilon),
         statement=statement,
-        strength=strength(bound) if kind == "private" else "none",
-        meaning="" if kind != "private" or delta is None else meaning(bound, delta, noun),
+        strength=how,
+        meaning=said,
     )
 
 
@@ -365,6 +377,11 @@ def warnings(sampling: str | None, noise_seed: int | None) -> dict[Void, str]:
             "train again without a noise seed."
         )
     return warned
+
+
+def marked(epsilon: float | None, voided_by: Iterable[Void]) -> str:
+    """Return an epsilon for where it has no sentence: rounded up, with what voids it."""
+    return ", ".join([up(epsilon), *(VOIDS[reason] for reason in voided_by)])
 
 
 def _refuted(audit: Mapping[str, Any] | None, epsilon: Mapping[str, Any]) -> dict[Void, str]:
@@ -400,15 +417,17 @@ def _repeated(mechanism: Mechanism) -> list[str]:
     ]
 
 
-def _own_caveats(bound: float | None, at: float, noun: str, size: int) -> list[str]:
+def own_caveats(bound: float | None, at: float, noun: str, size: int) -> list[str]:
+    """Return what must be said of an epsilon and a delta of ``size`` units; usually nothing."""
     caveats = weakness(bound)
     if at >= 1 / size:
         caveats.append(
             f"delta is {shown_delta(at)} for {size:,} {noun}s: at 1/N and above, publishing a "
             f"random {noun} would pass; the guarantee says next to nothing"
         )
-    elif size < _FEW and at > _USUAL_DELTA:
+    elif at > LARGE_DELTA:
         caveats.append(
-            f"only {size:,} {noun}s: delta is {shown_delta(at)}, large for a chance of failure"
+            f"delta is {shown_delta(at)} for {size:,} {noun}s: above {LARGE_DELTA:g} that is large "
+            "for a chance of failure, and the bound is weak whatever epsilon is"
         )
     return caveats

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dpft.privacy.rounding import delta as shown_delta
 from dpft.privacy.rounding import three_digits_down, three_digits_up, up
+from dpft.privacy.spec import LARGE_DELTA, SMALL_DELTA
 
 if TYPE_CHECKING:
     from dpft.privacy.guarantee import Guarantee
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 STRONG, REASONABLE = 1.0, 10.0
 # Beyond it no sentence on chances says anything.
 VACUOUS = 30.0
+_GRADES = ("strong", "reasonable", "weak", "none")
 
 
 def weakness(epsilon: float | None) -> list[str]:
@@ -28,13 +30,30 @@ def weakness(epsilon: float | None) -> list[str]:
     ]
 
 
-def strength(epsilon: float | None) -> str:
-    """How much an epsilon promises: ``strong``, ``reasonable``, ``weak`` or ``none``."""
-    if epsilon is None:
+def strength(epsilon: float | None, at: float, size: int) -> str:
+    """Return the weaker grade of epsilon and delta: ``strong``, ``reasonable``, ``weak``, ``none``.
+
+    At a delta of 1/N, N units being the ``size``, publishing one random record satisfies the
+    definition (Dwork & Roth 2014, 2.3). The limits below it are dpft's own.
+    """
+    if epsilon is None or at >= 1 / size:
         return "none"
-    if epsilon <= STRONG:
-        return "strong"
-    return "reasonable" if epsilon <= REASONABLE else "weak"
+    large = (at > SMALL_DELTA or at > 1 / (10 * size)) + (at > LARGE_DELTA)
+    return _GRADES[max((epsilon > STRONG) + (epsilon > REASONABLE), large)]
+
+
+def verdict(given: Guarantee) -> str:
+    """Return one sentence on epsilon and delta together, which precedes all figures.
+
+    Empty where they guarantee nothing, or not against everybody.
+    """
+    if given.voided_by or given.strength == "none" or given.delta is None:
+        return ""
+    return (
+        f"Epsilon is at most {up(given.stated)} and delta {shown_delta(given.delta)}, 1 in "
+        f"{math.floor(round(1 / given.delta, 6)):,}, for each {given.noun}: a {given.strength} "
+        "bound."
+    )
 
 
 def meaning(epsilon: float | None, at: float, noun: str) -> str:

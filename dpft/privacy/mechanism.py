@@ -346,11 +346,11 @@ class Mechanism:
     def epsilon_after(self, steps: int) -> float:
         """An upper bound on epsilon after ``steps`` steps, to be shown while training.
 
-        The lesser one of RDP and PLD, the latter of the next tenth of the run: it takes part of a
-        second, and not at every step.
+        The lesser one of RDP and PLD. Of more than 100 steps PLD is computed at 50 to 100 evenly
+        spaced ones, of which the next one bounds a step: it takes part of a second.
         """
-        tenth = max(1, self.steps // 10)
-        later = min(self.steps, -(-steps // tenth) * tenth)
+        apart = max(1, self.steps // 50)
+        later = min(self.steps, -(-steps // apart) * apart)
         pld = accounting.epsilon_pld(
             **self.spent,
             steps=max(steps, later) + self.repeated,

@@ -50,6 +50,19 @@ PARTITIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """What is clipped together, see `dpft.privacy.clipping.groups`: each partition with its settings,
 of which exactly one is given."""
 
+SMALL_DELTA, LARGE_DELTA = 1e-5, 1e-4
+"""Deltas up to these may leave a bound strong and reasonable (`dpft.privacy.meaning.strength`)."""
+
+
+def default_delta(size: int, published: bool) -> float:
+    """Return delta where none is given: ``1/(2N)`` in the papers' tasks (Li et al. 2022).
+
+    Own data have one that does not weaken the verdict on epsilon. For epsilon 3 it costs 5% more
+    noise than ``1/(2N)`` where N is 67,349 (SST-2), and 35% more where it is 367.
+    """
+    return 1 / (2 * size) if published else min(SMALL_DELTA, 1 / (10 * size))
+
+
 _EXAMPLES = {"count": "4", "boundary": "6", "patterns": '[["*.0.*"],["*.1.*"]]'}
 
 

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from dpft.privacy.guarantee import Guarantee
+from dpft.privacy.guarantee import APPROXIMATION, Guarantee
 from dpft.privacy.rounding import down, up
 from dpft.report.console import Console
 from dpft.report.held_out import SEEN, may_be_seen
@@ -50,12 +50,15 @@ def show(records: Sequence[tuple[Path, Mapping[str, Any]]], markdown: bool = Fal
     if len(set(kinds)) > 1:  # numbers of one name, and not of one thing
         both = zip(rows, kinds, strict=True)
         rows = [{"run": cells["run"], "scores of": kind, **cells} for cells, kind in both]
+    known = any(cells["eps GDP-CLT"] not in ("none", "-") for cells in rows)
+    clt = [f"eps GDP-CLT is an {APPROXIMATION}"] if known else []
     apart = names_apart(pair for _, record in records for pair in begun_with(record))
     remarks = [
         f"{name} had different weights in these runs: their records say which, "
         "under model.weights_sha256"
         for name in apart
     ]
+    remarks = [*clt, *remarks]
     if markdown:
         footnotes = [*map(_footnote, names, records), *(f"\nNote: {remark}." for remark in remarks)]
         echo("\n".join([as_markdown(rows), *footnotes]))
@@ -204,8 +207,14 @@ def print_remarks(path: Path, record: Mapping[str, Any]) -> None:
     """What must stand below a run's figures: its labels, and its guarantee with caveats."""
     console = Console()
     labels = ", ".join(record.get("labels", []))
-    guarantee = Guarantee.of_record(record)
     console.print(Text.assemble((str(path), "bold"), f"  ({labels})" if labels else ""))
-    console.print(f"  {guarantee.statement}", highlight=False, markup=False)
+    print_guarantee(record, "  ")
+
+
+def print_guarantee(record: Mapping[str, Any], indent: str = "") -> None:
+    """Print a run's guarantee with all that must be said with it."""
+    console, guarantee = Console(), Guarantee.of_record(record)
+    style = None if guarantee.private else "yellow"
+    console.print(f"{indent}{guarantee.statement}", highlight=False, markup=False, style=style)
     for note in _notes(record, guarantee):
-        console.print(f"  note: {note}", highlight=False, markup=False, style="yellow")
+        console.print(f"{indent}note: {note}", highlight=False, markup=False, style="yellow")

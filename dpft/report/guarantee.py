@@ -12,6 +12,10 @@ from dpft.report.markdown import inline, table
 
 Rows = list[tuple[str, str]]
 
+SCALES = (
+    "with clip_function=automatic the threshold only scales: every gradient is scaled to about it, "
+    "so another threshold changes sum and noise alike, as another learning rate does in SGD"
+)
 DO_NOT_RELEASE = "Do not release it if the records are private."
 
 
@@ -66,6 +70,8 @@ def mechanism_rows(
             ("Noise allocation", str(mechanism.get("allocation", "not recorded"))),
         ]
     style = ", ".join(f"{k}={_brief(v)}" for k, v in clip.items() if v is not None)
+    if clip.get("clip_function") == "automatic":
+        rows.append(("What the threshold does", SCALES))
     return [*rows, ("Clipping style", style or "not recorded"), ("Noise drawn from", source)]
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.errors import DpftError
+from dpft.privacy.guarantee import Void, warnings
 from dpft.runs.finished import is_intact
 from dpft.runs.record import read_record
 from dpft.runs.wellformed import parse_json
@@ -66,6 +67,7 @@ class PointState:
     step: int | None = None
     steps: int | None = None
     epsilon: float | None = None
+    voided_by: tuple[Void, ...] = ()
     metric: str | None = None
     score: float | None = None
     seconds: float | None = None
@@ -160,8 +162,9 @@ class States:
     def _finished(self, row: PointState) -> PointState:
         try:
             record = read_record(row.point.path)
-            taken, epsilon = record["training"]["steps"], record["privacy"]["stated"]
-            row = replace(row, step=taken, steps=taken, epsilon=epsilon)
+            taken, private = record["training"]["steps"], record["privacy"]
+            row = replace(row, step=taken, steps=taken, epsilon=private["stated"])
+            row = replace(row, voided_by=tuple(private["voided_by"]))
             if (record.get("audit") or {}).get("refuted"):
                 error = "the audit refutes its guarantee; do not release the model"
                 return replace(row, error=error)
@@ -225,11 +228,13 @@ def _with_progress(row: PointState) -> PointState:
         first, last = _ends(ledger)
         if not last and ledger.stat().st_size:  # damaged: what was spent has no bound that is known
             return replace(row, epsilon=math.inf)
-        total = first.get("header", {}).get("mechanism", {}).get("steps")
+        mechanism = first.get("header", {}).get("mechanism", {})
+        void = tuple(warnings(mechanism.get("sampling"), None))
         # A noise epoch that has just begun says what was spent before; the header spends nothing.
         spent = last.get("epsilon_rdp", 0.0 if "header" in last else None)
         step = int(last["step"]) + 1 if "step" in last else int(last.get("from", 0))
-        return replace(row, step=step, steps=total, epsilon=spent)
+        total = mechanism.get("steps")
+        return replace(row, step=step, steps=total, epsilon=spent, voided_by=void)
     _, last = _ends(row.point.path / "private" / "metrics.jsonl")
     return replace(row, step=int(last["step"]) + 1) if "step" in last else row
 

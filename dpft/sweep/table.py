@@ -10,7 +10,7 @@ from rich import box
 from rich.live import Live
 from rich.table import Table
 
-from dpft.privacy.rounding import up
+from dpft.privacy.guarantee import marked
 from dpft.report.console import Console
 from dpft.report.terminal import clock, echo
 from dpft.runs.closing import Closing
@@ -84,7 +84,7 @@ def cells(row: PointState) -> tuple[str, str, str, str, str, str]:
     counted = [str(count) for count in (row.step, row.steps) if count is not None]
     steps = "-" if row.step is None else "/".join(counted)
     unknown = "-" if row.point.private else "none"
-    epsilon = unknown if row.epsilon is None else up(row.epsilon)
+    epsilon = unknown if row.epsilon is None else marked(row.epsilon, row.voided_by)
     digits = 2 if row.metric in HUNDRED else 4
     value = "-" if row.score is None else f"{row.score:.{digits}f}"
     return row.label, row.state, steps, epsilon, value, clock(row.seconds)

@@ -9,9 +9,11 @@ from dpft.config.clip import Clip
 from dpft.config.errors import ConfigError
 from dpft.config.folder import choices, settings_of
 from dpft.config.optim import Optim
+from dpft.config.published import PUBLISHED_TASKS
 from dpft.config.schema import Run
 from dpft.privacy import Mechanism, accounting
 from dpft.privacy.quantiles import Quantiles
+from dpft.privacy.spec import default_delta
 
 if TYPE_CHECKING:
     from torch import nn
@@ -134,8 +136,8 @@ def attach_clipper(
 def make_mechanism(run: Run, dataset_size: int, clipper: Clipper | None = None) -> Mechanism:
     """The mechanism of a run over ``dataset_size`` training records.
 
-    ``privacy.delta`` defaults to ``1/(2N)`` (Li et al. 2022); the number of steps follows from
-    epochs unless ``optim.steps`` gives it; the noise follows from the budget unless
+    ``privacy.delta`` defaults to `default_delta`; the number of steps follows from epochs unless
+    ``optim.steps`` gives it; the noise follows from the budget unless
     ``privacy.noise_multiplier`` gives it, as the noise multiplier of all that a step releases.
 
     Args:
@@ -149,7 +151,9 @@ def make_mechanism(run: Run, dataset_size: int, clipper: Clipper | None = None) 
         ConfigError: for settings that admit no mechanism, such as an unreachable budget.
     """
     privacy, optim, clip = run.privacy, run.optim, run.clip
-    delta = 1 / (2 * dataset_size) if privacy.delta is None else privacy.delta
+    delta = privacy.delta
+    if delta is None:
+        delta = default_delta(dataset_size, run.task["name"] in PUBLISHED_TASKS)
     batch_size = expected_batch_size(optim, dataset_size)
     thresholds = _any_thresholds(clip)
     try:

@@ -128,7 +128,8 @@ class Progress:
     def _note(self, step: int, summary: Mapping[str, Any], mechanism: Mechanism) -> str:
         notes = []
         if mechanism.noise_multiplier:
-            notes.append(f"eps {up(mechanism.epsilon_after(step + 1), decimals=2)}")
+            name = "eps if Poisson" if mechanism.sampling == "shuffle" else "eps"
+            notes.append(f"{name} {up(mechanism.epsilon_after(step + 1), decimals=2)}")
         if self.may_tell(mechanism.noise_multiplier > 0):
             loss = summary["loss"]
             notes.append("loss -" if loss is None else f"loss {loss:.3f}")

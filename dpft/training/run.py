@@ -27,6 +27,7 @@ from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.guarantee import least_claim
 from dpft.privacy.rounding import up
 from dpft.report.card import write_card, write_lineage
+from dpft.report.guarantee import SCALES
 from dpft.runs.environment import version_of
 from dpft.runs.finished import LEDGER
 from dpft.runs.identity import differences
@@ -155,6 +156,8 @@ def _lead(run: Run, cohort: TrainingCohort) -> FinishedRun:
                 progress.warn(_moved(directory.moved))
             if not run.clip.private:
                 progress.say("clip=none: training without privacy; eps is of no effect")
+            if run.clip.private and run.clip.clip_function == "automatic":
+                progress.say(SCALES)
             if run.origin:
                 progress.say(origin_in_words(run.origin))
             try:
@@ -164,6 +167,9 @@ def _lead(run: Run, cohort: TrainingCohort) -> FinishedRun:
                     run = with_microbatch(run, directory, progress)
                 prepared = prepare(run, load_task(run.task), directory, progress, cohort)
                 loaded = _train_stage(run, prepared, directory, progress, tracker, added)
+            except KeyboardInterrupt:
+                directory.discard_unused()
+                raise
             except Exception as error:
                 # Whatever it was: with nothing spent, the folder would tell of no run.
                 directory.discard_unused()

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from dpft import runs
-from dpft.config.errors import ConfigError, DivergedError, ModelError
+from dpft.config.errors import NO_STEP, ConfigError, DivergedError, ModelError
 from dpft.config.schema import Run
 from dpft.config.track import SERVICES
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import own_part, together
 from dpft.parallel.optimizer_state import put_together, room_for, taken_apart
+from dpft.privacy.guarantee import warnings
 from dpft.privacy.noise import Released
 from dpft.privacy.untouched import written
 from dpft.runs.closing import Closing
@@ -136,7 +137,8 @@ class Session(Closing):
                     runs.NormsLog(directory.private, run.record_norms, names, resume_step=start)
                 )
 
-            figures = Figures(self._mechanism, run.track.private, tuple(names))
+            void = warnings(self._mechanism.sampling, run.privacy.noise_seed)
+            figures = Figures(self._mechanism, run.track.private, tuple(names), tuple(void))
             self._tracker.begin(start)
             stopping = Stopping(agreed=self._cohort.size > 1)
             stack.enter_context(self._kept(stopping))
@@ -393,6 +395,8 @@ class Session(Closing):
                 f"step {self._saved} of {self._mechanism.steps} is saved"
                 if self._saved
                 else "no step is saved: those that were taken are repeated exactly, and count once"
+                if self._done
+                else NO_STEP
             )
             raise
 

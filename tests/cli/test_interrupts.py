@@ -9,7 +9,7 @@ import pytest
 
 from dpft.cli.guard import guarded
 from dpft.cli.interrupts import Stopped
-from dpft.config.errors import ConfigError
+from dpft.config.errors import NO_STEP, ConfigError
 
 # Where the process is interrupted: at the first import of that name, by that signal.
 CODE = """
@@ -68,6 +68,26 @@ def test_a_library_that_trips_over_an_interrupt_hides_it_from_nobody(capsys):
         guarded(verb, hub=False, resumes=False)()
     assert ended.value.code == 128 + signal.SIGTERM
     assert "dpft: stopped" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+@pytest.mark.parametrize(
+    ("notes", "continues"),
+    [([], "what is kept"), ([NO_STEP], ""), (["step 2 is saved"], "left off")],
+)
+def test_the_message_promises_to_continue_what_was_begun(capsys, resumes, notes, continues):
+    def verb():
+        error = Stopped(signal.SIGINT)
+        error.__notes__ = notes
+        raise error
+
+    with pytest.raises(SystemExit):
+        guarded(verb, hub=False, resumes=resumes)()
+    said = capsys.readouterr().err
+    assert ("the same command continues" in said) is bool(resumes and continues)
+    assert ("the same command begins anew" in said) is not ("continues" in said)
+    assert continues in said or not resumes
+    assert all(note in said for note in notes)
 
 
 def test_a_signal_while_an_error_is_told_ends_by_that_signal(monkeypatch):

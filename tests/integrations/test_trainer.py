@@ -1160,9 +1160,9 @@ def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys):
         example = example.replace(long, short)
     monkeypatch.chdir(tmp_path)
     exec(compile(example, "trainer.md", "exec"), {"__name__": "example"})
-    assert "\nepsilon 3.00 at delta 0.0025" in capsys.readouterr().out
+    assert "\nepsilon 3.00 at delta 1e-05" in capsys.readouterr().out
     card = (tmp_path / "reports" / "README.md").read_text()
-    assert "(3, 0.0025)-differential privacy" in card
+    assert "(3, 1e-05)-differential privacy" in card
 
 
 def test_routers_with_a_loss_of_their_own_are_refused():

@@ -8,9 +8,10 @@ import sys
 import pytest
 
 from dpft.privacy import Guarantee, Mechanism
-from dpft.privacy.guarantee import SHUFFLED, guarantee, least_claim, of_selection, stated
-from dpft.privacy.meaning import in_words, meaning, strength, weakness
+from dpft.privacy.guarantee import SHUFFLED, guarantee, least_claim, marked, of_selection, stated
+from dpft.privacy.meaning import in_words, meaning, strength, verdict, weakness
 from dpft.privacy.rounding import delta, down, percent, up
+from dpft.privacy.spec import default_delta
 
 MECHANISM = Mechanism(
     dataset_size=2000,
@@ -83,10 +84,11 @@ def test_what_voids_it_stands_above_the_figures_and_only_there():
 def test_delta_and_few_units_are_caveats():
     assert given(caveats=["of the task"]).caveats == ("of the task",)
     assert "delta is 0.001 for 1,000 users: at 1/N" in given(with_(delta=1e-3), size=1000).notes[0]
-    few = with_(delta=1 / 1998)  # the default for so many
-    assert "only 999 users: delta is 0.000501" in given(few, size=999).notes[0]
-    assert "only 64 users: delta is 0.0001" in given(with_(delta=1e-4), size=64).notes[0]
-    assert given(with_(delta=1e-5), size=64).notes == ()  # nothing large about it
+    large = given(with_(delta=1 / 1998), size=999)
+    assert "delta is 0.000501 for 999 users" in large.notes[0]
+    assert large.strength == "weak"
+    assert given(with_(delta=1e-4), size=64).notes == ()  # nothing large about it
+    assert given(with_(delta=1e-3), size=1000).meaning.startswith("Delta is 1/N or more")
     assert given(size=1000).notes == ()
 
 
@@ -158,6 +160,50 @@ def test_an_audit_is_compared_with_a_bound_and_no_estimate():
     assert least_claim({**epsilon, "pld": 2.1}) == 2.1
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "at", "size", "called"),
+    [
+        (3.0, 1 / 734, 367, "weak"),
+        (3.0, 1e-5, 367, "reasonable"),
+        (1.0, 1e-5, 367, "strong"),
+        (1.0, 1 / 84_122, 42_061, "reasonable"),
+        (1.0, 1e-5, 20_000, "reasonable"),  # a fifth of 1/N
+        (0.1, 1 / 42_061, 42_061, "none"),
+        (11.0, 1e-9, 42_061, "weak"),
+    ],
+)
+def test_the_verdict_is_the_weaker_one_of_epsilon_and_delta(epsilon, at, size, called):
+    assert strength(epsilon, at, size) == called
+
+
+@pytest.mark.parametrize(
+    ("size", "published", "at"),
+    [(42_061, True, 1 / 84_122), (367, False, 1e-5), (1_000_000, False, 1e-7)],
+)
+def test_the_default_delta_of_own_data_leaves_the_verdict_to_epsilon(size, published, at):
+    assert default_delta(size, published) == pytest.approx(at)
+    assert (strength(1.0, default_delta(size, published), size) == "strong") is not published
+
+
+@pytest.mark.parametrize(
+    ("void", "said"),
+    [
+        ([], "3.001"),
+        (["shuffled"], "3.001, not proven for shuffled batches"),
+        (["known seed"], "3.001, to those who do not know the seed"),
+    ],
+)
+def test_an_epsilon_in_a_table_has_what_voids_it(void, said):
+    assert marked(3.0001, void) == said
+
+
+def test_a_sentence_on_epsilon_and_delta_has_both_and_the_verdict():
+    it = dataclasses.replace(given(with_(delta=1 / 734), size=367), stated=3.0)
+    assert verdict(it) == (
+        "Epsilon is at most 3.000 and delta 0.00137, 1 in 734, for each user: a weak bound."
+    )
+
+
 @pytest.mark.parametrize("epsilon", [0.001, 0.1, 0.5, 1.0, 2.9998, 3.0, 5.0, 8.0, 29.9])
 def test_factor_and_chance_are_never_below_what_epsilon_allows(epsilon):
     text = meaning(epsilon, 1e-5, "record")
@@ -196,7 +242,7 @@ def test_plain_words_promise_no_more_than_the_meaning(epsilon):
     ],
 )
 def test_how_much_an_epsilon_promises(epsilon, called, words):
-    assert strength(epsilon) == called
+    assert strength(epsilon, 1e-6, 1000) == called
     assert words in meaning(epsilon, 1.2301e-5, "user")
     assert bool(weakness(epsilon)) is (called == "weak")
 

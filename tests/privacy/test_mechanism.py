@@ -41,6 +41,8 @@ def test_what_is_shown_while_training_ends_at_the_stated_epsilon_and_is_a_bound_
     for steps, epsilon in zip((41, 100, 205), shown[2:5], strict=True):
         assert epsilon >= mechanism.epsilons(steps)["pld"] - 1e-12
         assert epsilon <= mechanism.rdp_after(steps)
+    short = make(steps=20)
+    assert [short.epsilon_after(n) for n in (7, 8)] == [short.epsilons(n)["pld"] for n in (7, 8)]
 
 
 def test_noise_scales_with_the_sensitivity_over_groups():

@@ -4,7 +4,9 @@ from typing import Any
 import pytest
 import yaml
 
+from dpft.privacy.guarantee import APPROXIMATION
 from dpft.report.card import model_card
+from dpft.report.guarantee import SCALES
 from dpft.report.hub import ModelFacts
 from dpft.runs import base_model
 from tests.report.test_comparison import CONSTANT
@@ -62,7 +64,7 @@ def test_upper_bounds_round_up_and_lower_bounds_down(record: dict[str, Any]) -> 
     assert "| Epsilon by RDP (upper bound) | 3.000 |" in card
     assert "| Epsilon by PRV (upper bound for removal; for addition unproven) | 2.650 |" in card
     assert "bounds 2.610 to 2.650" in card
-    assert "| Epsilon by GDP-CLT (approximation, usually too small) | 2.7 |" in card
+    assert f"| Epsilon by GDP-CLT ({APPROXIMATION}) | 2.7 |" in card
 
 
 def test_the_head_is_yaml_that_a_hub_reads(record: dict[str, Any]) -> None:
@@ -197,3 +199,9 @@ def test_a_model_that_learned_nothing_is_told_on_its_card(record: dict[str, Any]
     assert "**Mind:** test: all 5 answers are the same, 'yes'" in scores
     assert "Always the most frequent class: accuracy 0.6 (test)." in scores
     assert "True class no (test) was answered: yes 2." in scores
+
+
+@pytest.mark.parametrize("function", ["abadi", "automatic"])
+def test_a_threshold_that_only_scales_is_called_so(record: dict[str, Any], function: str) -> None:
+    record["config"]["clip"]["clip_function"] = function
+    assert (SCALES in model_card(record)) is (function == "automatic")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dpft.privacy.guarantee import APPROXIMATION
 from dpft.report.comparison import as_markdown, row, show
 from tests.runs.example import example_guarantee, without_privacy
 
@@ -168,3 +169,10 @@ def test_each_run_has_a_name_of_its_own(capsys, monkeypatch, tmp_path):
     said = capsys.readouterr().out
     assert "| a |" in said
     assert "`b`: " in said
+
+
+@pytest.mark.parametrize(("record", "said"), [(PRIVATE, True), (PLAIN, False)])
+def test_what_is_no_bound_is_called_so_where_it_is_shown(capsys, record, said):
+    for markdown in (True, False):
+        show([(Path("runs/a"), record)], markdown=markdown)
+        assert (APPROXIMATION in " ".join(capsys.readouterr().out.split())) is said

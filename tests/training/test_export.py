@@ -27,6 +27,7 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.schema import parse
 from dpft.models.hub import hub_name
+from dpft.privacy import Guarantee
 from dpft.report.hub import licence_of
 from dpft.tasks import load_task
 from dpft.tasks.objectives.image import ImageClassifier
@@ -91,6 +92,22 @@ def test_strangers_load_the_same_model_whole_or_as_an_adapter(made, tmp_path):
         assert asked == "user: hello\nassistant:"
     # Whoever loads a run's own folder finds no adapter that would count twice.
     assert not list((made / "model").rglob("adapter*"))
+
+
+def test_export_prints_the_guarantee_with_its_caveats(made, tmp_path):
+    given = Guarantee.of_record(runs.read_record(made))
+    said = " ".join(invoke("export", made, "--merge", "--to", tmp_path / "x").output.split())
+    assert given.notes
+    for text in (given.statement, *given.notes):
+        assert " ".join(text.split()) in said
+
+
+def test_weights_have_the_mode_of_the_files_next_to_them(made):
+    """safetensors makes its files for their owner alone, whatever the umask."""
+    for folder in ("model", "adapter"):
+        files = [file for file in (made / folder).iterdir() if file.is_file()]
+        assert any(file.suffix == ".safetensors" for file in files)
+        assert len({stat.S_IMODE(file.stat().st_mode) for file in files}) == 1
 
 
 def test_the_cards_say_what_a_hub_reads(made, tmp_path):

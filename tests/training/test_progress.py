@@ -13,8 +13,8 @@ SUMMARY = {"loss": 6.43361, "records": 8, "dropped": 3}
 SETTING = {"sampling_rate": 0.1, "noise_multiplier": 1.0, "delta": 1e-5}
 
 
-def shown(capsys, sigma=1.0, steps=2, summary=SUMMARY, verbosity="normal"):
-    mechanism = Mechanism(100, 10, steps, sigma, (1.0,) if sigma else (), 1e-5)
+def shown(capsys, sigma=1.0, steps=2, summary=SUMMARY, verbosity="normal", sampling="poisson"):
+    mechanism = Mechanism(100, 10, steps, sigma, (1.0,) if sigma else (), 1e-5, sampling)
     with Progress(verbosity=verbosity) as progress, progress.training(0, mechanism) as show:
         for step in range(steps):
             show(step, summary)
@@ -38,6 +38,10 @@ def test_a_line_for_each_step_tells_no_more_of_it_and_quiet_is_quiet(capsys):
         progress.say("loading")
         progress.warn("careful")
     assert capsys.readouterr().err == "warning: careful\n"
+
+
+def test_an_epsilon_that_is_not_proven_is_shown_as_such(capsys):
+    assert "step 2/2 eps if Poisson" in shown(capsys, sampling="shuffle")
 
 
 def test_without_noise_there_is_nothing_to_keep(capsys):

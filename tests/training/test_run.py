@@ -17,7 +17,14 @@ from dpft import runs
 from dpft.cli.score import score_run
 from dpft.cli.train import execute, resumed
 from dpft.config.compose import compose
-from dpft.config.errors import ConfigError, DataError, DivergedError, DpftError, TrainingError
+from dpft.config.errors import (
+    NO_STEP,
+    ConfigError,
+    DataError,
+    DivergedError,
+    DpftError,
+    TrainingError,
+)
 from dpft.config.folder import conf_dir
 from dpft.config.schema import Model, parse
 from dpft.models.load import BUNDLED, load_model
@@ -33,6 +40,7 @@ from dpft.training.run import run_experiment
 from dpft.training.session import release_digest
 from dpft.training.trained import loaded_run
 from tests.processes import command, dpft
+from tests.small_runs import settings as small_settings
 
 SMALL = [
     "task.source=sample",
@@ -247,6 +255,17 @@ def test_weights_say_what_they_were_trained_on_from_the_first_moment(
     base = Model("base", str(tmp_path / "one/model"))
     labels = load_model(base, Needs("causal"), seed=0).labels
     assert any(label.startswith("base trained before on e2e") for label in labels)
+
+
+@pytest.mark.parametrize("place", ["dpft.training.run.prepare", "dpft.training.session.train"])
+def test_an_interrupt_before_the_first_step_says_that_none_was_taken(tmp_path, monkeypatch, place):
+    def stopped(*given, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place, stopped)
+    with pytest.raises(KeyboardInterrupt) as told:
+        execute(dict(small_settings(tmp_path).raw))
+    assert told.value.__notes__ == [NO_STEP]
 
 
 def test_the_model_is_on_disk_before_anything_says_so(tmp_path, quick_scores, monkeypatch):

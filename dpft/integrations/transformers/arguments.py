@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from dpft.config.errors import ConfigError, NotInstalledError, suggestion
 from dpft.privacy import Mechanism, make_clipper
-from dpft.privacy.spec import ACCOUNTANTS, STYLES
+from dpft.privacy.spec import ACCOUNTANTS, STYLES, default_delta
 
 TESTED = 5
 """The major version of transformers whose Trainer this is written for."""
@@ -33,7 +33,7 @@ class PrivacyArguments:
         epsilon: budget of the whole run, from which the noise follows.
         noise_multiplier: standard deviation of the noise over the sensitivity, in place of
             ``epsilon``.
-        delta: failure probability; None: ``1/(2N)`` (Li et al. 2022).
+        delta: failure probability; None: `dpft.privacy.spec.default_delta` of own data.
         threshold: clipping threshold on the norm of one record's gradient. Not
             ``TrainingArguments.max_grad_norm``, which clips the whole batch's.
         style: clipping style, see `dpft.privacy.make_clipper`; not ``none``.
@@ -76,7 +76,7 @@ class PrivacyArguments:
                 raise ConfigError(f"{name} is {value!r}; expected a finite number above 0")
         if self.delta is not None and not (_is_number(self.delta) and 0 < self.delta < 1):
             raise ConfigError(
-                f"delta is {self.delta!r}; expected a number between 0 and 1, or None for 1/(2N)"
+                f"delta is {self.delta!r}; expected a number between 0 and 1, or None"
             )
         size = self.batch_size
         if size is not None and not (_is_number(size, Integral) and size > 0):
@@ -122,7 +122,7 @@ class PrivacyArguments:
                 f"between 1 and {dataset_size}: type PrivacyArguments(batch_size=...), or smaller "
                 "per_device_train_batch_size and gradient_accumulation_steps"
             )
-        delta = 1 / (2 * dataset_size) if self.delta is None else self.delta
+        delta = default_delta(dataset_size, False) if self.delta is None else self.delta
         thresholds = (float(self.threshold),)
         try:
             if self.noise_multiplier is not None:

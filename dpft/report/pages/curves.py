@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dpft.config.errors import DpftError
+from dpft.privacy.accounting.pld import epsilon_pld
+from dpft.privacy.guarantee import BY
 from dpft.privacy.rounding import number
 from dpft.report.evaluation import remarks
 from dpft.report.pages.charts import Chart, Line, chart
@@ -21,16 +23,17 @@ from dpft.report.pages.values import finite, section
 # Of so many groups each has a curve; of more, as many that are spread over all of them.
 _MOST_GROUPS = 16
 _MOST_RUNS = 12
+# Points of the curve of epsilon by privacy loss distributions, each of which takes a fifth second.
+_EPSILONS = 10
 
 
 def released(run: Gathered, options: Options) -> dict[str, Any] | None:
     """Curves that may be published: epsilon, thresholds that adapt, the learning rate."""
     spent, rate = epsilon(run), learning_rate(run)
-    note = "by Renyi accounting"
+    by = run.guarantee.accountant if run.guarantee is not None else None
+    note = f"by {BY[by or 'rdp']}"
     if run.mechanism.get("sampling") == "shuffle":
         note = "computed for Poisson sampling"
-    elif run.guarantee is not None and run.guarantee.accountant == "pld":
-        note += ", which bounds more loosely than the stated epsilon"
     constant = rate is not None and _constant(rate)
     curves = {
         "epsilon": spent
@@ -106,7 +109,7 @@ def overlaid(runs: Sequence[Gathered], options: Options) -> list[Chart]:
         ]
         return chart(title, lines, points=options.points, **{"note": note, **style})
 
-    charts = [together("Epsilon spent", epsilon, zero=True)]
+    charts: list[Chart | None] = []
     if not all(_constant(rate) for rate in map(learning_rate, drawn) if rate):
         charts.append(together("Learning rate", learning_rate, zero=True))
     if options.private:
@@ -126,9 +129,21 @@ def overlaid(runs: Sequence[Gathered], options: Options) -> list[Chart]:
 
 
 def epsilon(run: Gathered) -> Line | None:
-    """Epsilon by Renyi accounting after each noisy step; None where the ledger leaves steps out."""
-    # By release: a step that was released twice is there twice.
-    if run.omitted:
+    """Return what was spent, by the accountant of the headline: by PLD after some of the steps.
+
+    By Renyi accounting after each release; None where the ledger leaves steps out, and of a
+    selection, whose epsilon is not spent step by step.
+    """
+    given, mechanism = run.guarantee, run.mechanism
+    if given is not None and given.accountant == "pld" and given.delta is not None:
+        rate, steps = mechanism["sampling_rate"], given.steps_taken
+        sigma = mechanism.get("total_noise_multiplier", mechanism["noise_multiplier"])
+        cost = {"sampling_rate": rate, "noise_multiplier": sigma, "delta": given.delta}
+        cost["overflow"] = mechanism.get("overflow", 0.0)
+        some = sorted({round(steps * n / _EPSILONS) for n in range(1, _EPSILONS)} - {0, steps})
+        before = [(n, epsilon_pld(steps=n, **cost)) for n in some]
+        return Line("epsilon", ((0, 0.0), *before, (steps, given.stated)))
+    if run.omitted or (given is not None and given.selected):
         return None
     points = [(n, finite(e.get("epsilon_rdp"))) for n, e in enumerate(run.entries, 1)]
     return Line("epsilon", ((0, 0.0), *points)) if points else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpft.privacy.guarantee import BY, NONE, Guarantee, warnings
+from dpft.privacy.guarantee import BY, NONE, warnings
+from dpft.privacy.meaning import verdict
 from dpft.privacy.rounding import delta, up
 from dpft.report.guarantee import Rows, audit_rows, mechanism_rows
 from dpft.report.pages.gather import Gathered
@@ -22,7 +23,7 @@ class GuaranteeSection:
 
     Attributes:
         warnings: on what voids the guarantee.
-        headline: epsilon and delta; empty where they say nothing, or not against everybody.
+        headline: the verdict; empty where it says nothing, or not against everybody.
         paragraphs: the formal statement; `dpft.report.pages.result` has what it means.
         caveats: what this run's guarantee leaves open.
         rows: all figures, with sampling, noise and clipping.
@@ -51,7 +52,7 @@ def guarantee(run: Gathered) -> GuaranteeSection:
         rows = [*given.figures(), *audit_rows(run.record), *mechanism]
     return GuaranteeSection(
         warnings=given.warnings,
-        headline=_headline(given),
+        headline=verdict(given),
         paragraphs=(given.sentence,),
         caveats=given.caveats,
         rows=rows,
@@ -83,15 +84,6 @@ def brief(run: Gathered) -> str:
     return (
         f"{text} That of the {steps} steps so far, {spent}, holds only if the run was stopped for "
         "a reason that does not depend on the records; that it diverged does depend on them."
-    )
-
-
-def _headline(given: Guarantee) -> str:
-    if given.voided_by or given.strength == "none" or given.delta is None:
-        return ""
-    return (
-        f"Epsilon is at most {up(given.stated)}, a {given.strength} bound, at delta "
-        f"{delta(given.delta)} for each {given.noun}."
     )
 
 

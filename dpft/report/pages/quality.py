@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dpft.privacy.guarantee import Guarantee
-from dpft.privacy.rounding import delta, up
+from dpft.privacy.meaning import verdict
 from dpft.report.html import render
 
 COVERED = MappingProxyType(
@@ -57,7 +57,7 @@ def page(content: Mapping[str, Any], examples: Sequence[str], private: bool = Fa
         title=f"{content['run']['name']}: {content['file']}",
         content=content,
         guarantee=guarantee,
-        headline=_headline(guarantee),
+        headline=verdict(guarantee) or guarantee.sentence,
         rows=[cells(one) for one in figures],
         readings=[(one["name"], one["real_is"]) for one in figures if one["real_is"]],
         meanings=[(kind, COVERED[kind]) for kind in dict.fromkeys(f["covered"] for f in figures)],
@@ -79,13 +79,3 @@ def _number(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.4f}"
-
-
-def _headline(guarantee: Guarantee) -> str:
-    void = bool(guarantee.voided_by) or guarantee.strength == "none"
-    if void or guarantee.stated is None or guarantee.delta is None:
-        return guarantee.sentence
-    return (
-        f"Epsilon is at most {up(guarantee.stated)} at delta {delta(guarantee.delta)} for each "
-        f"{guarantee.noun} of the training data, however the records are used."
-    )

@@ -27,7 +27,11 @@ class Kind(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """A mean over ``n`` runs with its standard error; None of one run."""
+    """A mean over ``n`` runs with its standard error; None of one run.
+
+    Two runs show both values, which lie one standard error from their mean: a deviation of two
+    numbers says nothing more. Of more runs the error has two digits, and the mean as many decimals.
+    """
 
     value: float
     error: float | None
@@ -35,8 +39,14 @@ class Mean(NamedTuple):
 
     def __str__(self) -> str:
         digits = 2 if abs(self.value) >= 10 else 4
-        error = "" if self.error is None else f" ± {self.error:.{digits}f}"
-        return f"{self.value:.{digits}f}{error}"
+        if self.error is None:
+            return f"{self.value:.{digits}f}"
+        if self.n == 2:
+            low, high = self.value - self.error, self.value + self.error
+            return f"{low:.{digits}f} and {high:.{digits}f}"
+        if self.error:
+            digits = min(digits, max(0, 1 - math.floor(math.log10(self.error))))
+        return f"{self.value:.{digits}f} ± {self.error:.{digits}f}"
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,9 @@ def _which(found: Sequence[Repeated], names: Mapping[int, str]) -> str:
     best, parts = found[0], [names[id(found[0])]]
     if len(found) > 1:
         parts.append(f"the best of {len(found)}")
-    if best.score is not None and best.score.n > 1:
+    if best.score is not None and best.score.n == 2:
+        parts.append("2 seeds")
+    elif best.score is not None and best.score.n > 1:
         parts.append(f"mean of {best.score.n} seeds ± standard error")
     return ", ".join(parts)
 

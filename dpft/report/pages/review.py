@@ -15,7 +15,7 @@ import numpy as np
 
 from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
 from dpft.privacy.guarantee import BY, Guarantee
-from dpft.privacy.meaning import STRONG, VACUOUS, odds
+from dpft.privacy.meaning import STRONG, VACUOUS, odds, verdict
 from dpft.privacy.rounding import delta, down, number, percent, up
 from dpft.report.held_out import is_held_out
 from dpft.report.html import render
@@ -33,6 +33,7 @@ _EPSILONS = 201
 # How far an epsilon that is computed again may be above the record's, whose grid may be finer; and
 # below it, as a share: Renyi accounting states up to a third more.
 _ABOVE, _BELOW = 0.01, {"pld": 0.01, "rdp": 0.3}
+_MENDED = {"known seed": "privacy.noise_seed=null", "shuffled": "sampling=poisson"}
 _BY = {**BY, "pld": f"{BY['pld']} (Google's dp-accounting)"}
 
 
@@ -47,6 +48,7 @@ def review_page(run: Gathered) -> str:
         title=f"{run.name}: privacy, for reviewers",
         run=run,
         brief=brief(run),
+        instead=_instead(run),
         review=section("review", lambda: review(run)),
     )
 
@@ -54,16 +56,17 @@ def review_page(run: Gathered) -> str:
 def review(run: Gathered) -> dict[str, Any] | None:
     """What the page says; None where nothing is guaranteed, or next to nothing, or not to all."""
     given, record = run.guarantee, run.record
-    if record is None or given is None or given.voided_by:
+    if record is None or given is None or not (said := verdict(given)):
         return None
     epsilon, remainder = given.stated, given.delta
-    if given.strength == "none" or epsilon is None or remainder is None or epsilon > VACUOUS:
+    if epsilon is None or remainder is None or epsilon > VACUOUS:
         return None
     profile = bounds(given, run.mechanism)
     (result, _), *_ = of_one(ranked([run], None)[0])
     factor, sure = odds(epsilon)
     return {
         "noun": given.noun,
+        "verdict": said,
         "right": _of_100(profile.right()),
         "found": [(_of_100(rate), _of_100(profile.found(rate))) for rate in _FALSE_ALARMS],
         "sure": sure,
@@ -74,7 +77,6 @@ def review(run: Gathered) -> dict[str, Any] | None:
         "twice": up(2 * epsilon),
         "delta": delta(remainder),
         "once_in": f"{math.floor(round(1 / remainder, 6)):,}",
-        "strength": given.strength,
         "unit": given.unit,
         "count": f"{run.mechanism['dataset_size']:,}",
         "selected": given.selected,
@@ -89,6 +91,16 @@ def review(run: Gathered) -> dict[str, Any] | None:
         "counted": run.ledger is not None and run.ledger.steps_spent == given.steps_taken,
         "weaker": epsilon > STRONG,
     }
+
+
+def _instead(run: Gathered) -> str:
+    """Return what to type where this page has nothing to show but why."""
+    void = run.guarantee.voided_by if run.guarantee is not None else ()
+    changes = " ".join(_MENDED[reason] for reason in void if reason in _MENDED) or "eps=3"
+    return (
+        f"For a page with numbers, train under another name with {changes}. For scores, curves, "
+        "cost and settings of this run, type dpft report RUN."
+    )
 
 
 def bounds(given: Guarantee, mechanism: Mapping[str, Any]) -> PrivacyProfile:

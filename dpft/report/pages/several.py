@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dpft.privacy.guarantee import Guarantee
+from dpft.privacy.guarantee import Guarantee, marked, warnings
 from dpft.privacy.rounding import up
 from dpft.report.html import render
 from dpft.report.pages.curves import overlaid, thresholds
@@ -201,9 +201,10 @@ def _spent_by(run: Gathered) -> tuple[str, str, float | None]:
         if run.ledger is None or not run.entries:
             return "–", "–", None
         total = run.mechanism.get("steps", "?")
-        return up(planned(run.ledger)), f"{run.next_step} of {total}", None
+        void = warnings(run.mechanism.get("sampling"), None)
+        return marked(planned(run.ledger), void), f"{run.next_step} of {total}", None
     training, guarantee = run.record["training"], Guarantee.of_record(run.record)
-    epsilon = up(guarantee.stated) if guarantee.private else "none"
+    epsilon = marked(guarantee.stated, guarantee.voided_by) if guarantee.private else "none"
     return epsilon, f"{training.get('steps', '–')}", training.get("seconds")
 
 

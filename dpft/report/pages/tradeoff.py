@@ -147,7 +147,16 @@ def _series(groups: Sequence[Repeated]) -> list[str]:
         for group in groups
     ]
     columns = telling(configs, [""] * len(groups))
-    return [" ".join(f"{k}={v[place]}" for k, v in columns.items()) for place in range(len(groups))]
+    names = [
+        " ".join(f"{k}={v[place]}" for k, v in columns.items()) for place in range(len(groups))
+    ]
+    # A series of one run has the run's name, unless a sweep made it from settings.
+    return [
+        group.runs[0].name
+        if name and names.count(name) == len(group.runs) == 1 and group.runs[0].label is None
+        else name
+        for name, group in zip(names, groups, strict=True)
+    ]
 
 
 def _clips_differ(groups: Sequence[Repeated]) -> bool:

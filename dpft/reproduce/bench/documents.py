@@ -13,6 +13,7 @@ from dpft.config.errors import ConfigError
 from dpft.reproduce.bench.catalog import BASELINE
 from dpft.reproduce.bench.largest import PRECISION
 from dpft.reproduce.bench.statistics import Spread
+from dpft.reproduce.tables.record_index import usual_folders
 
 FOLDERS = ("runs/bench", "results/bench")
 UNTIED = " (untied)"
@@ -116,13 +117,13 @@ def read_benches(folders: Iterable[Path] | None = None) -> tuple[list[BenchFile]
     """Every file of results below the folders by path, and a line for each that cannot be read.
 
     A file that is found twice counts once. JSON of other kinds is passed over. Without folders,
-    those of `FOLDERS` that exist are read.
+    `usual_folders` of `FOLDERS` are read.
 
     Raises:
         ConfigError: for a folder that is not there.
     """
     if folders is None:
-        folders = [Path(name) for name in FOLDERS if Path(name).is_dir()]
+        folders = usual_folders(FOLDERS)
     read: list[BenchFile] = []
     damaged: list[str] = []
     seen: set[str] = set()

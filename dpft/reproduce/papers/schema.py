@@ -196,7 +196,11 @@ class Laptop(FileSchema):
 
 @dataclass(frozen=True)
 class PaperTable(FileSchema):
-    """A printed table. ``docs/how-to/tables.md`` explains each field."""
+    """A printed table. ``docs/how-to/tables.md`` explains each field.
+
+    Attributes:
+        unequal: why some of its printed epsilons do not follow from its settings.
+    """
 
     paper: str
     number: str
@@ -209,6 +213,7 @@ class PaperTable(FileSchema):
     unknown: Words = ()
     choices: Words = ()
     laptop: Laptop | None = None
+    unequal: Text | None = None
     notes: Words = ()
 
     @property

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dpft.config.errors import ConfigError, DpftError
+from dpft.config.folder import conf_dir
 from dpft.reproduce.papers.schema import Column
 from dpft.reproduce.tables.matching import match_key
 from dpft.reproduce.tables.verdicts import share_error
@@ -113,10 +114,19 @@ class Index:
     Attributes:
         records: what was found.
         damaged: a line for each record that cannot be read, or is no run of a table.
+        folders: where records were looked for.
     """
 
     records: Mapping[str, Sequence[IndexedRun]] = field(default_factory=dict)
     damaged: tuple[str, ...] = ()
+    folders: tuple[Path, ...] = ()
+
+    @property
+    def looked(self) -> str:
+        """Where records were looked for, with what to type."""
+        places = ", ".join(map(str, self.folders)) or "neither runs nor results, which are not here"
+        count = sum(map(len, self.records.values()))
+        return f"{count} records from {places}; --runs DIR reads others"
 
     def of(self, key: str) -> Sequence[IndexedRun]:
         """The records of a run, of whatever seed."""
@@ -128,6 +138,14 @@ class Index:
         return {str(f.record["config"]["task"]["name"]) for fs in self.records.values() for f in fs}
 
 
+def usual_folders(names: Iterable[str]) -> list[Path]:
+    """Return the folders of these names that are here; ``results`` else in the checkout of dpft."""
+    checkout = conf_dir().parent
+    places = [Path(name) for name in names]
+    there = [checkout / p if p.parts[0] == "results" and not p.is_dir() else p for p in places]
+    return [place for place in there if place.is_dir()]
+
+
 def make_index(folders: Iterable[Path] | None = None) -> Index:
     """Read every ``record.json`` below the folders; damaged ones are named and left out.
 
@@ -135,13 +153,14 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
     are secret trials. Runs that ``dpft select`` chose are named and left out.
 
     Args:
-        folders: None: those of `FOLDERS` that exist.
+        folders: None: `usual_folders` of `FOLDERS`.
 
     Raises:
         ConfigError: if a folder that was asked for is not there, or holds secret trials.
     """
     if folders is None:
-        folders = [Path(name) for name in FOLDERS if Path(name).is_dir()]
+        folders = usual_folders(FOLDERS)
+    folders = tuple(folders)
     records: dict[str, list[IndexedRun]] = {}
     damaged = []
     seen: set[Path] = set()
@@ -173,4 +192,4 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
                 damaged.append(f"{path}: {error}")
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 damaged.append(f"{path}: the record has no usable config ({error!r})")
-    return Index(records, tuple(damaged))
+    return Index(records, tuple(damaged), folders)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dpft.config.checks import Effect, names_with
 from dpft.config.schema import Run
+from dpft.privacy.guarantee import APPROXIMATION
 from dpft.reproduce.papers.schema import Column, show_label
 from dpft.reproduce.tables.agreement import SHOWN, Agreement
 from dpft.reproduce.tables.cells import Cell, Filled, FilledRow
@@ -260,6 +261,10 @@ def _epsilon_note(filled: Filled) -> str:
         f"scale; {sum(c.within for _, c in cells)} of {len(cells)} within {WITHIN}. PRV's is its "
         "estimate, as papers print it, where records state its upper bound"
     )
+    if "gdp_clt" in _accountants(filled):
+        text += f". GDP-CLT is an {APPROXIMATION}"
+    if filled.table.unequal is not None and not all(c.within for _, c in cells):
+        text += f". Why some differ (≠): {filled.table.unequal}"
     reasons = dict.fromkeys(f"{row.row.name}: {c.why}" for row, c in cells if c.why is not None)
     return "; ".join([text, *reasons])
 

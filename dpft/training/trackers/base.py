@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 
 from dpft.config.schema import Run
 from dpft.privacy import Mechanism
+from dpft.privacy.guarantee import VOIDS, Void
 
 
 @dataclass(frozen=True)
@@ -112,11 +114,13 @@ class Figures:
         mechanism: of the run.
         private: whether noiseless figures are among it.
         groups: names of the clipping groups, in order.
+        voided_by: what voids the guarantee of the run.
     """
 
     mechanism: Mechanism
     private: bool
     groups: tuple[str, ...] = ()
+    voided_by: tuple[Void, ...] = ()
 
     def of_step(
         self, step: int, rate: float, thresholds: tuple[float, ...], summary: Mapping[str, Any]
@@ -131,7 +135,9 @@ class Figures:
         """
         values = {"learning_rate": rate}
         if self.mechanism.noise_multiplier:
-            values["epsilon"] = self.mechanism.epsilon_after(step + 1)
+            # A column stands alone, so its name has what voids its figures.
+            name = ", ".join(["epsilon", *(VOIDS[reason] for reason in self.voided_by)])
+            values[re.sub(r"\W+", "_", name)] = self.mechanism.epsilon_after(step + 1)
             values["noise_multiplier"] = self.mechanism.noise_multiplier
         whole = len(self.groups) == len(thresholds)
         named = self.groups if whole else map(str, range(len(thresholds)))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from dpft.privacy.guarantee import APPROXIMATION
 from dpft.report.html import render
 from dpft.report.pages.gather import Options, gather
 from dpft.report.pages.guarantee import brief, guarantee
@@ -26,7 +27,8 @@ def text_of(path):
 def test_the_section_begins_with_what_a_person_wants_to_know(tmp_path):
     text = text_of(a_run(tmp_path / "run"))
     assert text.startswith(
-        "Epsilon is at most 3.000, a reasonable bound, at delta 1e-05 for each record. "
+        "Epsilon is at most 3.000 and delta 1e-05, 1 in 100,000, for each record: a reasonable "
+        "bound. "
         "(3, 1e-05)-differential privacy by Renyi accounting. "
         "Mind: only 42 records Epsilon by RDP (upper bound) 3.000"
     )
@@ -103,7 +105,7 @@ def test_every_figure_stands_under_its_accountant(tmp_path):
         "Epsilon by RDP (upper bound) 3.000",
         "Epsilon by PRV (upper bound for removal; for addition unproven) 2.700",
         "Epsilon by PRV (estimate) 2.65, bounds 2.600 to 2.700",
-        "Epsilon by GDP-CLT (approximation, usually too small) 2.32",
+        f"Epsilon by GDP-CLT ({APPROXIMATION}) 2.32",
         "Epsilon spent at least, by an audit of this run 3.456 at 95% confidence",
         "Neighbouring relation add or remove one record",
         "Steps 4",

@@ -8,10 +8,14 @@ import shutil
 import pytest
 
 from dpft.cli.report import build
-from dpft.report.pages.gather import Options
+from dpft.privacy.accounting import epsilon_pld
+from dpft.report.pages.curves import epsilon
+from dpft.report.pages.gather import Options, gather
+from dpft.report.pages.target import Target
 from dpft.runs.summary import summary
 from dpft.sweep.find import find
 from tests.report.pages.example import (
+    DELTA,
     LOSSES,
     NORMS,
     Page,
@@ -81,7 +85,7 @@ def test_with_private_the_curves_are_there_under_a_banner(tmp_path):
 def test_everything_that_a_run_left_is_shown(tmp_path):
     text = page_of(a_run(tmp_path / "run")).text
     for said in (
-        "Epsilon is at most 3.000, a reasonable bound",
+        "for each record: a reasonable bound",
         "test BLEU 0.5900 630",
         "NIST not computed",
         "bundled tiny model",
@@ -103,6 +107,18 @@ def test_everything_that_a_run_left_is_shown(tmp_path):
     assert "say 1 " not in text
     assert "/home/me" not in text
     assert "…/e2e" in text
+
+
+def test_the_curve_of_epsilon_ends_at_the_headlines_figure(tmp_path):
+    """By the same accountant: the ledger's figures, by Renyi accounting, are larger."""
+    whole = record()
+    cost = {name: whole["mechanism"][name] for name in ("sampling_rate", "noise_multiplier")}
+    whole["privacy"] |= {"stated": epsilon_pld(**cost, steps=4, delta=DELTA), "accountant": "pld"}
+    drawn = epsilon(gather(Target(a_run(tmp_path / "run", whole), "run"), Options(), 0))
+    steps, spent = zip(*drawn.points, strict=True)
+    assert steps == (0, 1, 2, 3, 4)
+    assert spent[-1] == whole["privacy"]["stated"]
+    assert spent[2] == epsilon_pld(**cost, steps=2, delta=DELTA)
 
 
 def test_a_run_without_privacy_says_so_first(tmp_path):

@@ -43,6 +43,10 @@ def test_the_numbers_are_those_of_the_best_test_there_is(tmp_path):
     assert "The run's ledger counts 4 noisy steps, as its record does." in text
     assert "only 42 records" in text
     assert "6.43" not in text  # of private/
+    verdict = (
+        "Epsilon is at most 4.378 and delta 1e-05, 1 in 100,000, for each record: a reasonable"
+    )
+    assert text.index(verdict) < text.index("What somebody can find out")
 
 
 def test_what_the_mechanism_does_not_confirm_rests_on_epsilon_and_delta_alone(tmp_path):
@@ -65,6 +69,9 @@ def test_what_the_mechanism_does_not_confirm_rests_on_epsilon_and_delta_alone(tm
     ("privacy", "said"),
     [
         ({"voided_by": ["shuffled"], "warnings": ["Batches were shuffled."]}, "were shuffled."),
+        ({"voided_by": ["shuffled"]}, "sampling=poisson"),
+        ({"voided_by": ["known seed"]}, "privacy.noise_seed=null"),
+        ({"stated": None, "strength": "none", "meaning": "Nothing."}, "type dpft report RUN"),
         ({"voided_by": ["refuted"], "strength": "none", "warnings": ["Do not."]}, "Do not."),
         ({"stated": None, "strength": "none", "meaning": "Nothing is guaranteed."}, "Nothing is"),
         ({"stated": 31.0, "strength": "weak", "meaning": "Nothing follows."}, "Nothing follows."),

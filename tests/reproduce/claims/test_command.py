@@ -8,11 +8,14 @@ from typer.testing import CliRunner
 
 from dpft.cli.app import app
 from dpft.reproduce.claims.report import Page, as_markdown
+from dpft.reproduce.tables import record_index
 
 
 @pytest.fixture(autouse=True)
 def _empty(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # Nor are the results of the checkout there.
+    monkeypatch.setattr(record_index, "conf_dir", lambda: tmp_path / "conf")
 
 
 def invoke(*words):

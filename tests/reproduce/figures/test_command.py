@@ -14,6 +14,7 @@ from dpft.reproduce.figures.catalog import Figure, figures
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
 from dpft.reproduce.figures.draw import RC, draw, save
 from dpft.reproduce.figures.inputs import plan_tables
+from dpft.reproduce.tables import record_index
 from dpft.reproduce.tables.record_index import Index
 from tests.reproduce.figures.example import planned
 from tests.reproduce.tables.example import write_record
@@ -22,6 +23,8 @@ from tests.reproduce.tables.example import write_record
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # Nor are the results of the checkout there.
+    monkeypatch.setattr(record_index, "conf_dir", lambda: tmp_path / "conf")
 
 
 def invoke(*words):

@@ -2,8 +2,13 @@
 
 import pytest
 
+from dpft.reproduce import papers
 from dpft.reproduce.tables.epsilons import EpsilonCell, epsilons
 from tests.reproduce.tables.example import table
+
+
+def load(name):
+    return papers.load(*name.split("/", 1))
 
 
 @pytest.mark.parametrize(
@@ -25,3 +30,12 @@ def test_epsilons_follow_from_the_papers_settings():
     assert not by_name["gdp_clt"].within
     assert by_name["prv"].ours == pytest.approx(2.66, abs=0.02)
     assert by_name["prv"].columns == ("BLEU",)  # printed for this column alone
+
+
+PRINTED = [name for name in papers.names() if any(row.epsilons for row in load(name).rows)]
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_table_whose_epsilons_do_not_come_out_says_which_side_is_off_and_why(name):
+    cells = [cell for row in epsilons(load(name), load(name).rows) for cell in row]
+    assert all(cell.within for cell in cells) is (load(name).unequal is None)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.tables.record_index import Index, make_index
+from dpft.config.folder import conf_dir
+from dpft.reproduce.tables.record_index import make_index, usual_folders
 from dpft.runs.finished import marked
 from dpft.tasks.metrics.correct import packed
 from tests.reproduce.tables.example import plan, run_of, table, write_record
@@ -78,7 +79,7 @@ def test_a_share_that_is_none_is_named_with_its_record(tmp_path, value):
 def test_runs_set_aside_do_not_count(tmp_path):
     one = run_of(plan(), "full")
     write_record(tmp_path / "run.old-1", one)
-    assert make_index([tmp_path]) == Index({}, ())
+    assert make_index([tmp_path]).records == {}
 
 
 def test_secret_trials_and_what_was_chosen_by_its_score_stand_in_no_table(tmp_path):
@@ -146,3 +147,17 @@ def test_right_answers_are_read_where_they_agree_with_the_accuracy(tmp_path):
 
 def test_committed_results_are_records_that_tables_can_use():
     assert not make_index([ROOT / "results"]).damaged
+
+
+def test_results_are_found_from_any_folder_and_runs_only_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (found,) = usual_folders(("runs", "results", "results/none"))
+    assert found == conf_dir().parent / "results"
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "results").mkdir()
+    assert usual_folders(("runs", "results")) == [Path("runs"), Path("results")]
+
+
+def test_an_index_says_where_it_looked(tmp_path):
+    assert make_index([tmp_path]).looked.startswith(f"0 records from {tmp_path};")
+    assert "--runs DIR" in make_index([]).looked
