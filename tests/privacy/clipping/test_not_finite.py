@@ -41,7 +41,7 @@ def losses_of(model, x, rows, poison, bad):
 
 # Covering pairs of plan, poison, rows of a record, and backwards that add up to a batch. All are
 # many enough that the checks of the rules come back.
-MANY, MORE = 70, 200
+MANY, MORE = 66, 200
 CASES = [
     ("bk", "bk", "input", 1, 1),
     ("bk", "bk", "gradient", 2, 3),
@@ -89,8 +89,17 @@ def test_one_record_in_every_batch_changes_nothing_of_the_others(plan, style, po
                 torch.testing.assert_close(grad, times * total[name], rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("plan", ["materialised", "lee_kifer", "ghost", "bk", "fused"])
-@pytest.mark.parametrize("poison", ["input", "loss", "gradient"])
+@pytest.mark.parametrize(
+    ("plan", "poison"),
+    [
+        ("materialised", "input"),
+        ("lee_kifer", "loss"),
+        ("ghost", "gradient"),
+        ("bk", "input"),
+        ("bk", "gradient"),
+        ("fused", "loss"),
+    ],
+)
 def test_batches_of_which_no_record_is_finite_add_zero_for_ever(plan, poison):
     style = {"fused": "per_layer", "materialised": "flat"}.get(plan, plan)
     model, x = Model().double(), torch.randn(1, 2, 5, dtype=torch.float64)
