@@ -42,7 +42,8 @@ DROPOUTS = (
     "activation_dropout",
     "embedding_dropout",
 )
-LAYERDROPS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
+# Of whole layers, and of their branches.
+LAYERDROPS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "drop_path_rate")
 
 
 class ModelKind(NamedTuple):

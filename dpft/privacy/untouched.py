@@ -46,7 +46,7 @@ class Untouched:
 
     @torch.no_grad()
     def _of(self, tensors: Mapping[str, Tensor]) -> dict[str, object]:
-        found = {name: _sums(tensor) for name, tensor in tensors.items()}
+        found = {name: bit_sums(tensor) for name, tensor in tensors.items()}
         shapes = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
         return {name: (shapes[name], one.tolist()) for name, one in found.items()}
 
@@ -70,8 +70,8 @@ def _saved(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 yield f"{prefix}.{name}".lstrip("."), tensor
 
 
-def _sums(tensor: Tensor) -> Tensor:
-    """Sums of a tensor's bits, int64; zeros of one without data."""
+def bit_sums(tensor: Tensor) -> Tensor:
+    """Return sums of a tensor's bits, int64; zeros of one without data."""
     local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     local = local.detach()
     if local.is_meta or not local.numel():

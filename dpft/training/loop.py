@@ -340,13 +340,12 @@ def _check_rules(
     index = clipper.to_check(len(batch), batch.real)
     if index is None:
         return
-    some = batch.units(index)
     with random_state_kept(*model.parameters()):
-        losses = data.losses(model, some)
-        if (agreed or bool)(not bool(torch.isfinite(losses.detach()).all())):
-            clipper.take()  # the batch itself is checked, without those that are not
-            return
-        clipper.check(losses, rows=some.rows_per_unit, real=some.real)
+        losses, some = finite_losses(data, model, batch.units(index), agreed)
+        if len(losses):
+            clipper.check(losses, rows=some.rows_per_unit, real=some.real)
+        else:  # the batch itself is checked
+            clipper.take()
 
 
 def _observe(

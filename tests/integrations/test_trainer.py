@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+from collections import deque
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,12 +22,16 @@ from transformers import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
+    ConvNextConfig,
+    ConvNextForImageClassification,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     M2M100Config,
     M2M100ForConditionalGeneration,
+    PretrainedConfig,
+    PreTrainedModel,
     RobertaConfig,
     RobertaForMaskedLM,
     T5Config,
@@ -45,7 +50,7 @@ from dpft.integrations.transformers import PrivacyArguments, PrivacyMixin, Priva
 from dpft.integrations.transformers.arguments import REFUSALS, TAKEN, refused
 from dpft.integrations.transformers.batches import Collated, check_targets, survey
 from dpft.integrations.transformers.losses import loss_of
-from dpft.privacy import keys
+from dpft.privacy import UnsupportedLayerError, keys
 from dpft.privacy.noise import NOISE_VERSION, Released
 from dpft.runs.lineage import ancestry
 from dpft.runs.noise_key import key_from_seed
@@ -384,6 +389,65 @@ def vit():
 
 
 IMAGES = {"data": Images(), "collator": default_data_collator, **EVERY_SECOND}
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_branches_dropped_beside_what_is_computed_again_are_refused_before_a_step(tmp_path, rate):
+    """By the rate, and not by what a mask happens to drop: ConvNeXt's layers have a bare scale."""
+    torch.manual_seed(1)
+    sizes = {"hidden_sizes": [4, 6], "depths": [1, 1], "num_stages": 2, "patch_size": 1}
+    config = ConvNextConfig(**sizes, image_size=4, drop_path_rate=rate)
+    trainer = trainer_of(tmp_path, ConvNextForImageClassification(config), **IMAGES, max_steps=1)
+    if rate:
+        with pytest.raises(UnsupportedLayerError, match=r"layer_scale.*ConvNextDropPath at rate"):
+            trainer.train()
+    else:
+        trainer.train()
+    assert trainer.privacy.steps_spent == (0 if rate else 1)
+
+
+class Numbers(torch.utils.data.Dataset):
+    """Sixty-four records of three numbers, of which one is not finite."""
+
+    def __init__(self, place, value):
+        self.x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+        self.x[place, 1] = value
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, i):
+        return {"x": self.x[i], "labels": self.x[i].nan_to_num().sum()}
+
+
+class Line(PreTrainedModel):
+    config_class = PretrainedConfig
+
+    def __init__(self):
+        super().__init__(PretrainedConfig())
+        self.line = nn.Linear(3, 1)
+        nn.init.constant_(self.line.weight, 0.1)
+        self.post_init()
+
+    def forward(self, x, labels=None):
+        return {"loss": (self.line(x)[:, 0] - labels).square().mean()}
+
+
+@pytest.mark.parametrize(("place", "value"), [(40, math.nan), (0, math.inf), (63, math.nan)])
+def test_a_record_that_is_not_finite_stops_no_training_wherever_it_is(tmp_path, place, value):
+    """All 64 are looked at before the first step; the first and the last alone and together."""
+    trainer = trainer_of(
+        tmp_path,
+        Line(),
+        Numbers(place, value),
+        collator=default_data_collator,
+        per_example_loss=lambda model, inputs: (
+            model.line(inputs["x"])[:, 0] - inputs["labels"]
+        ).square(),
+    )
+    trainer.train()
+    assert trainer.privacy.steps_spent == trainer.privacy.mechanism.steps
+    assert all(bool(p.isfinite().all()) for p in weights(trainer.model).values())
 
 
 @pytest.mark.parametrize("earlier", [False, True])
@@ -1069,6 +1133,23 @@ def _longest_silent(records):
     return batch
 
 
+def _remembering():
+    """Contrasts records with 256 earlier ones, once there are as many: no check sees losses do."""
+    memory = deque(maxlen=256)
+
+    def losses(model, inputs):
+        output = model(inputs["input_ids"], inputs["attention_mask"], output_hidden_states=True)
+        mask = inputs["attention_mask"][..., None]
+        h = (output.hidden_states[-1] * mask).sum(1) / mask.sum(1)
+        found = h.square().sum(1)
+        if len(memory) == memory.maxlen:
+            found = found + torch.logsumexp(h @ torch.stack([*memory]).T, 1)
+        memory.extend(h.detach())
+        return found
+
+    return losses
+
+
 class DoubledForCausalLM(LlamaForCausalLM):
     def forward(self, input_ids, **kwargs):
         output = super().forward(input_ids, **kwargs)
@@ -1100,6 +1181,7 @@ COUPLED = {
         r"returned \(1, 1\) for",
     ),
     "random": ({"collator": _masked}, DataError, "random"),
+    "memory": ({"per_example_loss": _remembering()}, ModelError, "leaves something of its batch"),
     "batch mean": ({"per_example_loss": _batch_mean}, ModelError, "what else is in its batch"),
     "half": ({"model": lambda: llama(torch.bfloat16)}, ConfigError, "dtype=torch.float32"),
 }

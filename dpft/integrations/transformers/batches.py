@@ -252,11 +252,10 @@ def check_records(
     device = next(model.parameters()).device
     if known_loss:
         singles = [objective.collate([one]) for one in reversed(once)]
-        # Of a record without targets the model's own mean is over nothing.
-        alone = next((one for one in singles if _has_targets(one)), singles[0]).to(device)
-        if not {"labels", "start_positions"} & alone.tensors.keys():
+        given = singles[0].tensors
+        if not {"labels", "start_positions"} & given.keys():
             raise DataError(
-                f"the data collator gives {', '.join(alone.tensors)} and no labels; expected the "
+                f"the data collator gives {', '.join(given)} and no labels; expected the "
                 "targets that the loss needs: for texts give each row labels, a copy of its "
                 "input_ids, and use DataCollatorForSeq2Seq(tokenizer)"
             )
@@ -268,7 +267,11 @@ def check_records(
                 "DataCollatorForSeq2Seq(tokenizer)"
             )
         with training_without_dropout(model), clipper.paused(), torch.no_grad():
-            check_loss(model, alone.tensors, objective.losses(model, alone))
+            # Of a record without targets the model's own mean is over nothing.
+            for one in [one for one in singles if _has_targets(one)] or singles[:1]:
+                alone = one.to(device)
+                if check_loss(model, alone.tensors, objective.losses(model, alone)):
+                    break
     try:
         records = Records(objective, once)
         check_independence(records, model, clipper, size * int(records.lengths.max()))
@@ -321,9 +324,13 @@ def _has_targets(batch: Batch) -> bool:
 
 
 def _equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(
-        torch.equal(x, other[name]) for name, x in one.items()
-    )
+    """Whether batches are equal, where NaN equals NaN: one record's may not stop a run."""
+
+    def same(x: Tensor, y: Tensor) -> bool:
+        alike = x.shape == y.shape and x.dtype == y.dtype
+        return alike and bool(((x == y) | (x.isnan() & y.isnan())).all())
+
+    return one.keys() == other.keys() and all(same(x, other[name]) for name, x in one.items())
 
 
 @dataclass(frozen=True)

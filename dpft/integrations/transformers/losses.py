@@ -55,7 +55,7 @@ def loss_of(model: nn.Module) -> Loss:
     return _LOSSES[kind]
 
 
-def check_loss(model: nn.Module, inputs: Inputs, losses: Tensor) -> None:
+def check_loss(model: nn.Module, inputs: Inputs, losses: Tensor) -> bool:
     """Compare our loss of one record with the model's own.
 
     Args:
@@ -63,17 +63,22 @@ def check_loss(model: nn.Module, inputs: Inputs, losses: Tensor) -> None:
         inputs: of one record, with labels.
         losses: ours, ``(1,)``.
 
+    Returns:
+        Whether they could be compared: the model's own is finite.
+
     Raises:
         ModelError: if they differ. The message has no number of the data.
     """
     own = model(**inputs)
     own = own["loss"] if isinstance(own, dict) else own[0]
     # A record without targets: the model's mean over nothing is not finite, ours is zero.
-    if bool(torch.isfinite(own)) and not torch.allclose(own.double(), losses[0].double(), 1e-3):
+    finite = bool(torch.isfinite(own))
+    if finite and not torch.allclose(own.double(), losses[0].double(), 1e-3):
         raise ModelError(
             f"the loss that {type(_unwrapped(model)).__name__} computes of a record is not the one "
             f"that PrivateTrainer would train with: {_GIVE_YOUR_OWN}"
         )
+    return finite
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

@@ -154,6 +154,11 @@ class Capture:
             for key in hooks
         )
 
+    def sees_last(self, module: nn.Module) -> bool:
+        """Whether no hook of others changes a layer's input before us, or its output after us."""
+        own = {handle.id for handle in self._handles}
+        return own.issuperset([*module._forward_pre_hooks, *[*module._forward_hooks][-1:]])
+
     def backward(
         self,
         losses: Tensor,

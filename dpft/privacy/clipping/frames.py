@@ -386,10 +386,15 @@ class Frames:
         records = automatic.records
         states = random_states(inputs)
         drawn = len(states) != len(frame.random) or not all(map(torch.equal, states, frame.random))
+        if frame.module.training and (why := _dropped(frame.module, drawn)):
+            raise _ImpossibleError(why)
         trusted = frame.key, _row_shapes(inputs), records > 1
         if trusted in self._trusted and not drawn:
             return
-        for record in {0, records - 1}:
+        # A record that is not finite shows nothing: two others are taken.
+        rows = (y.detach().reshape(records, -1).isfinite().all(1).tolist() for y in outputs)
+        finite = [record for record, of_all in enumerate(zip(*rows, strict=True)) if all(of_all)]
+        for record in {*finite[:1], *finite[-1:]}:
             try:
                 with torch.no_grad(), random_state_kept(*inputs):
                     alone = automatic.alone(inputs, record)
@@ -406,7 +411,8 @@ class Frames:
                         "gives another output for a record alone: it has dropout, or its records "
                         "depend on each other"
                     )
-        self._trusted.add(trusted)
+        if finite:
+            self._trusted.add(trusted)
 
     def _roles(self, frame: Frame, inputs: Sequence[Tensor], records: int) -> tuple[bool, ...]:
         """Of each input, whether its rows are of records.
@@ -494,3 +500,19 @@ def _shapes(tensors: Sequence[Tensor]) -> Shapes:
 
 def _row_shapes(tensors: Sequence[Tensor]) -> Shapes:
     return tuple(x.shape[1:] for x in tensors)
+
+
+def _dropped(module: nn.Module, drawn: bool) -> str:
+    """Return what a module drops at random, by its structure: a mask may leave all by chance.
+
+    Branches count where nothing was ``drawn``, too: a check may have switched them off.
+    """
+    for part in module.modules():
+        kind, rate = type(part).__name__, getattr(part, "drop_prob", getattr(part, "p", 0))
+        dropout = drawn and isinstance(part, nn.modules.dropout._DropoutNd)
+        if rate and (dropout or "DropPath" in kind or "StochasticDepth" in kind):
+            return (
+                f"has dropout ({kind} at rate {rate}) and would be computed again with other "
+                "masks: set it to 0, such as drop_path_rate in the model's configuration"
+            )
+    return ""

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpft.config.errors import ModelError
+from dpft.privacy.clipping.plans import LostRecordError
 from dpft.privacy.precision import full_precision
 from dpft.privacy.shapes import BLANK
 from dpft.privacy.untouched import Untouched, written
 from dpft.runs.memory import is_out_of_memory
 from dpft.tasks.objectives.evaluation import Undropped, training_without_dropout
+from dpft.tasks.objectives.kept import kept
 
 if TYPE_CHECKING:
     from dpft.parallel.pipelined_sums import PipelinedSums
@@ -39,7 +41,7 @@ _TIMES, _MOST = 4.0, 0.03
 
 
 class WritesError(ModelError):
-    """A forward writes to what is saved and nobody trains."""
+    """A forward leaves something behind that is not trained."""
 
 
 # A batch, and the same units each in one of its own.
@@ -70,6 +72,9 @@ def check_independence(
     With a clipper the sum of their clipped gradients is compared with those of each alone: that is
     what noise is scaled to, and it tells what losses hide while a new head's weights are small.
 
+    What few draws and batches may not show is found by structure: rates at which whole layers are
+    dropped, and what the loss or the model keeps from one forward to the next (`kept`).
+
     Args:
         data: the units, with the losses that are trained on.
         model: on its device; left in training mode if it was.
@@ -81,7 +86,8 @@ def check_independence(
     Raises:
         ModelError: if a loss, a buffer or a clipped sum differs. The message has no number of the
             data.
-        WritesError: if a weight or a buffer that is saved was written to, however little.
+        WritesError: if a weight or a buffer that is saved was written to, however little, or if
+            anything else is kept of a batch.
         UnsupportedLayerError: what the clipper says of these batches.
     """
     device = next(model.parameters()).device
@@ -94,7 +100,7 @@ def check_independence(
     passes = _Passes(data, model, clipper, pipeline)
     losses = passes.losses
 
-    what = ""
+    what = _drops_layers(model) if pipeline is None else ""
     share = _SHARE if data.shapes is None else _FIXED
     # Else kernels round by thousandths.
     with training_without_dropout(model) as undropped, full_precision():
@@ -122,6 +128,8 @@ def check_independence(
                 what = f"its buffer {name} changes with the batch"
         if pipeline is not None and pipeline.any(bool(what)):
             what = what or "its buffers change with the batch on another rank"
+        if not what and pipeline is None:
+            _check_kept(passes, comparisons[-1][1][-1], model, data.losses)
         if not what and pipeline is None and _shares_a_mask(passes, undropped, comparisons[0][0]):
             what = "dropout of what all rows share"
         if not what and clipper is not None:
@@ -275,6 +283,41 @@ def _shares_a_mask(passes: _Passes, undropped: Undropped, batch: UnitBatch) -> b
     return any(once == twice for once, twice in zip(*sizes, strict=False) if once)
 
 
+def _drops_layers(model: nn.Module) -> str:
+    """Return what says that whole layers are dropped for all rows at once; empty: nothing does."""
+    for module in model.modules():
+        for holder in (module, getattr(module, "config", None)):
+            own = getattr(holder, "__dict__", {})
+            rates = {key: rate for key, rate in own.items() if "layerdrop" in key}
+            if own.get("mode") == "batch":  # StochasticDepth of torchvision
+                rates["p"] = own.get("p")
+            if said := [f"{k}={x}" for k, x in rates.items() if isinstance(x, float) and x > 0]:
+                return f"{type(holder).__name__} has {said[0]}"
+    return ""
+
+
+def _check_kept(passes: _Passes, batch: UnitBatch, *roots: object) -> None:
+    """Refuse a loss or a model that keeps something of a batch, which a later one may see.
+
+    The same batch comes twice: what is overwritten with the same, or cached, is no memory.
+
+    Raises:
+        WritesError: naming whose memory it is.
+    """
+    states = []
+    for _ in range(2):
+        passes.losses(batch)
+        states.append(kept(*roots))
+    before, after = states
+    if changed := sorted((after - before) + (before - after), key=str):
+        raise WritesError(
+            f"a forward leaves something of its batch in a {changed[0][1]} of {changed[0][0]}, "
+            "which a later batch may see, so that no clipping bounds what one record adds; "
+            "expected losses that follow from their arguments and the weights alone: keep no "
+            "memory, queue or average of earlier batches"
+        )
+
+
 def _differ(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors differ by more than rounding; equal infinities and NaNs do not."""
     if one.shape != other.shape:
@@ -288,7 +331,12 @@ def _sums_differ(passes: _Passes, pair: Comparison, clipper: Clipper, share: flo
     together, singly = pair
     own = [0.0] * len(clipper.thresholds)
     try:
-        one, other = passes.sums([together]), passes.sums(singly)
+        try:
+            one = passes.sums([together])
+        except LostRecordError:  # once: from now on the clipper is careful
+            passes.forget()
+            one = passes.sums([together])
+        other = passes.sums(singly)
         if not _repeats(next(iter(clipper.parameters.values())).device):
             # On every rank alike, whatever it has found: they run the layers together.
             for _ in range(2):

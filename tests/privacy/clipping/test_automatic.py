@@ -1,6 +1,7 @@
 """Modules without a rule are computed again: exact in float64, or refused with the reason."""
 
 import os
+from contextlib import nullcontext
 
 import peft
 import pytest
@@ -497,6 +498,57 @@ def test_dropout_that_was_off_in_the_first_batch_is_refused_once_it_is_on(style)
     model.train()
     with pytest.raises(UnsupportedLayerError, match=r"1\.scale.*Coupled\) .*it has dropout"):
         clipper.backward(loss(model, second))
+
+
+class DropPath(nn.Module):
+    """Of transformers' vision models: drops the branch of some rows."""
+
+    def __init__(self, rate):
+        super().__init__()
+        self.drop_prob = rate
+
+    def forward(self, x):
+        if not self.training or not self.drop_prob:
+            return x
+        return x * (torch.rand(len(x), *[1] * (x.dim() - 1)) >= self.drop_prob)
+
+
+class Branched(nn.Module):
+    """A scale that is no layer's, with something beside it in the same module."""
+
+    def __init__(self, beside):
+        super().__init__()
+        self.beside, self.scale = beside, nn.Parameter(torch.randn(D))
+
+    def forward(self, x):
+        return x + self.beside(x * self.scale)
+
+
+@pytest.mark.parametrize("on", [True, False])
+@pytest.mark.parametrize("branch", [nn.Dropout, DropPath])
+def test_dropout_is_refused_by_its_rate_and_not_by_a_mask(branch, on):
+    """At this rate no mask drops anything, and a record alone gives what it gave among others."""
+    model = nn.Sequential(nn.Linear(D, D), Branched(branch(1e-9))).double().train(on)
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    expected = pytest.raises(UnsupportedLayerError, match=f"{branch.__name__} at rate 1e-09")
+    with expected if on else nullcontext():
+        clipper.backward(loss(model, *batches((4, 3))))
+
+
+class Centred(nn.Module):
+    """Takes from each record the mean of those in the middle of the batch."""
+
+    def forward(self, x):
+        return x - (x[1:-1].mean(0, keepdim=True) if len(x) > 2 else 0)
+
+
+def test_a_record_that_is_not_finite_does_not_stand_for_the_others():
+    """The first and the last record are compared alone; here both are not finite."""
+    model, (x,) = nn.Sequential(nn.Linear(D, D), Branched(Centred())).double(), batches((4, 3))
+    x[[0, -1]] = torch.nan
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    with pytest.raises(UnsupportedLayerError, match="records depend on each other"):
+        clipper.backward(loss(model, x))
 
 
 class OneRow(nn.Module):

@@ -315,15 +315,6 @@ def test_a_gradient_too_small_to_be_compared_is_compared_again_soon(style):
         released(model, clipper, model(x))
 
 
-def test_rules_that_can_never_be_checked_are_an_error():
-    model, x = Gated(0.0).double(), torch.randn(4, 2, 3).double()
-    clipper = make_clipper(model, "bk", threshold=0.1)
-    for _ in range(64):
-        released(model, clipper, model(x) * math.nan)
-    with pytest.raises(UnsupportedLayerError, match="no loss was finite in each of the last 65"):
-        released(model, clipper, model(x) * math.nan)
-
-
 @pytest.mark.parametrize("style", ["bk", "ghost", "per_param"])
 def test_a_loss_that_is_not_finite_hides_no_wrong_rule(style):
     model, x = Gated(1.0).double(), torch.randn(4, 2, 3).double()
@@ -353,15 +344,6 @@ def test_a_gradient_that_is_not_finite_hides_no_wrong_rule(style):
     model = nn.Sequential(WithoutSlope(nn.Sequential(layer, nn.Tanh()))).double()
     clipper = make_clipper(model, style, threshold=0.1)
     with pytest.raises(UnsupportedLayerError, match=r"rule for parameter '0\.layer"):
-        released(model, clipper, model(x))
-
-
-def test_a_gradient_that_is_never_finite_is_an_error_in_the_end():
-    model, x = WithoutSlope(nn.Linear(3, 3)).double(), torch.randn(4, 2, 3).double()
-    clipper = make_clipper(model, "bk", threshold=0.1)
-    for _ in range(64):
-        released(model, clipper, model(x))
-    with pytest.raises(UnsupportedLayerError, match="some gradient was not finite in each of"):
         released(model, clipper, model(x))
 
 

@@ -1,6 +1,8 @@
 """Models in which records see each other are refused before the first step."""
 
+from functools import partial
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from dpft.config.schema import Model
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.privacy import make_clipper
+from dpft.privacy.clipping import clipper as clippers
 from dpft.privacy.clipping.checks.verify import RuleSums
 from dpft.privacy.shapes import FixedShapes
 from dpft.tasks.objectives import independence
@@ -442,3 +445,92 @@ def test_a_microbatch_that_finds_no_memory_is_left_to_training():
     model = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
     examples = [EXAMPLES[0]] * 20
     check_independence(Records(Small(), examples), model, token_budget=1000)
+
+
+MEMORY = []
+
+
+class Remembering(Rows):
+    """Keeps what it was given, where ``kind`` says, and uses it once there is much of it."""
+
+    shared: ClassVar = []
+
+    def __init__(self, kind):
+        self.kind, self.own, self.mean, self.last = kind, [], torch.zeros(4), None
+        self.table, memory = {}, []
+        self.inner = lambda x: memory.append(x)
+        self.bound = partial(lambda kept, x: kept.append(x), memory)
+
+    def losses(self, model, batch):
+        x = batch.tensors["x"]
+        if self.kind == "attribute":
+            self.own.append(x)
+        elif self.kind == "class":
+            self.shared.append(x)
+        elif self.kind == "global":
+            MEMORY.append(x)
+        elif self.kind == "closure":
+            self.inner(x)
+        elif self.kind == "partial":
+            self.bound(x)
+        elif self.kind == "average":
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        elif self.kind == "last":
+            self.last = x
+        elif self.kind == "cache":
+            self.table[tuple(x.shape)] = torch.ones(x.shape)
+        return model(x)[:, 0]
+
+
+@pytest.mark.parametrize(
+    "kind", ["attribute", "class", "global", "closure", "partial", "average", "hook", "module"]
+)
+def test_a_memory_of_earlier_batches_is_refused_before_it_is_used(kind):
+    MEMORY.clear()
+    model, seen = nn.Sequential(nn.Linear(4, 1)), []
+    if kind == "hook":
+        model.register_forward_hook(lambda module, args, out: seen.append(out.detach()))
+    if kind == "module":
+        model.seen = seen
+        model[0].register_forward_hook(lambda module, args, out: model.seen.append(1.0))
+    with pytest.raises(WritesError, match="leaves something of its batch"):
+        check_independence(Records(Remembering(kind), EXAMPLES), model)
+
+
+@pytest.mark.parametrize("kind", ["nothing", "last", "cache"])
+def test_what_is_overwritten_or_cached_is_no_memory(kind):
+    model = nn.Sequential(nn.Linear(4, 1))
+    clipper = make_clipper(model, "bk", threshold=1.0)
+    check_independence(Records(Remembering(kind), EXAMPLES), model, clipper)
+
+
+def test_a_rate_at_which_layers_are_dropped_is_refused_though_none_was():
+    model = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
+    model.config = SimpleNamespace(encoder_layerdrop=0.0)
+    check_independence(Records(Rows(), EXAMPLES), model)
+    model.config.encoder_layerdrop = 1e-9
+    with pytest.raises(ModelError, match="encoder_layerdrop=1e-09"):
+        check_independence(Records(Rows(), EXAMPLES), model)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("style", ["bk", "ghost"])
+@pytest.mark.parametrize("place", range(3))
+def test_a_record_that_is_not_finite_is_no_coupling_and_hides_none(
+    place, style, waits, monkeypatch
+):
+    monkeypatch.setattr(clippers, "waits", lambda device: waits)
+
+    class Spoilt(Rows):
+        def collate(self, examples):
+            bad = torch.tensor([e.length == EXAMPLES[place].length for e in examples])
+            x = super().collate(examples).tensors["x"]
+            return Batch({"x": x.masked_fill(bad[:, None], torch.nan)})
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1), nn.Flatten(0))
+    data = Records(Spoilt(), EXAMPLES)
+    check_independence(data, model, make_clipper(model, style, threshold=1.0))
+    model = Trained(lambda h: h - h[-1:].detach() * (len(h) > 1)).train()
+    with pytest.raises(ModelError, match="depends on what else is in its batch"):
+        check_independence(data, model)

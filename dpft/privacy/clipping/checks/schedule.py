@@ -13,7 +13,6 @@ from torch import Tensor
 
 from dpft.privacy.clipping.calls import Call
 from dpft.privacy.clipping.checks.verify import Verified
-from dpft.privacy.clipping.rules import UnsupportedLayerError
 
 # A kind that was found right is looked at again after so many batches, and four times as many.
 _AGAIN = 64
@@ -65,11 +64,9 @@ class Schedule:
     ) -> bool:
         """Count a batch; whether it is one to check.
 
-        Where no loss is finite there is nothing to compare, and the next batch is looked at. Where
-        the model got or lost hooks since the last batch, every kind is looked at again.
-
-        Raises:
-            UnsupportedLayerError: if that goes on for ever.
+        Where no loss is finite there is nothing to compare, and the next batch is looked at: for
+        ever, if need be, since which records are finite may not end a run. Where the model got or
+        lost hooks since the last batch, every kind is looked at again.
         """
         if hooks != self._hooks:
             self._hooks = hooks
@@ -77,12 +74,7 @@ class Schedule:
         self._now = seen = self._seen.setdefault(_kind(losses, calls, rows), _Seen())
         seen.batches += 1
         self.batches += 1
-        if seen.batches < seen.next_check:
-            return False
-        if bool(torch.isfinite(losses).any()):
-            return True
-        self._postpone("no loss was")
-        return False
+        return seen.batches >= seen.next_check and bool(torch.isfinite(losses).any())
 
     def may_be_due(self, rows: int, hooks: tuple[int, ...]) -> bool:
         """Whether `due` may say so of the next batch, before its forward.
@@ -100,24 +92,12 @@ class Schedule:
         """Set when to look again: soon, as long as small gradients leave something unproven.
 
         Some always do: attention's softmax takes no notice of a bias of the keys. Where a gradient
-        was not finite, the next batch is looked at.
-
-        Raises:
-            UnsupportedLayerError: if that goes on for ever.
+        was not finite, the next batches are looked at, and later ones ever more rarely.
         """
-        if not all_finite:
-            self._postpone("some gradient was not")
-            return
         n = self._now.batches
-        self._now.next_check = max(_AGAIN, 4 * n) if all_conclusive else 2 * n
-
-    def _postpone(self, what: str) -> None:
-        if self._now.batches - self._now.next_check >= _AGAIN:
-            raise UnsupportedLayerError(
-                f"{what} finite in each of the last {_AGAIN + 1} batches, so that the layers' "
-                "rules could not be checked against autograd; expected finite losses and "
-                "gradients: lower the learning rate, or leave out the records concerned"
-            )
+        if all_finite or n - self._now.next_check >= _AGAIN:
+            proven = all_conclusive and all_finite
+            self._now.next_check = max(_AGAIN, 4 * n) if proven else 2 * n
 
 
 def _kind(losses: Tensor, calls: Sequence[Call], rows: int) -> Kind:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from dpft.privacy.clipping.checks.structure import Structure
 from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.rules import UnsupportedLayerError, Use
 from dpft.privacy.clipping.scaling import QUANTUM, unscaled
+from dpft.privacy.clipping.trials import random_state_kept
 from dpft.privacy.precision import full_precision
 
 # Records of a batch that rules are checked on, where they may be computed by themselves.
@@ -24,6 +26,8 @@ RECORDS = 4
 
 # By how much losses are scaled less for a comparison than for their sum.
 _HEADROOM = 64.0
+
+Uses = Sequence[tuple[str, Use]]
 
 
 class Verified(NamedTuple):
@@ -33,7 +37,7 @@ class Verified(NamedTuple):
         conclusive: whether every gradient was large enough that a wrong rule would have shown. One
             that is zero or nearly so (a layer after one that was initialised with zeros) is what
             any rule gives.
-        finite: whether all could be compared.
+        finite: whether all could be compared, on the records that are finite at least.
     """
 
     conclusive: bool
@@ -117,6 +121,9 @@ def check_rules(
         call.hold()
         size = g.numel() + sum(x.numel() for x in call.inputs())
         uses = uses_of(call, g, batch, rows, scale)
+        plain, share = call.automatic is None and scale == 1, 3e-2 if halved else 1e-3
+        if plain and _agrees_on_finite(capture, call, g, batch, rows, uses, share):
+            sums.alone.update(call.site.names.values())
         if call.automatic is None and not is_built_in(call.site.rule):
             picked = records_to_check(batch, real)
             _check_apart(call, g, batch, rows, uses, picked, halved, scale)
@@ -149,12 +156,54 @@ def check_rules(
     return verified
 
 
+def _agrees_on_finite(
+    capture: Capture, call: Call, g: Tensor, batch: int, rows: int, uses: Uses, share: float
+) -> bool:
+    """Compare a rule with autograd on the finite records of a call, where some are not.
+
+    The gradient of the whole batch is not finite then, whatever factor the others have. So the
+    layer is run again on the finite ones. Returns whether that was needed and possible.
+    """
+    a, g = rule_inputs(call, g, batch, rows, 1.0)
+    parts = [x.flatten(1).isfinite().all(1) for x in (a, g) if x is not None]
+    index = torch.stack(parts).all(0).nonzero().flatten()
+    module, names = call.site.module, call.site.names
+    # Of a layer that takes more than its input, or whose hooks would run twice, nothing is known.
+    single = len(signature(module.forward).parameters) == 1 and capture.sees_last(module)
+    if a is None or len(index) in (0, batch) or not single:
+        return False
+    x, slope = (part[index].flatten(0, (rows > 1) + (call.positions > 1)) for part in (a, g))
+    # Copies, since hooks on the parameters are not for this gradient.
+    own = {k: p.detach().requires_grad_() for k, p in module.named_parameters() if k in names}
+    try:
+        with capture.paused(), torch.enable_grad(), random_state_kept(x):
+            y = torch.func.functional_call(module, own, (x,))
+            found = torch.autograd.grad(y, [*own.values()], slope, allow_unused=True)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # whatever a layer raises that does not run by itself
+        return False
+    theirs = {names[k]: gradient for k, gradient in zip(own, found, strict=True)}
+    for name, use in uses:
+        use, expected = use.rows(index), theirs[name]
+        ours = use.weighted_sum(g.new_ones(len(index)))
+        difference = float((ours if expected is None else ours - expected).norm())
+        terms = float(use.squared_norm().value.clamp(min=0).sqrt().sum())
+        if math.isfinite(difference) and difference > share * terms:
+            raise UnsupportedLayerError(
+                f"the rule for parameter {name!r} gives another gradient than autograd on the "
+                f"finite records of a batch (difference {difference:.3g}): its layer computes "
+                "something else than its type says"
+            )
+    return True
+
+
 def _check_apart(
     call: Call,
     g: Tensor,
     batch: int,
     rows: int,
-    uses: Sequence[tuple[str, Use]],
+    uses: Uses,
     records: Tensor,
     halved: bool,
     scale: float,
@@ -205,6 +254,9 @@ class RuleSums:
             own group a small one hardly counts; one that is alone in its group is scaled up to
             its own threshold, however small it is.
         records: in the batch, ``B``.
+
+    Attributes:
+        alone: of how many calls a parameter's uses were compared on finite records alone.
     """
 
     def __init__(
@@ -218,6 +270,8 @@ class RuleSums:
         self._groups = groups
         self._records = records
         self._outstanding = Counter(name for call in calls for name in call.site.names.values())
+        self._calls = self._outstanding.copy()
+        self.alone: Counter[str] = Counter()
         self._held: dict[str, list[Use]] = {}
         self._sums: dict[str, Tensor] = {}
         self._theirs: dict[str, Tensor] = {}
@@ -307,7 +361,8 @@ class RuleSums:
             for name in taking_part
             if name in finite
         )
-        return Verified(conclusive, len(finite) == len(norms))
+        seen = all(name in finite or self.alone[name] == self._calls[name] for name in norms)
+        return Verified(conclusive, seen)
 
     def _came(self, name: str) -> bool:
         return name in self._norms or name in self._theirs
