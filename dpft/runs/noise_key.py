@@ -5,10 +5,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import START_OVER, NoiseKeyLostError
+from dpft.runs.identity import digest_of
+from dpft.runs.ledger import read_ledger
 
 KEY_BYTES = 32
 _SEED_LABEL = b"dpft-noise-seed"
@@ -32,6 +36,32 @@ def keyed_fingerprint(key: bytes, fingerprint: str) -> str:
     the run that wrote it.
     """
     return hmac.new(key, f"dataset:{fingerprint}".encode(), hashlib.sha256).hexdigest()[:16]
+
+
+def run_key(stored: bytes, ledger: Path, header: Mapping[str, Any], settings: str = "") -> bytes:
+    """Return the key that the batches, the noise and all else of a run's steps are drawn from.
+
+    Guarantee: it follows from the stored key and from all that the releases follow from, so runs
+    that differ anywhere in it share no noise. Otherwise the difference of their releases would be
+    one of sums without noise, although the ledger of neither counts it: a run may be begun again
+    with the stored key under other settings, once its ledger and its checkpoints are deleted.
+
+    Args:
+        stored: the run's secret; the header holds its fingerprint, and data keyed with it.
+        ledger: the run's; if it counts a release, its own header counts, whose ``compute`` stays
+            what the run began with (a noise epoch has a key that follows from the run's).
+        header: of a ledger that would begin now.
+        settings: a digest of what the header does not say of the settings.
+
+    Raises:
+        LedgerError: the ledger is damaged.
+    """
+    from dpft.privacy.keys import derive  # and NumPy, which readers of runs do not need
+
+    held = read_ledger(ledger) if ledger.exists() else None
+    return derive(
+        stored, "run", settings, digest_of(held.header if held and held.entries else header)
+    )
 
 
 def stored_key(path: Path, *, steps_spent: int) -> bytes:
