@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -134,6 +135,22 @@ class RDPCurve:
             return least
         return min(least, self.uncut.epsilon(steps, remaining, conversion=conversion))
 
+    def epsilons(self, steps: Array, delta: Array) -> Array:
+        """Return `epsilon` for many numbers of steps, at least 1, and their deltas, all (n,).
+
+        The last digits may differ from those that it returns.
+        """
+        if not self.rdp.any():
+            return np.zeros(steps.shape)
+        cost = np.outer(steps, self.rdp) - np.outer(np.log(delta), 1 / (self.orders - 1))
+        cost += np.log1p(-1 / self.orders) - np.log(self.orders) / (self.orders - 1)
+        least: Array = np.maximum(0.0, cost.min(axis=1))
+        if self.uncut is not None:
+            remaining = delta - steps * self.overflow
+            left = remaining > 0
+            least[left] = np.minimum(least[left], self.uncut.epsilons(steps[left], remaining[left]))
+        return least
+
 
 def rdp_curve(*, sampling_rate: float, noise_multiplier: float, overflow: float = 0.0) -> RDPCurve:
     """Renyi DP of one step of the Poisson-subsampled Gaussian mechanism at all our orders.
@@ -176,6 +193,20 @@ def rdp_curve(*, sampling_rate: float, noise_multiplier: float, overflow: float 
         sampled = np.logaddexp(0.0, log_excess) / (used - 1)
         rdp[-used.size :] = np.minimum(rdp[-used.size :], sampled)
     return RDPCurve(orders, rdp)
+
+
+def stated_curve(mechanism: Mapping[str, Any]) -> RDPCurve:
+    """Return the Renyi DP of one step of a mechanism that a ledger or a record states.
+
+    Args:
+        mechanism: as `dpft.privacy.Mechanism.to_dict` writes it.
+    """
+    noise = mechanism.get("total_noise_multiplier", mechanism["noise_multiplier"])
+    return rdp_curve(
+        sampling_rate=mechanism["sampling_rate"],
+        noise_multiplier=noise,
+        overflow=mechanism.get("overflow", 0.0),
+    )
 
 
 def run_curve(
