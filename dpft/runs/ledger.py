@@ -130,8 +130,8 @@ def read_ledger(path: Path) -> LedgerContents:
                 break
             if line != expected:
                 got, due = line[_HEX].decode(errors="replace"), expected[_HEX].decode()
-                why = f"got chain {got!r}, expected {due} by this line's bytes and the line before"
-                raise damaged(path, number, why, _REMEDY)
+                told = f"got chain {got!r}, expected {due} by this line's bytes and the line before"
+                raise damaged(path, number, told, _REMEDY)
             chain = line[_HEX]
             entries.append({name: value for name, value in entry.items() if name != "chain"})
         first = entries.pop(0) if entries else {}
@@ -181,10 +181,15 @@ def _check_epsilons(path: Path, held: LedgerContents) -> None:
         return
     import numpy as np  # and the accountant, which not every reader of a run needs
 
-    from dpft.privacy.accounting import stated_curve
+    from dpft.privacy.accounting import rdp_curve
 
     try:
-        curve, delta = stated_curve(mechanism), float(mechanism["delta"])
+        delta = float(mechanism["delta"])
+        curve = rdp_curve(
+            sampling_rate=mechanism["sampling_rate"],
+            noise_multiplier=mechanism.get("total_noise_multiplier", mechanism["noise_multiplier"]),
+            overflow=mechanism.get("overflow", 0.0),
+        )
     except (TypeError, ValueError) as error:
         raise damaged(path, 1, f"no mechanism to account for ({error})", _REMEDY) from error
     for start in range(0, len(stated), _AT_ONCE):
@@ -286,13 +291,6 @@ class Ledger(Closing):
             )
         if not contents.entries:
             return contents
-        before, now = (h.get("noise_version", 1) for h in (contents.header, self._header))
-        if before != now:
-            raise LedgerMismatchError(
-                f"{self._path} spent {contents.steps_spent} steps with noise of version {before}; "
-                f"this dpft draws version {now}, so a replayed step would be a second release. "
-                f"Go on with the version of dpft that began the run, or {START_OVER}"
-            )
         held = dict(contents.header)
         if isinstance(held.get(_COMPUTE), dict) and isinstance(self._header.get(_COMPUTE), dict):
             held[_COMPUTE] = self._header[_COMPUTE]
@@ -302,8 +300,9 @@ class Ledger(Closing):
             listed = "\n  ".join(differences(held, self._header))
             raise LedgerMismatchError(
                 f"{self._path} spent {contents.steps_spent} steps under another header (old -> "
-                f"new):\n  {listed}\nExpected the same mechanism, data and key. Undo the change "
-                f"and run the same command again, or {START_OVER}"
+                f"new):\n  {listed}\nExpected the same mechanism, data and key, and for the same "
+                f"noise_version the dpft that began the run. Undo the change and run the same "
+                f"command again, or {START_OVER}"
             )
         return contents
 

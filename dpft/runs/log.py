@@ -160,8 +160,7 @@ def read_lines(path: Path, remedy: str) -> Iterator[tuple[Entry, bytes]]:
             raise damaged(path, number, f"got a {type(entry).__name__}, expected a mapping", remedy)
         yield entry, line + b"\n"
     if b"\0" not in torn and _goes_on(torn.decode("utf-8", "replace")):
-        why = "its end is missing, and more follows"
-        raise damaged(path, len(lines) + 1, why, remedy)
+        raise damaged(path, len(lines) + 1, "its end is missing, and more follows", remedy)
 
 
 def _goes_on(text: str) -> bool:

@@ -41,17 +41,16 @@ def keyed_fingerprint(key: bytes, fingerprint: str) -> str:
 def run_key(stored: bytes, ledger: Path, header: Mapping[str, Any], settings: str = "") -> bytes:
     """Return the key that the batches, the noise and all else of a run's steps are drawn from.
 
-    Guarantee: it follows from the stored key and from all that the releases follow from, so runs
-    that differ anywhere in it share no noise. Otherwise the difference of their releases would be
-    one of sums without noise, although the ledger of neither counts it: a run may be begun again
-    with the stored key under other settings, once its ledger and its checkpoints are deleted.
+    Guarantee: runs that differ in their header or settings share no noise, even if one was begun
+    with the stored key of the other after its ledger was deleted. Otherwise the difference of their
+    releases would be one of sums without noise, which neither ledger counts.
 
     Args:
-        stored: the run's secret; the header holds its fingerprint, and data keyed with it.
-        ledger: the run's; if it counts a release, its own header counts, whose ``compute`` stays
-            what the run began with (a noise epoch has a key that follows from the run's).
-        header: of a ledger that would begin now.
-        settings: a digest of what the header does not say of the settings.
+        stored: the run's secret.
+        ledger: the run's. If it counts a release, the header in it is used, whose ``compute`` stays
+            what the run began with; the keys of noise epochs follow from the run's.
+        header: of a ledger that begins now.
+        settings: a digest of the settings that the header lacks.
 
     Raises:
         LedgerError: the ledger is damaged.

@@ -25,7 +25,6 @@ from dpft.integrations.transformers.checkpoints import (
     digest,
     digests,
     manifest_of,
-    unread,
 )
 from dpft.privacy import Clipper, Mechanism
 from dpft.privacy.guarantee import Guarantee, guarantee
@@ -312,10 +311,7 @@ class Spending(Closing):
         assert self._clipper is not None
         names = self._clipper.parameters.keys()
         trained = {name: p for name, p in model.named_parameters() if name in names}
-        held = manifest_of(checkpoint).get("weights")
-        # Of a checkpoint of an earlier version only names can tell.
-        lacks = held != self._weights(trained) if held else unread(checkpoint, model, trained)
-        if lacks:
+        if manifest_of(checkpoint)["weights"] != self._weights(trained):
             raise runs.CheckpointError(
                 f"Trainer did not load all of {checkpoint}, since a {type(model).__name__} has "
                 "other names for its weights than are saved; expected the weights of that step: "

@@ -20,14 +20,7 @@ from dpft.privacy.accounting.calibration import calibrate_noise
 from dpft.privacy.accounting.gdp import epsilon_gdp_clt
 from dpft.privacy.accounting.pld import epsilon_pld
 from dpft.privacy.accounting.prv import PRVEpsilon, epsilon_prv
-from dpft.privacy.accounting.rdp import (
-    Conversion,
-    RDPCurve,
-    epsilon_rdp,
-    rdp_curve,
-    run_curve,
-    stated_curve,
-)
+from dpft.privacy.accounting.rdp import Conversion, RDPCurve, epsilon_rdp, rdp_curve, run_curve
 from dpft.privacy.accounting.selection import Trials, at_most, composed
 from dpft.privacy.accounting.steps import steps_for
 from dpft.privacy.accounting.truncation import fitting_size, overflow
@@ -53,7 +46,6 @@ __all__ = [
     "overflow",
     "rdp_curve",
     "run_curve",
-    "stated_curve",
     "steps_for",
 ]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -193,20 +192,6 @@ def rdp_curve(*, sampling_rate: float, noise_multiplier: float, overflow: float 
         sampled = np.logaddexp(0.0, log_excess) / (used - 1)
         rdp[-used.size :] = np.minimum(rdp[-used.size :], sampled)
     return RDPCurve(orders, rdp)
-
-
-def stated_curve(mechanism: Mapping[str, Any]) -> RDPCurve:
-    """Return the Renyi DP of one step of a mechanism that a ledger or a record states.
-
-    Args:
-        mechanism: as `dpft.privacy.Mechanism.to_dict` writes it.
-    """
-    noise = mechanism.get("total_noise_multiplier", mechanism["noise_multiplier"])
-    return rdp_curve(
-        sampling_rate=mechanism["sampling_rate"],
-        noise_multiplier=noise,
-        overflow=mechanism.get("overflow", 0.0),
-    )
 
 
 def run_curve(

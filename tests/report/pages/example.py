@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 
-from dpft.privacy.accounting import stated_curve
+from dpft.privacy.accounting import epsilon_rdp
 from dpft.runs.ledger import chained_lines
 from tests.runs.example import example_guarantee, without_privacy
 
@@ -58,7 +58,9 @@ def mechanism(**changes):
 def epsilon(steps, stated=None):
     """By Renyi accounting, of so many steps of a mechanism; 2.9998 of all four of the usual one."""
     stated = stated or mechanism()
-    return stated_curve(stated).epsilon(steps, stated["delta"])
+    sigma = stated.get("total_noise_multiplier", stated["noise_multiplier"])
+    spent = {"sampling_rate": stated["sampling_rate"], "noise_multiplier": sigma}
+    return epsilon_rdp(**spent, steps=steps, delta=stated["delta"])
 
 
 RDP = epsilon(4)
