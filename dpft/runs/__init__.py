@@ -35,7 +35,7 @@ from dpft.runs.identity import config_hash
 from dpft.runs.ledger import Epoch, Ledger, read_ledger
 from dpft.runs.lineage import base_model
 from dpft.runs.metrics import MetricsLog
-from dpft.runs.noise_key import key_fingerprint, keyed_fingerprint
+from dpft.runs.noise_key import key_fingerprint, keyed_fingerprint, run_key
 from dpft.runs.norms import NORMS, NormsLog, read_norms
 from dpft.runs.private_state import load_private_state, save_private_state
 from dpft.runs.record import SCHEMA_VERSION, RunRecord, read_record, update_record, write_record
@@ -81,6 +81,7 @@ __all__ = [
     "read_norms",
     "read_record",
     "replacing",
+    "run_key",
     "save_private_state",
     "state_of_content",
     "update_record",

@@ -173,7 +173,7 @@ class RunDirectory(Closing):
         return aside
 
     def noise_key(self, explicit_seed: int | None = None) -> bytes:
-        """The 32 bytes that sampling and noise of this run are drawn from.
+        """The 32 bytes that the key of this run's sampling and noise follows from (`run_key`).
 
         Args:
             explicit_seed: for repeatable research; the key then follows from it and hides nothing.

@@ -60,12 +60,8 @@ def sealed(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**body, _SEAL: digest_of(body)}
 
 
-def opened(held: Any, *, required: bool = True) -> dict[str, Any]:
-    """The body of what was `sealed`.
-
-    Args:
-        held: as read from a file.
-        required: whether a digest must be there. Where earlier versions wrote none, it need not.
+def opened(held: Any) -> dict[str, Any]:
+    """Return the body of what was `sealed`, as read from a file.
 
     Raises:
         ValueError: it is no mapping, or not what was sealed; as a clause.
@@ -74,9 +70,8 @@ def opened(held: Any, *, required: bool = True) -> dict[str, Any]:
         raise ValueError(f"it is a {type(held).__name__}; expected a mapping")
     body = {name: value for name, value in held.items() if name != _SEAL}
     if _SEAL not in held:
-        if required:
-            raise ValueError("it has no checksum of its own")
-    elif held[_SEAL] != digest_of(body):
+        raise ValueError("it has no checksum of its own")
+    if held[_SEAL] != digest_of(body):
         raise ValueError("it does not match its own checksum")
     return body
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,15 +16,20 @@ from dpft.runs.closing import Closing
 from dpft.runs.errors import START_OVER, LedgerError, LedgerMismatchError, LogError, disk_report
 from dpft.runs.guard import noiseless_names
 from dpft.runs.identity import canonical, canonical_json, differences
-from dpft.runs.log import Log, damaged, read_log, spelled
+from dpft.runs.log import Log, damaged, read_lines, spelled
 
-LEDGER_VERSION = 1
+LEDGER_VERSION = 2
 _REMEDY = f"restore it from a copy, or {START_OVER}"
 # What a header may say otherwise if a noise epoch begins; see `Ledger.begin_epoch`.
 _COMPUTE = "compute"
 # In a summary (`dpft.runs.summary`), the line in place of those that are left out.
 OMITTED, WHOLE = "omitted", "sha256"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+# What each line begins with: 128 bits of SHA-256 over this field of the line before and the rest.
+_CHAIN = b'{"chain":"%s",'
+_HEX = slice(len(_CHAIN) - 4, len(_CHAIN) + 28)
+# What a header must say for epsilon to be computed from it, and for how many lines at once.
+_ACCOUNTED, _AT_ONCE = frozenset({"sampling_rate", "noise_multiplier", "delta"}), 4096
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,7 @@ class LedgerContents:
         further: the epochs behind the first one, which not many runs have.
         omitted: steps whose lines a summary leaves out; ``entries`` begins behind them.
         whole: SHA-256 of the ledger that it is a summary of.
+        chain: the last line's, which the next line's follows from.
     """
 
     header: dict[str, Any]
@@ -74,6 +82,7 @@ class LedgerContents:
     further: list[Epoch] = field(default_factory=list)
     omitted: int = 0
     whole: str | None = None
+    chain: bytes = b""
 
     @property
     def steps_spent(self) -> int:
@@ -110,33 +119,89 @@ def read_ledger(path: Path) -> LedgerContents:
     A torn last line does not count as spent.
 
     Raises:
-        LedgerError: the file is missing or damaged anywhere but in a torn last line.
+        LedgerError: the file is missing or damaged anywhere but in a torn last line, or an
+            epsilon is not the one of the header's mechanism after so many releases.
     """
     with _as_ledger_error():
-        lines = read_log(path, _REMEDY)
-        first = lines.pop(0) if lines else {}
-        if first.get("ledger") != LEDGER_VERSION or not isinstance(first.get("header"), dict):
+        entries, chain = list[dict[str, Any]](), b""
+        for number, (entry, line) in enumerate(read_lines(path, _REMEDY), start=1):
+            expected = _chained(chain, b"{" + line[_HEX.stop + 2 :])
+            if number == 1 and entry.get("ledger") != LEDGER_VERSION:
+                break
+            if line != expected:
+                got, due = line[_HEX].decode(errors="replace"), expected[_HEX].decode()
+                told = f"got chain {got!r}, expected {due} by this line's bytes and the line before"
+                raise damaged(path, number, told, _REMEDY)
+            chain = line[_HEX]
+            entries.append({name: value for name, value in entry.items() if name != "chain"})
+        first = entries.pop(0) if entries else {}
+        if not isinstance(first.get("header"), dict):
             raise damaged(path, 1, f"got no header of ledger version {LEDGER_VERSION}", _REMEDY)
-        held = LedgerContents(_spelled_as_now(first["header"]), [])
-        if lines and OMITTED in lines[0]:
-            if why := _wrong_summary(lines):
+        held = LedgerContents(first["header"], [], chain=chain)
+        if entries and OMITTED in entries[0]:
+            if why := _wrong_summary(entries):
                 raise damaged(path, 2, why, _REMEDY)
-            left_out = lines.pop(0)
+            left_out = entries.pop(0)
             held = replace(held, omitted=left_out[OMITTED], whole=left_out[WHOLE])
-        for number, line in enumerate(lines, start=3 if held.omitted else 2):
-            why = _take(held, line)
-            if why is not None:
+        for number, entry in enumerate(entries, start=3 if held.omitted else 2):
+            if why := _take(held, entry):
                 raise damaged(path, number, why, _REMEDY)
+        _check_epsilons(path, held)
     return held
 
 
-def _spelled_as_now(header: dict[str, Any]) -> dict[str, Any]:
-    """Earlier versions told fixed shapes beside what else decides how sums are rounded."""
-    if not isinstance(header.get(_COMPUTE), dict) or "shapes" not in header:
-        return header
-    moved = dict(header)
-    moved[_COMPUTE] = {**moved[_COMPUTE], "shapes": moved.pop("shapes")}
-    return moved
+def chained_lines(header: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return the bytes of a ledger with this header and these entries.
+
+    Raises:
+        LogError: JSON cannot hold an entry.
+    """
+    text = canonical_json({"header": header, "ledger": LEDGER_VERSION}) + "\n"
+    lines = [_chained(b"", text.encode())]
+    for entry in entries:
+        lines.append(_chained(lines[-1][_HEX], spelled(entry)))
+    return b"".join(lines)
+
+
+def _chained(before: bytes, line: bytes) -> bytes:
+    """Return a line, which is not empty, with the chain that follows from the one before."""
+    chain = hashlib.sha256(before + line).hexdigest()[:32].encode()
+    return _CHAIN % chain + line[1:]
+
+
+def _check_epsilons(path: Path, held: LedgerContents) -> None:
+    """Compare the epsilon of each line with the accountant's for the mechanism of the header.
+
+    Raises:
+        LogError: at the first line where they differ, in whichever direction.
+    """
+    mechanism = held.header.get("mechanism")
+    stated = [(i, e["epsilon_rdp"]) for i, e in enumerate(held.entries) if "epsilon_rdp" in e]
+    if not stated or not isinstance(mechanism, Mapping) or not mechanism.keys() >= _ACCOUNTED:
+        return
+    import numpy as np  # and the accountant, which not every reader of a run needs
+
+    from dpft.privacy.accounting import rdp_curve
+
+    try:
+        delta = float(mechanism["delta"])
+        curve = rdp_curve(
+            sampling_rate=mechanism["sampling_rate"],
+            noise_multiplier=mechanism.get("total_noise_multiplier", mechanism["noise_multiplier"]),
+            overflow=mechanism.get("overflow", 0.0),
+        )
+    except (TypeError, ValueError) as error:
+        raise damaged(path, 1, f"no mechanism to account for ({error})", _REMEDY) from error
+    for start in range(0, len(stated), _AT_ONCE):
+        part = stated[start : start + _AT_ONCE]
+        steps = np.array([held.omitted + index + 1.0 for index, _ in part])
+        computed = curve.epsilons(steps, np.full_like(steps, delta))
+        for (index, epsilon), due in zip(part, computed.tolist(), strict=True):
+            number = isinstance(epsilon, int | float)
+            if not (number and math.isclose(epsilon, due, rel_tol=1e-6, abs_tol=1e-9)):
+                line = 2 + index + held.entries[index].get("epoch", 0) + (held.omitted > 0)
+                why = f"got epsilon_rdp {epsilon!r}, expected {due:.6g} by Renyi accounting"
+                raise damaged(path, line, why, _REMEDY)
 
 
 def _wrong_summary(lines: list[dict[str, Any]]) -> str | None:
@@ -186,6 +251,9 @@ class Ledger(Closing):
     opened again, and the step is replayed with identical sampling and noise. A replayed step is not
     a new release: it must reproduce its line byte for byte.
 
+    Each line begins with ``chain``, a hash over its own bytes and the ``chain`` of the line before,
+    and its epsilon is the accountant's: a line that was changed afterwards is refused on reading.
+
     Where a step cannot be computed as it was, on another number of ranks for instance, it must not
     be replayed: one noise on two sums that differ by rounding is a release of their difference.
     `begin_epoch` begins a *noise epoch*. All that is random in its steps comes from a key that
@@ -209,8 +277,8 @@ class Ledger(Closing):
         self._header: dict[str, Any] = canonical(header, "ledger header")
         self._held = self._continue() if path.exists() else LedgerContents(self._header, [])
         if not self._held.entries:
-            self._held = LedgerContents(self._header, [])
-            _write_header(path, self._header)
+            chain = _write_header(path, self._header)
+            self._held = LedgerContents(self._header, [], chain=chain)
         with _as_ledger_error():
             self._log = Log(path, _REMEDY)
 
@@ -223,13 +291,6 @@ class Ledger(Closing):
             )
         if not contents.entries:
             return contents
-        before, now = (h.get("noise_version", 1) for h in (contents.header, self._header))
-        if before != now:
-            raise LedgerMismatchError(
-                f"{self._path} spent {contents.steps_spent} steps with noise of version {before}; "
-                f"this dpft draws version {now}, so a replayed step would be a second release. "
-                f"Go on with the version of dpft that began the run, or {START_OVER}"
-            )
         held = dict(contents.header)
         if isinstance(held.get(_COMPUTE), dict) and isinstance(self._header.get(_COMPUTE), dict):
             held[_COMPUTE] = self._header[_COMPUTE]
@@ -239,8 +300,9 @@ class Ledger(Closing):
             listed = "\n  ".join(differences(held, self._header))
             raise LedgerMismatchError(
                 f"{self._path} spent {contents.steps_spent} steps under another header (old -> "
-                f"new):\n  {listed}\nExpected the same mechanism, data and key. Undo the change "
-                f"and run the same command again, or {START_OVER}"
+                f"new):\n  {listed}\nExpected the same mechanism, data and key, and for the same "
+                f"noise_version the dpft that began the run. Undo the change and run the same "
+                f"command again, or {START_OVER}"
             )
         return contents
 
@@ -308,8 +370,7 @@ class Ledger(Closing):
             )
         latest = self._held.epoch
         epoch = Epoch(latest.number + 1, self._header.get(_COMPUTE), step, repeated)
-        with _as_ledger_error("nothing was repeated: "):
-            self._log.append({**entry, **epoch._line()})
+        self._append({**entry, **epoch._line()}, "nothing was repeated: ")
         self._held.further.append(epoch)
 
     def spend(self, step: int, **entry: Any) -> None:
@@ -353,9 +414,14 @@ class Ledger(Closing):
                 f"as a replay, from {epoch.start} on: resume from the latest checkpoint at or "
                 f"below that step"
             )
-        with _as_ledger_error(f"step {step} was not taken: "):
-            self._log.append(line)
+        self._append(line, f"step {step} was not taken: ")
         self._held.entries.append(line)
+
+    def _append(self, entry: Mapping[str, Any], on_error: str) -> None:
+        with _as_ledger_error(on_error):
+            line = _chained(self._held.chain, spelled(entry))
+            self._log.append_line(line)
+        self._held = replace(self._held, chain=line[_HEX])
 
     def _replay(self, step: int, line: Mapping[str, Any]) -> None:
         old = self._held.entries[step - self.next_step]
@@ -382,8 +448,9 @@ def _as_ledger_error(prefix: str = "") -> Iterator[None]:
         raise LedgerError(f"{prefix}{error}") from error
 
 
-def _write_header(path: Path, header: Mapping[str, Any]) -> None:
-    first = canonical_json({"header": header, "ledger": LEDGER_VERSION}) + "\n"
+def _write_header(path: Path, header: Mapping[str, Any]) -> bytes:
+    """Write the first line, and return its chain."""
+    first = chained_lines(header, [])
     try:
         # Unlike a step, atomically: no kill can leave it half there.
         write_atomic(path, first, mode=0o600)
@@ -392,3 +459,4 @@ def _write_header(path: Path, header: Mapping[str, Any]) -> None:
             f"could not create {path}: {disk_report(path.parent, error)}. Nothing was spent: free "
             f"some space and run the same command again"
         ) from error
+    return first[_HEX]

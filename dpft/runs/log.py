@@ -46,10 +46,10 @@ class Log(Closing):
             os.fchmod(self._descriptor, 0o600)  # a copied folder may have lost it
             with self._alone() as descriptor:
                 size = 0
-                for entry, end in _entries(path, remedy):
+                for entry, line in read_lines(path, remedy):
                     if not keep(entry):
                         break
-                    size = end
+                    size += len(line)
                 os.ftruncate(descriptor, size)
                 # A line that a dying process left in the page cache is made durable too.
                 os.fsync(descriptor)
@@ -62,17 +62,20 @@ class Log(Closing):
             raise
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Write one entry; it is on disk when this returns, and not in the file if this raises.
+        """Write one entry; see `append_line`."""
+        self.append_line(spelled(entry))
+
+    def append_line(self, line: bytes) -> None:
+        """Write one line; it is on disk when this returns, and not in the file if this raises.
 
         Raises:
-            LogError: it is no JSON, or cannot be written; then this object takes no further one.
+            LogError: it cannot be written; then this object takes no further one.
         """
         if self._descriptor is None:
             raise LogError(
                 f"{self._path} is closed or failed before; expected an open file: run the same "
                 "command again"
             )
-        line = spelled(entry)
         with self._alone() as descriptor:
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":  # its writer died meanwhile
@@ -125,36 +128,47 @@ def read_log(path: Path, remedy: str) -> list[Entry]:
     Raises:
         LogError: it cannot be read, or a line other than a torn last one is no JSON mapping.
     """
-    return [entry for entry, _ in _entries(path, remedy)]
+    return [entry for entry, _ in read_lines(path, remedy)]
 
 
 def damaged(path: Path, line: int, why: str, remedy: str) -> LogError:
     """The error for a line, counted from 1, that nothing but damage explains."""
     return LogError(
-        f"{path}, line {line}: {why}. Only its last line can be torn by a kill, so this file was "
+        f"{path}, line {line}: {why}. No kill and no power cut leaves that, so this file was "
         f"changed or the disk is failing: {remedy}"
     )
 
 
-def _entries(path: Path, remedy: str) -> Iterator[tuple[Entry, int]]:
-    """Each entry, and the bytes up to its end."""
+def read_lines(path: Path, remedy: str) -> Iterator[tuple[Entry, bytes]]:
+    """Yield each entry of a log and the bytes of its line; arguments and errors as of `read_log`.
+
+    A last line counts as torn if it has no end, or if blocks of it are lost, which read as zeros.
+    Anything else that is no entry is damage: a complete last line may be of a step that was seen.
+    """
     try:
         *lines, torn = path.read_bytes().split(b"\n")
     except OSError as error:
         raise LogError(f"{path} cannot be read ({error.strerror}); {remedy}") from error
-    end = 0
     for number, line in enumerate(lines, start=1):
         try:
             entry = parse_json(line)
         except ValueError as error:
-            # A power cut may keep the end of a line, and lose blocks before it.
-            if number == len(lines) and not torn:
+            if number == len(lines) and not torn and b"\0" in line:
                 return
             raise damaged(path, number, f"not JSON ({error})", remedy) from error
         if not isinstance(entry, dict):
             raise damaged(path, number, f"got a {type(entry).__name__}, expected a mapping", remedy)
-        end += len(line) + 1
-        yield entry, end
+        yield entry, line + b"\n"
+    if b"\0" not in torn and _goes_on(torn.decode("utf-8", "replace")):
+        raise damaged(path, len(lines) + 1, "its end is missing, and more follows", remedy)
+
+
+def _goes_on(text: str) -> bool:
+    """Return whether a complete entry is followed by anything: no line is torn like that."""
+    try:
+        return json.JSONDecoder().raw_decode(text)[1] < len(text)
+    except (ValueError, RecursionError):
+        return False
 
 
 def spelled(entry: Mapping[str, Any]) -> bytes:

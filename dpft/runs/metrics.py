@@ -59,7 +59,7 @@ def read_checked(path: Path, remedy: str) -> list[Entry]:
     entries = []
     for number, entry in enumerate(read_log(path, remedy) if path.exists() else (), start=1):
         try:
-            entries.append(opened(entry, required=False))  # earlier versions wrote none
+            entries.append(opened(entry))
         except ValueError as error:
             raise damaged(path, number, str(error), remedy) from None
     return entries

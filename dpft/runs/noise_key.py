@@ -5,10 +5,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dpft.runs.atomic import write_atomic
 from dpft.runs.errors import START_OVER, NoiseKeyLostError
+from dpft.runs.identity import digest_of
+from dpft.runs.ledger import read_ledger
 
 KEY_BYTES = 32
 _SEED_LABEL = b"dpft-noise-seed"
@@ -32,6 +36,31 @@ def keyed_fingerprint(key: bytes, fingerprint: str) -> str:
     the run that wrote it.
     """
     return hmac.new(key, f"dataset:{fingerprint}".encode(), hashlib.sha256).hexdigest()[:16]
+
+
+def run_key(stored: bytes, ledger: Path, header: Mapping[str, Any], settings: str = "") -> bytes:
+    """Return the key that the batches, the noise and all else of a run's steps are drawn from.
+
+    Guarantee: runs that differ in their header or settings share no noise, even if one was begun
+    with the stored key of the other after its ledger was deleted. Otherwise the difference of their
+    releases would be one of sums without noise, which neither ledger counts.
+
+    Args:
+        stored: the run's secret.
+        ledger: the run's. If it counts a release, the header in it is used, whose ``compute`` stays
+            what the run began with; the keys of noise epochs follow from the run's.
+        header: of a ledger that begins now.
+        settings: a digest of the settings that the header lacks.
+
+    Raises:
+        LedgerError: the ledger is damaged.
+    """
+    from dpft.privacy.keys import derive  # and NumPy, which readers of runs do not need
+
+    held = read_ledger(ledger) if ledger.exists() else None
+    return derive(
+        stored, "run", settings, digest_of(held.header if held and held.entries else header)
+    )
 
 
 def stored_key(path: Path, *, steps_spent: int) -> bytes:

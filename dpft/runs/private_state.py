@@ -63,7 +63,7 @@ def load_private_state(run: RunDirectory, name: str, step: int) -> dict[str, Any
     """
     file = _file(run, name, step)
     try:
-        held = opened(parse_json(file.read_bytes(), infinities=True), required=False)
+        held = opened(parse_json(file.read_bytes(), infinities=True))
         if held["step"] != step:
             raise ValueError(f"it is of step {held['step']}")
         return dict(held["state"])

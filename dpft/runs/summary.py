@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from dpft.runs.ledger import OMITTED, WHOLE, read_ledger
-from dpft.runs.log import spelled
+from dpft.runs.ledger import OMITTED, WHOLE, chained_lines, read_ledger
 
 
 def summary(path: Path) -> bytes:
@@ -14,7 +13,8 @@ def summary(path: Path) -> bytes:
 
     The first line has the mechanism, data and key, the last one the epsilon and the thresholds that
     the run ended with: all that a record must agree with. The digest is the SHA-256 of the whole
-    file. Whoever has that file makes the summary again and compares the bytes.
+    file. Whoever has that file makes the summary again and compares the bytes. The lines are
+    chained to each other, as those of a ledger.
 
     Returns:
         The bytes of the summary, which `read_ledger` reads; the ledger as it is where that is no
@@ -30,4 +30,4 @@ def summary(path: Path) -> bytes:
         return path.read_bytes()
     whole = b"".join(lines)
     left_out = {OMITTED: len(held.entries) - 1, WHOLE: hashlib.sha256(whole).hexdigest()}
-    return min(whole, lines[0] + spelled(left_out) + lines[-1], key=len)
+    return min(whole, chained_lines(held.header, [left_out, held.entries[-1]]), key=len)

@@ -73,7 +73,7 @@ class Session(Closing):
         self._ledger = None
         self._cohort = prepared.cohort
         if directory is not None and self._mechanism.private:
-            self._ledger = runs.Ledger(directory.ledger, prepared.header())
+            self._ledger = runs.Ledger(directory.ledger, prepared.header)
         self._moved = prepared.parts.moved()
         self._names = list(self._moved)
         # Of a pipeline's parameters each rank trains its stages'.

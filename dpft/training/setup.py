@@ -50,7 +50,8 @@ class Prepared:
         objective: of the task, for this model.
         records: trained on, planted secrets included.
         units: the same as units of privacy.
-        key: decides batches, noise and dropout; secret in a private run.
+        key: decides batches, noise and dropout; secret in a private run (`dpft.runs.run_key`).
+        header: of the ledger, if there is one: the run cannot go on where any of it differs.
         data: keyed fingerprint of the records.
         model: keyed fingerprint of the model that the run starts from.
         weights: SHA-256 of the files that it was read from, on the first rank; None if drawn.
@@ -59,7 +60,6 @@ class Prepared:
         own: other packages' code that a step's sum follows from, see `own_parts`.
         auditor: canaries in slots behind the units, if any.
         cohort: the processes that train together.
-        devices: what decides how they round, see `dpft.training.devices.all_round_like`.
         held_out: records that the model is asked of while it trains, if any.
     """
 
@@ -69,6 +69,7 @@ class Prepared:
     records: Sequence[Record]
     units: TrainingSet
     key: bytes
+    header: Mapping[str, Any]
     data: str
     model: str
     weights: str | None
@@ -76,32 +77,8 @@ class Prepared:
     planted: Planted | None
     auditor: Auditor | None
     cohort: TrainingCohort
-    devices: Mapping[str, Any]
     own: Mapping[str, str]
     held_out: HeldOut | None
-
-    def header(self) -> dict[str, Any]:
-        """What stands at the head of the ledger: the run cannot go on where any of it differs."""
-        clipper, mechanism = self.parts.clipper, self.parts.mechanism
-        header: dict[str, Any] = {
-            "mechanism": mechanism.to_dict(),
-            "data": self.data,
-            "model": self.model,
-            "key": runs.key_fingerprint(self.key),
-            "unit": self.task.unit_in_words,
-            "noise_version": NOISE_VERSION,
-            # Another machine rounds differently: the same noise on a slightly different sum would
-            # be a second release that nobody counted.
-            "compute": {
-                **self.devices,
-                **self.cohort.layout,  # sums of shares are added up in another order
-                **({} if self.units.shapes is None else {"shapes": "fixed"}),
-                **({"plugins": dict(self.own)} if self.own else {}),
-            },
-        }
-        if clipper.adaptive is not None:  # whose the thresholds of each step are
-            header["groups"] = [group.name for group in clipper.groups]
-        return header
 
 
 def prepare(
@@ -195,14 +172,37 @@ def prepare(
         )
     remarks = [*task.remarks(), cut_in_encoding(examples)]
     warn_of_records(remarks, mechanism.noise_multiplier > 0, progress)
-    key = keys.public_key(run.seed)
+    stored = keys.public_key(run.seed)
     if directory is not None and mechanism.private:
         runs.check_ledger(directory.path, mechanism.steps)
         # Of no steps too, which need no noise: a plain fingerprint of the records is a release.
-        key = directory.noise_key(run.privacy.noise_seed)
-    key = cohort.from_first(key)  # a secret key lies in the folder, which is the first rank's
-    trained = objective if run.precision == "float32" else Mixed(objective, run.precision)
+        stored = directory.noise_key(run.privacy.noise_seed)
+    stored = cohort.from_first(stored)  # a secret key lies in the folder, which is the first rank's
     shapes = fixed_shapes(run, parts)
+    own = own_parts.deciding(run, loaded.model)
+    header: dict[str, Any] = {
+        "mechanism": mechanism.to_dict(),
+        "data": runs.keyed_fingerprint(stored, printed),
+        "model": runs.keyed_fingerprint(stored, f"model:{parts.digest.hex()}"),
+        "key": runs.key_fingerprint(stored),
+        "unit": task.unit_in_words,
+        "noise_version": NOISE_VERSION,
+        # Another machine rounds differently: the same noise on a slightly different sum would be a
+        # second release that nobody counted.
+        "compute": {
+            **all_round_like(device, cohort),
+            **cohort.layout,  # sums of shares are added up in another order
+            **({} if shapes is None else {"shapes": "fixed"}),
+            **({"plugins": own} if own else {}),
+        },
+    }
+    if clipper.adaptive is not None:  # whose the thresholds of each step are
+        header["groups"] = [group.name for group in clipper.groups]
+    key = stored
+    if directory is not None and mechanism.private and run.privacy.noise_seed is None:
+        key = runs.run_key(stored, directory.ledger, header, directory.config_hash)
+    key = cohort.from_first(key)  # the first rank has the ledger
+    trained = objective if run.precision == "float32" else Mixed(objective, run.precision)
     units: TrainingSet = Records(trained, examples, shapes)
     if owners is not None:
         units = Users(trained, examples, owners, task.records_per_user, key, shapes)
@@ -238,15 +238,15 @@ def prepare(
         records=records,
         units=units,
         key=key,
-        data=runs.keyed_fingerprint(key, printed),
-        model=runs.keyed_fingerprint(key, f"model:{parts.digest.hex()}"),
+        header=header,
+        data=header["data"],
+        model=header["model"],
         weights=stored_weights(run.model) if cohort.rank == 0 else None,
         instances=instances,
         planted=planted,
         auditor=auditor,
         cohort=cohort,
-        devices=all_round_like(device, cohort),
-        own=own_parts.deciding(run, loaded.model),
+        own=own,
         held_out=held_out,
     )
 

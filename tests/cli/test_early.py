@@ -160,3 +160,17 @@ for line in (*lines, "compare nowhere", "report nowhere", "validate resume=nowhe
 """
     )
     assert said.split("\n") == ["2 True "] * 7
+
+
+def test_no_file_takes_the_number_of_a_standard_descriptor(tmp_path):
+    """What a library writes to standard error would otherwise land in a run's ledger or lock."""
+    code = (
+        "import os, sys; from dpft import __main__ as program; from dpft.cli import app\n"
+        "def work():\n"
+        f"  file = open({str(tmp_path / 'ledger')!r}, 'w'); file.write(str(file.fileno()))\n"
+        "  file.flush(); print('out'); print('err', file=sys.stderr); os.write(2, b'lib')\n"
+        "app.main = work; program.main()"
+    )
+    words = ["sh", "-c", 'exec "$0" -c "$1" 0<&- 1>&- 2>&-', sys.executable, code]
+    assert subprocess.run(words, check=False).returncode == 0
+    assert int((tmp_path / "ledger").read_text()) > 2

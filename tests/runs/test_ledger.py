@@ -1,11 +1,16 @@
 import errno
+import hashlib
+import json
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from dpft.privacy import Mechanism, Quantiles
 from dpft.runs import Ledger, LedgerError, LedgerMismatchError, read_ledger
+from dpft.runs.ledger import chained_lines
 
 HEADER = {"mechanism": {"noise_multiplier": 0.8, "steps": 5}, "dataset": "ab12", "key": "cd34"}
 
@@ -23,20 +28,15 @@ def spent(path: Path) -> Path:
     return path
 
 
-def test_a_ledger_of_other_noise_is_not_continued(path: Path, spent: Path) -> None:
-    """Whatever else differs: its steps cannot be replayed with the noise that they had."""
-    after = {**HEADER, "noise_version": 2, "key": "ef56"}
-    with pytest.raises(LedgerMismatchError, match="with noise of version 1; this dpft draws") as no:
-        Ledger(spent, after)
-    assert "Go on with the version of dpft that began the run" in str(no.value)
-    assert "`force=true`" in str(no.value)
-    path.unlink()
-    with Ledger(path, after) as ledger:
-        ledger.spend(0)
-    with Ledger(path, after) as ledger:
+def test_a_ledger_of_other_noise_is_not_continued(spent: Path) -> None:
+    """Its steps cannot be replayed with the noise that they had."""
+    spent.write_bytes(chained_lines({**HEADER, "noise_version": 2}, [{"step": 0}]))
+    with Ledger(spent, {**HEADER, "noise_version": 2}) as ledger:
         assert ledger.steps_spent == 1
-    with pytest.raises(LedgerMismatchError, match="version 2; this dpft draws version 3"):
-        Ledger(path, {**after, "noise_version": 3})
+    with pytest.raises(LedgerMismatchError, match="noise_version: 2 -> 3") as no:
+        Ledger(spent, {**HEADER, "noise_version": 3})
+    assert "the dpft that began the run" in str(no.value)
+    assert "`force=true`" in str(no.value)
 
 
 def test_steps_are_counted_and_kept(spent: Path) -> None:
@@ -93,10 +93,18 @@ def test_an_equal_replay_changes_nothing(spent: Path) -> None:
     assert spent.read_bytes() == before
 
 
-def test_lines_stay_spelled_as_they_are(spent: Path) -> None:
+def test_lines_stay_spelled_as_they_are_and_begin_with_their_chain(spent: Path) -> None:
     """A replay, by later code too, must reproduce them byte for byte."""
-    line = spent.read_bytes().splitlines()[1]
-    assert line == b'{"noise_std":0.25,"step":0,"update":"digest-0"}'
+    header = (
+        b'"header":{"dataset":"ab12","key":"cd34","mechanism":{"noise_multiplier":0.8,"steps":5}}'
+    )
+    rests = [header + b',"ledger":2}\n']
+    rests += [b'"noise_std":0.25,"step":%d,"update":"digest-%d"}\n' % (n, n) for n in range(3)]
+    chain, expected = "", b""
+    for rest in rests:
+        chain = hashlib.sha256(chain.encode() + b"{" + rest).hexdigest()[:32]
+        expected += f'{{"chain":"{chain}",'.encode() + rest
+    assert spent.read_bytes() == expected
 
 
 def test_an_unequal_replay_is_refused_and_named(spent: Path) -> None:
@@ -140,8 +148,91 @@ def test_a_lost_line_is_an_error(spent: Path) -> None:
     lines = spent.read_bytes().splitlines(keepends=True)
     for lost in (1, 2):
         spent.write_bytes(b"".join(lines[:lost] + lines[lost + 1 :]))
-        with pytest.raises(LedgerError, match=f"got step {lost}, expected {lost - 1}"):
+        with pytest.raises(LedgerError, match=f"line {lost + 1}: got chain"):
             Ledger(spent, HEADER)
+    spent.write_bytes(chained_lines(HEADER, [{"step": 1}]))
+    with pytest.raises(LedgerError, match="line 2: got step 1, expected 0"):
+        Ledger(spent, HEADER)
+
+
+MECHANISMS = [
+    Mechanism(100, 10, 12, 1.0, (0.1,), 1e-3),
+    Mechanism(100, 10, 12, 1.0, (0.1,), 1e-3, "truncated_poisson", max_batch=14),
+    Mechanism(100, 10, 12, 1.0, (0.1,), 1e-3).over(
+        (0.1, 0.2), quantiles=Quantiles(0.5, 0.3), quantile_budget=0.1
+    ),
+]
+
+
+def header_of(mechanism: Mechanism, threads: int = 1) -> dict[str, object]:
+    return {"mechanism": mechanism.to_dict(), "key": "cd34", "compute": {"threads": threads}}
+
+
+def lines_of(mechanism: Mechanism) -> list[dict[str, object]]:
+    return [{"step": n, "epsilon_rdp": mechanism.rdp_after(n + 1)} for n in range(mechanism.steps)]
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"chain":"0123456789abcdef'])
+def test_no_flipped_bit_is_accepted(path: Path, torn: bytes) -> None:
+    """Wherever it is in a line that a step was spent with, the ends of the lines included.
+
+    Nothing is read of what a kill has torn, so a bit of that changes nothing.
+    """
+    (first, entries), draw = (MECHANISMS[0], lines_of(MECHANISMS[0])), random.Random(0)
+    with Ledger(path, header_of(first)) as ledger:
+        for entry in entries[:6]:
+            ledger.spend(**entry, update=f"{draw.getrandbits(64):016x}")
+    with Ledger(path, header_of(first, threads=2)) as ledger:
+        ledger.begin_epoch(4, charged=2, epsilon_rdp=first.rdp_after(6))
+        for step in range(4, 6):
+            entry = {"epsilon_rdp": first.rdp_after(step + 3)}
+            ledger.spend(step, **entry, update=f"{draw.getrandbits(64):016x}")
+    whole, held = path.read_bytes(), read_ledger(path)
+    last = [8 * len(whole) - bit for bit in range(1, 9)]
+    for bit in last + [draw.randrange(8 * len(whole)) for _ in range(400)]:
+        flipped = bytearray(whole + torn)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(LedgerError):
+            read_ledger(path)
+    for bit in range(8 * len(whole), 8 * len(whole + torn), 7):
+        flipped = bytearray(whole + torn)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        assert read_ledger(path) == held
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("step", [0, 5, 11])
+@pytest.mark.parametrize("factor", [0.1, 10])
+def test_an_epsilon_that_is_not_the_accountants_is_refused(
+    path: Path, mechanism: Mechanism, step: int, factor: float
+) -> None:
+    """Although the lines are chained: it follows from the mechanism and from the line's place."""
+    entries = lines_of(mechanism)
+    path.write_bytes(chained_lines(header_of(mechanism), entries))
+    assert read_ledger(path).epsilon == mechanism.rdp_after(12)
+    entries[step]["epsilon_rdp"] *= factor
+    path.write_bytes(chained_lines(header_of(mechanism), entries))
+    with pytest.raises(LedgerError, match=f"line {step + 2}: got epsilon_rdp"):
+        read_ledger(path)
+
+
+def test_a_mechanism_that_cannot_be_accounted_for_is_refused(path: Path) -> None:
+    header = header_of(MECHANISMS[0])
+    header["mechanism"] = {**MECHANISMS[0].to_dict(), "sampling_rate": 2}
+    path.write_bytes(chained_lines(header, lines_of(MECHANISMS[0])))
+    with pytest.raises(LedgerError, match="line 1: no mechanism to account for"):
+        read_ledger(path)
+
+
+def test_other_spellings_of_the_same_values_are_refused(spent: Path) -> None:
+    lines = spent.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        other = json.dumps(json.loads(line)).encode() + b"\n"
+        spent.write_bytes(b"".join([*lines[:number], other, *lines[number + 1 :]]))
+        with pytest.raises(LedgerError, match=f"line {number + 1}: got chain"):
+            read_ledger(spent)
 
 
 def test_an_emptied_ledger_is_an_error_not_a_new_one(spent: Path) -> None:

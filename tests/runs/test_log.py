@@ -69,7 +69,7 @@ def test_a_last_line_that_lost_blocks_to_a_power_cut_is_cut_off(path: Path) -> N
 
 
 @pytest.mark.parametrize("line", ["nonsense", "[1]", '{"n": NaN}'])
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("place", [0, 1, 3])
 def test_damage_elsewhere_is_an_error_by_line_and_nothing_is_cut(
     path: Path, line: str, place: int
 ) -> None:

@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from dpft.runs import NoiseKeyLostError
-from dpft.runs.noise_key import key_fingerprint, key_from_seed, keyed_fingerprint, stored_key
+from dpft.runs import Ledger, NoiseKeyLostError
+from dpft.runs.noise_key import (
+    key_fingerprint,
+    key_from_seed,
+    keyed_fingerprint,
+    run_key,
+    stored_key,
+)
 
 
 @pytest.fixture
@@ -85,3 +91,27 @@ def test_neither_a_seed_nor_a_fingerprint_gives_another_key_away() -> None:
     prints = {key_fingerprint(key) for key in keys}
     assert len(prints) == 3
     assert not any(text in key.hex() for text in prints for key in keys)
+
+
+HEADER = {"mechanism": {"steps": 5}, "settings": {"learning_rate": 0.1}, "compute": {"threads": 1}}
+
+
+@pytest.mark.parametrize(
+    "change", [{"mechanism": {"steps": 6}}, {"settings": {}}, {"compute": {"threads": 2}}]
+)
+def test_no_two_headers_share_a_key(tmp_path: Path, change: dict[str, object]) -> None:
+    file = tmp_path / "ledger.jsonl"
+    key = run_key(b"stored", file, HEADER)
+    assert key == run_key(b"stored", file, {**HEADER})
+    assert key != run_key(b"stored", file, HEADER | change)
+    assert key != run_key(b"other", file, HEADER)
+    assert key != run_key(b"stored", file, HEADER, "settings")
+
+
+def test_the_key_stays_once_a_step_was_released_with_it(tmp_path: Path) -> None:
+    """Also where a run goes on elsewhere: its noise epochs have keys that follow from this one."""
+    file, elsewhere = tmp_path / "ledger.jsonl", HEADER | {"compute": {"threads": 2}}
+    with Ledger(file, HEADER) as ledger:
+        assert run_key(b"stored", file, elsewhere) != run_key(b"stored", file, HEADER)
+        ledger.spend(0)
+    assert run_key(b"stored", file, elsewhere) == run_key(b"stored", file, HEADER)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpft.runs import Ledger, LedgerError, read_ledger
+from dpft.runs.ledger import chained_lines
 from dpft.runs.summary import summary
 
 HEADER = {"mechanism": {"steps": 5}, "key": "cd34", "compute": {"threads": 1}}
@@ -29,6 +30,12 @@ def short(whole: Path, tmp_path: Path) -> Path:
     return path
 
 
+def entries_of(path: Path) -> list[dict[str, object]]:
+    """Its lines behind the header, without their chains."""
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()[1:]]
+    return [{name: value for name, value in line.items() if name != "chain"} for line in lines]
+
+
 def test_a_summary_says_all_that_a_record_states(whole: Path, short: Path) -> None:
     said, full = read_ledger(short), read_ledger(whole)
     assert len(short.read_bytes().splitlines()) == 3
@@ -41,9 +48,9 @@ def test_a_summary_says_all_that_a_record_states(whole: Path, short: Path) -> No
 
 def test_who_has_the_whole_ledger_can_tell_its_summary(whole: Path, short: Path) -> None:
     assert read_ledger(short).whole == hashlib.sha256(whole.read_bytes()).hexdigest()
-    lines = whole.read_bytes().splitlines(keepends=True)
-    lines[2] = lines[2].replace(b"1.75", b"1.76")
-    whole.write_bytes(b"".join(lines))
+    entries = read_ledger(whole).entries
+    entries[1]["thresholds"] = [1.0, 1.76]
+    whole.write_bytes(chained_lines(HEADER, entries))
     assert summary(whole) != short.read_bytes()
 
 
@@ -91,17 +98,25 @@ def test_no_run_goes_on_from_a_summary(short: Path) -> None:
     ],
 )
 def test_a_changed_summary_is_refused(short: Path, change: dict[str, object], why: str) -> None:
-    first, left_out, last = short.read_text().splitlines()
-    lines = [first, json.dumps(json.loads(left_out) | change), last]
-    short.write_text("".join(f"{line}\n" for line in lines))
+    left_out, last = entries_of(short)
+    short.write_bytes(chained_lines(HEADER, [left_out | change, last]))
     with pytest.raises(LedgerError, match=why):
         read_ledger(short)
 
 
 def test_a_summary_has_one_step_behind_what_it_leaves_out(short: Path) -> None:
-    first, left_out, last = short.read_text().splitlines()
-    further = json.dumps({"step": 5})
-    for lines in ([first, left_out], [first, left_out, last, further]):
-        short.write_text("".join(f"{line}\n" for line in lines))
+    left_out, last = entries_of(short)
+    for lines in ([left_out], [left_out, last, {"step": 5}]):
+        short.write_bytes(chained_lines(HEADER, lines))
         with pytest.raises(LedgerError, match="expected the last step alone"):
+            read_ledger(short)
+
+
+def test_no_flipped_bit_of_a_summary_is_accepted(short: Path) -> None:
+    whole = short.read_bytes()
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        short.write_bytes(flipped)
+        with pytest.raises(LedgerError):
             read_ledger(short)

@@ -24,6 +24,7 @@ from dpft.privacy.accounting import Trials
 from dpft.report.cost import composed
 from dpft.runs import RunError, RunLockedError, config_hash
 from dpft.runs.finished import marked
+from dpft.runs.ledger import chained_lines
 from dpft.sweep.arguments import parse_arguments, read_list
 from dpft.sweep.find import find
 from dpft.sweep.points import make_plan
@@ -203,12 +204,10 @@ def by_hand(tmp_path, monkeypatch):
             for point, score, size in zip(plan.points, scores, sizes, strict=True):
                 point.path.mkdir(parents=True)
                 if score == "diverged":
-                    lines = [{"header": {"mechanism": {"dataset_size": size}}, "ledger": 1}]
-                    if repeated:
-                        about = {"epoch": 1, "compute": {"threads": 2}, "from": 0, "repeated": 1}
-                        lines += [{"step": 0}, about]
-                    text = "".join(f"{json.dumps(line)}\n" for line in lines)
-                    (point.path / "ledger.jsonl").write_text(text)
+                    about = {"epoch": 1, "compute": {"threads": 2}, "from": 0, "repeated": 1}
+                    header = {"mechanism": {"dataset_size": size}}
+                    lines = chained_lines(header, [{"step": 0}, about] if repeated else [])
+                    (point.path / "ledger.jsonl").write_bytes(lines)
                     continue
                 metrics = {"accuracy": score}
                 trial = record(

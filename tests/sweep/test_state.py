@@ -15,6 +15,7 @@ from dpft.config.errors import ConfigError
 from dpft.report.terminal import clock
 from dpft.runs import RunLockedError
 from dpft.runs.finished import marked
+from dpft.runs.ledger import chained_lines
 from dpft.runs.noise_key import key_fingerprint, key_from_seed
 from dpft.sweep import journal as events
 from dpft.sweep.arguments import ParsedOverrides
@@ -23,7 +24,7 @@ from dpft.sweep.journal import Event, Journal
 from dpft.sweep.points import SweepPlan, SweepPoint
 from dpft.sweep.state import States
 from dpft.sweep.table import Display, as_table, cells, shortened, summary
-from tests.report.pages.example import mechanism
+from tests.report.pages.example import epsilon, mechanism
 from tests.report.pages.example import record as whole
 
 NOBODY = 2**22 + 1  # no process has so high a number
@@ -49,10 +50,15 @@ def describe(folder, *points):
 
 def ledger(path, steps, total=8, key=None):
     path.mkdir(parents=True)
-    header = {"mechanism": mechanism(steps=total, noise_multiplier=0.8), "key": key or path.name}
-    lines = [{"header": header, "ledger": 1}]
-    lines += [{"step": s, "epsilon_rdp": 0.5 * (s + 1)} for s in range(steps)]
-    (path / "ledger.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    stated = mechanism(steps=total, noise_multiplier=0.8)
+    header = {"mechanism": stated, "key": key or path.name, "compute": {"threads": 1}}
+    lines = [{"step": s, "epsilon_rdp": spent(s + 1)} for s in range(steps)]
+    (path / "ledger.jsonl").write_bytes(chained_lines(header, lines))
+
+
+def spent(steps):
+    """Epsilon after so many steps of a `ledger`."""
+    return epsilon(steps, mechanism(noise_multiplier=0.8))
 
 
 def finished(path, digest, bleu=0.25, **sections):
@@ -91,8 +97,8 @@ def test_every_state_is_told(folder, tmp_path):
     ]
     assert [row.label for row in rows[:2]] == ["seed=0", "seed=1"]
     assert cells(rows[0])[2:5] == ("8/8", "2.900", "0.25")
-    assert (rows[1].step, rows[1].steps, rows[1].epsilon) == (3, 8, 1.5)
-    assert (rows[2].step, rows[2].epsilon) == (5, 2.5)
+    assert (rows[1].step, rows[1].steps, rows[1].epsilon) == (3, 8, spent(3))
+    assert (rows[2].step, rows[2].epsilon) == (5, spent(5))
     assert rows[3].error == "no data"
     assert rows[1].seconds is not None
     assert summary(rows) == (
@@ -146,8 +152,8 @@ def test_what_unfinished_runs_have_spent_is_told_beside_the_cost(folder, tmp_pat
     Journal(folder.journal).add(Event(events.DIVERGED, points[2].digest, error="not finite"))
     sweep._show_cost(States(folder).rows(), searched=False)
     told = " ".join(capsys.readouterr().out.split())
-    both = "seed=0: epsilon 2.442 at delta 1e-05 (1.500 so far); seed=2: epsilon "
-    assert f"{both}2.442 at delta 1e-05 (1.000 so far). The lesser" in told
+    both = "seed=0: epsilon 2.442 at delta 1e-05 (2.220 so far); seed=2: epsilon "
+    assert f"{both}2.442 at delta 1e-05 (2.146 so far). The lesser" in told
     with (points[2].path / "ledger.jsonl").open("a") as file:
         file.write('{"step": 2, "epsilon_rdp":::::}\n')
     sweep._show_cost(States(folder).rows(), searched=False)
@@ -189,7 +195,7 @@ def test_what_earlier_points_of_the_same_words_have_spent_counts_too(
     told = " ".join(capsys.readouterr().out.split())
     assert "1 point: 1 done" in told
     assert "2 runs were trained with privacy on e2e" in told
-    assert f"by RDP: {before[1].path}: epsilon 2.442 at delta 1e-05 (1.500 so far)" in told
+    assert f"by RDP: {before[1].path}: epsilon 2.442 at delta 1e-05 (2.220 so far)" in told
     assert told.endswith(f"are counted too: {before[0].path}; {before[1].path}")
 
 
@@ -292,7 +298,7 @@ def test_a_torn_ledger_line_is_not_spent_and_an_empty_ledger_is_nothing(folder, 
         file.write('{"step": 2, "epsi')
     ledger(two.path, 0)
     rows = States(folder).rows()
-    assert [(row.step, row.epsilon) for row in rows] == [(2, 1.0), (0, 0.0)]
+    assert [(row.step, row.epsilon) for row in rows] == [(2, spent(2)), (0, 0.0)]
 
 
 def test_a_run_that_goes_on_elsewhere_shows_its_step_and_all_that_was_spent(folder, tmp_path):

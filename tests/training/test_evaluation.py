@@ -4,7 +4,6 @@ import csv
 import json
 import math
 import os
-import re
 import shutil
 import signal
 from types import SimpleNamespace
@@ -245,16 +244,13 @@ def test_what_is_advised_for_a_damaged_line_ends_in_the_same_run(tmp_path):
 def test_a_figure_or_a_step_with_another_digit_is_refused(tmp_path):
     """It would be published, or decide which weights are kept; lines behind the step were lost."""
     run = settings(tmp_path, *SEEDED, "evaluate.every=1", "evaluate.public=true")
-    before, log = weights_of(run), run_path(run) / "private/evaluations.jsonl"
+    weights_of(run)
+    log = run_path(run) / "private/evaluations.jsonl"
     content = log.read_bytes()
     for written, other in ((b'"loss":0', b'"loss":9'), (b'"step":1', b'"step":7')):
         log.write_bytes(content.replace(written, other))
         with pytest.raises(runs.RunError, match="does not match its own checksum"):
             weights_of(run)
-    earlier = re.sub(rb',"sha256":"\w+"', b"", content)  # of a version that wrote none
-    log.write_bytes(earlier)
-    assert same(weights_of(run), before)
-    assert log.read_bytes() == earlier
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from dpft.models.save import save_model
 from dpft.parallel.cohort import SingleProcess
 from dpft.privacy import keys
 from dpft.privacy.noise import NOISE_VERSION
+from dpft.runs.noise_key import key_from_seed
 from dpft.runs.paths import run_path
 from dpft.tasks import load_task
 from dpft.tasks.objectives.base import cut_in_encoding
@@ -66,7 +67,7 @@ def test_the_ledger_tells_of_every_rank_if_one_rounds_otherwise(tmp_path, monkey
 
     monkeypatch.setattr(SingleProcess, "gather", gather)
     with ready(settings(tmp_path)) as (prepared, *_):
-        compute = prepared.header()["compute"]
+        compute = prepared.header["compute"]
     own = rounds_like(torch.device("cpu"))
     assert compute.items() >= own.items()
     assert compute.get("others") == ([{**own, "gpu": "another"}] if unlike else None)
@@ -74,9 +75,8 @@ def test_the_ledger_tells_of_every_rank_if_one_rounds_otherwise(tmp_path, monkey
 
 def test_the_ledger_tells_by_which_noise_its_steps_were_spent(tmp_path):
     with ready(settings(tmp_path)) as (prepared, _, _):
-        header = prepared.header()
+        header = prepared.header
     assert header["noise_version"] == NOISE_VERSION
-    assert header["key"] == runs.key_fingerprint(prepared.key)
 
 
 def test_records_that_see_each_other_are_refused_before_the_first_step(tmp_path, monkeypatch):
@@ -99,13 +99,40 @@ def test_records_that_see_each_other_are_refused_before_the_first_step(tmp_path,
 def test_a_private_run_draws_from_the_secret_key_of_its_folder(tmp_path):
     run = settings(tmp_path)
     with ready(run) as (prepared, directory, _):
-        assert prepared.key == bytes.fromhex(directory.noise_key_file.read_text())
-        assert prepared.key != keys.public_key(run.seed)
-        assert prepared.header()["key"] == runs.key_fingerprint(prepared.key)
+        stored = bytes.fromhex(directory.noise_key_file.read_text())
+        assert prepared.header["key"] == runs.key_fingerprint(stored)
+        assert prepared.key not in (stored, keys.public_key(run.seed))
+    with ready(run) as (again, _, _):
+        assert again.key == prepared.key
     with ready(settings(tmp_path, "name=other")) as (other, _, _):
         assert other.key != prepared.key
         assert other.data != prepared.data  # of the same records: a fingerprint needs the key
         assert other.model != prepared.model
+
+
+@pytest.mark.parametrize(("seed", "equal"), [("null", False), ("7", True)])
+def test_runs_of_other_settings_draw_otherwise_from_one_stored_key(tmp_path, seed, equal):
+    """An explicit seed is public, and its draws are to be repeated under other settings too."""
+    found = []
+    for name, rate in (("one", "0.1"), ("other", "0.2")):
+        run = settings(tmp_path, f"privacy.noise_seed={seed}", f"name={name}", f"optim.lr={rate}")
+        with runs.RunDirectory.open(run_path(run), run.identity(), "") as directory:
+            directory.noise_key_file.write_text("ab" * 32)
+        with ready(run) as (prepared, _, _):
+            found.append(prepared)
+    one, other = found
+    assert one.header == other.header
+    assert (one.key == other.key) is equal
+    assert (one.key == key_from_seed(7)) is equal
+
+
+def test_a_run_whose_ledger_is_gone_is_refused_before_anything_is_drawn(tmp_path):
+    """Whatever else tells of its steps: here its private log alone."""
+    run = settings(tmp_path)
+    with ready(run) as (_, directory, _):
+        directory.metrics.write_text('{"step": 0}\n')
+    with pytest.raises(runs.LedgerMismatchError, match=r"is gone, but .* tells of 1;"), ready(run):
+        pass
 
 
 def drawn(run):

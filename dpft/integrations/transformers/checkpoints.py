@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from dpft.runs import CheckpointError
@@ -29,13 +28,11 @@ def manifest_of(folder: Path) -> dict[str, Any]:
         CheckpointError: if there is none, or it is damaged.
     """
     try:
-        held: dict[str, Any] = opened(
-            json.loads((folder / MANIFEST).read_text(encoding="utf-8")), required=False
-        )
+        held = opened(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
         held["files"] = dict(held["files"])
         held["step"] = int(held["step"])
-        if {"model", "frozen"} - held.keys():
-            raise KeyError("model, frozen")
+        if {"model", "frozen", "weights"} - held.keys():
+            raise KeyError("model, frozen, weights")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{folder} has no sound {MANIFEST} ({error!r}); expected a checkpoint that "
@@ -81,24 +78,3 @@ def digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
         found.update(f"{name} {array.dtype} {tuple(array.shape)};".encode())
         found.update(array.flatten().view(torch.uint8).numpy().data)
     return found.hexdigest()
-
-
-def unread(folder: Path, model: nn.Module, trained: Mapping[str, Tensor]) -> list[str]:
-    """Trained tensors that Trainer could not read from a checkpoint, as far as names tell.
-
-    It reads the files as they are, without a word on what they lack. transformers saves some
-    families (ViT, Mixtral) under other names than the model's, which `from_pretrained` alone turns
-    back.
-
-    Args:
-        folder: of the checkpoint; of an adapter's, which peft reads, nothing is told.
-        model: whose tensors go by these names.
-        trained: parameters that the checkpoint is to have, by name.
-    """
-    files, names = sorted(folder.glob("model*.safetensors")), set()
-    for file in files:
-        with safe_open(file, framework="pt") as stored:
-            names |= set(stored.keys())
-    # Of tied weights the file has one name, be it the model's first or not.
-    read = {id(x) for name, x in model.state_dict(keep_vars=True).items() if name in names}
-    return [name for name, x in trained.items() if files and id(x) not in read]

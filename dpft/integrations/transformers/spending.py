@@ -25,7 +25,6 @@ from dpft.integrations.transformers.checkpoints import (
     digest,
     digests,
     manifest_of,
-    unread,
 )
 from dpft.privacy import Clipper, Mechanism
 from dpft.privacy.guarantee import Guarantee, guarantee
@@ -89,7 +88,7 @@ class Spending(Closing):
         self._metrics: runs.MetricsLog | None = None
         self._manifest: dict[str, Any] = {}
         self._clipper: Clipper | None = None
-        self.key = b""
+        self._stored = self.key = b""
 
     # --- what was spent ---------------------------------------------------------------------------
 
@@ -218,7 +217,7 @@ class Spending(Closing):
             owners_folder(private)
             write_atomic(private / "README.md", PRIVATE_README, mode=0o600)
             seed = self.arguments.noise_seed
-            self.key = (
+            self._stored = (
                 stored_key(private / "noise_key", steps_spent=self.steps_spent)
                 if seed is None
                 else key_from_seed(seed)
@@ -236,16 +235,19 @@ class Spending(Closing):
             start = self._take_up(checkpoint, model)
             header = {
                 "mechanism": self.mechanism.to_dict(),
-                "data": runs.keyed_fingerprint(self.key, data),
+                "data": runs.keyed_fingerprint(self._stored, data),
+                "collated": runs.keyed_fingerprint(self._stored, f"collated:{collated}"),
                 "model": self._manifest["model"],
-                "key": runs.key_fingerprint(self.key),
+                "key": runs.key_fingerprint(self._stored),
                 "unit": UNIT,
                 "noise_version": NOISE_VERSION,
                 "settings": dict(settings),
                 "compute": rounds_like(next(model.parameters()).device),
             }
-            if not self.ledger.exists() or "collated" in runs.read_ledger(self.ledger).header:
-                header["collated"] = runs.keyed_fingerprint(self.key, f"collated:{collated}")
+            # A public seed hides nothing, and its draws are to be the same elsewhere.
+            self.key = self._stored
+            if seed is None:
+                self.key = runs.run_key(self._stored, self.ledger, header)
             self._ledger = runs.Ledger(self.ledger, header)
             self._check_steps(start)
             self._metrics = runs.MetricsLog(private / "metrics.jsonl", start)
@@ -314,10 +316,7 @@ class Spending(Closing):
         assert self._clipper is not None
         names = self._clipper.parameters.keys()
         trained = {name: p for name, p in model.named_parameters() if name in names}
-        held = manifest_of(checkpoint).get("weights")
-        # Of a checkpoint of an earlier version only names can tell.
-        lacks = held != self._weights(trained) if held else unread(checkpoint, model, trained)
-        if lacks:
+        if manifest_of(checkpoint)["weights"] != self._weights(trained):
             raise runs.CheckpointError(
                 f"Trainer did not load all of {checkpoint}, since a {type(model).__name__} has "
                 "other names for its weights than are saved; expected the weights of that step: "
@@ -337,7 +336,7 @@ class Spending(Closing):
     # --- inside -----------------------------------------------------------------------------------
 
     def _weights(self, trained: Mapping[str, Tensor]) -> str:
-        return runs.keyed_fingerprint(self.key, f"weights:{digest(trained.items())}")
+        return runs.keyed_fingerprint(self._stored, f"weights:{digest(trained.items())}")
 
     def _check_cost(self, spent: Mapping[str, Any]) -> None:
         """That what is on file costs what this mechanism does, whatever its groups are."""
@@ -358,7 +357,7 @@ class Spending(Closing):
 
     def _take_up(self, checkpoint: str | None, model: nn.Module) -> int:
         """What this run begins with, from the model or from the checkpoint's manifest."""
-        whole, frozen = (runs.keyed_fingerprint(self.key, f"model:{x}") for x in digests(model))
+        whole, frozen = (runs.keyed_fingerprint(self._stored, f"model:{x}") for x in digests(model))
         if checkpoint is None:
             self._manifest = {"model": whole, "frozen": frozen}
             return 0

@@ -134,6 +134,22 @@ class RDPCurve:
             return least
         return min(least, self.uncut.epsilon(steps, remaining, conversion=conversion))
 
+    def epsilons(self, steps: Array, delta: Array) -> Array:
+        """Return `epsilon` for many numbers of steps, at least 1, and their deltas, all (n,).
+
+        The last digits may differ from those that it returns.
+        """
+        if not self.rdp.any():
+            return np.zeros(steps.shape)
+        cost = np.outer(steps, self.rdp) - np.outer(np.log(delta), 1 / (self.orders - 1))
+        cost += np.log1p(-1 / self.orders) - np.log(self.orders) / (self.orders - 1)
+        least: Array = np.maximum(0.0, cost.min(axis=1))
+        if self.uncut is not None:
+            remaining = delta - steps * self.overflow
+            left = remaining > 0
+            least[left] = np.minimum(least[left], self.uncut.epsilons(steps[left], remaining[left]))
+        return least
+
 
 def rdp_curve(*, sampling_rate: float, noise_multiplier: float, overflow: float = 0.0) -> RDPCurve:
     """Renyi DP of one step of the Poisson-subsampled Gaussian mechanism at all our orders.

@@ -9,18 +9,21 @@ import pytest
 
 from dpft.cli.report import build
 from dpft.privacy.accounting import epsilon_pld
-from dpft.report.pages.curves import epsilon
+from dpft.report.pages import curves
 from dpft.report.pages.gather import Options, gather
 from dpft.report.pages.target import Target
+from dpft.runs.ledger import Ledger, chained_lines, read_ledger
 from dpft.runs.summary import summary
 from dpft.sweep.find import find
 from tests.report.pages.example import (
     DELTA,
     LOSSES,
     NORMS,
+    RDP,
     Page,
     a_run,
     config,
+    epsilon,
     generations,
     ledger,
     mechanism,
@@ -41,7 +44,8 @@ def page_of(path, **options):
 ADAPTIVE = mechanism(
     quantiles={"target": 0.5, "learning_rate": 0.3, "rescale": None},
     count_noise=12.0,
-    total_noise_multiplier=1.06,
+    noise_multiplier=0.72,
+    total_noise_multiplier=0.71028,
     thresholds=[1.0, 2.0],
     groups=2,
 )
@@ -114,7 +118,7 @@ def test_the_curve_of_epsilon_ends_at_the_headlines_figure(tmp_path):
     whole = record()
     cost = {name: whole["mechanism"][name] for name in ("sampling_rate", "noise_multiplier")}
     whole["privacy"] |= {"stated": epsilon_pld(**cost, steps=4, delta=DELTA), "accountant": "pld"}
-    drawn = epsilon(gather(Target(a_run(tmp_path / "run", whole), "run"), Options(), 0))
+    drawn = curves.epsilon(gather(Target(a_run(tmp_path / "run", whole), "run"), Options(), 0))
     steps, spent = zip(*drawn.points, strict=True)
     assert steps == (0, 1, 2, 3, 4)
     assert spent[-1] == whole["privacy"]["stated"]
@@ -134,7 +138,7 @@ def test_an_unfinished_run_is_shown_as_far_as_it_is(tmp_path):
     ledger(run, steps=2, mechanism=mechanism(noise_multiplier=0.8))
     (run / "identity.json").write_text(json.dumps({"config": config(), "config_hash": "x"}))
     text = page_of(run).text
-    for said in ("This run is unfinished.", "the 2 steps so far, 1.500, holds", "2 of 4"):
+    for said in ("This run is unfinished.", "the 2 steps so far, 2.146, holds", "2 of 4"):
         assert said in text
     assert "Not scored yet." in text
     (run / "ledger.jsonl").unlink()
@@ -143,18 +147,19 @@ def test_an_unfinished_run_is_shown_as_far_as_it_is(tmp_path):
 
 def test_an_unfinished_run_that_repeats_steps_counts_all_releases(tmp_path):
     run = tmp_path / "begun"
-    ledger(run, steps=3, mechanism=mechanism(noise_multiplier=0.7))
+    stated = mechanism(noise_multiplier=0.7)
+    head = {"mechanism": stated, "unit": "one row", "compute": {"threads": 1}}
+    ledger(run, steps=3, **head)
+    with Ledger(run / "ledger.jsonl", {**head, "key": "k3y", "compute": {"threads": 2}}) as log:
+        log.begin_epoch(1, charged=2)
+        log.spend(1, epsilon_rdp=epsilon(4, stated))
     (run / "identity.json").write_text(json.dumps({"config": config(), "config_hash": "x"}))
-    with (run / "ledger.jsonl").open("a") as file:
-        about = {"epoch": 1, "compute": {"threads": 2}, "from": 1, "repeated": 2}
-        for line in (about, {"epoch": 1, "step": 1, "epsilon_rdp": 3.125}):
-            file.write(f"{json.dumps(line)}\n")
     text = page_of(run).text
     assert (
         "costs epsilon 3.246 by Renyi accounting, that of all 4 planned steps and 2 repeated"
         in text
     )
-    assert "That of the 4 steps so far, 3.125, holds only if" in text
+    assert "That of the 4 steps so far, 3.103, holds only if" in text
     assert "Steps in the ledger 2 of 4" in text
     assert "Further releases of repeated steps 2" in text
     assert "in the end, at most" not in text
@@ -204,7 +209,7 @@ def test_files_that_disagree_are_named(tmp_path):
     whole = record()
     whole["privacy"]["epsilon"]["rdp"] = 1.0
     text = page_of(a_run(tmp_path / "forged", whole)).text
-    assert "ends at epsilon 2.9998, record.json states 1.0" in text
+    assert f"ends at epsilon {RDP}, record.json states 1.0" in text
     run = a_run(tmp_path / "quiet", mechanism=mechanism(noise_multiplier=9.0))
     assert "spent under another mechanism than record.json states" in page_of(run).text
 
@@ -329,12 +334,12 @@ def test_the_learning_rate_follows_from_the_settings(tmp_path):
 def test_a_page_stays_small(tmp_path):
     names = [f"transformer.h.{k}.attn.c_attn" for k in range(150)]
     run = adaptive(tmp_path, groups=names)
-    head = json.loads((run / "ledger.jsonl").read_text().splitlines()[0])
+    head = read_ledger(run / "ledger.jsonl").header
     entries = [
-        {"step": s, "epsilon_rdp": 0.001 * s, "thresholds": [1 + k + s / 7 for k in range(150)]}
+        {"step": s, "epsilon_rdp": epsilon(s + 1), "thresholds": [k + s / 7 for k in range(150)]}
         for s in range(1500)
     ]
-    write_lines(run / "ledger.jsonl", [head, *entries])
+    (run / "ledger.jsonl").write_bytes(chained_lines(head, entries))
     generations(run, 500)
     html = html_of(run)
     assert len(html) < 200_000

@@ -296,7 +296,7 @@ def test_seeds_are_one_row_with_mean_and_standard_error(tmp_path):
     # The sample deviation is 0.1, of three: 0.1 / sqrt(3).
     assert "BLEU 0.600 ± 0.058 with epsilon 3.000." in page.text
     assert "the best of 2, mean of 3 seeds ± standard error" in page.text
-    row = "seeds 0 , 1 , 2 , 3 0.004 0.600 ± 0.058 – 3 3.000 / 1.500 4 / 2 of 4 0:01:01 3 finished"
+    row = "seeds 0 , 1 , 2 , 3 0.004 0.600 ± 0.058 – 3 3.000 4 / 2 of 4 0:01:01 3 finished"
     assert row in page.text
     assert "lower-rate 0.001 0.1000 – 1 3.000 4" in page.text
 
