@@ -3,7 +3,29 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+# What other libraries and papers call a setting.
+_NAMES = {
+    "eps": "epsilon target_epsilon",
+    "privacy.delta": "target_delta",
+    "privacy.noise_multiplier": "noise noise_scale sigma",
+    "clip.threshold": "max_grad_norm l2_norm_clip clip_norm C",
+    "optim.lr": "learning_rate",
+    "optim.epochs": "num_train_epochs num_epochs max_epochs",
+    "optim.steps": "max_steps num_steps",
+    "optim.batch_size": "batch batch_size train_batch_size per_device_train_batch_size",
+    "optim.schedule": "scheduler lr_scheduler_type",
+    "adapt.rank": "r lora_r lora_rank",
+    "task.max_length": "max_len max_seq_length",
+    "model.checkpointing": "gradient_checkpointing",
+    "decode.beams": "num_beams",
+    "runs_dir": "output_dir",
+}
+SYNONYMS: Mapping[str, str] = MappingProxyType(
+    {other: name for name, others in _NAMES.items() for other in others.split()}
+)
 
 
 class DpftError(Exception):
@@ -47,6 +69,12 @@ class RankError(TrainingError):
 
 
 def suggestion(got: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` where one of ``known`` is close to ``got``, else nothing."""
-    close = difflib.get_close_matches(got, list(known), n=1)
+    """Return ``; did you mean 'x'?`` if one of ``known`` is a synonym of ``got`` or like it."""
+    names = list(known)
+    group, _, leaf = got.rpartition(".")
+    owner, _, name = (meant := SYNONYMS.get(leaf, "")).rpartition(".")
+    # In another group that exists it is a slip there: decode.batch is decode.batch_size.
+    fits = group == owner or not any(other.startswith(f"{group}.") for other in names)
+    close = [one for one in (meant, name) if fits and one in names]
+    close = close or difflib.get_close_matches(got, names, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
