@@ -7,11 +7,14 @@ import os
 from dpft.config.adapt import VIRTUAL_TOKENS
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
+from dpft.runs.environment import usable_cores
 
 # What torchrun tells each process, without which it cannot find the others.
 _TOLD = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # Where other launchers than torchrun say how many processes they started: Open MPI, srun.
 _PROCESSES = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+# More ranks fill the memory, since each imports torch, and wait for each other until they time out.
+_RANKS_PER_CORE = 4
 # How often a launcher began a process again: torchrun, Slurm's requeue.
 _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
@@ -62,6 +65,16 @@ def check_launcher(ranks: int | None = None) -> None:
         raise ConfigError(
             f"ranks is {ranks}, but this is {here}; leave out ranks=, or type dpft train ... "
             f"ranks={ranks} without torchrun, which it starts itself"
+        )
+
+
+def check_cores(ranks: int) -> None:
+    """Raise ConfigError for more ranks than this machine can start."""
+    cores = usable_cores()
+    if cores is not None and ranks > _RANKS_PER_CORE * cores:
+        raise ConfigError(
+            f"ranks is {ranks}, and this process may use {cores} cores; expected at most "
+            f"{_RANKS_PER_CORE} ranks for each: type ranks={cores}"
         )
 
 

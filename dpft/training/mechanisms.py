@@ -149,6 +149,14 @@ def make_mechanism(run: Run, dataset_size: int, clipper: Clipper | None = None) 
         ConfigError: for settings that admit no mechanism, such as an unreachable budget.
     """
     privacy, optim, clip = run.privacy, run.optim, run.clip
+    audit, records = run.audit, dataset_size - run.audit.canaries
+    if audit.planted > records:
+        secrets = min(audit.secrets, records)
+        raise ConfigError(
+            f"audit.secrets={audit.secrets} and audit.repetitions={audit.repetitions} put "
+            f"{audit.planted:,} canary texts into {records:,} training records; expected at most "
+            f"one for each: type audit.secrets={secrets} audit.repetitions={records // secrets}"
+        )
     delta = 1 / (2 * dataset_size) if privacy.delta is None else privacy.delta
     batch_size = expected_batch_size(optim, dataset_size)
     thresholds = _any_thresholds(clip)
