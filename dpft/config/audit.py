@@ -7,8 +7,7 @@ from typing import Annotated
 
 from dpft.config.checks import Bounds, Count, Positive, Share
 
-_MOST = 1_000_000  # scores of canaries are arrays in memory
-_Number = Annotated[int, Bounds(least=0, most=_MOST)]
+_Number = Annotated[int, Bounds(least=0, most=1e6)]  # scores of canaries are arrays in memory
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Audit:
     confidence: Share = 0.95
     secrets: _Number = 0
     repetitions: Count = 1
-    candidates: Annotated[int, Bounds(least=100, most=_MOST)] = 1000
+    candidates: Annotated[int, Bounds(least=100, most=1e6)] = 1000
 
     @property
     def slots(self) -> int:

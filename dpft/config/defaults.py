@@ -133,10 +133,7 @@ def with_defaults(config: folder.Config, words: Sequence[str]) -> folder.Config:
 
     Args:
         config: resolved, of dpft's choices and the typed ones; not changed.
-        words: what was typed.
-
-    Raises:
-        ConfigError: for two names of one setting with different values.
+        words: what was typed; `check_spellings` refuses two values of one setting.
     """
     check_spellings(config, words)
     typed = set(map(setting_of, words))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 
 # What other libraries and papers call a setting.
-_NAMES = {
+_SYNONYMS = {
     "eps": "epsilon target_epsilon",
     "privacy.delta": "target_delta",
     "privacy.noise_multiplier": "noise noise_scale sigma",
@@ -23,9 +22,6 @@ _NAMES = {
     "decode.beams": "num_beams",
     "runs_dir": "output_dir",
 }
-SYNONYMS: Mapping[str, str] = MappingProxyType(
-    {other: name for name, others in _NAMES.items() for other in others.split()}
-)
 
 
 class DpftError(Exception):
@@ -72,9 +68,9 @@ def suggestion(got: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` if one of ``known`` is a synonym of ``got`` or like it."""
     names = list(known)
     group, _, leaf = got.rpartition(".")
-    owner, _, name = (meant := SYNONYMS.get(leaf, "")).rpartition(".")
-    # In another group that exists it is a slip there: decode.batch is decode.batch_size.
-    fits = group == owner or not any(other.startswith(f"{group}.") for other in names)
-    close = [one for one in (meant, name) if fits and one in names]
+    meant = next((name for name, others in _SYNONYMS.items() if leaf in others.split()), "")
+    # What is the beginning of a setting is meant for it: decode.batch is decode.batch_size.
+    begun = group and any(other.startswith(got) for other in names)
+    close = [one for one in (meant, meant.rpartition(".")[2]) if one in names and not begun]
     close = close or difflib.get_close_matches(got, names, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from dpft.config.errors import SYNONYMS, ConfigError, NotInstalledError, suggestion
+from dpft.config.errors import ConfigError, NotInstalledError, suggestion
 from dpft.config.folder import choices, groups, settings, settings_of
 from dpft.config.schema import SHORTHANDS
 
@@ -234,7 +234,8 @@ def _meant(key: str) -> str:
     """``; did you mean 'x'?``, also where the name is right and its group is wrong or missing."""
     leaf = key.rpartition(".")[2]
     known = settings()
-    same = [name for name in known if name.rpartition(".")[2] == leaf and leaf not in SYNONYMS]
+    short = SHORTHANDS.values()  # suggested by their other names
+    same = [name for name in known if name.rpartition(".")[2] == leaf and name not in short]
     return suggestion(same[0], same) if len(same) == 1 else suggestion(key, known)
 
 

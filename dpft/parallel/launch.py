@@ -13,8 +13,6 @@ from dpft.runs.environment import usable_cores
 _TOLD = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # Where other launchers than torchrun say how many processes they started: Open MPI, srun.
 _PROCESSES = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-# More ranks fill the memory, since each imports torch, and wait for each other until they time out.
-_RANKS_PER_CORE = 4
 # How often a launcher began a process again: torchrun, Slurm's requeue.
 _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
@@ -69,12 +67,12 @@ def check_launcher(ranks: int | None = None) -> None:
 
 
 def check_cores(ranks: int) -> None:
-    """Raise ConfigError for more ranks than this machine can start."""
-    cores = usable_cores()
-    if cores is not None and ranks > _RANKS_PER_CORE * cores:
+    """Raise ConfigError for ranks that fill the memory, since each imports torch, and time out."""
+    cores = usable_cores() or ranks
+    if ranks > 4 * cores:
         raise ConfigError(
-            f"ranks is {ranks}, and this process may use {cores} cores; expected at most "
-            f"{_RANKS_PER_CORE} ranks for each: type ranks={cores}"
+            f"ranks is {ranks}, and this process may use {cores} cores; expected at most 4 ranks "
+            f"for each: type ranks={cores}"
         )
 
 

@@ -28,7 +28,6 @@ class DirectoryLock:
 
         Raises:
             RunLockedError: another process, or another `DirectoryLock` of this one, holds it.
-            RunError: the file is a folder.
         """
         path = folder / LOCK_NAME
         while True:

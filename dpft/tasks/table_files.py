@@ -30,8 +30,7 @@ from dpft.tasks.views import View
 
 # How files begin that hold no UTF-8 text: what they are, and what makes text of FILE.
 _FOREIGN = (
-    (b"\xff\xfe", "UTF-16 text", "iconv -f utf-16 -t utf-8 FILE > NEW"),
-    (b"\xfe\xff", "UTF-16 text", "iconv -f utf-16 -t utf-8 FILE > NEW"),
+    ((b"\xff\xfe", b"\xfe\xff"), "UTF-16 text", "iconv -f utf-16 -t utf-8 FILE > NEW"),
     (b"\x1f\x8b", "a gzip file", "gzip -dc < FILE > NEW"),
     (b"PK\x03\x04", "a zip file", "unzip -p FILE > NEW, or save a workbook of Excel as CSV UTF-8"),
     (b"PAR1\x15", "a parquet file", "mv FILE NEW.parquet"),
