@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import os
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 import typer.core
 
-from dpft.cli.guard import guarded, reporting_errors, tell_of_files
+from dpft.cli.guard import guarded, refuse, reporting_errors, tell_of_files
 from dpft.cli.interrupts import heed_at_once, heed_no_more
 from dpft.report.terminal import echo
 
@@ -186,6 +187,10 @@ def version(  # noqa: D103
 def main() -> None:
     """All of dpft, for the ``dpft`` script (`dpft.__main__`)."""
     heed_at_once()
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        refuse("the working directory was deleted; go to another one, for instance by cd ..")
     # Threads of GNU OpenMP spin for milliseconds while they wait. Where another process wants the
     # core, that made steps of the bundled model up to ten times slower; spinning for some
     # microseconds costs nothing measurable when the machine is quiet. Read when torch is imported.

@@ -55,7 +55,7 @@ def reporting_errors(work: Callable[[T], T], given: T) -> T:
     try:
         return work(given)
     except DpftError as error:
-        _refuse(str(error))
+        refuse(str(error))
 
 
 def tell_of_files(error: OSError) -> NoReturn:
@@ -63,7 +63,7 @@ def tell_of_files(error: OSError) -> NoReturn:
     said = _of_files(error)
     if said is None:
         raise error
-    _refuse(said)
+    refuse(said)
 
 
 def alone(verb: str) -> None:
@@ -88,18 +88,18 @@ def _run(verb: Callable[..., None], options: dict[str, Any], again: str | None) 
     try:
         verb(**options)
     except DpftError as error:
-        _refuse(str(error))
+        refuse(str(error))
     except OSError as error:
         said = _of_files(error)
         if said is None:
             raise
-        _refuse(said)
+        refuse(said)
     except (MemoryError, RuntimeError) as error:
         from dpft.runs.memory import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise
-        _refuse(
+        refuse(
             f"out of memory ({' '.join(str(error).split()) or 'of the machine'}); free some, or "
             "take a machine with more, and type the same command again"
         )
@@ -142,7 +142,8 @@ def _interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:
     return None
 
 
-def _refuse(said: str) -> NoReturn:
+def refuse(said: str) -> NoReturn:
+    """End with one message and exit status 2."""
     secho(f"dpft: {said}", fg=typer.colors.RED, err=True)
     sys.exit(2)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from dpft.config.checks import Bounds, Count, Positive, Share, Whole
+from dpft.config.checks import Bounds, Count, Positive, Share
+
+_Number = Annotated[int, Bounds(least=0, most=1e6)]  # scores of canaries are arrays in memory
 
 
 @dataclass(frozen=True)
@@ -23,13 +25,13 @@ class Audit:
             distribution is fitted.
     """
 
-    gradients: Whole = 0
-    records: Whole = 0
+    gradients: _Number = 0
+    records: _Number = 0
     weight: Positive = 1000.0
     confidence: Share = 0.95
-    secrets: Whole = 0
+    secrets: _Number = 0
     repetitions: Count = 1
-    candidates: Annotated[int, Bounds(least=100)] = 1000
+    candidates: Annotated[int, Bounds(least=100, most=1e6)] = 1000
 
     @property
     def slots(self) -> int:

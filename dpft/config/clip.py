@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from dpft.config import plugins
-from dpft.config.checks import Bounds, Positive, Share, one_of
+from dpft.config.checks import Bounds, Count, Positive, Share, one_of
 from dpft.config.errors import ConfigError
 from dpft.privacy.spec import (
     CLIP_FUNCTIONS,
@@ -60,8 +60,8 @@ class Clip:
     threshold: Positive | None = None
     thresholds: Annotated[tuple[float, ...], Bounds(above=0)] | None = None
     clip_function: str = "abadi"
-    count: int | None = None
-    boundary: int | None = None
+    count: Count | None = None
+    boundary: Count | None = None
     patterns: tuple[Any, ...] | None = None
     adaptive: bool | None = None
     quantile: Share | None = None

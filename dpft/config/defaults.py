@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpft.config import folder
-from dpft.config.overrides import setting_of
+from dpft.config.overrides import check_spellings, setting_of
 
 _MINILM = ("package:minilm", "sentence-transformers/all-MiniLM-L6-v2")
 _ENCODERS = (
@@ -133,8 +133,9 @@ def with_defaults(config: folder.Config, words: Sequence[str]) -> folder.Config:
 
     Args:
         config: resolved, of dpft's choices and the typed ones; not changed.
-        words: what was typed.
+        words: what was typed; `check_spellings` refuses two values of one setting.
     """
+    check_spellings(config, words)
     typed = set(map(setting_of, words))
     if typed.intersection(folder.PRESETS) or config.get("resume") is not None:
         return config

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from dpft.config.errors import ConfigError, NotInstalledError, suggestion
 from dpft.config.folder import choices, groups, settings, settings_of
+from dpft.config.schema import SHORTHANDS
 
 # Hydra's own flags, but for --experimental-rerun, which runs whatever is in a pickle. The long ones
 # may be abbreviated; a value may follow a short one at once.
@@ -32,8 +34,6 @@ _PLAIN = re.compile(r"[\w .:/%@?|*+-]*", re.ASCII)
 _GRAMMAR = re.compile(r"[(){}\"'\\$]")
 # The budget, and what takes it away.
 _BUDGETS, _EMPTY = ("eps", "privacy.epsilon"), ("", "null")
-# What people call a setting that has a shorter name here.
-_SHORTHAND = {"epsilon": "eps"}
 
 
 def setting_of(word: str) -> str:
@@ -119,6 +119,19 @@ def check_words(words: Sequence[str]) -> None:
             )
 
 
+def check_spellings(config: Mapping[str, Any], words: Sequence[str]) -> None:
+    """Raise ConfigError if a short name was typed and the setting has another value."""
+    typed = {setting_of(word): word.lstrip("+") for word in words}
+    for short, setting in SHORTHANDS.items():
+        group, _, leaf = setting.partition(".")
+        values = config.get(group)
+        if short in typed and isinstance(values, Mapping) and values.get(leaf) != config[short]:
+            raise ConfigError(
+                f"got {typed[short]} and {setting}={values.get(leaf)}, two values of one setting; "
+                f"expected one: leave {short} or {setting} out"
+            )
+
+
 def check_budget(words: Sequence[str]) -> None:
     """Refuse a budget that is typed where all that is typed trains without privacy.
 
@@ -168,6 +181,8 @@ def refusals_told() -> Iterator[None]:
 
 def explained(error: Exception) -> str:
     """Hydra's refusal in one sentence: what was got, what was expected, what to type."""
+    from omegaconf.errors import InterpolationResolutionError
+
     text = str(error)
     override = getattr(error, "override", None)
     if override is not None:
@@ -209,16 +224,18 @@ def explained(error: Exception) -> str:
         )
         words = re.search(r"[^\W\d]", value) is not None
         return f"{said}, for one text {_typed(key, value)}" if words else said
+    if isinstance(error, InterpolationResolutionError):
+        reason = text.partition("\n")[0]
+        return f"{error.full_key}: {reason}; expected a setting, as in ${{seed}}, or another value"
     return _one_line(error)
 
 
 def _meant(key: str) -> str:
     """``; did you mean 'x'?``, also where the name is right and its group is wrong or missing."""
     leaf = key.rpartition(".")[2]
-    if leaf in _SHORTHAND:
-        return f"; did you mean {_SHORTHAND[leaf]!r}?"
     known = settings()
-    same = [name for name in known if name.rpartition(".")[2] == leaf]
+    short = SHORTHANDS.values()  # suggested by their other names
+    same = [name for name in known if name.rpartition(".")[2] == leaf and name not in short]
     return suggestion(same[0], same) if len(same) == 1 else suggestion(key, known)
 
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dpft.privacy import accounting
+from dpft.privacy.accounting.checks import validate
 from dpft.privacy.quantiles import Quantiles, split_noise, total_noise
 from dpft.privacy.spec import ALLOCATIONS, SAMPLINGS
 from dpft.privacy.thresholds import allocate, sensitivity
@@ -91,8 +92,7 @@ class Mechanism:
                 f"{self.repeated} repeated steps of {self.steps}; expected 0 or more, of a run "
                 "that has steps"
             )
-        if not 0 < self.delta < 1:
-            raise ValueError(f"privacy.delta is {self.delta}; expected between 0 and 1")
+        validate(delta=self.delta, sampling_rate=self.sampling_rate)
         if self.noise_multiplier < 0 or math.isnan(self.noise_multiplier):
             raise ValueError(f"noise multiplier is {self.noise_multiplier}; expected 0 or more")
         if self.sampling not in SAMPLINGS:

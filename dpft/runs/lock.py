@@ -7,7 +7,7 @@ import os
 import socket
 from pathlib import Path
 
-from dpft.runs.errors import RunLockedError
+from dpft.runs.errors import RunError, RunLockedError
 
 LOCK_NAME = ".lock"
 
@@ -32,7 +32,10 @@ class DirectoryLock:
         path = folder / LOCK_NAME
         while True:
             folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            except IsADirectoryError as error:
+                raise RunError(f"{path} is a folder; expected a file: remove it") from error
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

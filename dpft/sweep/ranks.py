@@ -25,7 +25,7 @@ from typing import Any
 
 import dpft.runs.errors  # noqa: F401 - kinds of errors
 from dpft.config.errors import DpftError, RankError, TrainingError
-from dpft.parallel.launch import check_launcher
+from dpft.parallel.launch import check_cores, check_launcher
 from dpft.report.terminal import echo
 
 _RUN, _ALIVE, _ENDED = "run.json", "alive", "ended.json"
@@ -51,6 +51,7 @@ def run_ranks(raw: Mapping[str, Any], ranks: int) -> None:
             for the result of a job that is about to begin again.
     """
     check_launcher()
+    check_cores(ranks)
     # Readable by its owner alone, as are the settings of a secret trial.
     with tempfile.TemporaryDirectory(prefix="dpft-", ignore_cleanup_errors=True) as name:
         folder = Path(name)

@@ -28,7 +28,13 @@ from dpft.tasks.owners import IntArray
 from dpft.tasks.tables import TableRow, brief
 from dpft.tasks.views import View
 
-_GZIP = b"\x1f\x8b"
+# How files begin that hold no UTF-8 text: what they are, and what makes text of FILE.
+_FOREIGN = (
+    ((b"\xff\xfe", b"\xfe\xff"), "UTF-16 text", "iconv -f utf-16 -t utf-8 FILE > NEW"),
+    (b"\x1f\x8b", "a gzip file", "gzip -dc < FILE > NEW"),
+    (b"PK\x03\x04", "a zip file", "unzip -p FILE > NEW, or save a workbook of Excel as CSV UTF-8"),
+    (b"PAR1\x15", "a parquet file", "mv FILE NEW.parquet"),
+)
 _BOM = b"\xef\xbb\xbf"
 _BUFFER = 1 << 20
 _BLOCK = 1 << 14
@@ -379,9 +385,14 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _start(file: BinaryIO) -> int:
-    """Where the text begins: behind a byte order mark."""
+    """Return where the text begins; raise DataError for a file of another format."""
     file.seek(0)
-    return len(_BOM) if file.read(len(_BOM)) == _BOM else 0
+    head = file.read(8)
+    for magic, what, mend in _FOREIGN:
+        if head.startswith(magic):
+            mend = mend.replace("FILE", shlex.quote(str(file.name)))
+            raise DataError(f"{file.name} is {what}; expected UTF-8 text: type {mend}")
+    return len(_BOM) if head.startswith(_BOM) else 0
 
 
 def _pairs(positions: IntArray, numbers: IntArray) -> Iterator[tuple[int, int]]:
@@ -394,14 +405,10 @@ def _decoded(path: Path, number: int, line: bytes) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        file = shlex.quote(str(path))
-        mend = (
-            "save it as UTF-8: if it is Latin-1 or of Windows, type iconv -f cp1252 -t utf-8 "
-            f"{file} > NEW"
-        )
-        if number == 1 and line.startswith(_GZIP):
-            mend = f"it is a gzip file: type gzip -dc < {file} > NEW"
-        raise DataError(f"{path}, line {number} is not UTF-8 text ({error}); {mend}") from error
+        raise DataError(
+            f"{path}, line {number} is not UTF-8 text ({error}); save it as UTF-8: if it is "
+            f"Latin-1 or of Windows, type iconv -f cp1252 -t utf-8 {shlex.quote(str(path))} > NEW"
+        ) from error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -151,6 +151,14 @@ def make_mechanism(run: Run, dataset_size: int, clipper: Clipper | None = None) 
         ConfigError: for settings that admit no mechanism, such as an unreachable budget.
     """
     privacy, optim, clip = run.privacy, run.optim, run.clip
+    audit, records = run.audit, dataset_size - run.audit.canaries
+    if audit.planted > records:
+        secrets = min(audit.secrets, records)
+        raise ConfigError(
+            f"audit.secrets={audit.secrets} and audit.repetitions={audit.repetitions} put "
+            f"{audit.planted:,} canary texts into {records:,} training records; expected at most "
+            f"one for each: type audit.secrets={secrets} audit.repetitions={records // secrets}"
+        )
     delta = privacy.delta
     if delta is None:
         delta = default_delta(dataset_size, run.task["name"] in PUBLISHED_TASKS)

@@ -146,7 +146,7 @@ def test_an_audit_goes_on_after_a_kill(tmp_path, monkeypatch):
 
 def test_secrets_that_are_repeated_are_learnt_without_privacy(tmp_path):
     overrides = ["audit=canary", "audit.secrets=3", "audit.repetitions=20", "audit.candidates=200"]
-    overrides += ["task.limit_train=8"]
+    overrides += ["task.limit_train=60"]
     trained = run_experiment(
         parse(config(tmp_path, "clip=none", "optim.lr=1e-2", "optim.steps=16", *overrides))
     ).record
@@ -154,7 +154,7 @@ def test_secrets_that_are_repeated_are_learnt_without_privacy(tmp_path):
 
     exposures = [r["scores"]["canaries"]["metrics"]["exposure"] for r in (trained, untrained)]
     assert exposures[0] > exposures[1] + 3
-    assert trained["dataset"]["counts"] == {"train": 8 + 60}
+    assert trained["dataset"]["counts"] == {"train": 60 + 60}
     assert "3 canary texts in the training data, 20 times each" in trained["labels"]
 
 

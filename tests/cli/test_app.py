@@ -14,7 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from dpft.cli import demo
-from dpft.cli.app import VERBS, app
+from dpft.cli.app import VERBS, app, main
 from dpft.cli.decode import decoding
 from dpft.cli.train import flags_first
 from dpft.cli.validate import shipped
@@ -187,6 +187,18 @@ def test_bad_input_is_one_message_and_status_2(arguments, message, tmp_path, mon
     assert result.stderr.startswith("dpft: ")
     assert message in result.stderr.replace("\n", " ")
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("verb", ["train", "--help"])
+def test_a_deleted_working_directory_is_one_message(verb, tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setattr("sys.argv", ["dpft", verb])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("dpft: the working directory was deleted")
 
 
 def test_every_shipped_config_is_valid():
@@ -365,7 +377,7 @@ REFUSED = [
     ("+task.name=x", "task.name is a setting already; type task.name=VALUE, without +"),
     ("eps=1,2", "got several values in eps=1,2; for a run of each type dpft train -m eps=1,2"),
     ("eps=[", "cannot read 'eps=['"),
-    ("eps=${nothing}", "Interpolation key 'nothing' not found"),
+    ("eps=${nothing}", "privacy.epsilon: Interpolation key 'nothing' not found"),
 ]
 
 
@@ -386,7 +398,7 @@ def test_what_hydra_refuses_is_told_in_one_sentence(typed, message):
         ("--epsilon 3", "there is no flag --epsilon; did you mean 'eps'?"),
         ("--batch-size=3", "there is no flag --batch-size; did you mean 'optim.batch_size'?"),
         ("--cfg job tsk=e2e", "unknown setting tsk; did you mean 'task'?"),
-        ("eps=${nothing}", "Interpolation key 'nothing' not found"),
+        ("eps=${nothing}", "privacy.epsilon: Interpolation key 'nothing' not found"),
     ],
 )
 def test_train_tells_the_same(tmp_path, arguments, message):

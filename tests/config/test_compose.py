@@ -51,6 +51,14 @@ def test_a_config_may_be_changed():
     assert compose([])["optim"]["betas"] == [0.9, 0.999]
 
 
+@pytest.mark.parametrize(
+    "words", [["eps=3", "privacy.epsilon=3.0"], ["sampling=shuffle", "+privacy.sampling=shuffle"]]
+)
+def test_one_value_by_two_names_is_no_contradiction(words):
+    shorter = compose([words[0]])
+    assert compose([word.lstrip("+") for word in words])["privacy"] == shorter["privacy"]
+
+
 def test_what_hydra_refuses_is_told_in_its_words():
     for words, said in (
         (["optim.lrr=1"], "unknown setting optim.lrr; did you mean 'optim.lr'"),

@@ -386,6 +386,14 @@ def test_nothing_to_hide_needs_no_noise():
     assert calibrate_noise(target_epsilon=math.inf, delta=1e-5, sampling_rate=0.1, steps=9) == 0.0
 
 
+@pytest.mark.parametrize("accountant", NAMES)
+def test_noise_is_not_calibrated_to_a_delta_that_needs_none(accountant):
+    with pytest.raises(ValueError, match="expected a smaller delta"):
+        calibrate_noise(
+            target_epsilon=1, delta=0.01, sampling_rate=0.01, steps=1, accountant=accountant
+        )
+
+
 # --- cache --------------------------------------------------------------------------------------
 
 CACHED = {"target_epsilon": 3.0, "delta": 1e-5, "sampling_rate": 0.02, "steps": 50}

@@ -238,6 +238,22 @@ def test_impossible_mechanisms_are_refused(changes, message):
         make(**changes)
 
 
+@pytest.mark.parametrize("sampling", ["poisson", "truncated_poisson", "shuffle"])
+@pytest.mark.parametrize("given", [{}, {"noise_multiplier": 1.0}])
+@pytest.mark.parametrize("share", [1.0, 50.0])
+def test_a_delta_that_allows_a_step_without_noise_is_refused_at_once(share, given, sampling):
+    """A step without noise is (0, q)-DP, so that no noise would be the least noise."""
+    settings = {"dataset_size": 1000, "batch_size": 10, "steps": 1, "sampling": sampling}
+    settings |= {"thresholds": (0.1,), "delta": share * 10 / 1000}
+    with pytest.raises(ValueError, match=r"probability 0\.01; expected a smaller delta"):
+        Mechanism(**settings, **given) if given else make(**settings)
+
+
+def test_a_delta_just_below_the_rate_still_has_a_least_noise():
+    settings = {"dataset_size": 1000, "batch_size": 10, "steps": 1, "delta": 0.0099}
+    assert make(**settings, accountant="rdp").noise_multiplier > 0.1
+
+
 @pytest.mark.parametrize(("records", "fitting"), [(270, 64), (1, 1), (7, 1), (8, 2), (5000, 1024)])
 def test_a_batch_that_is_too_large_is_refused_with_one_that_fits(records, fitting):
     with pytest.raises(ValueError, match=rf"for {records} training.*optim\.batch_size={fitting}$"):

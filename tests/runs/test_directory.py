@@ -108,6 +108,12 @@ def test_two_processes_cannot_hold_one_run(run: RunDirectory) -> None:
     RunDirectory.open(run.path, CONFIG, "").close()
 
 
+def test_a_folder_in_the_place_of_the_lock_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".lock").mkdir()
+    with pytest.raises(RunError, match=r"\.lock is a folder; expected a file: remove it"):
+        RunDirectory.open(tmp_path, CONFIG, "")
+
+
 def test_a_run_without_identity_is_not_taken_over(run: RunDirectory) -> None:
     run.close()
     run.identity.unlink()

@@ -78,6 +78,12 @@ def test_a_file_that_is_no_text_is_no_key(tmp_path: Path) -> None:
         stored_key(tmp_path / "noise_key", steps_spent=1)
 
 
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_folder_is_no_key(tmp_path: Path, steps: int) -> None:
+    with pytest.raises(NoiseKeyLostError, match="is a folder"):
+        stored_key(tmp_path, steps_spent=steps)
+
+
 def test_fingerprints_and_seeds_stay_what_they_are() -> None:
     """Ledgers hold them: a run must be recognised by later code."""
     assert key_fingerprint(b"key") == "a9b145c69b231cae"

@@ -239,6 +239,23 @@ def test_canaries_count_before_the_run_as_they_do_in_it(audit, canaries):
     assert published_size(limited) == 300 + canaries
 
 
+@pytest.mark.parametrize(
+    ("secrets", "repetitions", "fitting"),
+    [(10, 31, (10, 30)), (301, 1, (300, 1)), (400, 1000, (300, 1))],
+)
+def test_canary_texts_are_at_most_as_many_as_the_records(secrets, repetitions, fitting):
+    def mechanism(secrets, repetitions):
+        audit = [f"audit.secrets={secrets}", f"audit.repetitions={repetitions}"]
+        limited = ["task=e2e", "task.limit_train=300", "optim.batch_size=30", "clip=none"]
+        run = parse(compose([*limited, *audit]))
+        return make_mechanism(run, published_size(run))
+
+    typed = "type audit.secrets={} audit.repetitions={}$".format(*fitting)
+    with pytest.raises(ConfigError, match=typed):
+        mechanism(secrets, repetitions)
+    assert mechanism(*fitting).dataset_size == 600
+
+
 @pytest.mark.parametrize("most", [120, 150])
 def test_batches_are_cut_at_the_size_that_was_typed_where_the_noise_is_given(most):
     """At another one the overflow that is accounted for would be of other batches."""

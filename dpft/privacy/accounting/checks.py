@@ -37,3 +37,10 @@ def validate(
             f"got delta={delta}; expected a number in (0, 1), smaller than 1 / dataset size. "
             "Type for instance privacy.delta=1e-5; the papers take 1 / (2 * dataset size)."
         )
+    # A step without noise changes with probability q at most: such a delta allows any of them.
+    if delta is not None and sampling_rate is not None and delta >= sampling_rate:
+        raise ValueError(
+            f"privacy.delta is {delta:g}, and a step draws each record with probability "
+            f"{sampling_rate:.3g}; expected a smaller delta, since this one allows a step to "
+            "publish its records without noise. Leave it out for 1 / (2 * dataset size)."
+        )
