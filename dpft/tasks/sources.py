@@ -216,9 +216,15 @@ def _read_hub(dataset: Dataset, name: str, split: str) -> Sequence[Any]:
 
 
 def _load_hub(hub: Hub, name: str, split: str, advice: str) -> Any:
-    from dpft.config.offline import stay_offline_if_unreachable
+    from dpft.config.offline import is_downloaded, is_offline, stay_offline_if_unreachable
 
     stay_offline_if_unreachable()
+    absent = (
+        f"the {name} files were found neither in task.data_dir nor in $DPFT_DATA/{name}, and the "
+        f"hub's copy {hub.id} could not be loaded"
+    )
+    if is_offline() and not is_downloaded("datasets", hub.id):
+        raise DataError(f"{absent} (the hub does not answer, or HF_HUB_OFFLINE is set). {advice}")
     from datasets import load_dataset
 
     try:
@@ -230,10 +236,7 @@ def _load_hub(hub: Hub, name: str, split: str, advice: str) -> Any:
             trust_remote_code=False,
         )
     except Exception as error:  # the hub client raises many types; all mean the same here
-        raise DataError(
-            f"the {name} files were found neither in task.data_dir nor in $DPFT_DATA/{name}, and "
-            f"the hub's copy {hub.id} could not be loaded ({type(error).__name__}). {advice}"
-        ) from error
+        raise DataError(f"{absent} ({type(error).__name__}). {advice}") from error
 
 
 def save_hub(dataset: Dataset, name: str, folder: Path) -> Iterator[tuple[Path, int]]:
