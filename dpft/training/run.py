@@ -167,9 +167,7 @@ def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
                     from dpft.training.microbatch import with_microbatch
 
                     run = with_microbatch(run, directory, progress)
-                prepared = prepare(
-                    run, data or load_task(run.task), directory, progress, cohort
-                )
+                prepared = prepare(run, data or load_task(run.task), directory, progress, cohort)
                 loaded = _train_stage(run, prepared, directory, progress, tracker, added)
             except Exception as error:
                 # Whatever it was: with nothing spent, the folder would tell of no run.
