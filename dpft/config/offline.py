@@ -48,20 +48,16 @@ def endpoint() -> str:
 
 
 def is_downloaded(kind: str, name: str) -> bool:
-    """Return whether something of a repository is in the hub's cache on this machine.
-
-    Args:
-        kind: ``models`` or ``datasets``.
-        name: of the repository.
-    """
+    """Return whether something of a repository of ``models`` or ``datasets`` is on this machine."""
     from huggingface_hub import constants
 
-    owner, _, _ = name.rpartition("/")
-    found = [Path(constants.HF_HUB_CACHE) / f"{kind}--{name.replace('/', '--')}"]
-    if kind == "datasets":  # the library that reads them has a cache of its own
-        prepared = os.environ.get("HF_DATASETS_CACHE", Path(constants.HF_HOME, "datasets"))
-        found += Path(prepared).glob(f"{owner}___*" if owner else "*")
-    return any(path.is_dir() for path in found)
+    cached = Path(constants.HF_HUB_CACHE, f"{kind}--{name.replace('/', '--')}")
+    if cached.exists() or Path(name).exists():
+        return True
+    # The library that reads data sets has a cache of its own.
+    prepared = Path(os.environ.get("HF_DATASETS_CACHE", Path(constants.HF_HOME, "datasets")))
+    owner = name.rpartition("/")[0]
+    return kind == "datasets" and any(prepared.glob(f"{owner}___*" if owner else "*"))
 
 
 def _answers(url: str) -> bool:
@@ -72,11 +68,12 @@ def _answers(url: str) -> bool:
     from urllib.request import ProxyHandler, Request, build_opener, getproxies
 
     proxies = getproxies()
-    proxies.setdefault("https", proxies.get("all", ""))
-    if proxies["https"].startswith("socks"):  # urllib does not speak it, and the hub's client does
+    if "all" in proxies:
+        proxies.setdefault("https", proxies["all"])
+    if proxies.get("https", "").startswith("socks"):  # the hub's client speaks it, urllib does not
         return True
-    opener = build_opener(ProxyHandler({name: at for name, at in proxies.items() if at}))
     try:
+        opener = build_opener(ProxyHandler(proxies))
         opener.open(Request(url, method="HEAD"), timeout=WAIT).close()
     except (HTTPError, ValueError):  # an answer; or no address, which the client reports
         return True

@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedT
 from transformers.utils.hub import cached_file
 
 from dpft.config.errors import ModelError
-from dpft.models.hub import is_place, no_folder, not_on_hub
+from dpft.models.hub import is_place, not_found
 from dpft.models.partial import load_partly
 from dpft.runs.atomic import sha256_file
 
@@ -201,9 +201,7 @@ class Files:
                     f"folder {self.location} could not be loaded ({_first_line(error)}); expected "
                     "a model in save_pretrained form, with config.json, weights and tokenizer"
                 ) from error
-            if is_place(self.location):
-                raise no_folder(self.location) from error
-            raise not_on_hub(self.location, type(error).__name__) from error
+            raise not_found(self.location, type(error).__name__) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -41,11 +41,10 @@ def check_model(path: str) -> None:
     kind, colon, name = path.partition(":")
     if kind == "package":
         find(name)
-    elif not (colon or Path(path).is_dir() or path == "???"):
-        if is_place(path):
-            raise no_folder(path)
-        if is_offline() and not is_downloaded("models", path):
-            raise not_on_hub(path, f"{endpoint()} does not answer, or HF_HUB_OFFLINE is set")
+    elif colon or Path(path).is_dir() or path == "???":
+        return
+    elif is_place(path) or (is_offline() and not is_downloaded("models", path)):
+        raise not_found(path, f"{endpoint()} does not answer, or HF_HUB_OFFLINE is set")
 
 
 def is_place(path: str) -> bool:
@@ -53,16 +52,13 @@ def is_place(path: str) -> bool:
     return path.startswith(("/", "~", ".")) or ".." in path or path.count("/") > 1
 
 
-def no_folder(path: str) -> ModelError:
-    """Return the error of a folder that does not exist."""
-    return ModelError(
-        f"model.path is {path!r}, and there is no such folder; expected a folder in "
-        "save_pretrained form, or a hub id such as gpt2 or OWNER/NAME"
-    )
-
-
-def not_on_hub(path: str, why: str) -> ModelError:
-    """Return the error of a model of the hub that cannot be loaded."""
+def not_found(path: str, why: str) -> ModelError:
+    """Return the error of a folder that does not exist, or of a model of the hub, and why."""
+    if is_place(path):
+        return ModelError(
+            f"model.path is {path!r}, and there is no such folder; expected a folder in "
+            "save_pretrained form, or a hub id such as gpt2 or OWNER/NAME"
+        )
     minilm, smollm2 = (PACKAGES[name].install for name in ("minilm", "smollm2"))
     return ModelError(
         f"hub model {path} could not be loaded ({why}), and there is no folder of that name here: "

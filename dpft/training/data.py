@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dpft.config.schema import Run
 from dpft.tasks.base import Task
-from dpft.tasks.keeping import Keeping, keeping_of
+from dpft.tasks.keeping import keeping_of
 from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.records import Record
 from dpft.tasks.owners import Owners
@@ -17,39 +17,30 @@ from dpft.training.progress import Progress
 
 @dataclass(frozen=True)
 class Data:
-    """What a run trains on and is scored on.
+    """What a task has read: records to train on, the user of each, and what is asked in the end.
 
-    Attributes:
-        task: which has read it.
-        keeping: where the readings of large files are kept, if anywhere.
-        records: trained on.
-        owners: the user of each record, where users are the units of privacy.
-        size: how many units of privacy there are, an audit's canaries among them.
-        instances: what the model is asked in the end.
+    Its ``size`` is the number of units of privacy, an audit's canaries among them.
     """
 
     task: Task
-    keeping: Keeping | None
     records: Sequence[Record]
     owners: Sequence[str] | None
-    size: int
     instances: Sequence[Instance]
+    size: int
 
 
 def read_data(run: Run, task: Task, progress: Progress) -> Data:
-    """Read the data of a run, and refuse settings that its size does not admit.
+    """Read the data of a run.
 
     Raises:
         DataError: it is missing or malformed.
         ConfigError: the batch is larger than the data, or the budget cannot be reached.
     """
-    keeping = keeping_of(run, progress.warn, progress.say)
     with progress.phase("reading", None) as advance:
-        task.keep_in(keeping, advance)
+        task.keep_in(keeping_of(run, progress.warn, progress.say), advance)
         records, owners = task.records("train"), task.owners()
     units = len(records) if owners is None else len(Owners.of(owners).names)
-    size = units + run.audit.canaries
-    make_mechanism(run, size)
+    make_mechanism(run, units + run.audit.canaries)
     # What is missing at the end is reported at the beginning; and files may change meanwhile.
     instances = list(task.instances(run.decode.split))
-    return Data(task, keeping, records, owners, size, instances)
+    return Data(task, records, owners, instances, units + run.audit.canaries)

@@ -18,6 +18,7 @@ from dpft.parallel.cohort import SingleProcess, TrainingCohort
 from dpft.privacy import keys
 from dpft.privacy.noise import NOISE_VERSION
 from dpft.tasks.base import Task, fingerprint
+from dpft.tasks.keeping import keeping_of
 from dpft.tasks.objectives.base import Instance, Objective, cut_in_encoding
 from dpft.tasks.objectives.encoding import encoded
 from dpft.tasks.objectives.independence import check_independence
@@ -124,8 +125,7 @@ def prepare(
     """
     cohort = cohort or SingleProcess()
     data = task if isinstance(task, Data) else read_data(run, task, progress)
-    task, keeping, instances = data.task, data.keeping, data.instances
-    records, owners = data.records, data.owners
+    task, records, owners, instances = data.task, data.records, data.owners, data.instances
     asked = held_out_records(run.evaluate, task)
     if must_be_apart(run, task):
         check_scored(task, run.decode.split, [one.record for one in instances])
@@ -169,7 +169,7 @@ def prepare(
             objective,
             records,
             advance,
-            keeping=keeping,
+            keeping=keeping_of(run, progress.warn, progress.say),
             identity=f"{printed} {tokenizer}",
             threads=run.threads,
         )

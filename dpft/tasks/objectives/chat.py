@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, groupby
@@ -114,25 +115,21 @@ class ChatObjective(Causal):
     def _blocks(self, turns: Turns) -> Iterator[list[tuple[str, str]]]:
         """For each answer, what is new before it, and the answer, as the template writes them.
 
-        The first block is of `_BLOCK` answers, and each block is twice as large as the one before:
-        what `max_length` has no room for is hardly rendered. To render all that precedes an answer
-        takes a time that grows with the square of the number of turns. So behind the first block an
-        answer is rendered behind one exchange only, if all of them together are then what the
-        template makes of the whole.
+        Each block is twice as large as the one before: what `max_length` has no room for is hardly
+        rendered. Behind the first block an answer is rendered behind one exchange, since all that
+        precedes takes a time that grows with the square of the number of turns; unless the texts
+        together are then not what the template makes of the whole.
         """
         turns = self._marked(turns)
         answers = [number for number, (role, _) in enumerate(turns) if role == ANSWERS]
         done, first, count = "", 0, _BLOCK
         while first < len(answers):
-            chosen, whole = range(first, min(first + count, len(answers))), done
-            try:
-                if not first:
-                    raise ConfigError("no exchange precedes the first one")
-                block = [*self._spans(turns, answers, chosen)]
-                whole = self._rendered(turns[: answers[chosen[-1]] + 1])
-                if done + "".join(chain.from_iterable(block)) != whole:
-                    raise ConfigError("the template looks further back")
-            except (ConfigError, DataError):
+            chosen, block, whole = range(first, min(first + count, len(answers))), [], ""
+            if first:
+                with suppress(ConfigError, DataError):
+                    block = [*self._spans(turns, answers, chosen)]
+                    whole = self._rendered(turns[: answers[chosen[-1]] + 1])
+            if not block or done + "".join(chain.from_iterable(block)) != whole:
                 block = [*self._spans(turns, answers, chosen, done)]
                 whole = done + "".join(chain.from_iterable(block))
             yield block
