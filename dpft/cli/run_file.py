@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dpft.config.errors import ConfigError
+from dpft.config.files import regular
 from dpft.config.overrides import setting_of
 from dpft.report.terminal import echo
 
@@ -58,7 +59,9 @@ def settings_in(file: Path) -> list[str]:
 
     try:
         # Not PyYAML, which reads 1e-3 as text.
-        content = OmegaConf.to_container(OmegaConf.create(file.read_text("utf-8")), resolve=False)
+        content = OmegaConf.to_container(
+            OmegaConf.create(regular(file).read_text("utf-8")), resolve=False
+        )
     except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as error:
         said = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise ConfigError(

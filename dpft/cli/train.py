@@ -132,9 +132,13 @@ def _check_one_mode(words: Sequence[str]) -> None:
 def execute(raw: dict[str, Any]) -> None:
     """Run one composed config and show what came of it."""
     run = parse(raw)
+    from dpft.models.hub import check_model
     from dpft.tasks import load_task
 
-    load_task(run.task)  # a wrong setting is reported at once: what follows takes seconds
+    # What is wrong is reported at once: importing torch takes seconds.
+    task = load_task(run.task)
+    run.evaluate.check_file()
+    check_model(run.model.path)
     if run.ranks is not None and run.ranks > 1 and launched() == 1:
         check_processes(run, run.ranks)  # by each rank too, seconds after it was started
         from dpft.sweep.ranks import run_ranks
@@ -143,14 +147,19 @@ def execute(raw: dict[str, Any]) -> None:
         return
     check_launcher(run.ranks)
     from dpft.report.console import Console
+    from dpft.runs.paths import run_path
+    from dpft.training.data import read_data
+    from dpft.training.progress import Progress
 
+    data = None
     try:
+        if launched() == 1 and (run.force or not (run_path(run) / "record.json").exists()):
+            with Progress(verbosity=run.verbosity) as progress:
+                data = read_data(run, task, progress)
         with Console(stderr=True).status("importing torch and transformers"):
             from dpft.training.run import run_experiment
-        outcome = run_experiment(run)
+        outcome = run_experiment(run, data)
     except KeyboardInterrupt as stopped:
-        from dpft.runs.paths import run_path
-
         if not run_path(run).exists():
             stopped.add_note(NO_STEP)
         raise

@@ -1,25 +1,83 @@
-"""Whether the model hub can be reached, asked once and before its client is imported."""
+"""Whether the model hub can be reached: decided here alone, before its client is imported.
+
+The decision is kept in ``HF_HUB_OFFLINE``, which the hub's client, transformers and datasets read
+on import, and which child processes inherit.
+"""
 
 from __future__ import annotations
 
 import os
-import socket
-from urllib.parse import urlsplit
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 
-_PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+WAIT = 2.5
+"""Seconds in which the hub must answer. Its client would repeat each request for 90 seconds."""
+_DECIDED = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
 def stay_offline_if_unreachable() -> None:
-    """Put the hub's client in offline mode where its host has no address.
+    """Put the hub's client in offline mode unless the hub answers; what is downloaded is used.
 
-    It would otherwise repeat every request for half a minute before it gave up. Behind a proxy the
-    address is the proxy's business, so nothing is decided there. What the client has cached is
-    found either way.
+    A user who sets ``HF_HUB_OFFLINE=0`` has the client ask, however long it takes.
     """
-    if "HF_HUB_OFFLINE" in os.environ or any(name in os.environ for name in _PROXIES):
-        return
-    host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname
+    if not any(os.environ.get(name) for name in _DECIDED):
+        os.environ["HF_HUB_OFFLINE"] = "0" if hub_answers() else "1"
+
+
+def hub_answers() -> bool:
+    """Return whether the hub answers within `WAIT` seconds."""
+    answers: SimpleQueue[bool] = SimpleQueue()
+    # In a thread of its own: nothing else bounds the time that a name server takes.
+    Thread(target=lambda: answers.put(_answers(endpoint())), daemon=True).start()
     try:
-        socket.getaddrinfo(host, 443)
-    except OSError:
-        os.environ["HF_HUB_OFFLINE"] = "1"
+        return answers.get(timeout=WAIT)
+    except Empty:
+        return False
+
+
+def is_offline() -> bool:
+    """Return whether the hub is not to be asked: it does not answer, or the user forbids it."""
+    said = next(filter(None, map(os.environ.get, _DECIDED)), "")
+    return said.lower() in ("1", "true", "yes", "on")
+
+
+def endpoint() -> str:
+    """Return the address of the hub, or of its mirror."""
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+
+
+def is_downloaded(kind: str, name: str) -> bool:
+    """Return whether something of a repository of ``models`` or ``datasets`` is on this machine."""
+    from huggingface_hub import constants
+
+    cached = Path(constants.HF_HUB_CACHE, f"{kind}--{name.replace('/', '--')}")
+    if cached.exists() or Path(name).exists():
+        return True
+    # The library that reads data sets has a cache of its own.
+    prepared = Path(os.environ.get("HF_DATASETS_CACHE", Path(constants.HF_HOME, "datasets")))
+    owner = name.rpartition("/")[0]
+    return kind == "datasets" and any(prepared.glob(f"{owner}___*" if owner else "*"))
+
+
+def _answers(url: str) -> bool:
+    """Return whether a server answers a request, through the proxies of the environment."""
+    import ssl
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+    from urllib.request import ProxyHandler, Request, build_opener, getproxies
+
+    proxies = getproxies()
+    if "all" in proxies:
+        proxies.setdefault("https", proxies["all"])
+    if proxies.get("https", "").startswith("socks"):  # the hub's client speaks it, urllib does not
+        return True
+    try:
+        opener = build_opener(ProxyHandler(proxies))
+        opener.open(Request(url, method="HEAD"), timeout=WAIT).close()
+    except (HTTPError, ValueError):  # an answer; or no address, which the client reports
+        return True
+    except (OSError, HTTPException) as error:
+        # The client has certificates of its own.
+        return isinstance(getattr(error, "reason", error), ssl.SSLCertVerificationError)
+    return True

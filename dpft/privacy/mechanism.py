@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dpft.privacy import accounting
 from dpft.privacy.accounting.checks import validate
 from dpft.privacy.quantiles import Quantiles, split_noise, total_noise
-from dpft.privacy.spec import ALLOCATIONS, SAMPLINGS
+from dpft.privacy.spec import ALLOCATIONS, SAMPLINGS, fitting_batch
 from dpft.privacy.thresholds import allocate, sensitivity
 
 if TYPE_CHECKING:
@@ -78,8 +78,6 @@ class Mechanism:
         if self.dataset_size < 1:
             raise ValueError("the training set is empty; expected at least one record")
         if not 1 <= self.batch_size <= self.dataset_size:
-            from dpft.privacy.sampling import fitting_batch
-
             raise ValueError(
                 f"optim.batch_size is {self.batch_size} for {self.dataset_size} training records "
                 f"(or users, where those are the unit); expected between 1 and "

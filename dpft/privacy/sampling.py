@@ -130,8 +130,3 @@ def microbatches(
         else:
             pieces.append([index])
     return pieces
-
-
-def fitting_batch(records: int) -> int:
-    """A batch size to suggest for so few records: a quarter of them, down to a power of two."""
-    return 1 << max(0, (records // 4).bit_length() - 1)

@@ -163,3 +163,8 @@ def misfit(parts: Style) -> str | None:
     if parts.plan == "fused" and parts.groups == "flat":
         return "a single group is known only when the backward ends"
     return None
+
+
+def fitting_batch(records: int) -> int:
+    """A batch size to suggest for so few records: a quarter of them, down to a power of two."""
+    return 1 << max(0, (records // 4).bit_length() - 1)

@@ -6,6 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
+from dpft.config.files import regular
+
 
 def write_atomic(path: Path, data: bytes | str, mode: int = 0o644) -> None:
     """Replace ``path`` by ``data``; a reader sees the old or the new content, never a mixture.
@@ -79,5 +81,5 @@ def fsync_tree(folder: Path) -> None:
 
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file, read in pieces, as hex."""
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

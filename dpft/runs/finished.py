@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpft.config.files import regular
 from dpft.runs.atomic import sha256_file, write_atomic
 from dpft.runs.errors import RunError
 from dpft.runs.identity import opened, sealed
@@ -71,7 +72,7 @@ class Damage:
 def read_marker(folder: Path) -> Marker | None:
     """What ``DONE`` says; None where there is none, or a damaged one, which proves nothing."""
     try:
-        body = opened(parse_json((folder / DONE).read_bytes()))
+        body = opened(parse_json(regular(folder / DONE).read_bytes()))
         return Marker(str(body["config_hash"]), body["files"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

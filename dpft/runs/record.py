@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
+from dpft.config.files import regular
 from dpft.config.published import with_part_labels
 from dpft.runs.atomic import write_atomic
 from dpft.runs.directory import RunDirectory
@@ -344,7 +345,7 @@ def read_record(path: Path) -> dict[str, Any]:
     """
     file = path / "record.json" if path.is_dir() else path
     try:
-        record = parse_json(file.read_bytes())
+        record = parse_json(regular(file).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         advice = (
             "look at it with dpft report, or run its `dpft train` command again, it continues "

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from dpft.config.errors import ConfigError, suggestion
+from dpft.config.files import regular
 from dpft.runs.hidden import PRIVATE, check_no_trial
 
 _VALUES = 100_000
@@ -25,7 +26,7 @@ def stored_config(path: Path) -> tuple[str, dict[str, Any]]:
     """
     file = path / "config.yaml"
     try:
-        text = file.read_text(encoding="utf-8")
+        text = regular(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path} holds no config.yaml that can be read; expected a run directory: "

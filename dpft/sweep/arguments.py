@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpft.config.errors import ConfigError
+from dpft.config.files import regular
 from dpft.config.overrides import check_flags, readable, setting_of
 
 # Settings that a sweep makes itself, or that make no sense in one, and what to do instead.
@@ -74,7 +75,7 @@ def read_list(file: Path) -> tuple[tuple[str, ...], ...]:
         ConfigError: if the file cannot be read, has no points, or a line is not settings only.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = regular(file).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"cannot read the list {file} ({error}); expected a text file with the settings of one "

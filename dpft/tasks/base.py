@@ -117,7 +117,7 @@ class Task(ABC):
             for form in forms
             if path.suffix in {Path(pattern).suffix for pattern in form.files.values()}
         ]
-        return [*fitting, forms[0]][0].read(path)
+        return [*fitting, forms[0]][0].rows(path)
 
     def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
         """Write synthetic training records: the sources of ``rows``, each with another target.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpft.config.checks import COUNT
 from dpft.config.errors import ConfigError, DataError, ModelError, SplitError
+from dpft.config.files import regular
 from dpft.models.needs import Needs
 from dpft.tasks.classification import Classes
 from dpft.tasks.objectives.base import Instance, Question
@@ -118,7 +119,7 @@ def image_file(file: Path, where: str) -> bytes | Path:
         DataError: if it is not there.
     """
     try:
-        return file.read_bytes() if file.stat().st_size <= KEPT else file
+        return file if regular(file).stat().st_size > KEPT else file.read_bytes()
     except OSError as error:
         raise DataError(
             f"{where}: cannot read {file}: {error.strerror}; expected an image"

@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.errors import DataError, SplitError
+from dpft.config.files import regular
 from dpft.tasks.limits import table_rows
 
 Location = tuple[str, Path | None]
+LONGEST = 10_000_000
+"""Bytes of a line, and characters of a text: a tokenizer takes seconds for so many."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,13 @@ class Form:
 
     files: Mapping[str, str]
     read: Callable[[Path], Sequence[Any]]
+
+    def rows(self, file: Path) -> Sequence[Any]:
+        """The rows of a file; raises `DataError`, for what is no regular file too."""
+        try:
+            return self.read(regular(file))
+        except OSError as error:
+            raise DataError(f"cannot read {file}: {error.strerror}; expected a file") from error
 
     def found(self, folder: Path, split: str) -> list[Path]:
         """The files of a split, sorted; empty if there are none."""
@@ -193,7 +203,7 @@ def _read_folder(dataset: Dataset, folder: Path, split: str) -> Sequence[Any]:
     for form in dataset.all_forms():
         files = form.found(folder, split)
         if files:
-            return [row for file in files for row in form.read(file)]
+            return [row for file in files for row in form.rows(file)]
     if other := dataset.lies_in(folder):
         raise SplitError(
             f"{folder} holds no {split} split: no file {other.files.get(split, '')!r}; put it "
@@ -216,9 +226,15 @@ def _read_hub(dataset: Dataset, name: str, split: str) -> Sequence[Any]:
 
 
 def _load_hub(hub: Hub, name: str, split: str, advice: str) -> Any:
-    from dpft.config.offline import stay_offline_if_unreachable
+    from dpft.config.offline import is_downloaded, is_offline, stay_offline_if_unreachable
 
     stay_offline_if_unreachable()
+    absent = (
+        f"the {name} files were found neither in task.data_dir nor in $DPFT_DATA/{name}, and the "
+        f"hub's copy {hub.id} could not be loaded"
+    )
+    if is_offline() and not is_downloaded("datasets", hub.id):
+        raise DataError(f"{absent} (the hub does not answer, or HF_HUB_OFFLINE is set). {advice}")
     from datasets import load_dataset
 
     try:
@@ -230,10 +246,7 @@ def _load_hub(hub: Hub, name: str, split: str, advice: str) -> Any:
             trust_remote_code=False,
         )
     except Exception as error:  # the hub client raises many types; all mean the same here
-        raise DataError(
-            f"the {name} files were found neither in task.data_dir nor in $DPFT_DATA/{name}, and "
-            f"the hub's copy {hub.id} could not be loaded ({type(error).__name__}). {advice}"
-        ) from error
+        raise DataError(f"{absent} ({type(error).__name__}). {advice}") from error
 
 
 def save_hub(dataset: Dataset, name: str, folder: Path) -> Iterator[tuple[Path, int]]:
@@ -314,11 +327,18 @@ def _sample(dataset: Dataset, seed: int) -> Mapping[str, Sequence[Any]]:
 
 
 def well_formed(text: str, where: str) -> str:
-    """The text, if it can be written as UTF-8: JSON can spell half of a surrogate pair.
+    """The text, if it is no longer than `LONGEST`, and can be written as UTF-8.
+
+    JSON can spell half of a surrogate pair.
 
     Raises:
         DataError: if not.
     """
+    if len(text) > LONGEST:
+        raise DataError(
+            f"{where}: got a text of {len(text):,} characters; expected {LONGEST:,} at most: "
+            "shorten it, since task.max_length tokens of it are used, or divide it into records"
+        )
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -341,7 +361,7 @@ def file_text(path: Path, expected: str) -> str:
         DataError: if it cannot be read or is not UTF-8.
     """
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return regular(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; expected {expected}") from error
     except UnicodeDecodeError as error:

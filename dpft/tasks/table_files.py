@@ -22,12 +22,15 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 
 from dpft.config.errors import DataError
+from dpft.config.files import regular
 from dpft.tasks.json_list import entries, problem
 from dpft.tasks.limits import limited_rows
 from dpft.tasks.owners import IntArray
+from dpft.tasks.sources import LONGEST
 from dpft.tasks.tables import TableRow, brief
 from dpft.tasks.views import View
 
+csv.field_size_limit(LONGEST)  # of the whole process; Python's own is 131,072 characters
 # How files begin that hold no UTF-8 text: what they are, and what makes text of FILE.
 _FOREIGN = (
     ((b"\xff\xfe", b"\xfe\xff"), "UTF-16 text", "iconv -f utf-16 -t utf-8 FILE > NEW"),
@@ -97,7 +100,7 @@ class TableFile(ABC):
     def _open(self, expected: str) -> BinaryIO:
         """The file, which must be the one that was opened first."""
         try:
-            file = self.path.open("rb", buffering=_BUFFER)
+            file = regular(self.path).open("rb", buffering=_BUFFER)
         except OSError as error:
             raise DataError(
                 f"cannot read {self.path}: {error.strerror}; expected {expected}"
@@ -170,7 +173,7 @@ class JsonLines(TableFile):
 
     def scan(self) -> Iterator[PlacedRow]:
         with self._open("one JSON object on each line") as file:
-            for number, (at, line) in enumerate(_lines(file), 1):
+            for number, (at, line) in enumerate(_lines(self.path, file), 1):
                 text = _decoded(self.path, number, line)
                 if text.strip():
                     yield at, number, self._row(text, number)
@@ -342,7 +345,7 @@ class _Feed:
     def seek(self, at: int, number: int) -> None:
         self._file.seek(at)
         self.at, self.number = at, number
-        self._lines = _lines(self._file)
+        self._lines = _lines(self._path, self._file, number)
 
     def __iter__(self) -> _Feed:
         return self
@@ -375,13 +378,29 @@ def read_table(path: Path) -> list[TableRow]:
     return table_file(path).rows()
 
 
-def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The lines from here on with their ends, and where each begins."""
-    at = file.tell() or file.seek(_start(file))
-    for several in file:
-        for line in several.splitlines(keepends=True):
+def _lines(path: Path, file: BinaryIO, before: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines from here on with their ends, and where each begins.
+
+    Raises:
+        DataError: a line is longer than `LONGEST`; ``before`` lines precede the first.
+    """
+    at, number = file.tell() or file.seek(_start(file)), before
+    rest = b""
+    while several := file.readline(LONGEST):
+        *lines, last = (rest + several).splitlines(keepends=True)
+        # Without a line feed more may follow: of the same line, or the second half of its end.
+        rest = b"" if last.endswith(b"\n") or len(several) < LONGEST else last
+        for line in [*lines, last][: -1 if rest else None]:
             yield at, line
-            at += len(line)
+            at, number = at + len(line), number + 1
+        if len(rest) >= LONGEST:
+            raise DataError(
+                f"{path}, line {number + 1} is longer than {LONGEST:,} bytes; expected one record "
+                "on each line: divide it, or shorten its text, of which task.max_length tokens are "
+                "used"
+            )
+    if rest:
+        yield at, rest
 
 
 def _start(file: BinaryIO) -> int:

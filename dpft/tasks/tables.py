@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.errors import DataError
-from dpft.tasks.sources import well_formed
+from dpft.tasks.sources import LONGEST, well_formed
 from dpft.tasks.views import View
 
 # As in files, see `dpft.tasks.table_files`.
@@ -71,7 +71,7 @@ class TableRow:
                 f"{self.place}: column {column!r} is empty; expected text. Remove the row, or fill "
                 "it"
             )
-        if value.isascii():  # quick, for ten million texts
+        if value.isascii() and len(value) <= LONGEST:  # quick, for ten million texts
             return value
         return well_formed(value, f"{self.place}, column {column!r}")
 

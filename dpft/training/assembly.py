@@ -75,7 +75,6 @@ def assemble(
     Raises:
         DpftError: if these settings do not go together.
     """
-    make_mechanism(run, size)  # an impossible budget is reported before a model is loaded
     cohort = cohort or SingleProcess()
     if isinstance(cohort, Pipelines):
         return _in_stages(run, task, size, device, cohort)

@@ -18,7 +18,7 @@ from dpft.parallel.pipelined_sums import SCHEDULES
 from dpft.parallel.simulate import Cost
 from dpft.parallel.simulated_layouts import OPTIMIZER, REDUCTION
 from dpft.privacy.accounting import steps_for
-from dpft.privacy.sampling import fitting_batch
+from dpft.privacy.spec import fitting_batch
 from dpft.training.devices import Device
 from dpft.training.mechanisms import expected_batch_size, known_size
 from dpft.training.planned_step import StepShape

@@ -242,7 +242,7 @@ def _weights(name: str) -> bool:
 
 
 def _on_hub(base: str) -> str | None:
-    from dpft.models.hub import hub_name  # and torch, which takes seconds
+    from dpft.models.hub import hub_name
 
     return hub_name(base)
 

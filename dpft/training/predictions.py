@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 
 from dpft.config.decode import Decode
 from dpft.config.errors import DataError
+from dpft.config.files import regular
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import SingleProcess, TrainingCohort, together
 from dpft.runs.atomic import write_atomic
@@ -143,7 +144,7 @@ def read_predictions(file: Path) -> list[Prediction]:
     """
     try:
         # Not splitlines: texts may hold other line separators, unescaped in JSON.
-        lines = file.read_text(encoding="utf-8-sig").split("\n")
+        lines = regular(file).read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise DataError(f"cannot read {file}: {error.strerror}; {_EXPECTED}") from error
     except UnicodeDecodeError as error:

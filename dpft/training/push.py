@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from huggingface_hub.errors import LocalTokenNotFoundError, RepositoryNotFoundEr
 from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
 
 from dpft.config.errors import ConfigError, DataError, DpftError
+from dpft.config.offline import is_offline
 from dpft.models.hub import refusal
 from dpft.training.export import ExportPlan, export
 
@@ -52,7 +52,7 @@ def check_push(name: str) -> None:
         raise ConfigError(
             f"{name!r} is no name on the hub ({why}); expected one such as OWNER/my-model"
         )
-    if os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"):
+    if is_offline():
         raise ConfigError(
             "the hub cannot be reached, or HF_HUB_OFFLINE forbids it; type dpft export, and push "
             "from a machine that is online: hf upload OWNER/NAME FOLDER"

@@ -35,6 +35,7 @@ from dpft.runs.paths import run_path
 from dpft.tasks import load_task
 from dpft.tasks.metrics.shown import shown
 from dpft.tasks.objectives.base import Prediction
+from dpft.training.data import Data
 from dpft.training.devices import device_of
 from dpft.training.predictions import predict, score_file, write_predictions
 from dpft.training.progress import Progress
@@ -65,11 +66,15 @@ class FinishedRun:
     already_done: bool = False
 
 
-def run_experiment(run: Run) -> FinishedRun:
+def run_experiment(run: Run, data: Data | None = None) -> FinishedRun:
     """Train, decode, score and record; or say that it was done before.
 
     Under torchrun all ranks train, each on its share of every batch, and decode. The first one
     holds the run's folder, and scores; the others' outcome has no record.
+
+    Args:
+        run: the settings.
+        data: of the run, if they were read before; None: they are read here.
 
     Raises:
         DpftError, RunError: with a message for the user.
@@ -79,7 +84,7 @@ def run_experiment(run: Run) -> FinishedRun:
     forget_peak()
     with joined(device_of(run.device), run.parallel) as cohort:
         check_alike(run, cohort)
-        return _lead(run, cohort) if cohort.rank == 0 else _follow(run, cohort)
+        return _lead(run, cohort, data) if cohort.rank == 0 else _follow(run, cohort)
 
 
 def check_alike(run: Run, cohort: TrainingCohort) -> None:
@@ -131,7 +136,7 @@ def _follow(run: Run, cohort: TrainingCohort) -> FinishedRun:
     return FinishedRun(run_path(run), {})
 
 
-def _lead(run: Run, cohort: TrainingCohort) -> FinishedRun:
+def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
     path = run_path(run)
     # None of these is a setting of the run: kept, `force` would start it over when resumed, and
     # `replay` would be leave to repeat steps that were not yet taken when it was given.
@@ -165,7 +170,7 @@ def _lead(run: Run, cohort: TrainingCohort) -> FinishedRun:
                     from dpft.training.microbatch import with_microbatch
 
                     run = with_microbatch(run, directory, progress)
-                prepared = prepare(run, load_task(run.task), directory, progress, cohort)
+                prepared = prepare(run, data or load_task(run.task), directory, progress, cohort)
                 loaded = _train_stage(run, prepared, directory, progress, tracker, added)
             except KeyboardInterrupt:
                 directory.discard_unused()

@@ -24,12 +24,12 @@ from dpft.tasks.objectives.encoding import encoded
 from dpft.tasks.objectives.independence import check_independence
 from dpft.tasks.objectives.mixed import Mixed, check_blank, check_supported
 from dpft.tasks.objectives.records import Record
-from dpft.tasks.owners import Owners
 from dpft.tasks.reading import contents_of
 from dpft.tasks.units import Records, TrainingSet, Users
 from dpft.tasks.views import Joined
 from dpft.training import own_parts
 from dpft.training.assembly import TrainingParts, assemble, fixed_shapes
+from dpft.training.data import Data, read_data
 from dpft.training.devices import all_round_like, device_of
 from dpft.training.held_out import HeldOut, check_scored, held_out_records, must_be_apart
 from dpft.training.progress import Progress
@@ -83,7 +83,7 @@ class Prepared:
 
 def prepare(
     run: Run,
-    task: Task,
+    task: Task | Data,
     directory: runs.RunDirectory | None,
     progress: Progress,
     cohort: TrainingCohort | None = None,
@@ -92,7 +92,7 @@ def prepare(
 
     Args:
         run: the settings.
-        task: what it is trained on.
+        task: what it is trained on, or the data if they were read before.
         directory: the run's folder; None on the ranks that do not hold it.
         progress: shows the phases.
         cohort: the processes that train together; None: this one.
@@ -101,13 +101,8 @@ def prepare(
         DpftError, UnsupportedLayerError: with a message for the user.
     """
     cohort = cohort or SingleProcess()
-    keeping = keeping_of(run, progress.warn, progress.say)
-    with progress.phase("reading", None) as advance:
-        task.keep_in(keeping, advance)
-        records, owners = task.records("train"), task.owners()
-    size = len(records) if owners is None else len(Owners.of(owners).names)
-    # What is missing at the end is reported at the beginning; and files may change meanwhile.
-    instances = list(task.instances(run.decode.split))
+    data = task if isinstance(task, Data) else read_data(run, task, progress)
+    task, records, owners, instances = data.task, data.records, data.owners, data.instances
     asked = held_out_records(run.evaluate, task)
     if must_be_apart(run, task):
         check_scored(task, run.decode.split, [one.record for one in instances])
@@ -122,9 +117,8 @@ def prepare(
         # Its backward may give no numbers for a query that may look at nothing, as padding on the
         # left makes them (pytorch#196678): the other kernels for masks do.
         torch.backends.cuda.enable_cudnn_sdp(False)
-    size += run.audit.canaries
     with progress.phase("loading", None, note=run.model.name):
-        parts = assemble(run, task, size, device, cohort)
+        parts = assemble(run, task, data.size, device, cohort)
     loaded, clipper, mechanism = parts.loaded, parts.clipper, parts.mechanism
     if audit is not None:
         audit.check_layers(clipper)
@@ -152,7 +146,7 @@ def prepare(
             objective,
             records,
             advance,
-            keeping=keeping,
+            keeping=keeping_of(run, progress.warn, progress.say),
             identity=f"{printed} {tokenizer}",
             threads=run.threads,
         )

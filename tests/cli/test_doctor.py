@@ -2,12 +2,9 @@
 
 import importlib
 import json
-import socket
 
-import pytest
 from typer.testing import CliRunner
 
-from dpft.cli import doctor
 from dpft.cli.app import app
 
 
@@ -52,12 +49,3 @@ def test_what_is_absent_is_told(monkeypatch):
     assert "export DPFT_DATA" in found["data"]["advice"]
     assert found["extra wandb"]["found"] == "lacks wandb"
     assert not found["versions"]["fine"]
-
-
-@pytest.mark.parametrize("answers", [True, False])
-def test_a_hub_that_does_not_answer_is_not_waited_for(monkeypatch, answers):
-    with socket.create_server(("localhost", 0)) as server:
-        port = server.getsockname()[1]
-        if not answers:
-            server.close()
-        assert doctor._answers("localhost", port) is answers

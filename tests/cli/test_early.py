@@ -174,3 +174,43 @@ def test_no_file_takes_the_number_of_a_standard_descriptor(tmp_path):
     words = ["sh", "-c", 'exec "$0" -c "$1" 0<&- 1>&- 2>&-', sys.executable, code]
     assert subprocess.run(words, check=False).returncode == 0
     assert int((tmp_path / "ledger").read_text()) > 2
+
+
+def test_what_a_run_lacks_is_told_before_torch_is_imported(tmp_path):
+    (tmp_path / "few.jsonl").write_text('{"text": "one"}\n' * 5)
+    said = python(
+        f"""
+import os
+from dpft.cli.train import execute
+from dpft.config.compose import compose
+from dpft.config.errors import DpftError
+
+os.environ.pop("DPFT_DATA", None)
+os.environ["HF_HOME"] = os.environ["HF_HUB_CACHE"] = {str(tmp_path)!r}
+own = ["task=language_modeling", "task.test_share=0.2", "runs_dir={tmp_path}"]
+for words in (
+    ["model=gpt2"],
+    ["model=custom", "model.path=./nowhere"],
+    ["task=e2e"],
+    [*own, "task.train_file=nowhere.jsonl"],
+    [*own, "task.train_file={tmp_path}/few.jsonl", "optim.batch_size=6"],
+    ["task=e2e", "task.source=sample", "evaluate.every=epoch", "evaluate.file=nowhere.csv"],
+):
+    try:
+        execute(compose(words))
+    except DpftError as error:
+        print(type(error).__name__, error)
+"""
+    )
+    found = [line for line in said.splitlines() if line.startswith(("Model", "Data", "Config"))]
+    starts = (
+        "ModelError hub model openai-community/gpt2 could not be loaded",
+        "ModelError model.path is './nowhere', and there is no such folder",
+        "DataError the e2e files were found neither in task.data_dir",
+        "DataError cannot read nowhere.jsonl",
+        "ConfigError optim.batch_size is 6 for",
+        "DataError evaluate.file=nowhere.csv does not exist",
+    )
+    assert len(found) == len(starts)
+    for line, start in zip(found, starts, strict=True):
+        assert line.startswith(start)

@@ -396,3 +396,100 @@ def test_a_run_over_users_of_conversations(tmp_path, monkeypatch):
     written = CliRunner().invoke(app, asked)
     assert "none of the 2 texts is a conversation" in written.output
     assert "system=TEXT" in written.output
+
+
+GENERATION = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content | trim }}"
+    "{{ eos_token }}{% endgeneration %}{% else %}<{{ m.role }}>{{ m.content | trim }}{% endif %}\n"
+    "{% endfor %}"
+)
+NUMBERED = (
+    "{% for m in messages %}{{ loop.index }}{{ m.role }}: {{ m.content }}"
+    "{{ eos_token if m.role == 'assistant' }}{% endfor %}"
+)
+LATER = (  # writes what precedes a turn of this text in another way
+    "{% for m in messages %}{{ '' if messages[-1].content == 'odd 70' else m.role }}{{ m.content }}"
+    "{{ eos_token if m.role == 'assistant' }}{% endfor %}"
+)
+
+
+def long_talk(messages):
+    """Now and then an answer has two turns, and a turn of a user has the text of an end token."""
+    roles = ["assistant" if n % 2 or n % 14 == 10 else "user" for n in range(messages - 1)]
+    said = [f" odd {n}" if role == "user" else f"so {n} <|endoftext|>"
+            for n, role in enumerate(roles)]  # fmt: skip
+    return Conversation((("system", "Be brief."), *zip(roles, said, strict=True)))
+
+
+def counted(made, monkeypatch):
+    """How many turns the template has written, call by call."""
+    turns, render = [], ChatObjective._rendered
+
+    def rendered(self, shown, asks=False):
+        turns.append(len(shown))
+        return render(self, shown, asks)
+
+    monkeypatch.setattr(ChatObjective, "_rendered", rendered)
+    return turns
+
+
+@pytest.mark.parametrize("template", [PLAIN, CHATML, GENERATION, NUMBERED])
+def test_a_long_conversation_is_what_the_template_makes_of_all_that_precedes(loaded, template):
+    made = replace(objective(loaded, "auto", template), max_length=100_000)
+    talk = long_talk(101)
+    texts, done = [], ""
+    marked = made._marked(talk.turns)
+    for number, (role, _) in enumerate(marked):
+        if role == "assistant":
+            asked = made._rendered(marked[:number], asks=True)
+            answered = made._rendered(marked[: number + 1])
+            texts.append((asked.removeprefix(done), answered.removeprefix(asked)))
+            done = answered
+    assert [span for block in made._blocks(talk.turns) for span in block] == texts
+    assert sum(block is not None for block in made._blocks(talk.turns)) > 1
+    example = made.encode(talk)
+    assert (example.cut_source, example.cut_target) == (0, 0)
+
+
+def test_a_template_that_changes_earlier_turns_is_refused_late_in_a_conversation_too(loaded):
+    made = replace(objective(loaded, "auto", LATER), max_length=100_000)
+    with pytest.raises(ConfigError, match="writes an earlier turn in another way"):
+        made.encode(Conversation(tuple((r, t.strip()) for r, t in long_talk(101).turns)))
+
+
+@pytest.mark.parametrize("messages", [401, 4001])
+def test_a_conversation_is_rendered_in_time_proportional_to_its_messages(
+    loaded, monkeypatch, messages
+):
+    talk, made = long_talk(messages), replace(objective(loaded), max_length=10**6)
+    turns = counted(made, monkeypatch)
+    assert made.encode(talk).cut_target == 0
+    assert sum(turns) < 15 * messages
+
+
+@pytest.mark.parametrize("train_on", ["assistant", "all"])
+def test_what_has_no_room_is_not_rendered(loaded, monkeypatch, train_on):
+    made = objective(loaded, train_on=train_on, max_length=100)
+    short, long = long_talk(41), long_talk(4001)
+    turns = counted(made, monkeypatch)
+    example, same = made.encode(long), made.encode(short)
+    assert sum(turns) < 3000
+    assert (example.prompt, example.target, example.silent) == (
+        same.prompt, same.target, same.silent
+    )  # fmt: skip
+    assert example.cut_target > 0
+    assert (example.cut_source > 0) is (train_on == "assistant")
+
+
+def test_a_prompt_of_thousands_of_messages_is_cut_by_few_renderings(loaded, monkeypatch):
+    made = objective(loaded, max_length=100)
+    talk = long_talk(4000)
+    turns = counted(made, monkeypatch)
+    ((kept, lost),) = made.prompts([talk], SETTINGS)
+    assert len(turns) < 20
+    assert lost > 0
+    # The most exchanges that fit.
+    system, *rest = talk.turns[:-1]
+    starts = [n + 1 for n, (role, _) in enumerate(rest[:-1]) if role == "assistant"][-40:]
+    whole = [made._ids([system, *rest[at:]]) for at in starts]
+    assert list(kept) == next(ids for ids in whole if len(ids) <= made.longest(SETTINGS))

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpft.config.errors import DataError
+from dpft.tasks import table_files
 from dpft.tasks.own_texts import LanguageModeling
 from dpft.tasks.table_files import Rows, read_table, table_file
 from tests.tasks.files import write_parquet
@@ -152,3 +153,51 @@ def test_cells_of_a_csv_file_may_have_any_line_ends(tmp_path_factory, cells):
     task = LanguageModeling(train_file=str(path))
     assert [record.target for record in task.records("train")] == cells
     assert task.details("train")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("longest", [27, 28, 29, 64])
+def test_lines_are_the_same_however_much_of_them_is_read_at_a_time(
+    tmp_path, monkeypatch, end, longest
+):
+    monkeypatch.setattr(table_files, "LONGEST", longest)
+    rows = [{"text": "x" * (n % 12 + 1)} for n in range(50)]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(as_lines(rows, end).encode())
+    found, again = scanned(path)
+    assert [row.values for row in found] == rows
+    assert [row.place for row in found] == [f"{path}, line {n}" for n in range(1, 51)]
+    assert list(again) == found
+
+
+@pytest.mark.parametrize("end", ["\n", "\r"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_a_line_that_is_too_long_is_refused_with_its_number(tmp_path, name, end):
+    path = tmp_path / name
+    line = '{"text": "x"}' if name == "a.jsonl" else "text,user"
+    with path.open("w", newline="") as file:
+        file.write(f"{line}{end}{line}{end}")
+        file.writelines("x" * 2**20 for _ in range(50))
+    with pytest.raises(DataError, match=r"line 3 is longer than 10,000,000 bytes"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.csv", "a.parquet"])
+def test_a_text_that_is_too_long_is_refused_with_its_place(tmp_path, name):
+    path = tmp_path / name
+    if name == "a.parquet":
+        write_parquet(path, [{"text": "x"}, {"text": "y" * 10_000_001}])
+    elif name == "a.json":
+        path.write_text(json.dumps([{"text": "x"}, {"text": "y" * 10_000_001}]))
+    else:  # of lines that are short enough
+        path.write_text('text\nx\n"' + ("y" * 999_999 + "\n") * 11 + '"\n')
+    with pytest.raises(DataError, match=r"(line|row|entry) 2.*(10,000,000|field limit)"):
+        list(LanguageModeling(train_file=str(path)).records("train"))
+
+
+def test_a_long_cell_is_read(tmp_path):
+    """Python's own limit is 131,072 characters."""
+    path = tmp_path / "a.csv"
+    path.write_text(f"text\n{'word ' * 60_000}end\n")
+    (record,) = LanguageModeling(train_file=str(path)).records("train")
+    assert len(record.target) == 300_003

@@ -334,7 +334,7 @@ def test_push_uploads_what_it_showed_and_nothing_private(made, monkeypatch):
         "HF_HUB_OFFLINE forbids it; type dpft export"
         in invoke("push", made, "a/b", "--merge").output
     )
-    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setattr("dpft.config.offline.stay_offline_if_unreachable", lambda: None)
     done = invoke("push", made, "a/b", "--merge")
     assert "type --yes" in done.output
@@ -361,7 +361,7 @@ def test_a_push_leaves_nothing_of_the_model_that_was_there_before(made, monkeypa
     hub = Hub()
     hub.holds["ann/tiny"] = {".gitattributes", "picture.png", "onnx/notes.txt", "model.gguf"}
     monkeypatch.setattr(pushing, "HfApi", lambda: hub)
-    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setattr("dpft.config.offline.stay_offline_if_unreachable", lambda: None)
     first = invoke("push", made, "ann/tiny", "--base", "ann/base", "--yes")
     assert "removed from ann/tiny" in " ".join(first.output.split())

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dpft.config.errors import DpftError
+from dpft.config.files import regular
 from dpft.privacy.guarantee import Guarantee
 from dpft.report.pages.generations import Generations, read_generations
 from dpft.report.pages.target import Target
@@ -230,7 +231,7 @@ class _Reader:
     def by_step(self, file: str) -> tuple[Mapping[str, Any], ...]:
         """The lines of a file in ``private/``; one that a kill has torn is no problem."""
         name = f"private/{file}"
-        data = self.read(name, lambda: (self.path / name).read_bytes()) or b""
+        data = self.read(name, lambda: regular(self.path / name).read_bytes()) or b""
         lines = [parsed(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
         steps = [line for line in lines if line and isinstance(line.get("step"), int)]
         if len(steps) < len(lines):
@@ -298,7 +299,7 @@ def _damages(path: Path) -> Iterator[str]:
 
 
 def _mapping(file: Path) -> dict[str, Any]:
-    value = parse_json(file.read_bytes())
+    value = parse_json(regular(file).read_bytes())
     if not isinstance(value, dict):
         raise ValueError(f"{file} holds a {type(value).__name__}; expected a run's settings")
     return value

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, groupby
@@ -24,6 +26,7 @@ PLAIN = (
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
 """A template for models that have none: ``role: text`` on a line, an end token after answers."""
+_BLOCK = 16  # answers of a conversation that are rendered at first
 # Stands for the text of the special token of this number while a template writes turns around it.
 _MARK = "\ue0d8{}\ue0d8"
 _MARKS = re.compile(_MARK.format("([0-9]+)"))
@@ -63,12 +66,20 @@ class ChatObjective(Causal):
     train_on: str = "assistant"
 
     def encode_all(self, records: Sequence[Conversation]) -> list[CausalExample]:
-        spans = [list(self._spans(record.turns)) for record in records]
-        texts = [[*chain.from_iterable(one)] for one in spans]
-        before = [text for one in texts for text in ("", *one[:-1])]
-        ids = iter(self._tokens([*chain.from_iterable(texts)], before))
         made = self._of_all if self.train_on == "all" else self._of_exchanges
-        return [made([(next(ids), next(ids)) for _ in one]) for one in spans]
+        blocks = [self._blocks(record.turns) for record in records]
+        found: list[list[tuple[list[int], list[int]]]] = [[] for _ in records]
+        behind, pending = [""] * len(records), [*range(len(records))]
+        while pending:  # a block of each conversation whose further exchanges may have room
+            spans = {n: block for n in pending if (block := next(blocks[n], None))}
+            texts = {n: [*chain.from_iterable(block)] for n, block in spans.items()}
+            before = [text for n, one in texts.items() for text in (behind[n], *one[:-1])]
+            ids = iter(self._tokens([*chain.from_iterable(texts.values())], before))
+            for n, one in texts.items():
+                found[n] += [(next(ids), next(ids)) for _ in spans[n]]
+                behind[n] = one[-1]
+            pending = [n for n in spans if sum(map(len, chain(*found[n][:-1]))) <= self.max_length]
+        return [made(exchanges) for exchanges in found]
 
     def shown(self, record: Conversation) -> str:
         """A conversation as the model is given it; what carries loss stands in double brackets."""
@@ -101,21 +112,48 @@ class ChatObjective(Causal):
     def _referenced(self, instance: Instance) -> Any:
         return instance.record
 
-    def _spans(self, turns: Turns) -> Iterator[tuple[str, str]]:
-        """For each answer, what is new before it, and the answer, as the template writes them."""
-        done, turns = "", self._marked(turns)
-        for number, (role, _) in enumerate(turns):
-            if role != ANSWERS:
-                continue
-            asked = self._rendered(turns[:number], asks=True)
-            answered = self._rendered(turns[: number + 1])
-            if not (asked.startswith(done) and answered.startswith(asked)):
+    def _blocks(self, turns: Turns) -> Iterator[list[tuple[str, str]]]:
+        """For each answer, what is new before it, and the answer, as the template writes them.
+
+        Each block is twice as large as the one before: what `max_length` has no room for is hardly
+        rendered. Behind the first block an answer is rendered behind one exchange, since all that
+        precedes takes a time that grows with the square of the number of turns; unless the texts
+        together are then not what the template makes of the whole.
+        """
+        turns = self._marked(turns)
+        answers = [number for number, (role, _) in enumerate(turns) if role == ANSWERS]
+        done, first, count = "", 0, _BLOCK
+        while first < len(answers):
+            chosen, block, whole = range(first, min(first + count, len(answers))), [], ""
+            if first:
+                with suppress(ConfigError, DataError):
+                    block = [*self._spans(turns, answers, chosen)]
+                    whole = self._rendered(turns[: answers[chosen[-1]] + 1])
+            if not block or done + "".join(chain.from_iterable(block)) != whole:
+                block = [*self._spans(turns, answers, chosen, done)]
+                whole = done + "".join(chain.from_iterable(block))
+            yield block
+            done, first, count = whole, first + count, 2 * count
+
+    def _spans(
+        self, turns: Turns, answers: Sequence[int], chosen: Sequence[int], done: str | None = None
+    ) -> Iterator[tuple[str, str]]:
+        """As `_blocks`, of chosen answers; ``done`` precedes them, or None: render one exchange."""
+        near, system = done is None, [turn for turn in turns[:1] if turn[0] == "system"]
+        for number in chosen:
+            shown = turns[: answers[number] + 1]
+            if near:
+                shown = [*system, *turns[answers[number - 2] + 1 : answers[number] + 1]]
+                done = self._rendered(shown[: answers[number - 1] - answers[number]])
+            asked = self._rendered(shown[:-1], asks=True)
+            answered = self._rendered(shown)
+            if not (asked.startswith(done or "") and answered.startswith(asked)):
                 raise ConfigError(
                     "the model's chat template writes an earlier turn in another way once a later "
                     "one follows, so that what is trained would not be what is asked; type "
                     "task.template=plain"
                 )
-            yield asked[len(done) :], answered[len(asked) :]
+            yield asked[len(done or "") :], answered[len(asked) :]
             done = answered
 
     def _rendered(self, turns: Turns, asks: bool = False) -> str:
@@ -200,11 +238,13 @@ class ChatObjective(Causal):
         """A prompt, without the oldest exchanges if it is too long, and how many tokens it lost."""
         whole = ids = self._ids(turns)
         system = [turn for turn in turns[:1] if turn[0] == "system"]
-        rest = list(turns[len(system) :])
-        while len(ids) > longest and any(role == ANSWERS for role, _ in rest):
-            oldest = next(n for n, (role, _) in enumerate(rest) if role == ANSWERS)
-            rest = rest[oldest + 1 :]
-            ids = self._ids([*system, *rest])
+        starts = [n for n, (role, _) in enumerate(turns[:-1], 1) if role == ANSWERS]
+        if len(whole) > longest and starts:
+            # The more exchanges are left out, the shorter it is: the first place that is enough.
+            enough = bisect_left(
+                starts, True, key=lambda at: len(self._ids([*system, *turns[at:]])) <= longest
+            )
+            ids = self._ids([*system, *turns[starts[min(enough, len(starts) - 1)] :]])
         kept = ids[-longest:]
         return tuple(kept), len(whole) - len(kept)
 

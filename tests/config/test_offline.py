@@ -1,0 +1,97 @@
+"""Whether the hub answers, and what is done when it does not."""
+
+import os
+import socket
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import pytest
+
+from dpft.config import offline
+
+WAIT = 1.0
+
+
+class Handler(BaseHTTPRequestHandler):
+    """A hub that has no page, and a proxy that makes no tunnel: every method is refused."""
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def answering():
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@contextmanager
+def silent():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@contextmanager
+def closed():
+    with silent() as port:
+        pass
+    yield port
+
+
+@pytest.mark.parametrize(
+    ("server", "names", "reached"),
+    [
+        (answering, ["HF_ENDPOINT"], True),
+        (silent, ["HF_ENDPOINT"], False),
+        (closed, ["HF_ENDPOINT"], False),
+        (answering, ["HTTPS_PROXY"], False),
+        (silent, ["https_proxy"], False),
+        (closed, ["ALL_PROXY"], False),
+    ],
+)
+def test_one_request_decides_whether_the_hub_is_asked(monkeypatch, server, names, reached):
+    for name in [*os.environ]:
+        if name.lower().endswith("_proxy") or name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")  # restored afterwards, whatever is decided
+    monkeypatch.setattr(offline, "WAIT", WAIT)
+    with server() as port:
+        for name in names:
+            monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
+        began = time.monotonic()
+        offline.stay_offline_if_unreachable()
+        assert time.monotonic() - began < WAIT + 2
+    assert os.environ["HF_HUB_OFFLINE"] == ("0" if reached else "1")
+    assert offline.is_offline() is not reached
+    # Whoever decided, the question is not asked again.
+    monkeypatch.setattr(offline, "hub_answers", lambda: pytest.fail("asked again"))
+    offline.stay_offline_if_unreachable()
+
+
+def test_a_name_server_that_says_nothing_is_not_waited_for(monkeypatch):
+    def late(*_, **__):
+        time.sleep(3)
+        raise OSError("no such name")
+
+    monkeypatch.setattr(offline, "WAIT", 0.2)
+    monkeypatch.setattr(socket, "getaddrinfo", late)
+    began = time.monotonic()
+    assert not offline.hub_answers()
+    assert time.monotonic() - began < 2
+
+
+def test_what_was_downloaded_is_known_without_the_hub(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "datasets"))
+    for folder in ("hub/models--ann--one", "hub/datasets--ann--two", "datasets/bob___three"):
+        (tmp_path / folder).mkdir(parents=True)
+    held = [("models", "ann/one"), ("datasets", "ann/two"), ("datasets", "bob/three")]
+    lacking = [("models", "ann/two"), ("datasets", "ann/one"), ("models", "bob/three")]
+    assert [offline.is_downloaded(*one) for one in held] == [True] * 3
+    assert [offline.is_downloaded(*one) for one in lacking] == [False] * 3
