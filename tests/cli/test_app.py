@@ -55,7 +55,7 @@ def test_help_lists_every_verb_by_the_first_words_of_its_own_help(verb):
 @pytest.mark.parametrize(
     "typed",
     [
-        *("eval", "eval x", "push", "push x", "select", "study make", "study read x", "predict"),
+        *("eval", "eval x", "push", "push x", "select", "predict"),
         *("score", "compare", "report", "chat", "generate", "quality", "export", "decode"),
     ],
 )
@@ -492,7 +492,7 @@ def test_an_error_of_our_own_is_not_one_of_files(monkeypatch):
     assert isinstance(invoke("validate").exception, ConnectionResetError)
 
 
-@pytest.mark.parametrize("verb", [[], ["table"], ["study", "make"]])
+@pytest.mark.parametrize("verb", [[], ["table"]])
 def test_help_has_a_short_name(verb):
     result = invoke(*verb, "-h")
     assert result.exit_code == 0
