@@ -10,16 +10,12 @@ import typer
 from dpft.cli.guard import alone
 from dpft.cli.options import Base, Licence, Merge, RunFolder
 from dpft.cli.output import warn
-from dpft.config.errors import ConfigError
 from dpft.report.terminal import echo
 
 
 def main(
     path: RunFolder,
     merge: Merge = False,
-    gguf: Annotated[
-        bool, typer.Option("--gguf", help="Also a GGUF file, by llama.cpp's converter.")
-    ] = False,
     to: Annotated[
         Path | None, typer.Option(help="The folder; default: export/ in the run's folder.")
     ] = None,
@@ -37,13 +33,7 @@ def main(
 
     trained, folder = loaded_run(path), to or path / "export"
     plan = plan_export(trained, merge=merge, base=base, licence=licence)
-    if gguf and plan.shape.base is not None:
-        raise ConfigError("--gguf takes a whole model, and this is an adapter; type --merge too")
     export(plan, folder)
-    if gguf:
-        from dpft.training.gguf import write_gguf
-
-        write_gguf(folder)
     what = "a whole model" if plan.shape.base is None else f"an adapter of {plan.shape.base}"
     echo(f"{folder}: {what}, {sum(plan.sizes().values()) / 1e6:,.1f} MB")
     from dpft.report.evaluation import chosen

@@ -233,9 +233,6 @@ def test_what_cannot_be_taken_home_is_refused_by_name(made, tmp_path):
     done = invoke("export", made, "--merge", "--to", tmp_path)
     assert "give an empty or a new folder" in done.output
     assert done.exit_code == 2
-    done = invoke("export", made, "--gguf", "--base", "ann/tiny", "--to", tmp_path / "x")
-    assert "type --merge too" in done.output
-    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize("stop", [OSError(28, "No space left on device"), KeyboardInterrupt()])
@@ -278,27 +275,6 @@ def test_further_chat_templates_are_exported_and_not_left_of_another_run(
     (folder / exporting._UNFINISHED).touch()  # it was broken off
     exporting.export(plain, folder)
     assert not (folder / template).exists()
-
-
-def test_gguf_is_by_llama_cpps_converter_or_says_what_to_type(made, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    done = invoke("export", made, "--merge", "--gguf", "--to", tmp_path / "a b")
-    assert "python llama.cpp/convert_hf_to_gguf.py '" in done.output
-    assert (tmp_path / "a b" / "config.json").exists()
-    converter = tmp_path / "convert_hf_to_gguf.py"
-    converter.write_text(
-        "import sys, pathlib\nassert sys.argv[2] == '--outfile'\n"
-        "pathlib.Path(sys.argv[3]).write_text(' '.join(p.name for p in "
-        "sorted(pathlib.Path(sys.argv[1]).iterdir())))\n"
-    )
-    converter.chmod(0o700)
-    done = invoke("export", made, "--merge", "--gguf", "--to", tmp_path / "c d")
-    assert done.exit_code == 0, done.output
-    assert "model.safetensors" in (tmp_path / "c d" / "model.gguf").read_text()
-    converter.write_text("raise SystemExit('no such architecture')")
-    done = invoke("export", made, "--merge", "--gguf", "--to", tmp_path / "e")
-    assert "no such architecture" in done.output
-    assert done.exit_code == 2
 
 
 class Hub:
