@@ -8,19 +8,32 @@ from typing import Annotated
 import typer
 
 from dpft.cli.guard import alone
-from dpft.cli.options import Base, Licence, Merge, RunFolder
+from dpft.cli.options import RunFolder
 from dpft.cli.output import warn
 from dpft.report.terminal import echo
 
 
 def main(
     path: RunFolder,
-    merge: Merge = False,
+    merge: Annotated[
+        bool,
+        typer.Option(
+            "--merge", help="The whole model, LoRA merged into it; else LoRA's adapter by itself."
+        ),
+    ] = False,
     to: Annotated[
         Path | None, typer.Option(help="The folder; default: export/ in the run's folder.")
     ] = None,
-    base: Base = None,
-    licence: Licence = None,
+    base: Annotated[
+        str | None,
+        typer.Option(help="What an adapter names as its base, where the run's is on no hub."),
+    ] = None,
+    licence: Annotated[
+        str | None,
+        typer.Option(
+            "--license", metavar="ID", help="For the card; default: the base's, if known."
+        ),
+    ] = None,
 ) -> None:
     """The model as a folder for other tools: dpft export RUN --merge
 

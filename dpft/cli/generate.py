@@ -16,7 +16,7 @@ import yaml
 
 from dpft.cli.decode import read_value
 from dpft.cli.guard import alone
-from dpft.cli.options import NotPrivate, RunFolder
+from dpft.cli.options import RunFolder
 from dpft.cli.output import warn
 from dpft.config.checks import COUNT, SEED, build
 from dpft.config.decode import Decode
@@ -64,7 +64,9 @@ def main(
             "out=FILE; seed=0; unique=true; decode.top_p=0.9 and other settings of decode."
         ),
     ] = None,
-    not_private: NotPrivate = False,
+    not_private: Annotated[
+        bool, typer.Option("--not-private", help="Also from a run without any guarantee.")
+    ] = False,
 ) -> None:
     """Synthetic records from a private run: dpft generate RUN n=1000 sources=dev
 

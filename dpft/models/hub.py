@@ -27,16 +27,11 @@ def hub_name(path: str) -> str | None:
     kind, colon, name = path.partition(":")
     if colon:
         return PACKAGES[name].hub if kind == "package" and name in PACKAGES else None
-    return None if refusal(path) or Path(path).is_dir() else path
-
-
-def refusal(name: str) -> str | None:
-    """Why the hub would not take a name; None if it would."""
     try:
-        validate_repo_id(name)
-    except HFValidationError as error:
-        return str(error)
-    return None
+        validate_repo_id(path)
+    except HFValidationError:
+        return None
+    return None if Path(path).is_dir() else path
 
 
 def pipeline_of(needs: Needs, config: Any) -> str:
