@@ -13,7 +13,6 @@ from dpft.config.errors import DpftError
 from dpft.report.card import model_card
 from dpft.report.comparison import show
 from dpft.report.pages.gather import Options, gather
-from dpft.reproduce.study.sheet import read_key
 from dpft.runs import Ledger, RunDirectory, checkpoint, is_finished, read_ledger, read_record
 from dpft.runs.norms import NormsLog, read_norms
 from dpft.runs.stored import stored_config
@@ -52,9 +51,6 @@ def whole(tmp_path_factory):
     sweep = {"words": [], "config_dir": None, "lines": [], "metric": None, "points": []}
     (base / "sweep.json").write_text(json.dumps(sweep))
     Journal(base / "journal.jsonl").add(Event(BEGUN))
-    key = {"schema_version": 1, "mind": "", "study": "a", "seed": 0,
-           "items": {}, "raters": {}, "systems": {}}  # fmt: skip
-    (base / "key.json").write_text(json.dumps(key))
     return base
 
 
@@ -86,7 +82,6 @@ REFUSED = {
     "list.txt": lambda base: read_list(base / "list.txt"),
     "sweep.json": lambda base: SweepFolder(base).points(),
     "journal.jsonl": lambda base: Journal(base / "journal.jsonl").read(),
-    "key.json": lambda base: read_key(base / "key.json"),
 }
 DAMAGES = {
     "empty": lambda data: b"",

@@ -208,7 +208,7 @@ def _listed(path: Path) -> list[str]:
 
 
 def asked(trained: TrainedRun) -> str:
-    """Python that asks the model as it was trained; see `dpft.report.hub.Shape`."""
+    """Python that asks the model as it was trained; see `dpft.report.hub.ModelFacts`."""
     task = trained.task
     pipeline = trained.record.get("model", {}).get("pipeline")
     if pipeline == "text-classification" and (longest := trained.run.task.get("max_length")):
