@@ -152,16 +152,6 @@ class Run:
                 "neither privacy.epsilon nor privacy.noise_multiplier is set; type eps=3, or "
                 "clip=none for training without privacy"
             )
-        if self.optim.name == "adam_bc" and not self.clip.private:
-            raise ConfigError(
-                "optim=adam_bc with clip=none: there is no noise whose variance could be taken "
-                "off; type optim=adam"
-            )
-        if self.optim.name == "adam_bc" and self.adapt.name == "rgp":
-            raise ConfigError(
-                "optim=adam_bc with adapt=rgp: noise is on the carriers, and what of it reaches a "
-                "coordinate of the weights differs from one to the next; type optim=adam"
-            )
         if self.compile:
             self._check_compile()
         self._check_float16()

@@ -24,7 +24,6 @@ from dpft.privacy.noise import Released
 from dpft.privacy.precision import full_precision
 from dpft.privacy.shapes import BLANK
 from dpft.tasks.units import TrainingSet, UnitBatch, Units, finite_losses
-from dpft.training.adam_bc import AdamBC
 from dpft.training.out_of_memory import Budget, Pieces
 
 if TYPE_CHECKING:
@@ -270,9 +269,6 @@ def train(
             spend(step, statistics.released)
             if reparametrisation is not None:
                 reparametrisation.transfer()
-            if isinstance(optimizer, AdamBC):
-                named = clipper.parameters
-                optimizer.deviations = {named[name]: std for name, std in noise.deviations.items()}
             optimizer.step()
             if mechanism.noise_multiplier:
                 _check_weights(optimizer, step, agreed)

@@ -35,7 +35,6 @@ from dpft.tasks.objectives.infill import Infilling
 from dpft.tasks.objectives.language_model import LanguageModel
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import UnitBatch
-from dpft.training.adam_bc import AdamBC
 from dpft.training.mechanisms import attach_clipper
 from dpft.training.optim import make_optimizer
 
@@ -256,11 +255,7 @@ def training_of(run: Run, shape: StepShape, private: bool = True) -> Training:
         return attach_clipper(run.clip, model, cohort, run.scale)
 
     def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        every = list(parameters)
-        made = make_optimizer(run.optim, iter(every))
-        if isinstance(made, AdamBC):
-            made.deviations = dict.fromkeys(every, 1.0)  # no noise is drawn here
-        return made
+        return make_optimizer(run.optim, iter(parameters))
 
     return Training(
         build,
