@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dpft.config.adapt import VIRTUAL_TOKENS
 from dpft.config.checks import COUNT
 from dpft.config.errors import ConfigError, DataError, NotInstalledError, suggestion
 from dpft.runs.record import HARNESS
@@ -60,7 +59,7 @@ def check_harness(trained: TrainedRun) -> None:
     """Refuse what the harness cannot ask, before torch is loaded.
 
     Raises:
-        ConfigError: if it is not installed, or the model writes no text, or has a prefix or prompt.
+        ConfigError: if it is not installed, or the model writes no text, or has a prefix.
     """
     if find_spec("lm_eval") is None:
         raise NotInstalledError(
@@ -72,9 +71,9 @@ def check_harness(trained: TrainedRun) -> None:
             f"task {trained.task.name} trains a model that writes no text, and the harness asks "
             "for likelihoods of texts; dpft score has this run's own scores"
         )
-    if trained.run.adapt.name in VIRTUAL_TOKENS:
+    if trained.run.adapt.name == "prefix":
         raise ConfigError(
-            f"adapt={trained.run.adapt.name}, whose positions the harness does not pass to the "
+            "adapt=prefix, whose positions the harness does not pass to the "
             "model; expected a run with another adaptation, such as adapt=lora"
         )
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from transformers import masking_utils
 
-from dpft.config.adapt import VIRTUAL_TOKENS
 from dpft.config.errors import ConfigError
 from dpft.config.parallel import Parallel
 from dpft.config.schema import Run
@@ -208,7 +207,7 @@ def training_of(run: Run, shape: StepShape, private: bool = True) -> Training:
         ConfigError: for what cannot be simulated.
     """
     needs = load_task(run.task).needs
-    if run.adapt.name in (*VIRTUAL_TOKENS, "rgp"):
+    if run.adapt.name in ("prefix", "rgp"):
         raise ConfigError(
             f"adapt is {run.adapt.name}, whose steps dpft plan cannot simulate; expected "
             "adapt=full or adapt=lora"

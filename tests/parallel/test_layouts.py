@@ -108,7 +108,6 @@ def test_copies_of_shards_end_where_one_process_does(complete):
         (1, SHARDED, "parallel=fsdp with one process"),
         (2, (*SHARDED, "optim=lamb"), "optim=lamb with parallel=fsdp"),
         (2, (*SHARDED, "adapt=prefix"), "adapt=prefix with parallel=fsdp"),
-        (2, (*SHARDED, "adapt=prompt"), "adapt=prompt with parallel=fsdp"),
         (2, (*SHARDED, "parallel.shards=3"), "expected a number that divides them"),
         (2, ("+parallel.shards=2",), "has no effect on parallel=data"),
     ],
