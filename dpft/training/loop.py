@@ -392,6 +392,5 @@ def _check_finite(clipper: Clipper, step: int, agreed: Callable[[bool], bool] | 
     if (agreed or bool)(found is not None):
         raise TrainingError(
             f"the gradient of {found or 'a parameter elsewhere'} is not finite at step {step}; "
-            "expected finite numbers. Type a smaller optim.lr, or with precision=float16 a smaller "
-            "loss_scale; the last checkpoint is kept"
+            "expected finite numbers. Type a smaller optim.lr; the last checkpoint is kept"
         )

@@ -235,7 +235,7 @@ def training_of(run: Run, shape: StepShape, private: bool = True) -> Training:
         return trained.train()
 
     if run.precision != "float32":
-        objective = Mixed(objective, run.precision)
+        objective = Mixed(objective)
 
     def batch() -> UnitBatch:
         tensors = made(run, shape, config).tensors
@@ -250,8 +250,8 @@ def training_of(run: Run, shape: StepShape, private: bool = True) -> Training:
 
     def clip(model: nn.Module, cohort: Cohort | None) -> Clipper:
         if not private:
-            return make_clipper(model, "none", cohort=cohort, loss_scale=run.scale)
-        return attach_clipper(run.clip, model, cohort, run.scale)
+            return make_clipper(model, "none", cohort=cohort)
+        return attach_clipper(run.clip, model, cohort)
 
     def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return make_optimizer(run.optim, iter(parameters))

@@ -201,7 +201,7 @@ def prepare(
         # Of no steps too, which need no noise: a plain fingerprint of the records is a release.
         key = directory.noise_key(run.privacy.noise_seed)
     key = cohort.from_first(key)  # a secret key lies in the folder, which is the first rank's
-    trained = objective if run.precision == "float32" else Mixed(objective, run.precision)
+    trained = objective if run.precision == "float32" else Mixed(objective)
     shapes = fixed_shapes(run, parts)
     units: TrainingSet = Records(trained, examples, shapes)
     if owners is not None:
@@ -211,7 +211,7 @@ def prepare(
             f"every step computes {mechanism.max_batch:,} {task.unit_noun}s of "
             f"{objective.widest()[0]} positions, drawn or not (sampling=truncated_poisson)"
         )
-    if parts.pipeline is None or run.precision == "float16":
+    if parts.pipeline is None:
         check_blank(trained, loaded.model, clipper, run.precision, cohort.sharded)
         if cohort.sharded:
             from dpft.parallel.sharded import reshard
