@@ -89,11 +89,6 @@ def check_processes(run: Run, count: int) -> None:
         )
     if run.audit.active:
         raise ConfigError(f"audit with {several}; expected one: without torchrun and ranks=")
-    if run.out_of_memory == "halve":
-        raise ConfigError(
-            f"out_of_memory=halve with {several}, of which one alone would halve its microbatches; "
-            "type out_of_memory=stop and a smaller optim.microbatch_tokens"
-        )
     if run.optim.microbatch_tokens == "auto":
         raise ConfigError(
             f"optim.microbatch_tokens=auto with {several}, which may have unlike memory; expected "

@@ -303,6 +303,5 @@ def _answers(
         run.decode,
         run.seed,
         progress,
-        halve=run.out_of_memory == "halve",
         cohort=prepared.cohort,
     )

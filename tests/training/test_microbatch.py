@@ -45,14 +45,13 @@ def test_what_released_steps_had_is_not_found_anew(go, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             run()
     note = kept.read_text()
-    ((step, tokens),) = json.loads(note)["tokens"]
-    assert step == 0
+    tokens = json.loads(note)["tokens"]
     assert tokens > 100
     assert runs.read_ledger(path / "ledger.jsonl").steps_spent
     kept.unlink()
     with pytest.raises(runs.RunError, match=r"microbatches\.json is missing"):
         run()
-    kept.write_text(note.replace(f", {tokens}]", f", {tokens + 1}]"))
+    kept.write_text(note.replace(f" {tokens},", f" {tokens + 1},"))
     with pytest.raises(runs.RunError, match="does not match its own checksum"):
         run()
     kept.write_text(note)
