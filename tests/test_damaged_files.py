@@ -20,7 +20,7 @@ from dpft.sweep.arguments import read_list
 from dpft.sweep.folder import SweepFolder
 from dpft.sweep.journal import BEGUN, Event, Journal
 from dpft.tasks import load_task
-from dpft.training.out_of_memory import Budget, begin_with
+from dpft.training.microbatch import begin_with, begun_with
 from dpft.training.predictions import read_predictions
 from tests.processes import dpft
 from tests.report.pages.example import record
@@ -75,7 +75,7 @@ REFUSED = {
     "identity.json": opened,
     "config.yaml": stored_config,
     "private/noise_key": key_of,
-    "private/microbatches.json": lambda base: Budget(9, file=base / "private/microbatches.json"),
+    "private/microbatches.json": lambda base: begun_with(base / "private/microbatches.json"),
     "private/norms.jsonl": lambda base: read_norms(base / "private/norms.jsonl"),
     "texts.jsonl": lambda base: read_predictions(base / "texts.jsonl"),
     "data.jsonl": data_of,
