@@ -113,10 +113,9 @@ def _changes(node: Any) -> Iterator[tuple[Any, str]]:
             other = not value if isinstance(value, bool) else value + 1
             yield node, repr(value * 2 or 1.0 if isinstance(value, float) else other)
         case ast.Call():
-            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-            if name in _CALLED:
-                field = "id" if isinstance(node.func, ast.Name) else "attr"
-                yield node.func, _with(node.func, **{field: _CALLED[name]})
+            for field in ("id", "attr"):
+                if (name := getattr(node.func, field, "")) in _CALLED:
+                    yield node.func, _with(node.func, **{field: _CALLED[name]})
             for keyword in filter(lambda one: one.arg, node.keywords):
                 yield node, _with(node, keywords=[k for k in node.keywords if k is not keyword])
         case ast.FunctionDef():
@@ -132,7 +131,9 @@ def _with(node: Any, **fields: Any) -> str:
 def _run(files: list[str]) -> None:
     os.setsid()
     resource.setrlimit(resource.RLIMIT_DATA, (8 * 2**30,) * 2)
-    os._exit(importlib.import_module("pytest").main(["-x", "-pno:terminal", "-mnot slow", *files]))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    options = ["-x", "-mnot slow", "-Wignore::pytest.PytestAssertRewriteWarning"]
+    os._exit(importlib.import_module("pytest").main([*options, *files]))
 
 
 def passes(files: list[str], limit: float) -> bool:
@@ -188,8 +189,7 @@ def main() -> None:
         os.chdir(copy)
         sys.path.insert(0, copy)
         os.environ |= {"PYTHONPATH": copy, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-        # Compiled code of one mutant could be taken for another's of the same second.
-        sys.dont_write_bytecode = True
+        sys.dont_write_bytecode = True  # one mutant's could be taken for that of another
         for name in ("torch", "transformers", "peft", "dp_accounting", "hydra"):
             importlib.import_module(name)
         for module in given.modules or tests:
