@@ -7,7 +7,6 @@ import os
 from dpft.config.adapt import VIRTUAL_TOKENS
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
-from dpft.runs.environment import usable_cores
 
 # What torchrun tells each process, without which it cannot find the others.
 _TOLD = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -63,16 +62,6 @@ def check_launcher(ranks: int | None = None) -> None:
         raise ConfigError(
             f"ranks is {ranks}, but this is {here}; leave out ranks=, or type dpft train ... "
             f"ranks={ranks} without torchrun, which it starts itself"
-        )
-
-
-def check_cores(ranks: int) -> None:
-    """Raise ConfigError for ranks that fill the memory, since each imports torch, and time out."""
-    cores = usable_cores() or ranks
-    if ranks > 4 * cores:
-        raise ConfigError(
-            f"ranks is {ranks}, and this process may use {cores} cores; expected at most 4 ranks "
-            f"for each: type ranks={cores}"
         )
 
 

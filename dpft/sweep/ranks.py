@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import dpft.runs.errors  # noqa: F401 - kinds of errors
-from dpft.config.errors import DpftError, RankError, TrainingError
-from dpft.parallel.launch import check_cores, check_launcher
+from dpft.config.errors import ConfigError, DpftError, RankError, TrainingError
+from dpft.parallel.launch import check_launcher
 from dpft.report.terminal import echo
+from dpft.runs.environment import usable_cores
 
 _RUN, _ALIVE, _ENDED = "run.json", "alive", "ended.json"
 # Seconds that torchrun has to end its ranks, which finish a step and save it, before they end
@@ -35,6 +36,16 @@ _PATIENCE = 15.0
 _TERMINATED = 128 + signal.SIGTERM
 _TOLD_TO_END = (-signal.SIGTERM, _TERMINATED)  # statuses of ranks
 _FOLLOWS = RankError.__name__  # what a rank raises because another one failed
+
+
+def check_cores(ranks: int) -> None:
+    """Raise ConfigError for ranks that fill the memory, since each imports torch, and time out."""
+    cores = usable_cores() or ranks
+    if ranks > 4 * cores:
+        raise ConfigError(
+            f"ranks is {ranks}, and this process may use {cores} cores; expected at most 4 ranks "
+            f"for each: type ranks={cores}"
+        )
 
 
 def run_ranks(raw: Mapping[str, Any], ranks: int) -> None:

@@ -5,7 +5,7 @@ import pytest
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
-from dpft.parallel.launch import check_cores, check_launcher, check_processes, launched
+from dpft.parallel.launch import check_launcher, check_processes, launched
 
 TORCHRUN = {
     "WORLD_SIZE": "2",
@@ -50,13 +50,6 @@ def test_strangers_are_refused(environment, name):
     environment({name: "2"})
     with pytest.raises(ConfigError, match=f"{name} is 2: .* torchrun .* ranks=N"):
         check_launcher()
-
-
-def test_ranks_are_at_most_four_for_each_core(monkeypatch):
-    monkeypatch.setattr("dpft.parallel.launch.usable_cores", lambda: 2)
-    check_cores(8)
-    with pytest.raises(ConfigError, match=r"ranks is 9, .* may use 2 cores; .* type ranks=2$"):
-        check_cores(9)
 
 
 def test_a_world_without_a_rank_is_no_group(environment):

@@ -11,7 +11,7 @@ import pytest
 from dpft.config.errors import ConfigError, DivergedError, RankError, TrainingError
 from dpft.runs import RunLockedError, read_record
 from dpft.sweep import ranks
-from dpft.sweep.ranks import read_run, report_ends, report_error, run_ranks
+from dpft.sweep.ranks import check_cores, read_run, report_ends, report_error, run_ranks
 from tests.processes import dpft
 
 
@@ -118,3 +118,10 @@ def test_a_run_of_two_ranks_from_one_command(tmp_path, monkeypatch):
     path = tmp_path / "runs/two"
     assert read_record(path)["training"]["ranks"] == 2
     assert "ranks" not in json.loads((path / "identity.json").read_text())["config"]
+
+
+def test_ranks_are_at_most_four_for_each_core(monkeypatch):
+    monkeypatch.setattr("dpft.sweep.ranks.usable_cores", lambda: 2)
+    check_cores(8)
+    with pytest.raises(ConfigError, match=r"ranks is 9, .* may use 2 cores; .* type ranks=2$"):
+        check_cores(9)
