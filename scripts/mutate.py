@@ -1,327 +1,199 @@
-"""Mutation testing: put small bugs into dpft, one at a time, and see whether a test notices.
+"""Put small bugs into modules, one at a time, and see whether a test notices.
 
-    python scripts/mutate.py                             # every module of TARGETS, in its order
-    python scripts/mutate.py --most 25 dpft/training/loop.py     # 25 mutants of one module
-    python scripts/mutate.py --again                     # those that survived, after new tests
-    python scripts/mutate.py --report                    # scores by module, and what survived
+    python scripts/mutate.py [--most 30] [privacy/noise ...]
 
-Each module is paired with the tests that ought to notice, those of its own folder first. A mutant
-is *killed* if one of them fails or runs out of time. Which function a test calls is observed once
-for each file of tests, so that a mutant costs the tests that reach it and no others; the first
-failure ends it. With ``--most`` a module's mutants are drawn at random with a fixed seed.
-
-Everything is written to a journal of JSON lines as it happens, and what is there is not done again:
-stop it and go on whenever you like. It works on a copy of the repository, so that no mutant is ever
-left behind, and runs one process at a time; prefix it with ``nice``.
-
-Why not an existing tool: mutmut 3 leaves functions with decorators alone, which here are all
-properties and whatever runs under ``no_grad``; cosmic-ray starts Python, and with it torch, anew
-for each mutant. Here a process that has imported all libraries forks one that imports dpft itself.
+A mutant is killed if a test fails or the tests take far longer than without it. Mutants are drawn
+with a seed, tried in a copy of the repository, and not again once they are in the journal.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
+import ast
 import hashlib
 import importlib
 import json
+import multiprocessing
 import os
 import random
+import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-from forked_tests import Chosen, Observed, forked, tested
-from mutants import Mutant, mutants
-
 ROOT = Path(__file__).resolve().parent.parent
-HARMLESS = ROOT / "scripts/harmless_mutants.yaml"
-_COPIED = ("dpft", "tests", "conf", "docs", "scripts", "results")
-
-_PLAN_FILES = ("batch", "bookkeeping", "ghost", "groupwise", "lee_kifer", "materialised")
-_PLAN_FILES += ("norms", "reweighting")
-_PLANS = (
-    "privacy/clipping/test_plans privacy/test_precision privacy/clipping/test_clipper "
-    "privacy/clipping/test_traps privacy/clipping/test_half_precision privacy/clipping/test_users"
-)
-_CHECKS = (
-    "privacy/clipping/test_traps privacy/clipping/test_beyond_capture privacy/clipping/test_clipper"
-)
-
-# Each module, and the tests that ought to notice what goes wrong in it; more important ones first.
-TARGETS: dict[str, str] = {
-    "dpft/privacy/noise.py": "privacy/test_noise privacy/test_mechanism "
-    "privacy/clipping/test_single_process",
-    "dpft/privacy/keystream.py": "privacy/test_keystream",
-    "dpft/privacy/normals.py": "privacy/test_normals",
-    "dpft/privacy/keys.py": "privacy/test_noise privacy/test_sampling tasks/test_units",
-    "dpft/privacy/sampling.py": "privacy/test_sampling tasks/test_units",
-    "dpft/privacy/mechanism.py": "privacy/test_mechanism privacy/test_noise",
-    **{f"dpft/privacy/clipping/plans/{plan}.py": _PLANS for plan in _PLAN_FILES},
-    "dpft/privacy/precision.py": "privacy/test_precision privacy/clipping/test_beyond_capture",
-    "dpft/privacy/clipping/clipper.py": "privacy/clipping/test_clipper privacy/test_precision "
-    "privacy/clipping/test_traps privacy/clipping/test_beyond_capture "
-    "privacy/clipping/test_order privacy/test_quantiles",
-    **{
-        f"dpft/privacy/clipping/checks/{check}.py": _CHECKS
-        for check in ("checker", "verify", "structure")
-    },
-    "dpft/privacy/thresholds.py": "privacy/test_threshold_range privacy/test_quantiles "
-    "privacy/clipping/test_groups",
-    "dpft/privacy/quantiles.py": "privacy/test_quantiles privacy/test_mechanism",
-    "dpft/privacy/clipping/groups.py": "privacy/clipping/test_groups",
-    "dpft/privacy/spec.py": "privacy/test_spec privacy/clipping/test_groups",
-    "dpft/privacy/accounting/rdp.py": "privacy/test_accounting",
-    "dpft/privacy/accounting/prv.py": "privacy/test_accounting",
-    "dpft/privacy/accounting/gdp.py": "privacy/test_accounting",
-    "dpft/privacy/accounting/calibration.py": "privacy/test_accounting privacy/test_mechanism",
-    "dpft/privacy/accounting/selection.py": "privacy/test_selection",
-    "dpft/privacy/accounting/steps.py": "privacy/test_accounting",
-    "dpft/privacy/accounting/checks.py": "privacy/test_accounting",
-    "dpft/privacy/accounting/cache.py": "privacy/test_accounting",
-    "dpft/privacy/accounting/__init__.py": "privacy/test_accounting privacy/test_mechanism",
-    "dpft/runs/ledger.py": "runs/test_ledger",
-    "dpft/runs/log.py": "runs/test_log runs/test_ledger",
-    "dpft/runs/noise_key.py": "runs/test_noise_key runs/test_directory",
-    "dpft/training/loop.py": "training/test_loop training/test_session tasks/test_units "
-    "privacy/clipping/test_users models/test_adapt_rgp audit/test_audited_runs",
-    "dpft/training/session.py": "training/test_session training/test_run audit/test_audited_runs",
-    "dpft/training/assembly.py": "training/test_combinations parallel/test_held",
-    "dpft/training/setup.py": "training/test_setup training/test_run audit/test_audited_runs",
-    "dpft/privacy/guarantee.py": "privacy/test_guarantee",
-    "dpft/privacy/meaning.py": "privacy/test_guarantee",
-    "dpft/tasks/units.py": "tasks/test_units privacy/clipping/test_users",
-}
+JOURNAL = ROOT / "build/mutation.jsonl"
+# Modules of dpft, and the files of tests that ought to notice a bug there.
+PAIRS = """
+privacy/noise privacy/mechanism privacy/quantiles: privacy/test_noise privacy/test_mechanism \
+privacy/test_quantiles
+privacy/keys privacy/sampling: privacy/test_noise privacy/test_sampling tasks/test_units
+privacy/clipping/plans/bookkeeping privacy/clipping/plans/ghost privacy/clipping/plans/groupwise \
+privacy/clipping/plans/materialised privacy/clipping/plans/reweighting privacy/clipping/clipper: \
+privacy/clipping/test_plans privacy/clipping/test_clipper privacy/clipping/test_users
+privacy/accounting/rdp privacy/accounting/calibration: privacy/test_accounting
+runs/ledger runs/noise_key: runs/test_ledger runs/test_noise_key runs/test_directory
+training/loop training/session: training/test_loop training/test_session audit/test_audited_runs
+tasks/units: tasks/test_units privacy/clipping/test_users
+""".replace("\\\n", "").strip()
+_OPS = "Lt Gt Eq Is In Add Mult BitAnd And", "LtE GtE NotEq IsNot NotIn Sub Div BitOr Or"
+_NAMES = " ".join(_OPS) + " FloorDiv Mod Pow", " ".join(_OPS[::-1]) + " Mult FloorDiv Mult"
+_SWAPPED = dict(zip(*([getattr(ast, op) for op in one.split()] for one in _NAMES), strict=True))
+_EXACT = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)  # their negation is a swap
+_CALLED = {"min": "max", "any": "all", "ceil": "floor", "amax": "amin", "minimum": "maximum"}
+_CALLED |= {other: name for name, other in _CALLED.items()}
+_KEPT = ("property", "classmethod", "staticmethod", "dataclass", "manager", "abstract", "no_grad")
 
 
-class Journal:
-    """What was observed and tried so far."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.observed: dict[str, Any] = {}
-        self.tried: dict[str, dict[str, Any]] = {}
-        for line in path.read_text().splitlines() if path.exists() else ():
-            self._take(json.loads(line))
-
-    def add(self, entry: dict[str, Any]) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a") as file:
-            file.write(json.dumps(entry) + "\n")
-        self._take(entry)
-
-    def _take(self, entry: dict[str, Any]) -> None:
-        if "observed" in entry:
-            self.observed[entry["observed"]] = entry
-        else:
-            self.tried[f"{entry['module']} {entry['mutant']}"] = entry
+def mutants(source: bytes) -> list[tuple[int, str, str, int, str]]:
+    """Return first byte, new and old text, line, and a name that stays when code moves."""
+    lines, found, seen = source.splitlines(keepends=True), [], Counter[str]()
+    for node, after, function in _visit(ast.parse(source), "", True):
+        start = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
+        before = source[start : sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset]
+        text = f"{function}|{lines[node.lineno - 1].decode().strip()}|{before.decode()}|{after}"
+        seen[text] += 1
+        key = hashlib.sha256(f"{text}|{seen[text]}".encode()).hexdigest()[:12]
+        found.append((start, after, before.decode(), node.lineno, key))
+    return sorted(found)
 
 
-def warm_up() -> None:
-    """Import here what tests import beside dpft, so that forks need not."""
-    names = forked(300, lambda: _imported())["names"]
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except Exception:  # it is not needed: a fork will try again if it is
-            continue
+def _visit(node: Any, function: str, outside: bool) -> Iterator[tuple[Any, str, str]]:
+    """Yield every node that may be replaced, its replacement, and the function around it."""
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        return
+    yield from ((replaced, after, function) for replaced, after in _changes(node))
+    if isinstance(node, ast.Assert | ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom):
+        return
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and outside:
+        function = f"{function}.{node.name}".lstrip(".")
+        outside = isinstance(node, ast.ClassDef)
+    for name, value in ast.iter_fields(node):
+        children = value if isinstance(value, list) else [value]
+        if isinstance(value, ast.arguments) and isinstance(node, ast.FunctionDef):
+            children = [*value.defaults, *value.kw_defaults]
+        for child in children if name not in ("annotation", "returns", "decorator_list") else ():
+            if isinstance(child, ast.AST):
+                yield from _visit(child, function, outside)
 
 
-def _imported() -> dict[str, Any]:
-    tested(
-        ["tests/training/test_loop.py", "tests/privacy/test_accounting.py"], object(), "-k", "moves"
-    )
-    own = (
-        "dpft",
-        "tests",
-        "mutants",
-        "forked_tests",
-        "_pytest",
-        "xdist",
-        "_hypothesis_pytestplugin",
-        "__m",
-    )
-    return {"names": sorted(n for n in sys.modules if not n.startswith(own))}
+def _changes(node: Any) -> Iterator[tuple[Any, str]]:
+    """Yield what may be replaced in ``node`` itself, and by which text."""
+    swapped = _SWAPPED.get(type(getattr(node, "op", None)))
+    match node:
+        case ast.Raise() | ast.Expr(ast.Call()) | ast.Assign([ast.Attribute() | ast.Subscript()]):
+            yield node, "pass"
+        case ast.AugAssign() if swapped:
+            yield node, _with(node, op=swapped())
+        case ast.If() | ast.While() | ast.IfExp() | ast.comprehension():
+            for test in node.ifs if isinstance(node, ast.comprehension) else [node.test]:
+                exact = isinstance(test, ast.Compare) and isinstance(test.ops[0], _EXACT)
+                if not exact and not isinstance(getattr(test, "op", None), ast.Not):
+                    yield test, f"(not ({ast.unparse(test)}))"
+        case ast.With():
+            bare = [item.context_expr for item in node.items if item.optional_vars is None]
+            yield from ((item, "__import__('contextlib').nullcontext()") for item in bare)
+        case ast.Compare():
+            for i, op in enumerate(node.ops):
+                ops = [*node.ops[:i], _SWAPPED[type(op)](), *node.ops[i + 1 :]]
+                yield node, f"({_with(node, ops=ops)})"
+        case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.Invert()):
+            yield node, f"({ast.unparse(node.operand)})"
+        case ast.BinOp() | ast.BoolOp() if swapped:
+            sides = [getattr(node, side, None) for side in ("left", "right")]
+            if not any(isinstance(getattr(s, "value", s), ast.JoinedStr | str) for s in sides):
+                yield node, f"({_with(node, op=swapped())})"
+        case ast.Constant(value=bool() | int() | float() as value):
+            other = not value if isinstance(value, bool) else value + 1
+            yield node, repr(value * 2 or 1.0 if isinstance(value, float) else other)
+        case ast.Call():
+            for field in ("id", "attr"):
+                if (name := getattr(node.func, field, "")) in _CALLED:
+                    yield node.func, _with(node.func, **{field: _CALLED[name]})
+            for keyword in filter(lambda one: one.arg, node.keywords):
+                yield node, _with(node, keywords=[k for k in node.keywords if k is not keyword])
+        case ast.FunctionDef():
+            for decorator in node.decorator_list:
+                if not any(kept in ast.unparse(decorator) for kept in _KEPT):
+                    yield decorator, "(lambda function: function)"
 
 
-def observe(file: str, journal: Journal) -> dict[str, Any]:
-    """Calls and durations of one file of tests, which must pass."""
-    sources = [*sorted(Path("dpft").rglob("*.py")), Path(file)]
-    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
-    name = f"{file} {digest}"
-    if name not in journal.observed:
-
-        def work() -> dict[str, Any]:
-            seen = Observed()
-            tested([file], seen, "-m", "not slow")
-            calls = {where: sorted(tests) for where, tests in seen.calls.items()}
-            good = {test: s for test, s in seen.seconds.items() if test not in seen.failed}
-            return {"observed": name, "calls": calls, "seconds": good, "failed": seen.failed}
-
-        found = forked(1800, work)
-        if not found.get("seconds"):
-            raise SystemExit(f"{file} does not pass without a mutant: {found}")
-        for test in found["failed"]:
-            print(f"left out, since it fails without a mutant: {test}", flush=True)
-        journal.add(found)
-    return dict(journal.observed[name])
+def _with(node: Any, **fields: Any) -> str:
+    return ast.unparse(type(node)(**dict(ast.iter_fields(node)) | fields))
 
 
-def reaching(
-    mutant: Mutant, module: str, seen: Sequence[tuple[str, dict[str, Any]]], budget: float
-) -> dict[str, float]:
-    """The tests that call the mutant's function, and what they take: the quickest of all files.
-
-    Args:
-        mutant: of ``module``.
-        module: its path.
-        seen: files of tests, and what was observed of each.
-        budget: seconds that all of them together may take; at least one is taken.
-
-    Returns:
-        Tests of one file next to each other, or fixtures would be made again and again.
-    """
-    found: dict[str, float] = {}
-    for file, one in seen:
-        tests = set(one["calls"].get(f"{module}:{mutant.begins}", ()))
-        everything = not mutant.begins or file in tests
-        for test in set(one["seconds"]) if everything else tests & set(one["seconds"]):
-            found[test] = one["seconds"][test]
-    total, taken = 0.0, set()
-    for test in sorted(found, key=found.__getitem__):
-        total += found[test]
-        if not taken or total <= budget:
-            taken.add(test)
-    order = [file for file, _ in seen]
-    ranked = sorted(taken, key=lambda t: (order.index(t.partition("::")[0]), found[t]))
-    return {test: found[test] for test in ranked}
+def _run(files: list[str]) -> None:
+    os.setsid()
+    resource.setrlimit(resource.RLIMIT_DATA, (8 * 2**30,) * 2)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    options = ["-x", "-mnot slow", "-Wignore::pytest.PytestAssertRewriteWarning"]
+    os._exit(importlib.import_module("pytest").main([*options, *files]))
 
 
-def try_module(module: str, chosen: list[Mutant], journal: Journal, budget: float) -> None:
-    files = [f for t in TARGETS[module].split() if Path(f := f"tests/{t}.py").exists()]
-    seen = [(file, observe(file, journal)) for file in files]
-    source, before = Path(module).read_text(), Path(module).stat()
-    for number, mutant in enumerate(chosen):
-        seconds = reaching(mutant, module, seen, budget)
-        began = time.monotonic()
-        result: dict[str, Any] = {"status": "unreached"}
-        if seconds:
-            Path(module).write_text(mutant.applied(source))
-            # A second of its own for each, or compiled code of another could be taken for it.
-            os.utime(module, (before.st_mtime + number + 1,) * 2)
-            wanted = [file for file in files if any(t.startswith(f"{file}::") for t in seconds)]
-            try:
-                limit = 20 + 4 * sum(seconds.values())
-                result = forked(limit, functools.partial(_verdict, wanted, seconds))
-            finally:
-                Path(module).write_text(source)
-                os.utime(module, (before.st_mtime,) * 2)
-        entry = {"module": module, "mutant": mutant.identity, "line": mutant.line, **result}
-        entry |= {"function": mutant.function, "before": mutant.before, "after": mutant.after}
-        entry["seconds"] = round(time.monotonic() - began, 2)
-        journal.add(entry)
-        show = f"{module}:{mutant.line} {_short(mutant.before)} -> {_short(mutant.after)}"
-        print(
-            f"{number + 1}/{len(chosen)} {entry['status']} {entry['seconds']} s  {show}", flush=True
-        )
+def passes(files: list[str], limit: float) -> bool:
+    """Run the tests in a process of their own, whose children end with it."""
+    process = multiprocessing.get_context("fork").Process(target=_run, args=(files,))
+    process.start()
+    process.join(limit)
+    if process.is_alive() and process.pid:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+    return process.exitcode == 0
 
 
-def _verdict(files: list[str], seconds: dict[str, float]) -> dict[str, Any]:
-    plugin = Chosen(seconds)
-    code = tested(files, plugin, "-x")
-    return {"status": "survived" if code == 0 else "killed", "by": plugin.failed}
-
-
-def choose(module: str, most: int | None, seed: int) -> list[Mutant]:
-    found = mutants((ROOT / module).read_text())
-    if most is not None and len(found) > most:
-        found = random.Random(f"{seed} {module}").sample(found, most)
-    return sorted(found, key=lambda mutant: mutant.start)
-
-
-def harmless() -> dict[str, str]:
-    """Why a mutant that survives changes nothing that matters, by module and identity."""
-    given = yaml.safe_load(HARMLESS.read_text()) if HARMLESS.exists() else None
-    return {f"{m} {i}": why for m, of in (given or {}).items() for i, why in of.items()}
-
-
-def report(journal: Journal) -> Iterator[str]:
-    argued = harmless()
-    yield "| module | mutants | tried | killed | survived | harmless | score |"
-    yield "|---|---|---|---|---|---|---|"
-    left = []
-    for module in TARGETS:
-        known = {m.identity: m for m in mutants((ROOT / module).read_text())}
-        tried = [e for e in journal.tried.values() if e["module"] == module]
-        tried = [e for e in tried if e["mutant"] in known]
-        counts: Counter[str] = Counter()
-        for entry in tried:
-            alive = entry["status"] in ("survived", "unreached")
-            excused = f"{module} {entry['mutant']}" in argued
-            counts["killed" if not alive else "harmless" if excused else "survived"] += 1
-            if alive and not excused:
-                left.append({**entry, "line": known[entry["mutant"]].line})
-        asked = counts["killed"] + counts["survived"]
-        score = f"{counts['killed'] / asked:.0%}" if asked else ""
-        numbers = [len(known), len(tried), *(counts[k] for k in ("killed", "survived", "harmless"))]
-        yield f"| `{module}` | {' | '.join(map(str, numbers))} | {score} |"
-    yield ""
-    for entry in sorted(left, key=lambda e: (e["module"], e["line"])):
-        change = f"{_short(entry['before'])} -> {_short(entry['after'])}"
-        yield f"{entry['mutant']} {entry['status']} {entry['module']}:{entry['line']} {change}"
-
-
-def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) < 90 else f"{flat[:87]}..."
+def attempt(module: str, files: list[str], most: int, seed: int) -> None:
+    """Try the drawn mutants of a module that the journal lacks, and print what survived."""
+    path = Path(f"dpft/{module}.py")
+    source, found = path.read_bytes(), mutants(path.read_bytes())
+    drawn = sorted(random.Random(f"{seed} {path}").sample(found, min(most, len(found))))
+    journal = map(json.loads, JOURNAL.read_text().splitlines())
+    tried = {entry["key"]: entry for entry in journal if entry["module"] == module}
+    keys, began = [key for *_, key in drawn], time.monotonic()
+    left = [mutant for mutant in drawn if mutant[-1] not in tried]
+    if left and not passes(files, 1800):
+        raise SystemExit(f"tests of {module} fail without a mutant: type pytest {' '.join(files)}")
+    limit = 20 + 3 * (time.monotonic() - began)
+    for start, after, before, line, key in left:
+        path.write_bytes(source[:start] + after.encode() + source[start + len(before.encode()) :])
+        tried[key] = {"module": module, "key": key, "killed": not passes(files, limit)}
+        tried[key]["change"] = " ".join(f"{key} {path}:{line} {before} -> {after}".split())
+        with JOURNAL.open("a") as file:
+            file.write(json.dumps(tried[key]) + "\n")
+    path.write_bytes(source)
+    alive = [one["change"] for key in keys if not (one := tried[key])["killed"]]
+    print(f"{module}: {len(keys) - len(alive)} of {len(keys)} killed", *alive, sep="\n  survived ")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Which small bugs no test of dpft notices.")
-    parser.add_argument("modules", nargs="*", help="of TARGETS; all of them by default")
-    parser.add_argument("--journal", type=Path, default=ROOT / "build/mutation.jsonl")
-    parser.add_argument("--most", type=int, help="mutants of a module; all of them by default")
-    parser.add_argument("--budget", type=float, default=30, help="seconds of tests for a mutant")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("modules", nargs="*", help="of PAIRS; all of them by default")
+    parser.add_argument("--most", type=int, default=15, help="mutants of a module")
     parser.add_argument("--seed", type=int, default=0, help="of the drawing")
-    parser.add_argument("--again", action="store_true", help="only those that survived before")
-    parser.add_argument("--report", action="store_true", help="run nothing, print what is known")
     given = parser.parse_args()
-    journal = Journal(given.journal.resolve())
-    if given.report:
-        print("\n".join(report(journal)))
-        return
-    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-        os.environ[name] = "1"  # before a library that reads them is imported; as in conftest.py
-    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
+    JOURNAL.parent.mkdir(exist_ok=True)
+    JOURNAL.touch()
+    tests = {}
+    for line in PAIRS.splitlines():
+        modules, files = line.split(": ")
+        tests |= {name: [f"tests/{f}.py" for f in files.split()] for name in modules.split()}
     with tempfile.TemporaryDirectory(prefix="dpft-mutation-") as copy:
-        for path in ROOT.iterdir():
-            if path.name in _COPIED:
-                shutil.copytree(path, Path(copy, path.name))
-            elif path.is_file():
-                shutil.copy2(path, copy)
+        for name in ("dpft", "tests", "conf", "docs", "scripts", "results"):
+            shutil.copytree(ROOT / name, Path(copy, name))
+        shutil.copy(ROOT / "pyproject.toml", copy)
         os.chdir(copy)
-        os.environ["PYTHONPATH"] = copy
-        sys.path[:] = [
-            copy,
-            *(p for p in sys.path if Path(p).resolve() not in (ROOT, ROOT / "scripts")),
-        ]
-        warm_up()
-        for module in given.modules or TARGETS:
-            left = choose(module, given.most, given.seed)
-            status = {
-                m: journal.tried.get(f"{module} {m.identity}", {}).get("status") for m in left
-            }
-            again = ("survived", "unreached") if given.again else (None,)
-            left = [m for m in left if status[m] in again]
-            if left:
-                try_module(module, left, journal, given.budget)
+        sys.path.insert(0, copy)
+        os.environ |= {"PYTHONPATH": copy, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        sys.dont_write_bytecode = True  # one mutant's could be taken for that of another
+        for name in ("torch", "transformers", "peft", "dp_accounting", "hydra"):
+            importlib.import_module(name)
+        for module in given.modules or tests:
+            attempt(module, tests[module], given.most, given.seed)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,18 @@
-"""Scores against epsilon of the committed runs, for the README: PNG, SVG and CSV.
+"""Scores against epsilon of the committed runs, for the README: PNG and CSV.
 
-``python scripts/utility_figure.py`` reads ``results/*/*/record.json`` and writes
+``python scripts/utility_figure.py`` reads the table of results/ and writes
 ``results/figures/utility.*``; equal records give equal files. Nothing is trained.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpft.privacy.guarantee import Guarantee
+from dpft.runs.collected import read_table
 from dpft.tasks.metrics.shown import HUNDRED, shown
 
 if TYPE_CHECKING:
@@ -68,9 +67,8 @@ def csv(panels: list[list[Point]]) -> str:
 
 
 def _point(folder: str, run: str, metric: str) -> Point:
-    record: dict[str, Any] = json.loads(
-        (ROOT / "results" / folder / run / "record.json").read_text()
-    )
+    path = f"{folder}/{run}"
+    (record,) = (one.record for one in read_table(ROOT / "results") if one.path == path)
     guarantee = Guarantee.of_record(record)
     found = record["scores"][record["config"]["decode"]["split"]]
     score = shown(metric, found["metrics"][metric], found.get("signature"))
@@ -78,7 +76,7 @@ def _point(folder: str, run: str, metric: str) -> Point:
 
 
 def main() -> None:
-    """Write the three files."""
+    """Write both files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "results/figures")
     folder = parser.parse_args().out
@@ -95,10 +93,7 @@ def main() -> None:
         for axes, panel, (title, *_) in zip(figure.subplots(1, 2), drawn, PANELS, strict=True):
             _draw(axes, panel, title)
         folder.mkdir(parents=True, exist_ok=True)
-        for suffix, metadata in (("png", {"Software": "dpft"}), ("svg", {"Date": None})):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=suffix, dpi=DPI, metadata=metadata)
-            (folder / f"utility.{suffix}").write_bytes(buffer.getvalue())
+        figure.savefig(folder / "utility.png", dpi=DPI, metadata={"Software": "dpft"})
     (folder / "utility.csv").write_text(csv(drawn))
 
 

@@ -366,11 +366,20 @@ def read_record(path: Path) -> dict[str, Any]:
         raise RecordError(
             f"{file} is not JSON ({error}); expected a run record: restore it from a copy"
         ) from error
+    return check_record(record, file)
+
+
+def check_record(record: Any, place: Path) -> dict[str, Any]:
+    """Return what was read as a record, as a mapping with the keys of `RunRecord`.
+
+    Raises:
+        RecordError: it is not one that this version can read; ``place`` is named.
+    """
     version = record.get("schema_version") if isinstance(record, dict) else None
     if version != SCHEMA_VERSION:
         raise RecordError(
-            f"{file} has schema version {version!r}; this dpft reads version {SCHEMA_VERSION}: use "
-            f"the dpft version that wrote it, or train again"
+            f"{place} has schema version {version!r}; this dpft reads version {SCHEMA_VERSION}: "
+            "use the dpft version that wrote it, or train again"
         )
     wrong = fault(record, RunRecord)
     if wrong is None and (record["mechanism"] is None) is not (record["privacy"]["kind"] == "none"):
@@ -378,7 +387,7 @@ def read_record(path: Path) -> dict[str, Any]:
         wrong = f"its guarantee is {kind!r}, which does not fit its mechanism"
     if wrong is not None:
         raise RecordError(
-            f"{file} is no run record that dpft wrote ({wrong}): restore it from a copy, or train "
+            f"{place} is no run record that dpft wrote ({wrong}): restore it from a copy, or train "
             "again"
         )
     return dict(record)

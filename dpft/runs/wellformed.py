@@ -1,5 +1,6 @@
 """Whether what was read from a file is of the form that a TypedDict states."""
 
+import functools
 import json
 import math
 import types
@@ -68,12 +69,17 @@ def fault(value: Any, hint: Any, where: str = "") -> str | None:
 def _fault_of_keys(value: Any, hint: Any, where: str) -> str | None:
     if not isinstance(value, Mapping):
         return _got(value, "a mapping", where)
-    hints = typing.get_type_hints(hint, include_extras=True)
+    hints = _hints(hint)
     for name in sorted(hint.__required_keys__):
         if name not in value:
             return f"it has no {_join(where, name)}"
     parts = [(name, hints[name]) for name in hints if name in value]
     return next(filter(None, (fault(value[n], h, _join(where, n)) for n, h in parts)), None)
+
+
+@functools.cache  # a table has hundreds of records of one form
+def _hints(hint: type) -> dict[str, Any]:
+    return typing.get_type_hints(hint, include_extras=True)
 
 
 def _fault_of_plain(value: Any, hint: Any, where: str) -> str | None:

@@ -107,12 +107,9 @@ def epochs(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
 
 def minutes(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
     """Minutes of training, as recorded, mean over seeds; of printed points nothing is known."""
-    if origin is Origin.PRINTED or not score.cell.paths:
+    if origin is Origin.PRINTED or not score.cell.runs:
         return None
-    from dpft.runs.record import read_record
-
-    seconds = [float(read_record(p)["training"]["seconds"]) for p in score.cell.paths]
-    return fmean(seconds) / 60
+    return fmean(float(one.record["training"]["seconds"]) for one in score.cell.runs) / 60
 
 
 def untrained(score: ScorePair, origin: Origin, inputs: Inputs) -> float | None:
@@ -140,11 +137,9 @@ POSITIONS: Mapping[str, Callable[[ScorePair, Origin, Inputs], float | None]] = {
 
 def _machines(inputs: Inputs) -> list[str]:
     """Where the times of the runs are from; nothing where no record says it."""
-    from dpft.runs.record import read_record
-
     machines: dict[str, None] = {}
-    for path in dict.fromkeys(path for score in inputs.scores for path in score.cell.paths):
-        facts = read_record(path).get("environment") or {}
+    for run in {one.path: one for score in inputs.scores for one in score.cell.runs}.values():
+        facts = run.record.get("environment") or {}
         processor = f"{facts.get('cpu', 'machine unknown')}, {facts.get('threads', '?')} threads"
         machines[str(facts.get("gpu") or processor)] = None
     if not machines:

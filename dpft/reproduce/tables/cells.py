@@ -35,8 +35,7 @@ class Cell:
         wanted: seeds asked for.
         verdict: see `dpft.reproduce.tables.verdicts`.
         marks: in the order of `Mark`.
-        paths: run directories behind ours, by seed.
-        hashes: their configs' hashes.
+        runs: what ours is of, by seed.
         sampling: the standard error that the number of scored records leaves to ours, which more
             seeds on them do not lessen: see `sampling_error`.
         by_seed: numbers of ours, of which ``ours`` is the mean.
@@ -54,12 +53,16 @@ class Cell:
     verdict: CellVerdict
     unexplained: float | None = None
     marks: tuple[Mark, ...] = ()
-    paths: tuple[Path, ...] = ()
-    hashes: tuple[str, ...] = ()
+    runs: tuple[IndexedRun, ...] = ()
     sampling: float = 0.0
     by_seed: Mapping[int, float] = field(default_factory=dict)
     answers: Mapping[int, Answers] = field(default_factory=dict)
     begun: frozenset[tuple[str, str]] = frozenset()
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Where the runs behind ours are."""
+        return tuple(one.path for one in self.runs)
 
     @property
     def difference(self) -> float | None:
@@ -215,8 +218,7 @@ def _cell(plan: TablePlan, i: int, j: int, records: Sequence[IndexedRun]) -> Cel
         wanted=len(plan.seeds) if planned is not None else 0,
         verdict=_without_run(row, column),
         unexplained=row.unexplained.get(column.key),
-        paths=tuple(one.path for one in records),
-        hashes=tuple(one.config_hash for one in records),
+        runs=tuple(records),
         sampling=max((one.sampling_error(column) for one in records), default=0.0),
         by_seed=by_seed,
         answers={one.seed: found for one in records if (found := one.answers(column))},

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,9 +14,10 @@ from dpft.config.folder import conf_dir
 from dpft.reproduce.papers.schema import Column
 from dpft.reproduce.tables.matching import match_key
 from dpft.reproduce.tables.verdicts import share_error
+from dpft.runs.collected import read_table
 from dpft.runs.finished import RECORD, check_whole
 from dpft.runs.hidden import check_no_trial
-from dpft.runs.record import read_record
+from dpft.runs.record import check_record, read_record
 from dpft.runs.run_index import runs_below
 from dpft.tasks.metrics.baseline import is_constant
 from dpft.tasks.metrics.correct import unpacked
@@ -147,7 +149,10 @@ def usual_folders(names: Iterable[str]) -> list[Path]:
 
 
 def make_index(folders: Iterable[Path] | None = None) -> Index:
-    """Read every ``record.json`` below the folders; damaged ones are named and left out.
+    """Read every record below the folders; damaged ones are named and left out.
+
+    Records are files of runs, at any depth, and lines of a folder's own table
+    (`dpft.runs.collected`).
 
     Runs that ``force=true`` set aside do not count, nor does what lies under ``private/``: those
     are secret trials. Runs that ``dpft select`` chose are named and left out.
@@ -157,6 +162,7 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
 
     Raises:
         ConfigError: if a folder that was asked for is not there, or holds secret trials.
+        RecordError: if a folder's table is damaged.
     """
     if folders is None:
         folders = usual_folders(FOLDERS)
@@ -168,14 +174,13 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
         if not folder.is_dir():
             raise ConfigError(f"--runs {folder} is no folder; expected one that holds runs")
         check_no_trial(folder)
-        for path in runs_below(folder):
-            file = path / "record.json"
-            if file.resolve() in seen or not file.is_file():
+        for path, read in _runs_in(folder):
+            file = path / RECORD
+            if file.resolve() in seen:
                 continue
             seen.add(file.resolve())
             try:
-                record = read_record(file)
-                check_whole(path, (RECORD,))
+                record = read()
                 config = record["config"]
                 if record.get("selection"):
                     damaged.append(f"{path}: {_SELECTED}")
@@ -193,3 +198,19 @@ def make_index(folders: Iterable[Path] | None = None) -> Index:
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 damaged.append(f"{path}: the record has no usable config ({error!r})")
     return Index(records, tuple(damaged), folders)
+
+
+def _runs_in(folder: Path) -> Iterator[tuple[Path, Callable[[], dict[str, Any]]]]:
+    """Yield the runs below a folder, in the order of their paths, with what reads their records."""
+    for path in runs_below(folder):
+        if (path / RECORD).is_file():
+            yield path, partial(_read, path)
+    for run in read_table(folder):
+        path = folder / run.path
+        yield path, partial(check_record, run.record, path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    record = read_record(path / RECORD)
+    check_whole(path, (RECORD,))
+    return record

@@ -8,6 +8,7 @@ import pytest
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce.bench.documents import read_benches
+from dpft.reproduce.tables import record_index
 
 
 def names(folders=None):
@@ -51,6 +52,7 @@ def test_damaged_files_are_named_and_the_others_read(tmp_path):
 
 def test_without_folders_the_usual_ones_are_read_where_they_exist(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(record_index, "conf_dir", lambda: tmp_path / "conf")  # no other checkout
     assert names() == ([], [])
     write(tmp_path / "results" / "bench" / "b.json", "bk")
     write(tmp_path / "elsewhere" / "c.json", "bk")

@@ -10,6 +10,7 @@ from dpft.reproduce.claims.cells import compare_cells
 from dpft.reproduce.claims.comparison import Outcome, Side
 from dpft.reproduce.papers import PaperError
 from dpft.reproduce.tables.marks import Mark
+from dpft.reproduce.tables.record_index import IndexedRun
 from tests.reproduce.claims.example import Evidence, check, row
 
 A, B = {"method": "full", "epsilon": 3}, {"method": "LoRA", "epsilon": 3}
@@ -307,11 +308,15 @@ def test_the_best_of_rows_without_common_seeds_has_no_interval(known):
     assert one.numbers["first"] == 52.0
 
 
+def a_run(name):
+    return IndexedRun(Path(name), {}, 0, name)
+
+
 def test_the_best_at_a_seed_is_chosen_by_the_others():
     rows = [
-        row({"rate": 1}, 0.0, ours=61.0, by_seed={1: 60.0, 2: 61.0, 3: 62.0}, paths=(Path("a"),)),
-        row({"rate": 2}, 0.0, ours=60.0, by_seed={1: 90.0, 2: 45.0, 3: 45.0}, paths=(Path("b"),)),
-        row({"rate": 3}, 0.0, ours=50.0, by_seed={1: 50.0, 2: 50.0, 3: 50.0}, paths=(Path("c"),)),
+        row({"rate": 1}, 0.0, ours=61.0, by_seed={1: 60.0, 2: 61.0, 3: 62.0}, runs=(a_run("a"),)),
+        row({"rate": 2}, 0.0, ours=60.0, by_seed={1: 90.0, 2: 45.0, 3: 45.0}, runs=(a_run("b"),)),
+        row({"rate": 3}, 0.0, ours=50.0, by_seed={1: 50.0, 2: 50.0, 3: 50.0}, runs=(a_run("c"),)),
     ]
     found, _ = compare_cells(check("best", {"rate": [1, 2]}), Evidence(*rows))
     (one,) = (one for one in found if one.side is Side.LAPTOP)

@@ -8,7 +8,9 @@ import pytest
 from dpft.config.errors import ConfigError
 from dpft.config.folder import conf_dir
 from dpft.reproduce.tables.record_index import make_index, usual_folders
+from dpft.runs.collected import CollectedRun, write_table
 from dpft.runs.finished import marked
+from dpft.runs.record import read_record
 from dpft.tasks.metrics.correct import packed
 from tests.reproduce.tables.example import plan, run_of, table, write_record
 from tests.runs.example import example_guarantee
@@ -143,6 +145,21 @@ def test_right_answers_are_read_where_they_agree_with_the_accuracy(tmp_path):
     assert found.pop("good") == ("d", (True, True, True, False))
     assert set(found) == {*cases} - {"good"}
     assert {*found.values()} == {None}
+
+
+def test_runs_of_a_folders_table_count_like_those_in_files(tmp_path):
+    one = run_of(plan(), "full")
+    write_record(tmp_path / "b" / "file", one, seed=1)
+    record = read_record(tmp_path / "b" / "file")
+    lines = {"a/first": record, "c/last": record | {"seed": 2}, "c/old": record | {"privacy": {}}}
+    lines["b/file"] = record  # was copied from the file beside it
+    write_table(tmp_path, [CollectedRun(path, found) for path, found in lines.items()])
+    index = make_index([tmp_path])
+    names = [found.path.relative_to(tmp_path).as_posix() for found in index.of(one.key)]
+    assert names == ["b/file", "a/first", "c/last"]
+    (said,) = index.damaged
+    assert said.startswith(f"{tmp_path / 'c/old'}: ")
+    assert "is no run record that dpft wrote" in said
 
 
 def test_committed_results_are_records_that_tables_can_use():

@@ -61,7 +61,7 @@ def _cell(cell: Cell, row: Row, column: Column) -> dict[str, Any]:
         "copied_from": row.taken_from or "",
         "why": row.why or "",
         "runs": " ".join(map(shown_path, cell.paths)),
-        "config_hashes": " ".join(cell.hashes),
+        "config_hashes": " ".join(one.config_hash for one in cell.runs),
     }
 
 
