@@ -1,5 +1,6 @@
 """Few combinations of some factors in which every two of their values meet."""
 
+import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -33,8 +34,13 @@ def covering(
         for one in combinations
     ]
     chosen, missing = [], (1 << len(numbers)) - 1
+    heap = [(-one.bit_count(), number) for number, one in enumerate(sets)]
+    heapq.heapify(heap)
     while missing:
-        best = max(range(len(sets)), key=lambda i: (sets[i] & missing).bit_count())
-        chosen.append(combinations[best])
-        missing &= ~sets[best]
+        gain, number = heap[0]  # what it had once, which has become less at most
+        if (now := -(sets[number] & missing).bit_count()) > gain:
+            heapq.heapreplace(heap, (now, number))
+            continue
+        chosen.append(combinations[number])
+        missing &= ~sets[number]
     return chosen
