@@ -84,7 +84,6 @@ def quick_scores() -> Iterator[None]:
 SLOW = (
     "privacy/clipping/test_compiled.py",
     "tasks/metrics/test_coco.py",
-    "tasks/metrics/test_gem.py",
     "test_packaging.py",
     "test_torture.py",
 )
